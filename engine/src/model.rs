@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words in which the kernel is described to the engine: one TCP socket at one moment, and what
+//! happened to it between two moments. Nothing here decides.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Cookie(pub u64);
+
+/// The state of Linux's congestion-avoidance machine (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CaState {
+    #[default]
+    Open,
+    Disorder,
+    Cwr,
+    Recovery,
+    Loss,
+}
+
+impl CaState {
+    /// The kernel's numbering; a number that a newer kernel may add is read as the most careful state.
+    pub fn from_kernel(number: u8) -> Self {
+        match number {
+            0 => Self::Open,
+            1 => Self::Disorder,
+            2 => Self::Cwr,
+            3 => Self::Recovery,
+            _ => Self::Loss,
+        }
+    }
+
+    /// A write of the clamp also sets ssthresh. While the kernel repairs a loss, or reduces cwnd towards the
+    /// ssthresh that it has just chosen, that would undo its decision.
+    pub fn tolerates_clamp_write(self) -> bool {
+        matches!(self, Self::Open | Self::Disorder)
+    }
+}
+
+/// TCP's connection states (include/net/tcp_states.h).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TcpState {
+    Established,
+    SynSent,
+    SynRecv,
+    FinWait1,
+    FinWait2,
+    TimeWait,
+    #[default]
+    Close,
+    CloseWait,
+    LastAck,
+    Listen,
+    Closing,
+}
+
+impl TcpState {
+    /// The kernel's numbering; unknown numbers are read as closed.
+    pub fn from_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Established,
+            2 => Self::SynSent,
+            3 | 12 => Self::SynRecv,
+            4 => Self::FinWait1,
+            5 => Self::FinWait2,
+            6 => Self::TimeWait,
+            8 => Self::CloseWait,
+            9 => Self::LastAck,
+            10 => Self::Listen,
+            11 => Self::Closing,
+            _ => Self::Close,
+        }
+    }
+
+    /// The application can queue no more data here: once the queue is empty it stays empty.
+    pub fn application_has_finished(self) -> bool {
+        !matches!(
+            self,
+            Self::Established | Self::CloseWait | Self::SynSent | Self::SynRecv
+        )
+    }
+}
+
+/// Who opened the socket, as far as the kernel tells. `pid` is the thread group's.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Owner {
+    pub pid: u32,
+    pub command: String,
+}
+
+/// One TCP socket at one moment.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Flow {
+    pub cookie: Cookie,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub state: TcpState,
+    /// None until a process was seen to use the socket.
+    #[serde(flatten)]
+    pub owner: Option<Owner>,
+    /// The cgroup (v2) that the socket was created in, by its id; the daemon knows the path.
+    pub cgroup_id: u64,
+    /// The interface that the socket's packets leave by; 0 while the kernel has chosen none.
+    pub ifindex: u32,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// What the kernel holds cwnd below, segments; None where nothing does.
+    pub clamp: Option<u32>,
+    /// Slow-start threshold, segments; None before the first reduction.
+    pub ssthresh: Option<u32>,
+    pub mss_bytes: u32,
+    pub srtt_us: u32,
+    /// None until the kernel has a sample.
+    pub min_rtt_us: Option<u32>,
+    pub rttvar_us: u32,
+    pub in_flight_bytes: u64,
+    /// Written by the application, not yet sent.
+    pub unsent_bytes: u64,
+    /// Sent, not yet acknowledged.
+    pub unacked_bytes: u64,
+    /// The kernel's own estimate (`tcp_rate.c`), bytes a second.
+    pub delivery_rate_bytes_per_s: u64,
+    /// None where the socket does not pace.
+    pub pacing_rate_bytes_per_s: Option<u64>,
+    /// Retransmitted segments since the connection began.
+    pub retransmits: u32,
+    pub ca_state: CaState,
+    pub congestion_control: String,
+}
+
+/// What happened to a socket between two passes.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum FlowEvent {
+    /// The handshake is complete.
+    Open,
+    State { from: TcpState, to: TcpState },
+    /// The socket is gone.
+    Close,
+    Retransmit,
+    CaState { to: CaState },
+}
