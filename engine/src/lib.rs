@@ -6,4 +6,6 @@
 //! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod model;
+pub mod policy;

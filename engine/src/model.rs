@@ -140,9 +140,14 @@ pub struct Flow {
 pub enum FlowEvent {
     /// The handshake is complete.
     Open,
-    State { from: TcpState, to: TcpState },
+    State {
+        from: TcpState,
+        to: TcpState,
+    },
     /// The socket is gone.
     Close,
     Retransmit,
-    CaState { to: CaState },
+    CaState {
+        to: CaState,
+    },
 }
