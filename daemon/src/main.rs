@@ -1,1 +1,37 @@
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway`: one binary, each command a module of the library beside it.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use giveway::cli::{Cli, Command};
+use giveway::{doctor, exit, guardian, key, plot, record, revert, run, status, why};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Why(args) => why::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Record(args) => record::run(args),
+        Command::Plot(args) => plot::run(args),
+        Command::Key(command) => key::run(command),
+        Command::Revert(args) => revert::run(args),
+        Command::Config => {
+            print!("{}", giveway_engine::config::Config::default_file());
+            Ok(())
+        }
+        Command::Guardian => guardian::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("giveway: {error:#}");
+            ExitCode::from(exit::code(&error))
+        }
+    }
+}

@@ -6,6 +6,15 @@
 //! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod action;
+mod caps;
 pub mod config;
+mod engine;
+mod flows;
 pub mod model;
 pub mod policy;
+pub mod record;
+pub mod snapshot;
+pub mod wire;
+
+pub use engine::{Engine, Setup};

@@ -1,0 +1,33 @@
+# giveway's commands. Each target installs what it needs first; nothing has to be done by hand.
+.DEFAULT_GOAL := help
+.PHONY: help need build demo test bench lint clean
+
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+PROFILE := release
+BIN := target/$(PROFILE)
+
+help: ## What make can do
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+need: ## Install what is missing (Debian's packages; Rust where there is none)
+	@packaging/need
+
+build: need ## Build giveway and giveway-lab
+	cargo build --release --workspace
+
+demo: build ## Eight stations on one emulated access point, with and without giveway (under 10 minutes)
+	@$(SUDO) packaging/demo
+
+test: build ## Every test: unit, property, simulation, kernel, and a short form of each scenario
+	@packaging/check
+
+bench: build ## The daemon's cost, measured beside ss; leaves the raw data under bench/results/
+	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out bench/results/$$(date -u +%Y-%m-%d)
+
+lint: need ## Formatting and lints
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+clean: ## Remove what was built
+	cargo clean
+	rm -rf out

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The answering side. Each connection is a task that reads one request, judges it, and hands it to the
+//! daemon; it never touches the daemon's state itself.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::UCred;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::{Answer, Request, Status};
+use crate::place::Place;
+use giveway_engine::record::Header;
+
+/// A request that was found lawful, on its way to the daemon, with the way back.
+pub enum Asked {
+    Status(oneshot::Sender<Status>),
+    Record(oneshot::Sender<(Header, broadcast::Receiver<Rc<str>>)>),
+    /// The daemon ends; dropping the sender tells the client that it has.
+    Stop(oneshot::Sender<u32>, mpsc::Sender<()>),
+}
+
+/// A request is one short line, and comes at once.
+const REQUEST_BYTES: u64 = 4096;
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+/// So many clients at a time; more wait in the kernel's queue.
+const CLIENTS: usize = 32;
+
+/// Opens the socket and serves it until the receiver of `daemon` is gone.
+pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<()> {
+    let path = place.control_socket();
+    // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
+    let _ = fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).context("cannot open the control socket to its clients")?;
+    let readers = Group::from_name(group).ok().flatten().map(|g| g.gid);
+    let places = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
+    tokio::task::spawn_local(async move {
+        loop {
+            let Ok(permit) = places.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let daemon = daemon.clone();
+                    tokio::task::spawn_local(async move {
+                        if let Err(error) = answer(stream, readers, daemon).await {
+                            tracing::debug!("a client of the control socket: {error:#}");
+                        }
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("cannot accept on the control socket: {error}; trying again in a second");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Sender<Asked>) -> Result<()> {
+    let peer = stream.peer_cred()?;
+    let mut line = String::new();
+    let (reader, _) = stream.split();
+    let reading = BufReader::new(reader.take(REQUEST_BYTES)).read_line(&mut line);
+    tokio::time::timeout(REQUEST_PATIENCE, reading).await.context("asked nothing")??;
+    let request: Request = match serde_json::from_str(&line) {
+        Ok(request) => request,
+        Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
+    };
+    if let Err(reason) = judge(request, &peer, readers) {
+        return refuse(&mut stream, &reason).await;
+    }
+    match request {
+        Request::Status => {
+            let (back, status) = oneshot::channel();
+            daemon.send(Asked::Status(back)).await.ok().context("the daemon is ending")?;
+            write_line(&mut stream, &Answer::Ok(status.await?)).await
+        }
+        Request::Record => {
+            let (back, records) = oneshot::channel();
+            daemon.send(Asked::Record(back)).await.ok().context("the daemon is ending")?;
+            let (header, records) = records.await?;
+            write_line(&mut stream, &Answer::Ok(header)).await?;
+            stream_records(&mut stream, records).await
+        }
+        Request::Stop => {
+            let ((back, pid), (ended, mut end)) = (oneshot::channel(), mpsc::channel(1));
+            daemon.send(Asked::Stop(back, ended)).await.ok().context("the daemon is ending")?;
+            write_line(&mut stream, &Answer::Ok(pid.await?)).await?;
+            end.recv().await;
+            Ok(())
+        }
+    }
+}
+
+async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receiver<Rc<str>>) -> Result<()> {
+    loop {
+        match records.recv().await {
+            Ok(line) => stream.write_all(line.as_bytes()).await?,
+            // A client that reads too slowly loses lines, and is told how many: the daemon waits for nobody.
+            Err(broadcast::error::RecvError::Lagged(lines)) => {
+                stream.write_all(format!("{{\"kind\":\"lost\",\"lines\":{lines}}}\n").as_bytes()).await?;
+            }
+            Err(broadcast::error::RecvError::Closed) => return Ok(()),
+        }
+    }
+}
+
+/// The group reads, root changes.
+fn judge(request: Request, peer: &UCred, readers: Option<Gid>) -> Result<(), String> {
+    let uid = Uid::from_raw(peer.uid());
+    let reads = || readers.is_some_and(|gid| is_member(uid, Gid::from_raw(peer.gid()), gid));
+    match request {
+        _ if uid.is_root() => Ok(()),
+        Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
+        Request::Status | Request::Record if reads() => Ok(()),
+        Request::Status | Request::Record => {
+            Err("only root and the members of the group in [control] (by default `giveway`) may read this".to_owned())
+        }
+    }
+}
+
+fn is_member(uid: Uid, primary: Gid, wanted: Gid) -> bool {
+    let listed = || {
+        let user = User::from_uid(uid).ok()??;
+        getgrouplist(&CString::new(user.name).ok()?, primary).ok()
+    };
+    primary == wanted || listed().is_some_and(|groups| groups.contains(&wanted))
+}
+
+async fn refuse(stream: &mut UnixStream, reason: &str) -> Result<()> {
+    write_line(stream, &Answer::<()>::Error(reason.to_owned())).await
+}
+
+async fn write_line(stream: &mut UnixStream, answer: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line).await.context("the client went away")
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where this network namespace's giveway lives: its lock, its control socket and its journal.
+//!
+//! The journal holds every clamp value that giveway was ever about to put on a socket here, written before
+//! it is used. A clamp with one of these values is ours to lift; that is how a later process undoes the
+//! work of one that died, whatever moment it died at.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+
+const ROOT: &str = "/run/giveway";
+
+/// The paths of one network namespace.
+#[derive(Clone, Debug)]
+pub struct Place {
+    directory: PathBuf,
+    netns_inum: u32,
+}
+
+impl Place {
+    /// The calling process's namespace. Touches nothing.
+    pub fn here() -> Result<Self> {
+        let inode = fs::metadata("/proc/self/ns/net").context("cannot tell the network namespace: is /proc mounted?")?.ino();
+        let netns_inum = u32::try_from(inode).context("the network namespace's number does not fit")?;
+        Ok(Self { directory: Path::new(ROOT).join(format!("netns-{netns_inum}")), netns_inum })
+    }
+
+    pub fn netns_inum(&self) -> u32 {
+        self.netns_inum
+    }
+
+    pub fn control_socket(&self) -> PathBuf {
+        self.directory.join("control")
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.directory.join("caps")
+    }
+
+    fn create(&self) -> Result<()> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&self.directory)
+            .with_context(|| format!("cannot create {}: giveway needs root", self.directory.display()))
+    }
+
+    /// Takes the namespace for this process until the lock is dropped.
+    ///
+    /// # Errors
+    /// When another daemon holds it, naming its pid.
+    pub fn lock(&self) -> Result<Lock> {
+        self.create()?;
+        let path = self.directory.join("lock");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((mut file, _)) => {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                bail!(
+                    "giveway already runs in this network namespace (pid {}); it goes on unharmed. \
+                     Ask it with `giveway status`, or end it with `giveway revert`",
+                    pid.trim()
+                );
+            }
+        };
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).context("cannot write the lock")?;
+        Ok(Lock(lock))
+    }
+
+    /// Opens the journal for writing, with what it already holds.
+    pub fn open_journal(&self) -> Result<Journal> {
+        self.create()?;
+        let file = OpenOptions::new().append(true).create(true).open(self.journal());
+        Ok(Journal { known: self.journalled()?, file: file.context("cannot open the journal")? })
+    }
+
+    /// The clamp values that are ours to lift.
+    pub fn journalled(&self) -> Result<BTreeSet<u32>> {
+        match fs::read_to_string(self.journal()) {
+            // A line cut short by a crash was never put to use.
+            Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.journal().display())),
+        }
+    }
+
+    /// Forgets the journal, once nothing that it names is left on any socket.
+    pub fn clear_journal(&self) -> Result<()> {
+        match fs::remove_file(self.journal()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("cannot clear the journal"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Held for as long as the daemon runs.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held, not read: closing the file releases the lock")] Flock<File>);
+
+/// Append-only: a value is in it before any socket carries it.
+#[derive(Debug)]
+pub struct Journal {
+    known: BTreeSet<u32>,
+    file: File,
+}
+
+impl Journal {
+    /// Makes sure that the values are written down.
+    pub fn add(&mut self, values: impl IntoIterator<Item = u32>) -> Result<()> {
+        let mut lines = String::new();
+        for value in values {
+            if self.known.insert(value) {
+                lines.push_str(&format!("{value}\n"));
+            }
+        }
+        self.file.write_all(lines.as_bytes()).context("cannot write down a change before it is made, so it is not made")
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = u32> {
+        self.known.iter().copied()
+    }
+}

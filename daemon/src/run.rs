@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon: reads the configuration, takes the namespace, and turns what it sees into inputs of the
+//! engine and the engine's actions into changes. It decides nothing itself.
+
+mod daemon;
+mod start;
+
+pub use start::run;

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon's loop: waits for whatever comes first, tells the engine, carries out what follows.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd as _;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use giveway_engine::Engine;
+use giveway_engine::action::{Action, Input};
+use giveway_engine::config::Config;
+use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
+use nix::time::{ClockId, clock_gettime};
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::actuate::cap::CapActuator;
+use crate::control::Status;
+use crate::control::server::{self, Asked};
+use crate::guardian::Guarded;
+use crate::interface::{Choice, Interface};
+use crate::kernel::{CgroupPaths, FlowMonitor, KernelEvent};
+use crate::neighbours::Neighbours;
+use crate::place::{Journal, Place};
+
+/// How often the managed interface and the guardian are looked at.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Record lines kept for a reader that lags: some seconds at full rate.
+const RECORDS_KEPT: usize = 4096;
+/// With no neighbours and no deadline the engine is still asked this often.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// Everything that a start has made ready.
+pub struct Daemon {
+    pub config: Config,
+    pub choice: Choice,
+    pub place: Place,
+    pub engine: Engine,
+    pub monitor: FlowMonitor,
+    /// None where caps are impossible or not wanted.
+    pub caps: Option<CapActuator>,
+    pub guarded: Option<Guarded>,
+    pub degraded: Vec<String>,
+}
+
+/// The daemon while it runs.
+struct Running {
+    daemon: Daemon,
+    journal: Option<Journal>,
+    interface: Option<Interface>,
+    neighbours: Option<Neighbours>,
+    records: broadcast::Sender<Rc<str>>,
+    cgroups: CgroupPaths,
+    started: Duration,
+    last_walk: Option<Duration>,
+}
+
+/// Since boot, as the kernel's events count it.
+fn now() -> Duration {
+    // CLOCK_MONOTONIC always exists, so this cannot fail.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
+}
+
+impl Daemon {
+    /// Runs until a signal or a client ends it, then undoes everything.
+    pub async fn run(self) -> Result<()> {
+        let journal = self.caps.is_some().then(|| self.place.open_journal()).transpose()?;
+        let (requests, asked) = mpsc::channel(16);
+        server::serve(&self.place, &self.config.control.group, requests)?;
+        let mut running = Running {
+            journal,
+            interface: None,
+            neighbours: None,
+            records: broadcast::channel(RECORDS_KEPT).0,
+            cgroups: CgroupPaths::default(),
+            started: now(),
+            last_walk: None,
+            daemon: self,
+        };
+        let outcome = running.serve(asked).await;
+        let (undone, client) = (running.undo(), outcome?);
+        drop(client);
+        undone
+    }
+}
+
+impl Running {
+    /// Returns with the connection of the client that asked for the end, if one did.
+    async fn serve(&mut self, mut asked: mpsc::Receiver<Asked>) -> Result<Option<mpsc::Sender<()>>> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let period = Duration::from_secs(1) / self.daemon.config.monitor.passes_per_second;
+        let mut passes = interval(period);
+        passes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut housekeeping = interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let events = AsyncFd::new(self.daemon.monitor.events_fd().as_raw_fd()).context("cannot wait for kernel events")?;
+        loop {
+            let nap = self.nap();
+            tokio::select! {
+                _ = terminate.recv() => return Ok(None),
+                _ = interrupt.recv() => return Ok(None),
+                _ = housekeeping.tick() => self.keep_house()?,
+                _ = passes.tick() => self.pass()?,
+                ready = events.readable() => {
+                    ready?.clear_ready();
+                    self.drain_events()?;
+                }
+                heard = receive(self.neighbours.as_ref()) => match heard {
+                    Ok((from, bytes)) => self.tell(Input::Datagram { from, bytes: &bytes })?,
+                    Err(error) => {
+                        tracing::warn!("cannot hear the neighbours: {error}; trying again in a second");
+                        self.neighbours = None;
+                    }
+                },
+                Some(asked) = asked.recv() => {
+                    if let Some(client) = self.answer(asked) {
+                        return Ok(Some(client));
+                    }
+                }
+                () = sleep_until(nap) => self.tell(Input::Tick)?,
+            }
+        }
+    }
+
+    fn nap(&self) -> Instant {
+        let wait = self.daemon.engine.next_deadline().map_or(LONGEST_NAP, |at| at.saturating_sub(now()));
+        Instant::now() + wait.min(LONGEST_NAP)
+    }
+
+    /// One pass over the active sockets, or over all of them when it is time for that.
+    fn pass(&mut self) -> Result<()> {
+        let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
+        let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let flows = if complete {
+            self.last_walk = Some(now());
+            self.daemon.monitor.walk()?
+        } else {
+            self.daemon.monitor.pass()?
+        };
+        // What happened before this pass must be known before it is judged.
+        self.drain_events()?;
+        if self.records.receiver_count() > 0 {
+            for flow in &flows {
+                self.record(What::Flow(flow.clone()));
+            }
+        }
+        self.tell(Input::Pass { flows, complete })
+    }
+
+    fn drain_events(&mut self) -> Result<()> {
+        let mut events = Vec::new();
+        self.daemon.monitor.poll_events(&mut |event| events.push(event))?;
+        if let Some(caps) = &mut self.daemon.caps {
+            caps.poll_events(&mut |cookie, cap| events.push(KernelEvent::CappedAtConnect { cookie, cap }))?;
+        }
+        for event in events {
+            self.tell(match event {
+                KernelEvent::Flow { cookie, event, .. } => Input::Event { cookie, event },
+                KernelEvent::CappedAtConnect { cookie, cap } => Input::CappedAtConnect { cookie, cap },
+            })?;
+        }
+        Ok(())
+    }
+
+    fn keep_house(&mut self) -> Result<()> {
+        let found = self.daemon.choice.find();
+        if found != self.interface {
+            match &found {
+                Some(i) => tracing::info!("managing {} (index {})", i.name, i.index),
+                None => tracing::warn!("no interface to manage now; watching goes on, nothing is capped"),
+            }
+            self.neighbours = None;
+            self.interface = found;
+            self.tell(Input::Interface(self.interface.as_ref().map(|i| i.index)))?;
+        }
+        if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.config.group.key_file.is_some()) {
+            match Neighbours::open(interface, self.daemon.config.group.port) {
+                Ok(neighbours) => self.neighbours = Some(neighbours),
+                Err(error) => tracing::warn!("cannot reach the neighbours on {}: {error}; working alone", interface.name),
+            }
+        }
+        if let Some(guarded) = &mut self.daemon.guarded
+            && guarded.child.try_wait().is_ok_and(|ended| ended.is_some())
+        {
+            tracing::warn!("the guardian has died; starting another");
+            *guarded = Guarded::start()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the engine, and carries out what follows until nothing follows any more.
+    fn tell(&mut self, input: Input<'_>) -> Result<()> {
+        let mut actions: VecDeque<Action> = self.daemon.engine.step(now(), input).into();
+        loop {
+            let mut caps = Vec::new();
+            while let Some(action) = actions.pop_front() {
+                match action {
+                    Action::Cap { cookie, cap } => caps.push((cookie, cap)),
+                    Action::CapNew { ifindex, caps } => self.cap_new(ifindex, &caps)?,
+                    Action::Report { bytes } => self.report(&bytes),
+                    Action::Record(what) => self.record(what),
+                }
+            }
+            if caps.is_empty() {
+                return Ok(());
+            }
+            for input in self.cap(&caps)? {
+                actions.extend(self.daemon.engine.step(now(), input));
+            }
+        }
+    }
+
+    fn cap(&mut self, wanted: &[(giveway_engine::model::Cookie, Option<u32>)]) -> Result<Vec<Input<'static>>> {
+        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(Vec::new()) };
+        journal.add(wanted.iter().filter_map(|(_, cap)| *cap))?;
+        let outcomes = actuator.apply(wanted)?;
+        Ok(outcomes.into_iter().map(|(cookie, outcome)| Input::CapOutcome { cookie, outcome }).collect())
+    }
+
+    fn cap_new(&mut self, ifindex: u32, caps: &[u32]) -> Result<()> {
+        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(()) };
+        journal.add(caps.iter().copied().filter(|cap| *cap > 0))?;
+        actuator.publish_new(ifindex, caps)
+    }
+
+    fn report(&self, bytes: &[u8]) {
+        if let Some(Err(error)) = self.neighbours.as_ref().map(|n| n.send(bytes)) {
+            tracing::debug!("a report was not sent: {error}");
+        }
+    }
+
+    fn record(&self, what: What) {
+        if let What::Cap(change) = &what {
+            let verb = if change.made { "" } else { "would change " };
+            tracing::info!("{verb}cap of socket {}: {} -> {}: {}", change.cookie.0, shown(change.old), shown(change.new), change.why);
+        }
+        if self.records.receiver_count() > 0
+            && let Ok(mut line) = serde_json::to_string(&Record { t_ns: now().as_nanos() as u64, what })
+        {
+            line.push('\n');
+            // Nobody listening any more is no error.
+            let _ = self.records.send(line.into());
+        }
+    }
+
+    /// Answers a client; returns its connection where it asked for the end.
+    fn answer(&mut self, asked: Asked) -> Option<mpsc::Sender<()>> {
+        match asked {
+            Asked::Status(back) => drop(back.send(self.status())),
+            Asked::Record(back) => drop(back.send((self.header(), self.records.subscribe()))),
+            Asked::Stop(back, client) => {
+                drop(back.send(std::process::id()));
+                return Some(client);
+            }
+        }
+        None
+    }
+
+    fn status(&mut self) -> Status {
+        let mut snapshot = self.daemon.engine.snapshot(now());
+        for view in &mut snapshot.flows {
+            view.cgroup = self.cgroups.path(view.flow.cgroup_id);
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: now().saturating_sub(self.started).as_secs_f64(),
+            interface: self.interface.clone(),
+            snapshot,
+            lost_events: self.daemon.monitor.lost_events(),
+            degraded: self.daemon.degraded.clone(),
+        }
+    }
+
+    fn header(&self) -> Header {
+        let uname = nix::sys::utsname::uname().ok();
+        let text = |f: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
+            uname.as_ref().map(|u| f(u).to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        Header {
+            schema: SCHEMA.to_owned(),
+            version: VERSION,
+            kernel: text(nix::sys::utsname::UtsName::release),
+            host: text(nix::sys::utsname::UtsName::nodename),
+            interface: self.interface.as_ref().map(|i| i.name.clone()),
+            started_t_ns: now().as_nanos() as u64,
+            started_unix_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64,
+        }
+    }
+
+    /// Takes every cap away. Whatever fails here is left to the guardian, which has not been dismissed.
+    fn undo(&mut self) -> Result<()> {
+        let (Some(caps), Some(journal)) = (self.daemon.caps.take(), self.journal.take()) else { return Ok(()) };
+        let lifted = caps.revert(&journal.values().collect())?;
+        self.daemon.place.clear_journal()?;
+        if let Some(guarded) = self.daemon.guarded.take() {
+            guarded.dismiss();
+        }
+        tracing::info!("ended; {lifted} caps lifted, nothing of giveway's is left");
+        Ok(())
+    }
+}
+
+fn shown(cap: Option<u32>) -> String {
+    cap.map_or("none".to_owned(), |segments| segments.to_string())
+}
+
+/// Waits for a datagram, for ever where there is nobody to hear.
+async fn receive(neighbours: Option<&Neighbours>) -> std::io::Result<(std::net::IpAddr, Vec<u8>)> {
+    match neighbours {
+        Some(neighbours) => neighbours.receive().await,
+        None => std::future::pending().await,
+    }
+}

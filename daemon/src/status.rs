@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway status`: what is in force, on a narrow terminal or as JSON.
+
+use anyhow::Result;
+use giveway_engine::snapshot::{FlowView, NeighbourView};
+
+use crate::cli::Json;
+use crate::control::{Status, client};
+use crate::place::Place;
+
+pub fn run(args: &Json) -> Result<()> {
+    let status = client::status(&Place::here()?)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&status)?);
+    } else {
+        print!("{}", render(&status));
+    }
+    Ok(())
+}
+
+fn render(status: &Status) -> String {
+    let policy = &status.policy_line();
+    let mut text = format!("giveway {} (pid {}), up {:.0} s\n", status.version, status.pid, status.uptime_s);
+    match &status.interface {
+        Some(i) => text += &format!("interface   {} (index {})\n", i.name, i.index),
+        None => text += "interface   none now: watching only\n",
+    }
+    text += &format!("caps        {policy}\n");
+    text += &format!("neighbours  {}\n", status.neighbours_line());
+    for line in &status.degraded {
+        text += &format!("degraded    {line}\n");
+    }
+    let mut flows: Vec<&FlowView> = status.snapshot.flows.iter().collect();
+    flows.sort_by_key(|f| (!f.sender, std::cmp::Reverse(f.flow.unsent_bytes + f.flow.unacked_bytes), f.flow.cookie));
+    if !flows.is_empty() {
+        text += "\n   PROCESS         REMOTE                    CWND   CAP  RTT ms  QUEUE kB  Mbit/s STATE\n";
+    }
+    for flow in flows {
+        text += &flow_line(flow);
+    }
+    if !status.snapshot.neighbours.is_empty() {
+        text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
+    }
+    for neighbour in &status.snapshot.neighbours {
+        text += &neighbour_line(neighbour);
+    }
+    text
+}
+
+impl Status {
+    fn policy_line(&self) -> String {
+        let p = &self.snapshot.policy;
+        let dry = if p.dry_run { ", dry run: nothing is changed" } else { "" };
+        match p.name.as_str() {
+            "none" => format!("none: no capacity_mbit is configured{dry}"),
+            name => format!("{name}: {} devices send, {} connections of this one{dry}", p.senders, p.connections),
+        }
+    }
+
+    fn neighbours_line(&self) -> String {
+        let r = &self.snapshot.reports;
+        if !self.snapshot.policy.cooperates {
+            return "none: no group key, this device works alone".to_owned();
+        }
+        let c = &r.counters;
+        let refused = c.refused();
+        format!(
+            "{} believed; {} reports sent, {} heard, {refused} refused; one each {} ms",
+            self.snapshot.policy.neighbours, c.sent, c.received, r.interval_ms
+        )
+    }
+}
+
+fn flow_line(view: &FlowView) -> String {
+    let flow = &view.flow;
+    let process = flow.owner.as_ref().map_or("?".to_owned(), |o| format!("{}/{}", o.command, o.pid));
+    let mark = match (view.stepped_back, view.sender) {
+        (true, _) => '!',
+        (false, true) => '>',
+        (false, false) => ' ',
+    };
+    format!(
+        " {mark} {process:<15.15} {remote:<24} {cwnd:>5} {cap:>5} {rtt:>7.1} {queue:>9.1} {rate:>7.2} {state:?}\n",
+        remote = flow.remote.to_string(),
+        cwnd = flow.cwnd,
+        cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
+        rtt = f64::from(flow.srtt_us) / 1e3,
+        queue = (flow.unsent_bytes + flow.unacked_bytes) as f64 / 1e3,
+        rate = flow.delivery_rate_bytes_per_s as f64 * 8.0 / 1e6,
+        state = flow.ca_state,
+    )
+}
+
+fn neighbour_line(n: &NeighbourView) -> String {
+    let doubt = if n.believed { "" } else { "  not believed yet" };
+    format!(
+        "   {:<25} {:>7}  {:>7} ms  {:>5} ms{doubt}\n",
+        n.address.to_string(),
+        n.senders,
+        n.age_ms,
+        n.interval_ms
+    )
+}

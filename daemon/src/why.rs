@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway why`: the changes of one process or socket, oldest first, with rule, evidence and time.
+
+use anyhow::Result;
+use giveway_engine::snapshot::{ChangeView, FlowView};
+
+use crate::cli::WhyArgs;
+use crate::control::client;
+use crate::place::Place;
+
+pub fn run(args: &WhyArgs) -> Result<()> {
+    let status = client::status(&Place::here()?)?;
+    let flow_of = |change: &ChangeView| status.snapshot.flows.iter().find(|f| f.flow.cookie == change.change.cookie);
+    let changes: Vec<&ChangeView> = status
+        .snapshot
+        .changes
+        .iter()
+        .filter(|c| args.subject.as_deref().is_none_or(|subject| concerns(subject, c, flow_of(c))))
+        .collect();
+    if args.output.json {
+        println!("{}", serde_json::to_string(&changes)?);
+        return Ok(());
+    }
+    if changes.is_empty() {
+        println!("giveway has changed nothing there (the latest 256 changes were looked at)");
+    }
+    for change in changes {
+        print!("{}", render(change, flow_of(change)));
+    }
+    Ok(())
+}
+
+fn concerns(subject: &str, change: &ChangeView, flow: Option<&FlowView>) -> bool {
+    let of_flow = |f: &FlowView| {
+        f.flow.remote.to_string() == subject
+            || f.flow.local.to_string() == subject
+            || f.flow.owner.as_ref().is_some_and(|o| o.pid.to_string() == subject)
+    };
+    change.change.cookie.0.to_string() == subject || flow.is_some_and(of_flow)
+}
+
+fn render(view: &ChangeView, flow: Option<&FlowView>) -> String {
+    let change = &view.change;
+    let shown = |cap: Option<u32>| cap.map_or("none".to_owned(), |c| c.to_string());
+    let who = flow.map_or("a socket that is gone".to_owned(), |f| {
+        let process = f.flow.owner.as_ref().map_or("?".to_owned(), |o| format!("{} ({})", o.command, o.pid));
+        format!("{process} to {}", f.flow.remote)
+    });
+    format!(
+        "{:.3} s since boot: {who}, socket {}\n  cap {} -> {}{}, rule {}\n  because {}\n",
+        view.t_ns as f64 / 1e9,
+        change.cookie.0,
+        shown(change.old),
+        shown(change.new),
+        if change.made { "" } else { " (not made: dry run)" },
+        change.rule,
+        change.why,
+    )
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What comes into the engine and what it asks for. The daemon fills the one and carries out the other.
+
+use std::net::IpAddr;
+
+use crate::model::{Cookie, Flow, FlowEvent};
+use crate::record::What;
+
+/// An observation.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The managed interface; None while there is none.
+    Interface(Option<u32>),
+    /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
+    Pass { flows: Vec<Flow>, complete: bool },
+    /// Something happened to a socket.
+    Event { cookie: Cookie, event: FlowEvent },
+    /// A new connection was given its cap in the kernel, from the table of [`Action::CapNew`].
+    CappedAtConnect { cookie: Cookie, cap: u32 },
+    /// What became of an [`Action::Cap`].
+    CapOutcome { cookie: Cookie, outcome: CapOutcome },
+    /// A datagram on the group's port.
+    Datagram { from: IpAddr, bytes: &'a [u8] },
+    /// Time has passed.
+    Tick,
+}
+
+/// What became of a cap.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CapOutcome {
+    Applied,
+    /// The socket repairs a loss just now; asked again in the next pass.
+    Deferred,
+    /// Somebody else holds this socket's cwnd at `clamp`.
+    Foreign { clamp: u32 },
+    /// The socket is gone.
+    Gone,
+    /// The kernel refused.
+    Failed { errno: i32 },
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Hold a socket's cwnd below `cap`; None lifts it. Answered by [`Input::CapOutcome`].
+    Cap { cookie: Cookie, cap: Option<u32> },
+    /// Caps for connections yet to come, by the RTT of their handshake: one for each step of the
+    /// resolution that the engine was made with, 0 for none.
+    CapNew { ifindex: u32, caps: Vec<u32> },
+    /// Tell the neighbours.
+    Report { bytes: Vec<u8> },
+    /// Something worth a line in the record.
+    Record(What),
+}

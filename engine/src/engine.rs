@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One device: what it knows, and [`Engine::step`], the only way to tell it more.
+//!
+//! In: one [`Input`] and the time (since any fixed origin; CLOCK_MONOTONIC in the daemon). Out: the
+//! [`Action`]s that follow. The caller carries them out and reports back; nothing is retried behind its back.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::action::{Action, CapOutcome, Input};
+use crate::caps;
+use crate::config::Config;
+use crate::flows::{Flows, Tracked};
+use crate::model::{Cookie, Flow};
+use crate::policy::{self, CapPolicy, Sharing};
+use crate::record::{CapChange, What};
+use crate::snapshot::{ChangeView, FlowView, NeighbourView, PolicyView, ReportView, Snapshot};
+use crate::wire::{Keyring, Neighbourhood, PaceConfig, Sender};
+
+/// So many changes are kept for `why`.
+const CHANGES_KEPT: usize = 256;
+
+/// What an engine is made with, besides the configuration.
+pub struct Setup {
+    /// Entropy for the session's id, challenge and nonces; never the same twice.
+    pub seed: [u8; 32],
+    /// The group's keys; None works alone.
+    pub keys: Option<Keyring>,
+    /// The RTTs at which the kernel distinguishes new connections, ascending.
+    pub rtt_resolution: Vec<Duration>,
+    /// Decide and explain, but ask for no change.
+    pub dry_run: bool,
+}
+
+pub struct Engine {
+    policy: Box<dyn CapPolicy>,
+    neighbourhood: Neighbourhood,
+    flows: Flows,
+    ifindex: Option<u32>,
+    sharing: Sharing,
+    /// The last table asked for.
+    cap_new: Vec<u32>,
+    rtt_resolution: Vec<Duration>,
+    dry_run: bool,
+    changes: VecDeque<ChangeView>,
+}
+
+impl Engine {
+    pub fn new(config: &Config, setup: Setup) -> Self {
+        Self {
+            policy: policy::from_config(&config.cap),
+            neighbourhood: Neighbourhood::new(setup.seed, setup.keys, PaceConfig::from(&config.group)),
+            flows: Flows::default(),
+            ifindex: None,
+            sharing: Sharing { devices: 0, connections: 0 },
+            cap_new: vec![0; setup.rtt_resolution.len()],
+            rtt_resolution: setup.rtt_resolution,
+            dry_run: setup.dry_run,
+            changes: VecDeque::new(),
+        }
+    }
+
+    /// Takes in one observation and says what follows from it.
+    pub fn step(&mut self, now: Duration, input: Input<'_>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut pass = false;
+        match input {
+            Input::Interface(ifindex) => self.ifindex = ifindex,
+            Input::Pass { flows, complete } => {
+                pass = true;
+                self.observe(now, flows, complete, &mut actions);
+            }
+            Input::Event { cookie, event } => {
+                self.flows.event(cookie, event);
+                actions.push(Action::Record(What::Event { cookie, event }));
+            }
+            Input::CappedAtConnect { cookie, cap } => {
+                self.flows.capped_at_connect(cookie, cap);
+                let why = format!("a new connection; {}", self.evidence(None));
+                self.note(now, self.change(cookie, None, Some(cap), why), &mut actions);
+            }
+            Input::CapOutcome { cookie, outcome } => self.conclude(now, cookie, outcome, &mut actions),
+            Input::Datagram { from, bytes } => self.hear(now, from, bytes, &mut actions),
+            Input::Tick => self.flows.expire(now),
+        }
+        self.decide(now, pass, &mut actions);
+        actions
+    }
+
+    /// When [`Input::Tick`] is next worth sending; None while only inputs matter.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.neighbourhood.next_deadline()
+    }
+
+    fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool, actions: &mut Vec<Action>) {
+        for (cookie, clamp) in self.flows.observe(now, flows, complete) {
+            self.step_back(now, cookie, clamp, actions);
+        }
+    }
+
+    fn conclude(&mut self, now: Duration, cookie: Cookie, outcome: CapOutcome, actions: &mut Vec<Action>) {
+        let why = self.evidence(self.flows.get(cookie));
+        let Some(tracked) = self.flows.get_mut(cookie) else { return };
+        let Some(asked) = tracked.asked.take() else { return };
+        let old = tracked.cap;
+        match outcome {
+            CapOutcome::Applied => {
+                tracked.cap = asked;
+                self.note(now, self.change(cookie, old, asked, why), actions);
+            }
+            CapOutcome::Deferred | CapOutcome::Gone => {}
+            CapOutcome::Foreign { clamp } => {
+                tracked.stepped_back = true;
+                self.step_back(now, cookie, Some(clamp), actions);
+            }
+            CapOutcome::Failed { errno } => {
+                tracked.stepped_back = true;
+                let why = format!("the kernel refused the cap (errno {errno}); this socket is left alone");
+                self.note(now, self.change(cookie, old, old, why), actions);
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8], actions: &mut Vec<Action>) {
+        let before = self.neighbourhood.believed();
+        self.neighbourhood.receive(now, from, bytes);
+        if self.neighbourhood.believed() > before {
+            let address = from.to_string();
+            actions.push(Action::Record(What::Neighbour { address, present: true, was_sending: false }));
+        }
+    }
+
+    /// Brings everything that depends on who shares the air up to date.
+    fn decide(&mut self, now: Duration, pass: bool, actions: &mut Vec<Action>) {
+        for gone in self.neighbourhood.expire(now) {
+            let address = gone.address.to_string();
+            actions.push(Action::Record(What::Neighbour { address, present: false, was_sending: gone.sending }));
+        }
+        self.count_senders(now, actions);
+        self.cap_senders(now, pass, actions);
+        self.cap_new_connections(actions);
+        let senders: Vec<Sender> = self.own_senders().map(|t| Sender::from(&t.flow)).collect();
+        if let Some(bytes) = self.neighbourhood.poll_report(now, &senders) {
+            actions.push(Action::Report { bytes });
+        }
+    }
+
+    fn own_senders(&self) -> impl Iterator<Item = &Tracked> {
+        self.flows.senders(self.ifindex.unwrap_or(0)).filter(|_| self.ifindex.is_some())
+    }
+
+    fn count_senders(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let connections = self.own_senders().count() as u32;
+        let before = self.sharing;
+        let devices = self.neighbourhood.sending_devices() + u32::from(connections > 0);
+        self.sharing = Sharing { devices, connections };
+        if connections > before.connections {
+            self.neighbourhood.sender_started(now);
+        } else if connections == 0 && before.connections > 0 {
+            self.neighbourhood.sender_stopped(now);
+        }
+        if self.sharing != before {
+            actions.push(Action::Record(What::Senders { devices, connections }));
+        }
+    }
+
+    fn cap_senders(&mut self, now: Duration, pass: bool, actions: &mut Vec<Action>) {
+        let Some(ifindex) = self.ifindex else { return };
+        let senders: Vec<Cookie> = self.flows.senders(ifindex).map(|t| t.flow.cookie).collect();
+        let mut decided = Vec::new();
+        for cookie in senders {
+            let Some(tracked) = self.flows.get_mut(cookie) else { continue };
+            let Some(rtt) = tracked.rtt() else { continue };
+            if tracked.stepped_back || tracked.asked.is_some() || !tracked.flow.ca_state.tolerates_clamp_write() {
+                continue;
+            }
+            let wanted = caps::settle(tracked.wanted, self.sharing, self.policy.cap(self.sharing, rtt));
+            tracked.wanted = Some((self.sharing, wanted));
+            if let Some(cap) = caps::next(tracked.cap, wanted, pass, tracked.flow.cwnd) {
+                tracked.asked = Some(cap);
+                decided.push((cookie, cap));
+            }
+        }
+        for (cookie, cap) in decided {
+            if self.dry_run {
+                self.conclude(now, cookie, CapOutcome::Applied, actions);
+            } else {
+                actions.push(Action::Cap { cookie, cap });
+            }
+        }
+    }
+
+    /// The table for connections yet to come: one more connection of a device that then sends.
+    fn cap_new_connections(&mut self, actions: &mut Vec<Action>) {
+        let Some(ifindex) = self.ifindex else { return };
+        let others = self.sharing.devices - u32::from(self.sharing.connections > 0);
+        let sharing = Sharing { devices: others + 1, connections: self.sharing.connections + 1 };
+        let cap = |rtt: &Duration| self.policy.cap(sharing, *rtt).unwrap_or(0);
+        let caps: Vec<u32> = self.rtt_resolution.iter().map(cap).collect();
+        if caps != self.cap_new && !self.dry_run {
+            self.cap_new.clone_from(&caps);
+            actions.push(Action::CapNew { ifindex, caps });
+        }
+    }
+
+    fn step_back(&mut self, now: Duration, cookie: Cookie, clamp: Option<u32>, actions: &mut Vec<Action>) {
+        let old = self.flows.get(cookie).and_then(|t| t.cap);
+        let found = clamp.map_or("no clamp".to_owned(), |c| format!("a clamp of {c} segments"));
+        let why = format!("another tool has set {found} on this socket; giveway leaves it alone from now on");
+        self.note(now, self.change(cookie, old, clamp, why), actions);
+    }
+
+    fn evidence(&self, tracked: Option<&Tracked>) -> String {
+        let rtt = tracked.and_then(Tracked::rtt).unwrap_or_default();
+        self.policy.reason(self.sharing, rtt)
+    }
+
+    fn change(&self, cookie: Cookie, old: Option<u32>, new: Option<u32>, why: String) -> CapChange {
+        CapChange { cookie, old, new, rule: self.policy.name().to_owned(), why, made: !self.dry_run }
+    }
+
+    fn note(&mut self, now: Duration, change: CapChange, actions: &mut Vec<Action>) {
+        if self.changes.len() == CHANGES_KEPT {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(ChangeView { t_ns: now.as_nanos() as u64, change: change.clone() });
+        actions.push(Action::Record(What::Cap(change)));
+    }
+
+    pub fn snapshot(&self, now: Duration) -> Snapshot {
+        Snapshot {
+            policy: PolicyView {
+                name: self.policy.name().to_owned(),
+                senders: self.sharing.devices,
+                connections: self.sharing.connections,
+                neighbours: self.neighbourhood.believed() as u32,
+                cooperates: self.neighbourhood.has_key(),
+                dry_run: self.dry_run,
+            },
+            flows: self.flows.iter().map(view).collect(),
+            neighbours: self.neighbourhood.peers(now).map(NeighbourView::from).collect(),
+            reports: ReportView {
+                interval_ms: self.neighbourhood.interval().as_millis() as u64,
+                counters: self.neighbourhood.counters().clone(),
+            },
+            changes: self.changes.iter().cloned().collect(),
+        }
+    }
+}
+
+fn view(tracked: &Tracked) -> FlowView {
+    FlowView {
+        flow: tracked.flow.clone(),
+        cap: tracked.cap,
+        sender: tracked.sending,
+        stepped_back: tracked.stepped_back,
+        cgroup: None,
+    }
+}
