@@ -9,3 +9,4 @@
 pub mod config;
 pub mod model;
 pub mod policy;
+pub mod wire;
