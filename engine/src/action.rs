@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::record::What;
+use crate::wire::Keyring;
 
 /// An observation.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub enum Input<'a> {
     CappedAtConnect { cookie: Cookie, cap: u32 },
     /// What became of an [`Action::Cap`].
     CapOutcome { cookie: Cookie, outcome: CapOutcome },
+    /// The group's keys, read anew; None works alone.
+    Keys(Option<Keyring>),
     /// A datagram on the group's port.
     Datagram { from: IpAddr, bytes: &'a [u8] },
     /// Time has passed.
@@ -32,11 +35,15 @@ pub enum CapOutcome {
     /// The socket repairs a loss just now; asked again in the next pass.
     Deferred,
     /// Somebody else holds this socket's cwnd at `clamp`.
-    Foreign { clamp: u32 },
+    Foreign {
+        clamp: u32,
+    },
     /// The socket is gone.
     Gone,
     /// The kernel refused.
-    Failed { errno: i32 },
+    Failed {
+        errno: i32,
+    },
 }
 
 /// A request.

@@ -30,7 +30,9 @@ pub fn next(in_force: Option<u32>, wanted: Option<u32>, may_raise: bool, cwnd: u
 /// little from the last one (a minimum RTT that moved by some microseconds) is taken as the same.
 pub fn settle(last: Option<(Sharing, Option<u32>)>, sharing: Sharing, wanted: Option<u32>) -> Option<u32> {
     match (last, wanted) {
-        (Some((same, Some(before))), Some(now)) if same == sharing && before.abs_diff(now) <= before / 16 => Some(before),
+        (Some((same, Some(before))), Some(now)) if same == sharing && before.abs_diff(now) <= before / 16 => {
+            Some(before)
+        }
         _ => wanted,
     }
 }
@@ -76,8 +78,14 @@ mod tests {
 
     #[test]
     fn a_wish_that_trembles_is_settled() {
-        let sharing = Sharing { devices: 2, connections: 1 };
-        let more = Sharing { devices: 3, connections: 1 };
+        let sharing = Sharing {
+            devices: 2,
+            connections: 1,
+        };
+        let more = Sharing {
+            devices: 3,
+            connections: 1,
+        };
         assert_eq!(settle(Some((sharing, Some(100))), sharing, Some(103)), Some(100));
         assert_eq!(settle(Some((sharing, Some(100))), sharing, Some(120)), Some(120));
         assert_eq!(settle(Some((sharing, Some(100))), more, Some(103)), Some(103));

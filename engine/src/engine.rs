@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use crate::action::{Action, CapOutcome, Input};
 use crate::caps;
-use crate::config::Config;
+use crate::config::{Config, Group};
 use crate::flows::{Flows, Tracked};
 use crate::model::{Cookie, Flow};
 use crate::policy::{self, CapPolicy, Sharing};
 use crate::record::{CapChange, What};
 use crate::snapshot::{ChangeView, FlowView, NeighbourView, PolicyView, ReportView, Snapshot};
-use crate::wire::{Keyring, Neighbourhood, PaceConfig, Sender};
+use crate::wire::{Class, Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
 
 /// So many changes are kept for `why`.
 const CHANGES_KEPT: usize = 256;
@@ -36,6 +38,8 @@ pub struct Setup {
 pub struct Engine {
     policy: Box<dyn CapPolicy>,
     neighbourhood: Neighbourhood,
+    /// Whether there is a key.
+    cooperates: bool,
     flows: Flows,
     ifindex: Option<u32>,
     sharing: Sharing,
@@ -47,13 +51,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(config: &Config, setup: Setup) -> Self {
+    pub fn new(now: Duration, config: &Config, setup: Setup) -> Self {
+        let mut rng = ChaCha20Rng::from_seed(setup.seed);
         Self {
             policy: policy::from_config(&config.cap),
-            neighbourhood: Neighbourhood::new(setup.seed, setup.keys, PaceConfig::from(&config.group)),
+            cooperates: setup.keys.is_some(),
+            neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, pace(&config.group)),
             flows: Flows::default(),
             ifindex: None,
-            sharing: Sharing { devices: 0, connections: 0 },
+            sharing: Sharing {
+                devices: 0,
+                connections: 0,
+            },
             cap_new: vec![0; setup.rtt_resolution.len()],
             rtt_resolution: setup.rtt_resolution,
             dry_run: setup.dry_run,
@@ -81,6 +90,10 @@ impl Engine {
                 self.note(now, self.change(cookie, None, Some(cap), why), &mut actions);
             }
             Input::CapOutcome { cookie, outcome } => self.conclude(now, cookie, outcome, &mut actions),
+            Input::Keys(keys) => {
+                self.cooperates = keys.is_some();
+                self.neighbourhood.set_keyring(keys);
+            }
             Input::Datagram { from, bytes } => self.hear(now, from, bytes, &mut actions),
             Input::Tick => self.flows.expire(now),
         }
@@ -101,7 +114,9 @@ impl Engine {
 
     fn conclude(&mut self, now: Duration, cookie: Cookie, outcome: CapOutcome, actions: &mut Vec<Action>) {
         let why = self.evidence(self.flows.get(cookie));
-        let Some(tracked) = self.flows.get_mut(cookie) else { return };
+        let Some(tracked) = self.flows.get_mut(cookie) else {
+            return;
+        };
         let Some(asked) = tracked.asked.take() else { return };
         let old = tracked.cap;
         match outcome {
@@ -123,37 +138,47 @@ impl Engine {
     }
 
     fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8], actions: &mut Vec<Action>) {
-        let before = self.neighbourhood.believed();
-        self.neighbourhood.receive(now, from, bytes);
-        if self.neighbourhood.believed() > before {
-            let address = from.to_string();
-            actions.push(Action::Record(What::Neighbour { address, present: true, was_sending: false }));
-        }
+        // Refusals are counted where they are found; nothing follows from them.
+        let present = match self.neighbourhood.receive(now, from, bytes) {
+            Ok(Heard::Joined) => true,
+            Ok(Heard::Left) => false,
+            Ok(Heard::Started | Heard::Stopped | Heard::Updated) | Err(_) => return,
+        };
+        actions.push(Action::Record(What::Neighbour {
+            address: from,
+            present,
+            expired: false,
+        }));
     }
 
     /// Brings everything that depends on who shares the air up to date.
     fn decide(&mut self, now: Duration, pass: bool, actions: &mut Vec<Action>) {
         for gone in self.neighbourhood.expire(now) {
-            let address = gone.address.to_string();
-            actions.push(Action::Record(What::Neighbour { address, present: false, was_sending: gone.sending }));
+            actions.push(Action::Record(What::Neighbour {
+                address: gone.address,
+                present: false,
+                expired: true,
+            }));
         }
         self.count_senders(now, actions);
         self.cap_senders(now, pass, actions);
         self.cap_new_connections(actions);
-        let senders: Vec<Sender> = self.own_senders().map(|t| Sender::from(&t.flow)).collect();
+        let senders: Vec<Sender> = self.own_senders().map(|t| describe(&t.flow)).collect();
         if let Some(bytes) = self.neighbourhood.poll_report(now, &senders) {
             actions.push(Action::Report { bytes });
         }
     }
 
     fn own_senders(&self) -> impl Iterator<Item = &Tracked> {
-        self.flows.senders(self.ifindex.unwrap_or(0)).filter(|_| self.ifindex.is_some())
+        self.flows
+            .senders(self.ifindex.unwrap_or(0))
+            .filter(|_| self.ifindex.is_some())
     }
 
     fn count_senders(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let connections = self.own_senders().count() as u32;
         let before = self.sharing;
-        let devices = self.neighbourhood.sending_devices() + u32::from(connections > 0);
+        let devices = self.neighbourhood.sending_devices() as u32 + u32::from(connections > 0);
         self.sharing = Sharing { devices, connections };
         if connections > before.connections {
             self.neighbourhood.sender_started(now);
@@ -170,7 +195,9 @@ impl Engine {
         let senders: Vec<Cookie> = self.flows.senders(ifindex).map(|t| t.flow.cookie).collect();
         let mut decided = Vec::new();
         for cookie in senders {
-            let Some(tracked) = self.flows.get_mut(cookie) else { continue };
+            let Some(tracked) = self.flows.get_mut(cookie) else {
+                continue;
+            };
             let Some(rtt) = tracked.rtt() else { continue };
             if tracked.stepped_back || tracked.asked.is_some() || !tracked.flow.ca_state.tolerates_clamp_write() {
                 continue;
@@ -195,7 +222,10 @@ impl Engine {
     fn cap_new_connections(&mut self, actions: &mut Vec<Action>) {
         let Some(ifindex) = self.ifindex else { return };
         let others = self.sharing.devices - u32::from(self.sharing.connections > 0);
-        let sharing = Sharing { devices: others + 1, connections: self.sharing.connections + 1 };
+        let sharing = Sharing {
+            devices: others + 1,
+            connections: self.sharing.connections + 1,
+        };
         let cap = |rtt: &Duration| self.policy.cap(sharing, *rtt).unwrap_or(0);
         let caps: Vec<u32> = self.rtt_resolution.iter().map(cap).collect();
         if caps != self.cap_new && !self.dry_run {
@@ -217,35 +247,79 @@ impl Engine {
     }
 
     fn change(&self, cookie: Cookie, old: Option<u32>, new: Option<u32>, why: String) -> CapChange {
-        CapChange { cookie, old, new, rule: self.policy.name().to_owned(), why, made: !self.dry_run }
+        CapChange {
+            cookie,
+            old,
+            new,
+            rule: self.policy.name().to_owned(),
+            why,
+            made: !self.dry_run,
+        }
     }
 
     fn note(&mut self, now: Duration, change: CapChange, actions: &mut Vec<Action>) {
         if self.changes.len() == CHANGES_KEPT {
             self.changes.pop_front();
         }
-        self.changes.push_back(ChangeView { t_ns: now.as_nanos() as u64, change: change.clone() });
+        self.changes.push_back(ChangeView {
+            t_ns: now.as_nanos() as u64,
+            change: change.clone(),
+        });
         actions.push(Action::Record(What::Cap(change)));
     }
 
+    /// The last words to the neighbours: this device leaves. Worth sending more than once.
+    pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
+        self.neighbourhood.farewell(now)
+    }
+
     pub fn snapshot(&self, now: Duration) -> Snapshot {
+        let neighbours: Vec<NeighbourView> = self.neighbourhood.peers().map(NeighbourView::from).collect();
         Snapshot {
             policy: PolicyView {
                 name: self.policy.name().to_owned(),
                 senders: self.sharing.devices,
                 connections: self.sharing.connections,
-                neighbours: self.neighbourhood.believed() as u32,
-                cooperates: self.neighbourhood.has_key(),
+                cooperates: self.cooperates,
                 dry_run: self.dry_run,
             },
+            taken_t_ns: now.as_nanos() as u64,
             flows: self.flows.iter().map(view).collect(),
-            neighbours: self.neighbourhood.peers(now).map(NeighbourView::from).collect(),
+            neighbours,
             reports: ReportView {
                 interval_ms: self.neighbourhood.interval().as_millis() as u64,
-                counters: self.neighbourhood.counters().clone(),
+                airtime_percent: self.neighbourhood.airtime_percent(),
+                counters: self.neighbourhood.counters(),
             },
             changes: self.changes.iter().cloned().collect(),
         }
+    }
+}
+
+fn pace(group: &Group) -> PaceConfig {
+    PaceConfig {
+        base_interval: Duration::from_millis(group.report_interval_ms.into()),
+        airtime_percent: group.airtime_percent,
+        basic_rate_mbit: group.basic_rate_mbit,
+        ..PaceConfig::default()
+    }
+}
+
+/// A sender as the neighbours are told of it.
+fn describe(flow: &Flow) -> Sender {
+    let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    Sender {
+        cwnd_segments: flow.cwnd,
+        min_rtt_us: flow.min_rtt_us.unwrap_or(flow.srtt_us),
+        srtt_us: flow.srtt_us,
+        queue_bytes: small(flow.unsent_bytes + flow.unacked_bytes),
+        ca_state: flow.ca_state,
+        delivery_rate_kbit: small(flow.delivery_rate_bytes_per_s / 125),
+        retransmits: flow.retransmits,
+        direction: Direction::Up,
+        class: Class::Standard,
+        // Its queue was never empty while it was watched, so it takes whatever it gets.
+        demand_kbit: UNLIMITED_KBIT,
     }
 }
 

@@ -103,8 +103,10 @@ impl Flows {
         for flow in flows {
             let (cookie, clamp) = (flow.cookie, flow.clamp);
             let at_connect = &mut self.capped_at_connect;
-            let tracked =
-                self.tracked.entry(cookie).or_insert_with(|| Tracked::new(flow.clone(), at_connect.remove(&cookie)));
+            let tracked = self
+                .tracked
+                .entry(cookie)
+                .or_insert_with(|| Tracked::new(flow.clone(), at_connect.remove(&cookie)));
             tracked.observe(now, flow);
             if tracked.sending {
                 self.sending.insert(cookie);
@@ -173,6 +175,9 @@ impl Flows {
 
     /// The senders whose packets leave by `ifindex`.
     pub fn senders(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
-        self.sending.iter().filter_map(|cookie| self.tracked.get(cookie)).filter(move |t| t.flow.ifindex == ifindex)
+        self.sending
+            .iter()
+            .filter_map(|cookie| self.tracked.get(cookie))
+            .filter(move |t| t.flow.ifindex == ifindex)
     }
 }

@@ -4,6 +4,8 @@
 //!
 //! A reader refuses a file of a newer version and passes over kinds that it does not know.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow, FlowEvent};
@@ -50,8 +52,12 @@ pub enum What {
     Cap(CapChange),
     /// The number of devices that send has changed, this one included.
     Senders { devices: u32, connections: u32 },
-    /// A neighbour was believed for the first time, or is gone.
-    Neighbour { address: String, present: bool, was_sending: bool },
+    /// A neighbour is believed from now on, or is gone: it said so, or (`expired`) fell silent.
+    Neighbour {
+        address: IpAddr,
+        present: bool,
+        expired: bool,
+    },
 }
 
 /// A change of one socket's cap, with its reason.
@@ -85,7 +91,10 @@ mod tests {
             }),
         };
         let line = serde_json::to_string(&record).unwrap();
-        assert!(line.starts_with(r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43"#), "{line}");
+        assert!(
+            line.starts_with(r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43"#),
+            "{line}"
+        );
         assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
     }
 }

@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Flow;
 use crate::record::CapChange;
+use crate::wire::{Counters, Peer, Sender};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Snapshot {
+    /// CLOCK_MONOTONIC.
+    pub taken_t_ns: u64,
     pub policy: PolicyView,
     pub flows: Vec<FlowView>,
     pub neighbours: Vec<NeighbourView>,
@@ -25,8 +28,6 @@ pub struct PolicyView {
     pub senders: u32,
     /// This device's connections that send.
     pub connections: u32,
-    /// The devices beside this one that are believed.
-    pub neighbours: u32,
     /// False without a key: this device works alone.
     pub cooperates: bool,
     pub dry_run: bool,
@@ -48,18 +49,38 @@ pub struct FlowView {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct NeighbourView {
     pub address: IpAddr,
+    /// Hexadecimal: JSON's numbers are too short for it.
     pub session: String,
-    pub age_ms: u64,
-    pub interval_ms: u64,
-    pub senders: u32,
     pub believed: bool,
+    /// Since its last report.
+    pub age_ms: u64,
+    /// Between its reports, as it says.
+    pub interval_ms: u64,
+    /// Its connections that send.
+    pub senders: Vec<Sender>,
+}
+
+impl From<Peer<'_>> for NeighbourView {
+    fn from(peer: Peer<'_>) -> Self {
+        Self {
+            address: peer.address,
+            session: format!("{:016x}", peer.session),
+            believed: peer.believed,
+            age_ms: peer.age.as_millis() as u64,
+            interval_ms: peer.interval.as_millis() as u64,
+            senders: peer.senders.to_vec(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReportView {
+    /// Between this device's reports.
     pub interval_ms: u64,
+    /// All devices' reports, percent of the air time, as reckoned here.
+    pub airtime_percent: f64,
     #[serde(flatten)]
-    pub counters: crate::wire::Counters,
+    pub counters: Counters,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The neighbour protocol: what devices on one access point tell each other.
+//!
+//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to broadcast, the neighbours
+//! that are believed and what they said last, and a count of everything refused. Layers, from the bytes up:
+//! [`codec`] (a report as bytes), [`seal`] (who may read and write them), [`session`] (who is believed),
+//! [`pace`] (when to report). Never: a socket, a clock, a panic on what a neighbour sends.
+//! `docs/protocol.md` is the specification.
+
+pub mod codec;
+pub mod pace;
+pub mod seal;
+pub mod session;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{CryptoRng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+pub use codec::{CaState, Class, Direction, Malformed, Report, Sender, UNLIMITED_KBIT};
+use pace::Pace;
+pub use pace::{Group, PaceConfig};
+pub use seal::{Key, KeyError, Keyring, MAX_DATAGRAM_BYTES};
+use session::Sessions;
+
+/// Why a datagram was not taken in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0} bytes are too few for a report")]
+    TooShort(usize),
+    #[error("{0} bytes are too many for a report")]
+    TooLong(usize),
+    #[error("not a report of giveway")]
+    NotOurs,
+    #[error("version {0} of the protocol; this giveway reads version {v}", v = seal::VERSION)]
+    FutureVersion(u8),
+    #[error("sealed with a key that this device does not have")]
+    UnknownKey,
+    #[error("the seal is broken")]
+    Forged,
+    #[error("a member sealed something that is no report: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("this device's own report came back")]
+    OwnEcho,
+    #[error("a report that was heard before")]
+    Replayed,
+    #[error("a report that a newer one overtook")]
+    Stale,
+    #[error("its session has not yet shown that it hears this device")]
+    Unbelieved,
+}
+
+/// Every datagram is counted once among those received or refused, under one name.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Counters {
+    pub sent: u64,
+    /// Taken in.
+    pub received: u64,
+    pub own_echo: u64,
+    pub malformed: u64,
+    pub unknown_key: u64,
+    pub forged: u64,
+    pub replayed: u64,
+    pub stale: u64,
+    pub unbelieved: u64,
+    pub future_version: u64,
+    /// Neighbours that fell silent.
+    pub expired: u64,
+    /// Neighbours and strangers forgotten for want of room.
+    pub evicted: u64,
+}
+
+impl Counters {
+    fn count(&mut self, outcome: &Result<Heard, Refusal>) {
+        let counter = match outcome {
+            Ok(_) => &mut self.received,
+            Err(Refusal::OwnEcho) => &mut self.own_echo,
+            Err(Refusal::TooShort(_) | Refusal::TooLong(_) | Refusal::NotOurs | Refusal::Malformed(_)) => {
+                &mut self.malformed
+            }
+            Err(Refusal::UnknownKey) => &mut self.unknown_key,
+            Err(Refusal::Forged) => &mut self.forged,
+            Err(Refusal::Replayed) => &mut self.replayed,
+            Err(Refusal::Stale) => &mut self.stale,
+            Err(Refusal::Unbelieved) => &mut self.unbelieved,
+            Err(Refusal::FutureVersion(_)) => &mut self.future_version,
+        };
+        *counter += 1;
+    }
+
+    /// All datagrams that came in.
+    pub fn heard(&self) -> u64 {
+        self.received
+            + self.own_echo
+            + self.malformed
+            + self.unknown_key
+            + self.forged
+            + self.replayed
+            + self.stale
+            + self.unbelieved
+            + self.future_version
+    }
+}
+
+/// What a report that was taken in changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Heard {
+    /// Its session is believed from now on.
+    Joined,
+    /// A neighbour that had nothing to send sends.
+    Started,
+    /// A neighbour has nothing more to send.
+    Stopped,
+    /// The same as before, with newer numbers.
+    Updated,
+    /// The neighbour said goodbye.
+    Left,
+}
+
+/// A neighbour that fell silent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct Gone {
+    pub session: u64,
+    pub address: IpAddr,
+}
+
+/// What is known about another device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peer<'a> {
+    pub address: IpAddr,
+    pub session: u64,
+    pub believed: bool,
+    /// Since its last report.
+    pub age: Duration,
+    /// Between its reports, as it says.
+    pub interval: Duration,
+    /// Empty unless believed.
+    pub senders: &'a [Sender],
+}
+
+/// One device's end of the protocol. Deliberately not `Clone`: a copy would use the same nonces.
+///
+/// `now` is the time since any fixed origin. If it jumps forwards, neighbours fall silent and come back; if it
+/// jumps backwards, no time passed.
+pub struct Neighbourhood {
+    rng: ChaCha20Rng,
+    keyring: Option<Keyring>,
+    sessions: Sessions,
+    pace: Pace,
+    counters: Counters,
+    clock: Clock,
+}
+
+impl Neighbourhood {
+    /// Without a key the device neither speaks nor listens.
+    pub fn new(now: Duration, rng: &mut impl CryptoRng, keyring: Option<Keyring>, config: PaceConfig) -> Self {
+        let mut rng = ChaCha20Rng::from_rng(rng);
+        let sessions = Sessions::new(&mut rng);
+        let pace = Pace::new(Duration::ZERO, config, &mut rng);
+        Self {
+            rng,
+            keyring,
+            sessions,
+            pace,
+            counters: Counters::default(),
+            clock: Clock::new(now),
+        }
+    }
+
+    /// The key file changed. Nobody is forgotten for it.
+    pub fn set_keyring(&mut self, keyring: Option<Keyring>) {
+        self.keyring = keyring;
+    }
+
+    /// A datagram arrived.
+    pub fn receive(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
+        let now = self.clock.advance(now);
+        let outcome = self.take_in(now, from, datagram);
+        self.counters.count(&outcome);
+        if outcome.is_ok() {
+            self.pace.observe(datagram.len());
+        }
+        outcome
+    }
+
+    fn take_in(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
+        let keyring = self.keyring.as_ref().ok_or(Refusal::UnknownKey)?;
+        let report = Report::decode(&keyring.open(datagram)?)?;
+        let heard = self.sessions.hear(now, from, report, &mut self.rng);
+        if self.sessions.owes_echoes() {
+            self.pace.hurry(now);
+        }
+        heard
+    }
+
+    /// Forgets the neighbours that were silent for six of their intervals.
+    pub fn expire(&mut self, now: Duration) -> Vec<Gone> {
+        let now = self.clock.advance(now);
+        let gone = self.sessions.expire(now, &mut self.rng);
+        self.counters.expired += gone.len() as u64;
+        gone
+    }
+
+    /// When to call [`Self::poll_report`] and [`Self::expire`] next. Ask again after every other call.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.keyring.as_ref()?;
+        let report = self.pace.due(self.group());
+        let next = self.sessions.next_expiry().map_or(report, |expiry| expiry.min(report));
+        Some(self.clock.told_as(next))
+    }
+
+    /// The report to broadcast, if one is due. `senders` are this device's, the most important first: those
+    /// that do not fit are left out.
+    pub fn poll_report(&mut self, now: Duration, senders: &[Sender]) -> Option<Vec<u8>> {
+        let now = self.clock.advance(now);
+        if now < self.pace.due(self.group()) {
+            return None;
+        }
+        self.report(now, senders, false)
+    }
+
+    /// The last report: this device leaves. May be sent more than once.
+    pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
+        let now = self.clock.advance(now);
+        self.report(now, &[], true)
+    }
+
+    fn report(&mut self, now: Duration, senders: &[Sender], leaving: bool) -> Option<Vec<u8>> {
+        let keyring = self.keyring.as_ref()?;
+        let sending = !senders.is_empty();
+        let interval = self.pace.interval(self.group_if(sending), sending);
+        let report = self.sessions.compose(senders, interval, leaving);
+        let content = report.encode().ok()?;
+        let datagram = keyring.seal(&mut self.rng, &content)?;
+        self.pace.sent(now, datagram.len(), sending, &mut self.rng);
+        self.counters.sent += 1;
+        Some(datagram)
+    }
+
+    /// A connection of this device began to send: its neighbours learn it at once.
+    pub fn sender_started(&mut self, now: Duration) {
+        let now = self.clock.advance(now);
+        self.pace.started_sending(now, self.group_if(true), &mut self.rng);
+    }
+
+    /// A connection of this device ceased to send.
+    pub fn sender_stopped(&mut self, now: Duration) {
+        let now = self.clock.advance(now);
+        self.pace.stopped_sending(now, self.group(), &mut self.rng);
+    }
+
+    /// Everyone heard, believed or not.
+    pub fn peers(&self) -> impl Iterator<Item = Peer<'_>> {
+        self.sessions.known().map(|session| Peer {
+            address: session.address,
+            session: session.id,
+            believed: session.believed,
+            age: self.clock.now.saturating_sub(session.last_heard),
+            interval: session.interval,
+            senders: &session.senders,
+        })
+    }
+
+    /// Other devices that are believed and send.
+    pub fn sending_devices(&self) -> usize {
+        self.sessions.believed().filter(|s| !s.senders.is_empty()).count()
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            evicted: self.sessions.evicted(),
+            ..self.counters
+        }
+    }
+
+    /// This device's own session.
+    pub fn session(&self) -> u64 {
+        self.sessions.own()
+    }
+
+    /// The interval in force between this device's reports.
+    pub fn interval(&self) -> Duration {
+        self.pace.interval(self.group(), self.pace.sending())
+    }
+
+    /// The whole group's regular reports, in percent of the air time, as reckoned here.
+    pub fn airtime_percent(&self) -> f64 {
+        self.pace.airtime_percent(self.group())
+    }
+
+    fn group(&self) -> Group {
+        self.group_if(self.pace.sending())
+    }
+
+    fn group_if(&self, sending: bool) -> Group {
+        let all = self.sessions.believed().count() + 1;
+        let sending = self.sending_devices() + usize::from(sending);
+        Group {
+            sending,
+            idle: all - sending,
+        }
+    }
+}
+
+/// Makes one time that never runs backwards out of one that may.
+struct Clock {
+    told: Duration,
+    now: Duration,
+}
+
+impl Clock {
+    fn new(now: Duration) -> Self {
+        Self {
+            told: now,
+            now: Duration::ZERO,
+        }
+    }
+
+    fn advance(&mut self, now: Duration) -> Duration {
+        self.now = self.now.saturating_add(now.saturating_sub(self.told));
+        self.told = now;
+        self.now
+    }
+
+    /// A moment of ours in the caller's time.
+    fn told_as(&self, moment: Duration) -> Duration {
+        self.told.saturating_add(moment.saturating_sub(self.now))
+    }
+}

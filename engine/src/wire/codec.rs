@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A report as bytes: what stands inside the seal. `docs/protocol.md` has the tables.
+//!
+//! In: a [`Report`], or bytes that were authenticated but may still be anything. Out: bytes, or a report of
+//! which every field was checked. Every report has exactly one encoding, so whatever decodes also encodes to
+//! the same bytes. Never: a judgement on whether the report is to be believed.
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::model::CaState;
+
+/// At most so many senders, echoes and doubts stand in one report.
+pub const MAX_SENDERS: usize = 16;
+pub const MAX_ECHOES: usize = 16;
+pub const MAX_DOUBTS: usize = 4;
+/// A device may not announce that it reports more often, or less often, than this.
+pub const INTERVAL_RANGE_MS: std::ops::RangeInclusive<u32> = 20..=600_000;
+/// [`Sender::demand_kbit`] of a connection that takes whatever it gets.
+pub const UNLIMITED_KBIT: u32 = u32::MAX;
+/// What one echo costs.
+pub(super) const ECHO_BYTES: usize = 8;
+/// The longest encoding of everything but senders and echoes: two u64, two varints, flags, three counts, doubts.
+pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_DOUBTS;
+
+/// Bytes that no device of this version would have sealed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub &'static str);
+
+/// What one device tells its neighbours.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Report {
+    /// Chosen at random when the device's daemon started.
+    pub session: u64,
+    /// Grows with every report of the session.
+    pub counter: u64,
+    /// Whoever repeats it has heard this session just now.
+    pub challenge: u64,
+    /// The next report comes about this much later.
+    pub interval_ms: u32,
+    /// The device says goodbye: no further report follows.
+    pub leaving: bool,
+    /// [`hint`]s of sessions that the device hears and cannot believe yet; they are asked for an echo.
+    pub doubts: Vec<u16>,
+    /// Challenges of others, repeated. 64 random bits say whose they are.
+    pub echoes: Vec<u64>,
+    /// The connections that are sending; none means that the device has nothing to send.
+    pub senders: Vec<Sender>,
+}
+
+/// A connection that is sending.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+pub struct Sender {
+    pub cwnd_segments: u32,
+    pub min_rtt_us: u32,
+    pub srtt_us: u32,
+    /// Written by the application and not yet acknowledged.
+    pub queue_bytes: u32,
+    pub ca_state: CaState,
+    pub delivery_rate_kbit: u32,
+    /// Segments since the connection opened.
+    pub retransmits: u32,
+    pub direction: Direction,
+    pub class: Class,
+    /// What it could use, or [`UNLIMITED_KBIT`].
+    pub demand_kbit: u32,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    Up,
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    Realtime,
+    Stream,
+    Standard,
+    Bulk,
+    Background,
+}
+
+/// The numbers on the wire are the places in these lists.
+const CA_STATES: [CaState; 5] = [
+    CaState::Open,
+    CaState::Disorder,
+    CaState::Cwr,
+    CaState::Recovery,
+    CaState::Loss,
+];
+const CLASSES: [Class; 5] = [
+    Class::Realtime,
+    Class::Stream,
+    Class::Standard,
+    Class::Bulk,
+    Class::Background,
+];
+
+const LEAVING: u8 = 1;
+const DOWN: u8 = 1 << 6;
+
+/// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one echo.
+pub fn hint(session: u64) -> u16 {
+    session as u16
+}
+
+impl Report {
+    /// Refuses what [`Report::decode`] would refuse.
+    pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
+        let mut out = Vec::with_capacity(128);
+        out.extend(self.session.to_be_bytes());
+        out.extend(self.challenge.to_be_bytes());
+        put_varint(&mut out, self.counter);
+        put_varint(&mut out, interval(self.interval_ms)?.into());
+        out.push(if self.leaving { LEAVING } else { 0 });
+        out.push(count(self.doubts.len(), MAX_DOUBTS, "too many doubts")?);
+        out.push(count(self.echoes.len(), MAX_ECHOES, "too many echoes")?);
+        out.push(count(self.senders.len(), MAX_SENDERS, "too many senders")?);
+        out.extend(self.doubts.iter().flat_map(|d| d.to_be_bytes()));
+        out.extend(self.echoes.iter().flat_map(|e| e.to_be_bytes()));
+        for sender in &self.senders {
+            sender.put(&mut out);
+        }
+        Ok(out)
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut rest = Rest(bytes);
+        let session = u64::from_be_bytes(rest.take()?);
+        let challenge = u64::from_be_bytes(rest.take()?);
+        let counter = rest.varint()?;
+        let interval_ms = interval(rest.varint_u32()?)?;
+        let leaving = match rest.byte()? {
+            0 => false,
+            LEAVING => true,
+            _ => return Err(Malformed("a flag that this version does not know")),
+        };
+        let doubts = count(rest.byte()?.into(), MAX_DOUBTS, "too many doubts")?;
+        let echoes = count(rest.byte()?.into(), MAX_ECHOES, "too many echoes")?;
+        let senders = count(rest.byte()?.into(), MAX_SENDERS, "too many senders")?;
+        let report = Self {
+            session,
+            counter,
+            challenge,
+            interval_ms,
+            leaving,
+            doubts: (0..doubts)
+                .map(|_| rest.take().map(u16::from_be_bytes))
+                .collect::<Result<_, _>>()?,
+            echoes: (0..echoes)
+                .map(|_| rest.take().map(u64::from_be_bytes))
+                .collect::<Result<_, _>>()?,
+            senders: (0..senders)
+                .map(|_| Sender::take(&mut rest))
+                .collect::<Result<_, _>>()?,
+        };
+        if !rest.0.is_empty() {
+            return Err(Malformed("bytes after the end"));
+        }
+        Ok(report)
+    }
+}
+
+impl Sender {
+    fn put(&self, out: &mut Vec<u8>) {
+        let place = |found: Option<usize>| found.map_or(0, |at| at as u8);
+        let state = place(CA_STATES.iter().position(|s| *s == self.ca_state));
+        let class = place(CLASSES.iter().position(|c| *c == self.class));
+        out.push(state | class << 3 | if self.direction == Direction::Down { DOWN } else { 0 });
+        // One more than the demand, so that `unlimited` is the shortest number instead of the longest.
+        let demand = self.demand_kbit.wrapping_add(1);
+        let numbers = [self.cwnd_segments, self.min_rtt_us, self.srtt_us, self.queue_bytes];
+        for number in numbers
+            .into_iter()
+            .chain([self.delivery_rate_kbit, self.retransmits, demand])
+        {
+            put_varint(out, number.into());
+        }
+    }
+
+    fn take(rest: &mut Rest) -> Result<Self, Malformed> {
+        let kind = rest.byte()?;
+        let place = |at: u8| usize::from(at & 7);
+        if kind & 0x80 != 0 {
+            return Err(Malformed("a sender of a kind that this version does not know"));
+        }
+        Ok(Self {
+            ca_state: *CA_STATES
+                .get(place(kind))
+                .ok_or(Malformed("unknown congestion-avoidance state"))?,
+            class: *CLASSES.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
+            direction: if kind & DOWN == 0 {
+                Direction::Up
+            } else {
+                Direction::Down
+            },
+            cwnd_segments: rest.varint_u32()?,
+            min_rtt_us: rest.varint_u32()?,
+            srtt_us: rest.varint_u32()?,
+            queue_bytes: rest.varint_u32()?,
+            delivery_rate_kbit: rest.varint_u32()?,
+            retransmits: rest.varint_u32()?,
+            demand_kbit: rest.varint_u32()?.wrapping_sub(1),
+        })
+    }
+
+    pub(super) fn encoded_bytes(&self) -> usize {
+        let mut out = Vec::with_capacity(36);
+        self.put(&mut out);
+        out.len()
+    }
+}
+
+fn interval(ms: u32) -> Result<u32, Malformed> {
+    if INTERVAL_RANGE_MS.contains(&ms) {
+        Ok(ms)
+    } else {
+        Err(Malformed("an impossible interval"))
+    }
+}
+
+fn count(number: usize, most: usize, excess: &'static str) -> Result<u8, Malformed> {
+    if number <= most {
+        Ok(number as u8)
+    } else {
+        Err(Malformed(excess))
+    }
+}
+
+/// Seven bits a byte, the lowest first; the top bit says that another byte follows (LEB128).
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// What is left to read.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, tail) = self.0.split_first_chunk().ok_or(Malformed("ends too early"))?;
+        self.0 = tail;
+        Ok(*head)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if (bits << shift) >> shift != bits {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                let shortest = byte != 0 || shift == 0;
+                return if shortest {
+                    Ok(value)
+                } else {
+                    Err(Malformed("a number longer than it need be"))
+                };
+            }
+        }
+        Err(Malformed("a number too large"))
+    }
+
+    fn varint_u32(&mut self) -> Result<u32, Malformed> {
+        self.varint()?.try_into().map_err(|_| Malformed("a number too large"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn varint(bytes: &[u8]) -> Result<u64, Malformed> {
+        Rest(bytes).varint()
+    }
+
+    #[test]
+    fn a_number_has_one_encoding() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(varint(&out), Ok(value));
+        }
+        assert_eq!(varint(&[0x80, 0x00]), Err(Malformed("a number longer than it need be")));
+        assert_eq!(varint(&[0xff; 9]), Err(Malformed("ends too early")));
+        assert_eq!(
+            varint(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02]),
+            Err(Malformed("a number too large"))
+        );
+    }
+
+    #[test]
+    fn unlimited_demand_takes_one_byte() {
+        let sender = Sender {
+            cwnd_segments: 43,
+            min_rtt_us: 256_000,
+            srtt_us: 262_144,
+            queue_bytes: 500_000,
+            ca_state: CaState::Open,
+            delivery_rate_kbit: 1_950,
+            retransmits: 17,
+            direction: Direction::Up,
+            class: Class::Standard,
+            demand_kbit: UNLIMITED_KBIT,
+        };
+        assert_eq!(sender.encoded_bytes(), 1 + 1 + 3 + 3 + 3 + 2 + 1 + 1);
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The seal around a report: XChaCha20-Poly1305 under the group's key.
+//!
+//! In: plain bytes, or a datagram from anyone. Out: a datagram, or the bytes that a holder of the key sealed,
+//! or the reason why not. The clear header (magic, version, key id, nonce) is authenticated too. Never: a key
+//! in a message, an error or a log; a secret's text leaves only through [`Key::reveal`].
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use rand_chacha::rand_core::CryptoRng;
+
+use super::Refusal;
+
+/// No datagram is longer; a receiver's buffer must hold one byte more, to notice those that are.
+pub const MAX_DATAGRAM_BYTES: usize = 512;
+/// The version of the datagram that this code writes, and the only one it reads.
+pub const VERSION: u8 = 1;
+/// The longest content that fits.
+pub const MAX_CONTENT_BYTES: usize = MAX_DATAGRAM_BYTES - OVERHEAD_BYTES;
+/// What the seal adds to the content: header and tag.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
+
+const MAGIC: [u8; 3] = *b"gvw";
+const KEY_ID_BYTES: usize = 4;
+const NONCE_BYTES: usize = 24;
+const HEADER_BYTES: usize = MAGIC.len() + 1 + KEY_ID_BYTES + NONCE_BYTES;
+const TAG_BYTES: usize = 16;
+const SECRET_BYTES: usize = 32;
+const KEY_PREFIX: &str = "giveway-key-1:";
+
+/// Why a key file was refused. The file's content is never part of the message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum KeyError {
+    #[error("it holds no key; `giveway key new` makes one")]
+    NoKey,
+    #[error("line {line}: a third key; at most two are valid during a change")]
+    TooMany { line: usize },
+    #[error("line {line}: not a key of this version; it must start with `{KEY_PREFIX}`")]
+    Prefix { line: usize },
+    #[error("line {line}: {digits} characters after `{KEY_PREFIX}` instead of 64")]
+    Length { line: usize, digits: usize },
+    #[error("line {line}: the character at place {place} after `{KEY_PREFIX}` is not a hexadecimal digit")]
+    Digit { line: usize, place: usize },
+    #[error("line {line}: a key that stands there already")]
+    Twice { line: usize },
+}
+
+/// A group's secret. Whoever holds it is a member.
+pub struct Key {
+    secret: [u8; SECRET_BYTES],
+    id: [u8; KEY_ID_BYTES],
+}
+
+impl Key {
+    pub fn generate(rng: &mut impl CryptoRng) -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        rng.fill_bytes(&mut secret);
+        Self::from_secret(secret)
+    }
+
+    pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Self {
+        // The tag of a constant message under a nonce used for nothing else: it names the key and, as a tag,
+        // tells nothing about it.
+        let label = Payload {
+            msg: &[],
+            aad: b"giveway key id",
+        };
+        let tag = cipher(&secret)
+            .encrypt(&XNonce::from([0; NONCE_BYTES]), label)
+            .expect("an empty message fits");
+        Self {
+            secret,
+            id: [tag[0], tag[1], tag[2], tag[3]],
+        }
+    }
+
+    /// One line of a key file, without its end.
+    pub fn reveal(&self) -> String {
+        let digits = self.secret.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+        KEY_PREFIX.chars().chain(digits).collect()
+    }
+
+    /// Names the key, in clear in every datagram, without telling anything about it.
+    pub fn id(&self) -> [u8; KEY_ID_BYTES] {
+        self.id
+    }
+
+    fn parse(text: &str, line: usize) -> Result<Self, KeyError> {
+        let digits = text.strip_prefix(KEY_PREFIX).ok_or(KeyError::Prefix { line })?;
+        let count = digits.chars().count();
+        if count != 2 * SECRET_BYTES {
+            return Err(KeyError::Length { line, digits: count });
+        }
+        let mut secret = [0; SECRET_BYTES];
+        for (at, digit) in digits.chars().enumerate() {
+            let value = digit.to_digit(16).ok_or(KeyError::Digit { line, place: at + 1 })?;
+            secret[at / 2] = secret[at / 2] << 4 | value as u8;
+        }
+        Ok(Self::from_secret(secret))
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "Key({:08x})", u32::from_be_bytes(self.id))
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.secret.fill(0);
+        // Keeps the compiler from leaving the write out, as far as that is possible without `unsafe`.
+        std::hint::black_box(&self.secret);
+    }
+}
+
+/// The keys in force: the first seals, all open. Two while a group changes its key, else one.
+#[derive(Debug)]
+pub struct Keyring(Vec<Key>);
+
+impl Keyring {
+    pub fn new(key: Key) -> Self {
+        Self(vec![key])
+    }
+
+    /// A key file: one key a line; empty lines and those that start with `#` are skipped.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let mut keys: Vec<Key> = Vec::new();
+        for (at, text) in text.lines().map(str::trim).enumerate() {
+            let line = at + 1;
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            if keys.len() == 2 {
+                return Err(KeyError::TooMany { line });
+            }
+            let key = Key::parse(text, line)?;
+            if keys.iter().any(|other| other.secret == key.secret) {
+                return Err(KeyError::Twice { line });
+            }
+            keys.push(key);
+        }
+        if keys.is_empty() {
+            Err(KeyError::NoKey)
+        } else {
+            Ok(Self(keys))
+        }
+    }
+
+    /// The keys' names, the sealing one first.
+    pub fn ids(&self) -> impl Iterator<Item = [u8; KEY_ID_BYTES]> {
+        self.0.iter().map(Key::id)
+    }
+
+    /// `None` if the content is too long.
+    pub fn seal(&self, rng: &mut impl CryptoRng, content: &[u8]) -> Option<Vec<u8>> {
+        let key = self.0.first()?;
+        let mut nonce = [0; NONCE_BYTES];
+        rng.fill_bytes(&mut nonce);
+        let mut datagram = Vec::with_capacity(OVERHEAD_BYTES + content.len());
+        datagram.extend(MAGIC);
+        datagram.push(VERSION);
+        datagram.extend(key.id);
+        datagram.extend(nonce);
+        let payload = Payload {
+            msg: content,
+            aad: &datagram,
+        };
+        let sealed = cipher(&key.secret).encrypt(&XNonce::from(nonce), payload).ok()?;
+        datagram.extend(sealed);
+        (datagram.len() <= MAX_DATAGRAM_BYTES).then_some(datagram)
+    }
+
+    pub fn open(&self, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (id, nonce) = read_header(datagram)?;
+        let (header, sealed) = datagram.split_at(HEADER_BYTES);
+        let mut named = self.0.iter().filter(|key| key.id == id).peekable();
+        named.peek().ok_or(Refusal::UnknownKey)?;
+        named
+            .find_map(|key| {
+                let payload = Payload {
+                    msg: sealed,
+                    aad: header,
+                };
+                cipher(&key.secret).decrypt(&XNonce::from(nonce), payload).ok()
+            })
+            .ok_or(Refusal::Forged)
+    }
+}
+
+/// The version is judged before the length, which a later version may define differently.
+fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]), Refusal> {
+    let short = Refusal::TooShort(datagram.len());
+    let (magic, rest) = datagram.split_first_chunk::<{ MAGIC.len() }>().ok_or(short)?;
+    let (version, rest) = rest.split_first().ok_or(short)?;
+    match *version {
+        _ if *magic != MAGIC => return Err(Refusal::NotOurs),
+        0 => return Err(Refusal::NotOurs),
+        VERSION => {}
+        future => return Err(Refusal::FutureVersion(future)),
+    }
+    if datagram.len() > MAX_DATAGRAM_BYTES {
+        return Err(Refusal::TooLong(datagram.len()));
+    }
+    let (id, rest) = rest.split_first_chunk().ok_or(short)?;
+    let (nonce, sealed) = rest.split_first_chunk().ok_or(short)?;
+    if sealed.len() < TAG_BYTES {
+        Err(short)
+    } else {
+        Ok((*id, *nonce))
+    }
+}
+
+fn cipher(secret: &[u8; SECRET_BYTES]) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(secret.into())
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who is believed.
+//!
+//! In: authentic reports, each with its sender's address and the time. Out: which sessions exist, which of them
+//! are believed and what they said last, and this device's own next report. A session is believed once it
+//! repeated the challenge that stands in our own reports, so neither clocks nor stored state are needed. The
+//! challenge changes whenever a believed session is forgotten: no report recorded before can revive it.
+//! Never: a clock (`now` never runs backwards here), unbounded memory.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rand_chacha::rand_core::Rng;
+
+use super::codec::{self, Report, Sender};
+use super::seal::MAX_CONTENT_BYTES;
+use super::{Gone, Heard, Refusal};
+
+/// So many other devices are believed at the same time.
+pub const MAX_BELIEVED: usize = 64;
+/// So many that have not proved themselves are remembered, without what they say.
+pub const MAX_CANDIDATES: usize = 32;
+/// A device is gone after so many of its own intervals (and half a one, for jitter).
+const SILENT_INTERVALS: u32 = 6;
+/// A device heard for the first time gets its echo so often unasked: broadcasts get lost.
+const FIRST_ECHOES: u8 = 2;
+
+/// Another device's daemon, from its start to its end.
+#[derive(Debug)]
+pub struct Session {
+    pub id: u64,
+    pub address: IpAddr,
+    pub believed: bool,
+    pub interval: Duration,
+    /// Empty unless believed.
+    pub senders: Vec<Sender>,
+    pub last_heard: Duration,
+    first_heard: Duration,
+    counters: Window,
+    challenge: u64,
+    /// Reports of ours that shall still carry its challenge.
+    echoes_owed: u8,
+    /// The last report of ours that carried its challenge, or our doubt.
+    served: u64,
+}
+
+impl Session {
+    fn new(now: Duration, from: IpAddr, report: &Report) -> Self {
+        Self {
+            id: report.session,
+            address: from,
+            believed: false,
+            interval: Duration::ZERO,
+            senders: Vec::new(),
+            last_heard: now,
+            first_heard: now,
+            counters: Window::default(),
+            challenge: report.challenge,
+            echoes_owed: FIRST_ECHOES,
+            served: 0,
+        }
+    }
+
+    /// When it will have missed so many reports.
+    fn missed(&self, reports: u32) -> Duration {
+        self.last_heard
+            .saturating_add(self.interval.saturating_mul(reports))
+            .saturating_add(self.interval / 2)
+    }
+
+    fn gone_at(&self) -> Duration {
+        self.missed(SILENT_INTERVALS)
+    }
+
+    /// Whom to forget first when there is no room: those with nothing to send, then the longest silent.
+    fn worth(&self) -> (bool, Duration) {
+        (!self.senders.is_empty(), self.last_heard)
+    }
+}
+
+/// The counters of a session that were seen: the highest, and a bit for each of the 64 up to it.
+#[derive(Debug, Default)]
+struct Window {
+    highest: u64,
+    seen: u64,
+}
+
+impl Window {
+    /// Only a counter above all others is news. An older one that was never seen was overtaken on its way;
+    /// one that was seen, or is too old to tell, is a replay.
+    fn advance(&mut self, counter: u64) -> Result<(), Refusal> {
+        if self.seen == 0 || counter > self.highest {
+            let step = u32::try_from(counter - self.highest).unwrap_or(u32::MAX);
+            self.seen = self.seen.checked_shl(step).unwrap_or(0) | 1;
+            self.highest = counter;
+            return Ok(());
+        }
+        let bit = u32::try_from(self.highest - counter)
+            .ok()
+            .and_then(|age| 1u64.checked_shl(age));
+        match bit {
+            Some(bit) if self.seen & bit == 0 => {
+                self.seen |= bit;
+                Err(Refusal::Stale)
+            }
+            _ => Err(Refusal::Replayed),
+        }
+    }
+}
+
+/// This device's session, and all that it hears.
+#[derive(Debug)]
+pub struct Sessions {
+    own: u64,
+    counter: u64,
+    challenge: u64,
+    known: Vec<Session>,
+    evicted: u64,
+}
+
+impl Sessions {
+    pub fn new(rng: &mut impl Rng) -> Self {
+        Self {
+            own: rng.next_u64(),
+            counter: 0,
+            challenge: rng.next_u64(),
+            known: Vec::new(),
+            evicted: 0,
+        }
+    }
+
+    pub fn own(&self) -> u64 {
+        self.own
+    }
+
+    pub fn known(&self) -> impl Iterator<Item = &Session> {
+        self.known.iter()
+    }
+
+    pub fn believed(&self) -> impl Iterator<Item = &Session> {
+        self.known.iter().filter(|s| s.believed)
+    }
+
+    /// Sessions forgotten because there was no room.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    pub fn owes_echoes(&self) -> bool {
+        self.known.iter().any(|s| s.echoes_owed > 0)
+    }
+
+    /// Takes in an authentic report. What is refused changes nothing that is believed.
+    pub fn hear(&mut self, now: Duration, from: IpAddr, report: Report, rng: &mut impl Rng) -> Result<Heard, Refusal> {
+        if report.session == self.own {
+            return Err(Refusal::OwnEcho);
+        }
+        let proof = report.echoes.contains(&self.challenge);
+        let mut session = match self.known.iter().position(|s| s.id == report.session) {
+            Some(at) => {
+                self.known[at].counters.advance(report.counter)?;
+                self.known.swap_remove(at)
+            }
+            None => {
+                let mut session = Session::new(now, from, &report);
+                session.counters.advance(report.counter)?;
+                session
+            }
+        };
+        let believed_before = session.believed;
+        if report.leaving {
+            self.forgotten(&session, rng);
+            return if believed_before {
+                Ok(Heard::Left)
+            } else {
+                Err(Refusal::Unbelieved)
+            };
+        }
+        session.believed |= proof;
+        session.address = from;
+        session.last_heard = now;
+        session.interval = Duration::from_millis(report.interval_ms.into());
+        session.challenge = report.challenge;
+        if report.doubts.contains(&codec::hint(self.own)) {
+            session.echoes_owed = session.echoes_owed.max(1);
+        }
+        if !session.believed {
+            self.make_room(false, MAX_CANDIDATES, rng);
+            self.known.push(session);
+            return Err(Refusal::Unbelieved);
+        }
+        let started = session.senders.is_empty() && !report.senders.is_empty();
+        let stopped = !session.senders.is_empty() && report.senders.is_empty();
+        session.senders = report.senders;
+        self.make_room(true, MAX_BELIEVED, rng);
+        self.retire_predecessor(now, &session, rng);
+        self.known.push(session);
+        Ok(match (believed_before, started, stopped) {
+            (false, ..) => Heard::Joined,
+            (true, true, _) => Heard::Started,
+            (true, _, true) => Heard::Stopped,
+            (true, false, false) => Heard::Updated,
+        })
+    }
+
+    fn make_room(&mut self, believed: bool, most: usize, rng: &mut impl Rng) {
+        let of_kind = |s: &&Session| s.believed == believed;
+        if self.known.iter().filter(of_kind).count() < most {
+            return;
+        }
+        let least = self
+            .known
+            .iter()
+            .filter(of_kind)
+            .min_by_key(|s| s.worth())
+            .map(|s| s.id);
+        self.forget(|s| Some(s.id) == least, rng);
+        self.evicted += 1;
+    }
+
+    /// A restarted device has a new session at its old address. The old one makes way once it has missed a
+    /// report since; a live one does not, so that a forged source address takes nobody's place.
+    fn retire_predecessor(&mut self, now: Duration, successor: &Session, rng: &mut impl Rng) {
+        let retired = |s: &Session| {
+            s.believed && s.address == successor.address && s.last_heard <= successor.first_heard && now >= s.missed(1)
+        };
+        self.forget(retired, rng);
+    }
+
+    /// Removes the sessions that were silent for too long; returns those that had been believed.
+    pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<Gone> {
+        let silent = self.forget(|s| now >= s.gone_at(), rng);
+        let believed = silent.into_iter().filter(|s| s.believed);
+        believed
+            .map(|s| Gone {
+                session: s.id,
+                address: s.address,
+            })
+            .collect()
+    }
+
+    pub fn next_expiry(&self) -> Option<Duration> {
+        self.known.iter().map(Session::gone_at).min()
+    }
+
+    fn forget(&mut self, which: impl Fn(&Session) -> bool, rng: &mut impl Rng) -> Vec<Session> {
+        let forgotten: Vec<Session> = self.known.extract_if(.., |s| which(s)).collect();
+        for session in &forgotten {
+            self.forgotten(session, rng);
+        }
+        forgotten
+    }
+
+    /// Without its counter a recorded report could not be told from a new one, so what it echoes must no longer
+    /// count.
+    fn forgotten(&mut self, session: &Session, rng: &mut impl Rng) {
+        if session.believed {
+            self.challenge = rng.next_u64();
+        }
+    }
+
+    /// This device's next report. Tells the first senders that fit; of those that wait for an echo, or are
+    /// doubted, the ones served longest ago come first.
+    pub fn compose(&mut self, senders: &[Sender], interval: Duration, leaving: bool) -> Report {
+        self.counter += 1;
+        self.known.sort_by_key(|s| s.served);
+        let mut doubts = Vec::new();
+        for session in self.known.iter_mut().filter(|s| !s.believed).take(codec::MAX_DOUBTS) {
+            doubts.push(codec::hint(session.id));
+            session.served = self.counter;
+        }
+        // Two echoes always fit.
+        let mut left = MAX_CONTENT_BYTES - codec::MAX_FIXED_BYTES - 2 * codec::ECHO_BYTES;
+        let fits = |sender: &&Sender| {
+            let after = left.checked_sub(sender.encoded_bytes());
+            left = after.unwrap_or(left);
+            after.is_some()
+        };
+        let senders: Vec<Sender> = senders
+            .iter()
+            .take(codec::MAX_SENDERS)
+            .take_while(fits)
+            .copied()
+            .collect();
+        let room = (2 + left / codec::ECHO_BYTES).min(codec::MAX_ECHOES);
+        let mut echoes = Vec::new();
+        for session in self.known.iter_mut().filter(|s| s.echoes_owed > 0).take(room) {
+            echoes.push(session.challenge);
+            session.echoes_owed -= 1;
+            session.served = self.counter;
+        }
+        Report {
+            session: self.own,
+            counter: self.counter,
+            challenge: self.challenge,
+            interval_ms: interval.as_millis().try_into().unwrap_or(u32::MAX),
+            leaving,
+            doubts,
+            echoes,
+            senders,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_higher_counter_is_news() {
+        let mut window = Window::default();
+        assert_eq!(window.advance(7), Ok(()));
+        assert_eq!(window.advance(7), Err(Refusal::Replayed));
+        assert_eq!(window.advance(9), Ok(()));
+        assert_eq!(window.advance(8), Err(Refusal::Stale));
+        assert_eq!(window.advance(8), Err(Refusal::Replayed));
+        assert_eq!(window.advance(u64::MAX), Ok(()));
+        assert_eq!(window.advance(9), Err(Refusal::Replayed));
+        assert_eq!(window.advance(u64::MAX), Err(Refusal::Replayed));
+    }
+}
