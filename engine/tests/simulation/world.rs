@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The world around the engines: virtual time, an air that loses and reorders, and sockets that do what the
+//! kernel does with a clamp. Deterministic by seed.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use giveway_engine::action::{Action, CapOutcome, Input};
+use giveway_engine::config::Config;
+use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, TcpState};
+use giveway_engine::record::What;
+use giveway_engine::wire::Keyring;
+use giveway_engine::{Engine, Setup};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+const PASS: Duration = Duration::from_millis(100);
+const IFINDEX: u32 = 2;
+const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// What the air does to a copy of a report.
+#[derive(Clone, Copy)]
+pub struct Air {
+    /// The chance that one receiver misses it.
+    pub loss: f64,
+    /// The chance that it is overtaken by the next one.
+    pub reorder: f64,
+    pub delay: Duration,
+}
+
+impl Default for Air {
+    fn default() -> Self {
+        Self {
+            loss: 0.0,
+            reorder: 0.0,
+            delay: Duration::from_millis(5),
+        }
+    }
+}
+
+struct Device {
+    engine: Option<Engine>,
+    /// Its clock is ahead of the world's by this much.
+    ahead: Duration,
+    next_pass: Duration,
+    sockets: BTreeMap<Cookie, Flow>,
+    has_key: bool,
+    expired: u64,
+}
+
+pub struct World {
+    now: Duration,
+    rng: ChaCha20Rng,
+    air: Air,
+    devices: Vec<Device>,
+    /// By time of arrival and a number that keeps them apart.
+    flying: BTreeMap<(Duration, u64), (usize, usize, Vec<u8>)>,
+    sent: u64,
+    next_cookie: u64,
+}
+
+impl World {
+    pub fn new(devices: usize, air: Air, seed: u64) -> Self {
+        let mut world = Self {
+            now: Duration::from_secs(1000),
+            rng: ChaCha20Rng::seed_from_u64(seed),
+            air,
+            devices: Vec::new(),
+            flying: BTreeMap::new(),
+            sent: 0,
+            next_cookie: 1,
+        };
+        for index in 0..devices {
+            world.devices.push(Device {
+                engine: None,
+                ahead: Duration::from_secs(index as u64 * 17),
+                next_pass: world.now + PASS * index as u32 / devices as u32,
+                sockets: BTreeMap::new(),
+                has_key: true,
+                expired: 0,
+            });
+            world.restart(index);
+        }
+        world
+    }
+
+    /// A new daemon on the device, with no memory of an earlier one.
+    pub fn restart(&mut self, index: usize) {
+        let text = "[cap]\ncapacity_mbit = 20\nmargin_bytes = 120000\nrtt_ms = 256\n";
+        let config = Config::parse(text).expect("the paper's settings are valid");
+        let mut seed = [0; 32];
+        self.rng.fill_bytes(&mut seed);
+        let keys = self.devices[index].has_key.then(|| Keyring::parse(KEY).expect("a key"));
+        let setup = Setup {
+            seed,
+            keys,
+            rtt_resolution: vec![Duration::from_millis(1)],
+            dry_run: false,
+        };
+        let now = self.now + self.devices[index].ahead;
+        self.devices[index].engine = Some(Engine::new(now, &config, setup));
+        for socket in self.devices[index].sockets.values_mut() {
+            socket.clamp = None;
+        }
+        self.tell(index, Input::Interface(Some(IFINDEX)));
+    }
+
+    /// The device leaves without a word, its connections with it.
+    pub fn kill(&mut self, index: usize) {
+        self.devices[index].engine = None;
+        self.devices[index].sockets.clear();
+    }
+
+    pub fn take_key(&mut self, index: usize) {
+        self.devices[index].has_key = false;
+        self.restart(index);
+    }
+
+    pub fn jump_clock(&mut self, index: usize, by: Duration) {
+        self.devices[index].ahead += by;
+    }
+
+    pub fn start_sending(&mut self, index: usize) {
+        if self.devices[index].engine.is_some() && self.devices[index].sockets.is_empty() {
+            self.open_connection(index);
+        }
+    }
+
+    pub fn open_connection(&mut self, index: usize) {
+        let cookie = Cookie(self.next_cookie);
+        self.next_cookie += 1;
+        self.devices[index].sockets.insert(cookie, bulk_upload(cookie));
+    }
+
+    /// The applications close their sockets.
+    pub fn stop_sending(&mut self, index: usize) {
+        let cookies: Vec<Cookie> = self.devices[index].sockets.keys().copied().collect();
+        self.devices[index].sockets.clear();
+        for cookie in cookies {
+            self.tell(
+                index,
+                Input::Event {
+                    cookie,
+                    event: FlowEvent::Close,
+                },
+            );
+        }
+    }
+
+    pub fn set_clamp_behind_giveways_back(&mut self, index: usize, clamp: u32) {
+        for socket in self.devices[index].sockets.values_mut() {
+            socket.clamp = Some(clamp);
+        }
+    }
+
+    pub fn repair_a_loss(&mut self, index: usize, repairing: bool) {
+        for socket in self.devices[index].sockets.values_mut() {
+            socket.ca_state = if repairing { CaState::Recovery } else { CaState::Open };
+        }
+    }
+
+    /// From now on the air is perfect.
+    pub fn calm(&mut self) {
+        self.air = Air::default();
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some((at, event)) = self.next_event().filter(|(at, _)| *at <= end) {
+            self.now = self.now.max(at);
+            match event {
+                Event::Arrival => {
+                    if let Some((_, (from, to, bytes))) = self.flying.pop_first() {
+                        self.tell(
+                            to,
+                            Input::Datagram {
+                                from: address(from),
+                                bytes: &bytes,
+                            },
+                        );
+                    }
+                }
+                Event::Pass(index) => {
+                    self.devices[index].next_pass += PASS;
+                    let flows = self.devices[index].sockets.values().cloned().collect();
+                    self.tell(index, Input::Pass { flows, complete: false });
+                }
+                Event::Deadline(index) => self.tell(index, Input::Tick),
+            }
+        }
+        self.now = end;
+    }
+
+    fn next_event(&self) -> Option<(Duration, Event)> {
+        let arrival = self.flying.first_key_value().map(|((at, _), _)| (*at, Event::Arrival));
+        let devices = self.devices.iter().enumerate().filter_map(|(index, device)| {
+            let engine = device.engine.as_ref()?;
+            let deadline = engine
+                .next_deadline()
+                .map(|at| (at.saturating_sub(device.ahead).max(self.now), Event::Deadline(index)));
+            let pass = (device.next_pass.max(self.now), Event::Pass(index));
+            Some(
+                deadline
+                    .into_iter()
+                    .chain([pass])
+                    .min_by_key(|(at, _)| *at)
+                    .unwrap_or(pass),
+            )
+        });
+        arrival.into_iter().chain(devices).min_by_key(|(at, _)| *at)
+    }
+
+    fn tell(&mut self, index: usize, input: Input<'_>) {
+        let now = self.now + self.devices[index].ahead;
+        let Some(engine) = &mut self.devices[index].engine else {
+            return;
+        };
+        let mut actions = engine.step(now, input);
+        while let Some(action) = actions.pop() {
+            match action {
+                Action::Cap { cookie, cap } => {
+                    let outcome = self.devices[index].cap(cookie, cap);
+                    if let Some(engine) = &mut self.devices[index].engine {
+                        actions.extend(engine.step(now, Input::CapOutcome { cookie, outcome }));
+                    }
+                }
+                Action::Report { bytes } => self.broadcast(index, &bytes),
+                Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
+                Action::Record(_) | Action::CapNew { .. } => {}
+            }
+        }
+    }
+
+    fn broadcast(&mut self, from: usize, bytes: &[u8]) {
+        for to in (0..self.devices.len()).filter(|to| *to != from) {
+            if self.chance() < self.air.loss {
+                continue;
+            }
+            let behind = if self.chance() < self.air.reorder {
+                Duration::from_millis(700)
+            } else {
+                Duration::ZERO
+            };
+            self.sent += 1;
+            self.flying.insert(
+                (self.now + self.air.delay + behind, self.sent),
+                (from, to, bytes.to_vec()),
+            );
+        }
+    }
+
+    fn chance(&mut self) -> f64 {
+        f64::from(self.rng.next_u32()) / f64::from(u32::MAX)
+    }
+
+    /// Devices with a daemon and a connection.
+    pub fn sending(&self) -> Vec<usize> {
+        (0..self.devices.len())
+            .filter(|&i| self.devices[i].engine.is_some() && !self.devices[i].sockets.is_empty())
+            .collect()
+    }
+
+    pub fn seen_by(&self, index: usize) -> Option<u32> {
+        let device = &self.devices[index];
+        Some(device.engine.as_ref()?.snapshot(self.now + device.ahead).policy.senders)
+    }
+
+    pub fn senders_seen(&self) -> Vec<u32> {
+        (0..self.devices.len()).filter_map(|i| self.seen_by(i)).collect()
+    }
+
+    /// The clamps in force on a device's sockets.
+    pub fn caps_of(&self, index: usize) -> Vec<Option<u32>> {
+        self.devices[index].sockets.values().map(|s| s.clamp).collect()
+    }
+
+    /// The clamp on each device's first socket.
+    pub fn caps(&self) -> Vec<Option<u32>> {
+        (0..self.devices.len())
+            .map(|i| self.caps_of(i).first().copied().flatten())
+            .collect()
+    }
+
+    pub fn expired(&self) -> u64 {
+        self.devices.iter().map(|d| d.expired).sum()
+    }
+
+    pub fn reasons(&self, index: usize) -> Vec<String> {
+        let device = &self.devices[index];
+        let snapshot = device.engine.as_ref().map(|e| e.snapshot(self.now + device.ahead));
+        snapshot
+            .into_iter()
+            .flat_map(|s| s.changes)
+            .map(|c| c.change.why)
+            .collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Arrival,
+    Pass(usize),
+    Deadline(usize),
+}
+
+impl Device {
+    /// What the kernel side does: no write while a loss is repaired, none over somebody else's.
+    fn cap(&mut self, cookie: Cookie, cap: Option<u32>) -> CapOutcome {
+        match self.sockets.get_mut(&cookie) {
+            None => CapOutcome::Gone,
+            Some(socket) if !socket.ca_state.tolerates_clamp_write() => CapOutcome::Deferred,
+            Some(socket) => {
+                socket.clamp = cap;
+                socket.cwnd = cap.unwrap_or(1000);
+                CapOutcome::Applied
+            }
+        }
+    }
+}
+
+fn address(device: usize) -> IpAddr {
+    Ipv4Addr::new(10, 77, 0, device as u8 + 1).into()
+}
+
+fn bulk_upload(cookie: Cookie) -> Flow {
+    let local: SocketAddr = (address(0), 40_000).into();
+    Flow {
+        cookie,
+        local,
+        remote: (Ipv4Addr::new(10, 77, 0, 254), 5201).into(),
+        state: TcpState::Established,
+        owner: None,
+        cgroup_id: 1,
+        ifindex: IFINDEX,
+        cwnd: 10,
+        clamp: None,
+        ssthresh: None,
+        mss_bytes: 1448,
+        srtt_us: 256_000,
+        min_rtt_us: Some(256_000),
+        rttvar_us: 0,
+        in_flight_bytes: 14_480,
+        unsent_bytes: 100_000,
+        unacked_bytes: 14_480,
+        delivery_rate_bytes_per_s: 125_000,
+        pacing_rate_bytes_per_s: None,
+        retransmits: 0,
+        ca_state: CaState::Open,
+        congestion_control: "cubic".to_owned(),
+    }
+}
