@@ -1,33 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway key`: makes the group's key. It is written to a file of mode 0600 and never shown.
+//! The group's key: made by `giveway key new`, read by the daemon, in a file of mode 0600; never shown.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use giveway_engine::wire::{Key, Keyring};
 
 use crate::cli::KeyCommand;
 
+/// A key file is a few lines.
+const LONGEST_KEY_FILE: u64 = 4096;
+
+/// A key file that a daemon follows.
+#[derive(Debug)]
+pub struct KeyFile {
+    path: PathBuf,
+    /// Inode and time of change when it was last looked at.
+    seen: Option<(u64, i64, i64)>,
+}
+
+impl KeyFile {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), seen: None }
+    }
+
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// When the file is missing, is no regular file, may be read by others, or holds no valid keys.
+    pub fn read(&mut self) -> Result<Keyring> {
+        self.seen = self.look();
+        self.load().with_context(|| format!("the group's key {} is refused", self.path.display()))
+    }
+
+    /// The keys, read anew where the file is not the one seen last.
+    pub fn changed(&mut self) -> Option<Result<Keyring>> {
+        (self.look() != self.seen).then(|| self.read())
+    }
+
+    fn look(&self) -> Option<(u64, i64, i64)> {
+        let about = fs::metadata(&self.path).ok()?;
+        Some((about.ino(), about.ctime(), about.ctime_nsec()))
+    }
+
+    fn load(&self) -> Result<Keyring> {
+        // O_NONBLOCK: a FIFO put there must not hold the daemon up.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+        let file = file.context("make one with `giveway key new`")?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            bail!("it is not a regular file");
+        }
+        if about.mode() & 0o077 != 0 {
+            bail!("others may read it (mode {:04o}); `chmod 600` it", about.mode() & 0o7777);
+        }
+        let mut text = String::new();
+        file.take(LONGEST_KEY_FILE).read_to_string(&mut text)?;
+        Ok(Keyring::parse(&text)?)
+    }
+}
+
+/// `giveway key new`. A file that holds a key gets the new one as its second: valid, but not yet used to seal.
+/// Once every device has that file, the old line is deleted everywhere, in any order, and nobody is ever deaf.
 pub fn run(command: &KeyCommand) -> Result<()> {
     let KeyCommand::New { file } = command;
     let old = match fs::read_to_string(file) {
-        Ok(text) => Some(Keyring::parse(&text).with_context(|| format!("{} is not a key file, and is left alone", file.display()))?),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
-    let mut random = [0; 32];
-    fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut random)).context("no randomness from /dev/urandom")?;
-    let mut text = format!("{}\n", Key::from(random).to_text().as_str());
-    if let Some(old) = &old {
-        text += &format!("{}\n", old.sealing().to_text().as_str());
+    if !old.is_empty() {
+        let keys = Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
+        if keys.ids().count() > 1 {
+            bail!("{} already holds two keys: delete the old one's line on every device first", file.display());
+        }
     }
-    replace(file, text.as_bytes())?;
-    println!("{}: a new key, readable by its owner only; copy it to the group's other devices", file.display());
-    if old.is_some() {
-        println!("the key that was there stays valid as the second one until you delete its line");
+    let mut secret = [0; 32];
+    fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut secret)).context("no randomness from /dev/urandom")?;
+    let old = if old.is_empty() || old.ends_with('\n') { old } else { old + "\n" };
+    replace(file, format!("{old}{}\n", Key::from_secret(secret).reveal()).as_bytes())?;
+    if old.is_empty() {
+        println!("{}: a new key, for its owner only; copy the file to the group's other devices", file.display());
+    } else {
+        println!("{}: a second key, valid but not yet used. Copy the file to every device of the group;", file.display());
+        println!("then delete the first key's line on each. Daemons notice; no restart is needed.");
     }
     Ok(())
 }

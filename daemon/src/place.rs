@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::time::{Duration, Instant};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -26,8 +27,7 @@ pub struct Place {
 impl Place {
     /// The calling process's namespace. Touches nothing.
     pub fn here() -> Result<Self> {
-        let inode = fs::metadata("/proc/self/ns/net").context("cannot tell the network namespace: is /proc mounted?")?.ino();
-        let netns_inum = u32::try_from(inode).context("the network namespace's number does not fit")?;
+        let netns_inum = crate::kernel::own_netns()?;
         Ok(Self { directory: Path::new(ROOT).join(format!("netns-{netns_inum}")), netns_inum })
     }
 
@@ -74,6 +74,18 @@ impl Place {
         };
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).context("cannot write the lock")?;
         Ok(Lock(lock))
+    }
+
+    /// Takes the namespace as soon as a daemon that has just died is really gone: the kernel closes a dying
+    /// process's files one by one, the lock not first.
+    pub fn lock_within(&self, patience: Duration) -> Result<Lock> {
+        let start = Instant::now();
+        loop {
+            match self.lock() {
+                Err(_) if start.elapsed() < patience => std::thread::sleep(Duration::from_millis(5)),
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Opens the journal for writing, with what it already holds.
@@ -123,9 +135,5 @@ impl Journal {
             }
         }
         self.file.write_all(lines.as_bytes()).context("cannot write down a change before it is made, so it is not made")
-    }
-
-    pub fn values(&self) -> impl Iterator<Item = u32> {
-        self.known.iter().copied()
     }
 }

@@ -2,32 +2,51 @@
 //! `giveway revert`: undo everything, now. A running daemon is asked to undo its work and end; whatever a
 //! dead one left behind is found by the journal and lifted here.
 
-use anyhow::{Context as _, Result};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::cli::RevertArgs;
 use crate::control::client;
-use crate::kernel::Lift;
+use crate::actuate::cap::lift::{Lift, Lifted};
 use crate::place::Place;
 
-/// Lifts every cap that the journal knows. Returns how many there were.
+/// A daemon that was asked to end, or has just died, gives the namespace up within this time.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Lifts every cap that the journal knows. Returns how many there were. The caller holds the lock.
 pub fn lift(place: &Place) -> Result<usize> {
-    let values = place.journalled()?;
-    if values.is_empty() {
-        return Ok(0);
-    }
-    let lifted = Lift::run(place.netns_inum(), &values, false).context(
+    let found = caps(place, false).context(
         "caps may be left on sockets of this network namespace (they vanish with each socket); try `giveway revert` again",
     )?;
+    if let Some(errno) = found.iter().find_map(|lifted| lifted.error) {
+        bail!("the kernel refused to lift a cap (errno {errno}); try `giveway revert` again");
+    }
     place.clear_journal()?;
-    Ok(lifted.len())
+    Ok(found.len())
+}
+
+/// Undoes what a daemon left behind that has died. Nothing is done where a new one runs: it has done so.
+pub fn lift_after_death(place: &Place) -> Result<usize> {
+    match place.lock_within(PATIENCE) {
+        Ok(_lock) => lift(place),
+        Err(_) => Ok(0),
+    }
+}
+
+fn caps(place: &Place, dry_run: bool) -> Result<Vec<Lifted>> {
+    let values: Vec<u32> = place.journalled()?.into_iter().collect();
+    if values.is_empty() {
+        return Ok(Vec::new());
+    }
+    Lift::open(place.netns_inum())?.run(&values, dry_run)
 }
 
 pub fn run(args: &RevertArgs) -> Result<()> {
     let place = Place::here()?;
     if args.dry_run {
-        let values = place.journalled()?;
-        let found = if values.is_empty() { 0 } else { Lift::run(place.netns_inum(), &values, true)?.len() };
+        let found = caps(&place, true)?.len();
         if args.output.json {
             println!("{}", json!({ "caps_found": found }));
         } else {
@@ -36,6 +55,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         return Ok(());
     }
     let stopped = client::stop_daemon(&place)?;
+    let _lock = place.lock_within(PATIENCE)?;
     let lifted = lift(&place)?;
     if args.output.json {
         println!("{}", json!({ "daemon_stopped": stopped, "caps_lifted": lifted }));

@@ -63,10 +63,11 @@ impl Status {
             return "none: no group key, this device works alone".to_owned();
         }
         let c = &r.counters;
-        let refused = c.refused();
+        let refused = c.heard() - c.received - c.own_echo;
+        let believed = self.snapshot.neighbours.iter().filter(|n| n.believed).count();
         format!(
-            "{} believed; {} reports sent, {} heard, {refused} refused; one each {} ms",
-            self.snapshot.policy.neighbours, c.sent, c.received, r.interval_ms
+            "{believed} believed; {} reports sent, {} heard, {refused} refused; one each {} ms",
+            c.sent, c.received, r.interval_ms
         )
     }
 }
@@ -96,7 +97,7 @@ fn neighbour_line(n: &NeighbourView) -> String {
     format!(
         "   {:<25} {:>7}  {:>7} ms  {:>5} ms{doubt}\n",
         n.address.to_string(),
-        n.senders,
+        n.senders.len(),
         n.age_ms,
         n.interval_ms
     )

@@ -127,7 +127,7 @@ impl Engine {
             CapOutcome::Deferred | CapOutcome::Gone => {}
             CapOutcome::Foreign { clamp } => {
                 tracked.stepped_back = true;
-                self.step_back(now, cookie, Some(clamp), actions);
+                self.step_back(now, cookie, clamp, actions);
             }
             CapOutcome::Failed { errno } => {
                 tracked.stepped_back = true;

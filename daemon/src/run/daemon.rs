@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use giveway_engine::Engine;
-use giveway_engine::action::{Action, Input};
+use giveway_engine::action::{Action, CapOutcome, Input};
 use giveway_engine::config::Config;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use nix::time::{ClockId, clock_gettime};
@@ -17,12 +17,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::actuate::cap::CapActuator;
+use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
 use crate::control::Status;
 use crate::control::server::{self, Asked};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
-use crate::kernel::{CgroupPaths, FlowMonitor, KernelEvent};
+use crate::key::KeyFile;
+use crate::kernel::cgroup::CgroupNames;
+use crate::kernel::flow_monitor::FlowMonitor;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
 
@@ -30,6 +32,8 @@ use crate::place::{Journal, Place};
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Record lines kept for a reader that lags: some seconds at full rate.
 const RECORDS_KEPT: usize = 4096;
+/// The goodbye is said more than once: broadcasts get lost.
+const FAREWELLS: usize = 3;
 /// With no neighbours and no deadline the engine is still asked this often.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
@@ -43,6 +47,8 @@ pub struct Daemon {
     /// None where caps are impossible or not wanted.
     pub caps: Option<CapActuator>,
     pub guarded: Option<Guarded>,
+    /// None works alone.
+    pub keys: Option<KeyFile>,
     pub degraded: Vec<String>,
 }
 
@@ -53,13 +59,14 @@ struct Running {
     interface: Option<Interface>,
     neighbours: Option<Neighbours>,
     records: broadcast::Sender<Rc<str>>,
-    cgroups: CgroupPaths,
+    /// None where cgroup v2 is not mounted.
+    cgroups: Option<CgroupNames>,
     started: Duration,
     last_walk: Option<Duration>,
 }
 
 /// Since boot, as the kernel's events count it.
-fn now() -> Duration {
+pub fn now() -> Duration {
     // CLOCK_MONOTONIC always exists, so this cannot fail.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
@@ -75,7 +82,7 @@ impl Daemon {
             interface: None,
             neighbours: None,
             records: broadcast::channel(RECORDS_KEPT).0,
-            cgroups: CgroupPaths::default(),
+            cgroups: CgroupNames::open().ok(),
             started: now(),
             last_walk: None,
             daemon: self,
@@ -152,16 +159,17 @@ impl Running {
     }
 
     fn drain_events(&mut self) -> Result<()> {
-        let mut events = Vec::new();
-        self.daemon.monitor.poll_events(&mut |event| events.push(event))?;
+        let mut capped = Vec::new();
         if let Some(caps) = &mut self.daemon.caps {
-            caps.poll_events(&mut |cookie, cap| events.push(KernelEvent::CappedAtConnect { cookie, cap }))?;
+            caps.poll_events(&mut |new| capped.push(new))?;
         }
+        for new in capped {
+            self.tell(Input::CappedAtConnect { cookie: new.cookie, cap: new.cap })?;
+        }
+        let mut events = Vec::new();
+        while self.daemon.monitor.poll_events(&mut |event| events.push(event))? > 0 {}
         for event in events {
-            self.tell(match event {
-                KernelEvent::Flow { cookie, event, .. } => Input::Event { cookie, event },
-                KernelEvent::CappedAtConnect { cookie, cap } => Input::CappedAtConnect { cookie, cap },
-            })?;
+            self.tell(Input::Event { cookie: event.cookie, event: event.what })?;
         }
         Ok(())
     }
@@ -177,12 +185,13 @@ impl Running {
             self.interface = found;
             self.tell(Input::Interface(self.interface.as_ref().map(|i| i.index)))?;
         }
-        if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.config.group.key_file.is_some()) {
+        if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) {
             match Neighbours::open(interface, self.daemon.config.group.port) {
                 Ok(neighbours) => self.neighbours = Some(neighbours),
                 Err(error) => tracing::warn!("cannot reach the neighbours on {}: {error}; working alone", interface.name),
             }
         }
+        self.reread_keys()?;
         if let Some(guarded) = &mut self.daemon.guarded
             && guarded.child.try_wait().is_ok_and(|ended| ended.is_some())
         {
@@ -190,6 +199,22 @@ impl Running {
             *guarded = Guarded::start()?;
         }
         Ok(())
+    }
+
+    /// The key file may change while the daemon runs: a group changes its key without a restart.
+    fn reread_keys(&mut self) -> Result<()> {
+        let Some(file) = &mut self.daemon.keys else { return Ok(()) };
+        match file.changed() {
+            Some(Ok(keys)) => {
+                tracing::info!("the group's key file has changed; {} keys are valid", keys.ids().count());
+                self.tell(Input::Keys(Some(keys)))
+            }
+            Some(Err(error)) => {
+                tracing::warn!("{error:#}; the keys read before stay valid");
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tells the engine, and carries out what follows until nothing follows any more.
@@ -217,14 +242,18 @@ impl Running {
     fn cap(&mut self, wanted: &[(giveway_engine::model::Cookie, Option<u32>)]) -> Result<Vec<Input<'static>>> {
         let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(Vec::new()) };
         journal.add(wanted.iter().filter_map(|(_, cap)| *cap))?;
-        let outcomes = actuator.apply(wanted)?;
-        Ok(outcomes.into_iter().map(|(cookie, outcome)| Input::CapOutcome { cookie, outcome }).collect())
+        for (cookie, cap) in wanted {
+            actuator.set(*cookie, *cap);
+        }
+        Ok(actuator.apply()?.iter().map(answer_of).collect())
     }
 
     fn cap_new(&mut self, ifindex: u32, caps: &[u32]) -> Result<()> {
         let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(()) };
         journal.add(caps.iter().copied().filter(|cap| *cap > 0))?;
-        actuator.publish_new(ifindex, caps)
+        let steps: Vec<(u32, u32)> = rtt_floors_us().into_iter().zip(caps.iter().copied()).filter(|(_, cap)| *cap > 0).collect();
+        actuator.publish_new(ifindex, &steps)?;
+        Ok(())
     }
 
     fn report(&self, bytes: &[u8]) {
@@ -263,7 +292,8 @@ impl Running {
     fn status(&mut self) -> Status {
         let mut snapshot = self.daemon.engine.snapshot(now());
         for view in &mut snapshot.flows {
-            view.cgroup = self.cgroups.path(view.flow.cgroup_id);
+            let path = self.cgroups.as_mut().and_then(|names| names.path(view.flow.cgroup_id));
+            view.cgroup = path.map(|path| path.display().to_string());
         }
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -271,7 +301,7 @@ impl Running {
             uptime_s: now().saturating_sub(self.started).as_secs_f64(),
             interface: self.interface.clone(),
             snapshot,
-            lost_events: self.daemon.monitor.lost_events(),
+            lost_events: self.daemon.monitor.lost_events().unwrap_or_default(),
             degraded: self.daemon.degraded.clone(),
         }
     }
@@ -294,8 +324,14 @@ impl Running {
 
     /// Takes every cap away. Whatever fails here is left to the guardian, which has not been dismissed.
     fn undo(&mut self) -> Result<()> {
-        let (Some(caps), Some(journal)) = (self.daemon.caps.take(), self.journal.take()) else { return Ok(()) };
-        let lifted = caps.revert(&journal.values().collect())?;
+        for _ in 0..FAREWELLS {
+            if let Some(bytes) = self.daemon.engine.farewell(now()) {
+                self.report(&bytes);
+            }
+        }
+        let Some(mut caps) = self.daemon.caps.take() else { return Ok(()) };
+        let lifted = caps.revert()?.len();
+        drop(caps);
         self.daemon.place.clear_journal()?;
         if let Some(guarded) = self.daemon.guarded.take() {
             guarded.dismiss();
@@ -303,6 +339,17 @@ impl Running {
         tracing::info!("ended; {lifted} caps lifted, nothing of giveway's is left");
         Ok(())
     }
+}
+
+fn answer_of(outcome: &Outcome) -> Input<'static> {
+    let answer = match outcome.result {
+        CapResult::Applied { .. } | CapResult::Unchanged => CapOutcome::Applied,
+        CapResult::Deferred(_) => CapOutcome::Deferred,
+        CapResult::Foreign => CapOutcome::Foreign { clamp: outcome.old },
+        CapResult::Gone | CapResult::Loopback => CapOutcome::Gone,
+        CapResult::Failed(errno) => CapOutcome::Failed { errno },
+    };
+    Input::CapOutcome { cookie: outcome.cookie, outcome: answer }
 }
 
 fn shown(cap: Option<u32>) -> String {
