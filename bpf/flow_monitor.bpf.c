@@ -68,7 +68,8 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
-/* Puts the record types into the skeleton. */
+/* Puts the types of the border into the skeleton. */
+enum gw_limit *limit_type __attribute__((unused));
 struct gw_flow *flow_type __attribute__((unused));
 struct gw_event *event_type __attribute__((unused));
 

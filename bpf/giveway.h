@@ -9,9 +9,11 @@
 #define GW_COMMAND_LEN 16 /* TASK_COMM_LEN */
 #define GW_CA_NAME_LEN 16 /* TCP_CA_NAME_MAX */
 
-/* Every value from here on means: nothing holds cwnd down. The kernel starts a socket with ~0; setsockopt, which
- * takes a positive int, can only put this back. It is TCP_INFINITE_SSTHRESH as well. */
-#define GW_UNLIMITED 0x7fffffff
+enum gw_limit {
+	/* A clamp or ssthresh from here on limits nothing. The kernel starts a socket with a clamp of ~0; setsockopt,
+	 * which takes a positive int, can only put this one back. */
+	GW_UNLIMITED = 0x7fffffff,
+};
 
 /* How many steps of RTT the table for new connections may have: half octaves up to 2^32 microseconds. */
 #define GW_NEW_CAP_STEPS 64
@@ -64,7 +66,7 @@ enum gw_event_kind {
 struct gw_event {
 	__u64 t_ns; /* CLOCK_MONOTONIC */
 	__u64 cookie;
-	__u32 kind;
+	enum gw_event_kind kind;
 	__u32 from;
 	__u32 to;
 	__u32 count;
@@ -86,7 +88,7 @@ struct gw_outcome {
 	__u64 cookie;
 	__u32 old_clamp;
 	__u32 wanted;
-	__u32 kind;
+	enum gw_outcome_kind kind;
 	__u32 ca_state;
 	__s32 error;
 	__u32 eased; /* lifted without a restart of slow start */
