@@ -371,16 +371,11 @@ SEC("iter/tcp")
 int gw_walk_all(struct bpf_iter__tcp *ctx)
 {
 	struct seq_file *seq = ctx->meta->seq;
-	struct sock_common *skc = ctx->sk_common;
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct sock *sk = (struct sock *)tp;
 	struct gw_flow none = {};
-	struct tcp_sock *tp;
-	struct sock *sk;
 
-	if (!skc || !is_connection(skc))
-		return 0;
-	tp = bpf_skc_to_tcp_sock(skc);
-	sk = (struct sock *)tp;
-	if (!tp || !is_our_tcp(sk) || !has_room(seq, &none, sizeof(none)))
+	if (!tp || !has_room(seq, &none, sizeof(none)))
 		return 0;
 	/* Stalled since before we came: no packet will mark it. */
 	if (unsent_bytes(tp) || unacked_bytes(tp))

@@ -30,6 +30,14 @@ static __always_inline bool is_connection(const struct sock_common *skc)
 	return state != TCP_LISTEN && state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV && state != TCP_CLOSE;
 }
 
+/* What an element of iter/tcp is to us: one of our connections, or NULL. */
+static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
+{
+	struct tcp_sock *tp = skc && is_connection(skc) ? bpf_skc_to_tcp_sock(skc) : NULL;
+
+	return tp && is_our_tcp((struct sock *)tp) ? tp : NULL;
+}
+
 /* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */
 static __always_inline struct net_device *egress_device(const struct sock *sk)
 {

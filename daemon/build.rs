@@ -41,7 +41,11 @@ fn main() {
 fn clang_args() -> Vec<String> {
     let multiarch = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
     let warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-mcpu=v3"];
-    warnings.iter().map(|arg| (*arg).to_owned()).chain(["-idirafter".into(), multiarch]).collect()
+    warnings
+        .iter()
+        .map(|arg| (*arg).to_owned())
+        .chain(["-idirafter".into(), multiarch])
+        .collect()
 }
 
 fn variable(name: &str) -> String {

@@ -20,7 +20,9 @@ pub const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 /// The calling thread's network namespace, by the number that BPF programs see.
 pub fn own_netns() -> Result<u32> {
     let path = "/proc/thread-self/ns/net";
-    let inode = std::fs::metadata(path).with_context(|| format!("cannot look at {path}"))?.st_ino();
+    let inode = std::fs::metadata(path)
+        .with_context(|| format!("cannot look at {path}"))?
+        .st_ino();
     u32::try_from(inode).with_context(|| format!("{path} has the impossible number {inode}"))
 }
 

@@ -22,7 +22,9 @@ pub fn mount_point() -> Result<PathBuf> {
 
 fn find_mount(mounts: &str) -> Option<PathBuf> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    fields.filter(|f| f.get(2) == Some(&"cgroup2")).find_map(|f| Some(unescape(f.get(1)?).into()))
+    fields
+        .filter(|f| f.get(2) == Some(&"cgroup2"))
+        .find_map(|f| Some(unescape(f.get(1)?).into()))
 }
 
 /// /proc/mounts writes blanks and the like as a backslash and three octal digits.
@@ -55,7 +57,11 @@ impl CgroupNames {
     pub fn open() -> Result<Self> {
         let mount_point = mount_point()?;
         let mount = File::open(&mount_point).with_context(|| format!("cannot open {}", mount_point.display()))?;
-        Ok(Self { mount, mount_point, names: HashMap::new() })
+        Ok(Self {
+            mount,
+            mount_point,
+            names: HashMap::new(),
+        })
     }
 
     /// The cgroup's path, `/` for the root; None for one that is gone or that this process may not see.
@@ -64,14 +70,19 @@ impl CgroupNames {
             self.names.clear();
         }
         let (mount, mount_point) = (&self.mount, &self.mount_point);
-        self.names.entry(id).or_insert_with(|| path_of(mount, mount_point, id)).as_deref()
+        self.names
+            .entry(id)
+            .or_insert_with(|| path_of(mount, mount_point, id))
+            .as_deref()
     }
 }
 
 fn path_of(mount: &File, mount_point: &Path, id: u64) -> Option<PathBuf> {
     let directory = open_by_id(mount, id)?;
     let full = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
-    full.strip_prefix(mount_point).ok().map(|below| Path::new("/").join(below))
+    full.strip_prefix(mount_point)
+        .ok()
+        .map(|below| Path::new("/").join(below))
 }
 
 /// A `struct file_handle` with room for the eight bytes that kernfs uses.
@@ -83,7 +94,11 @@ struct KernfsHandle {
 }
 
 fn open_by_id(mount: &File, id: u64) -> Option<OwnedFd> {
-    let mut handle = KernfsHandle { handle_bytes: 8, handle_type: HANDLE_TYPE_KERNFS, id: id.to_ne_bytes() };
+    let mut handle = KernfsHandle {
+        handle_bytes: 8,
+        handle_type: HANDLE_TYPE_KERNFS,
+        id: id.to_ne_bytes(),
+    };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     // SAFETY: the handle is laid out as the call expects, with as many bytes as it says, and outlives the call.
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };

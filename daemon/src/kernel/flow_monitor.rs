@@ -70,7 +70,11 @@ impl FlowMonitor {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::FlowMonitorSkelBuilder::default();
         let mut open = explain("open the flow monitor", || builder.open(&mut storage))?;
-        open.maps.rodata_data.as_deref_mut().context("the flow monitor has no constants")?.netns_inum = netns_inum;
+        open.maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the flow monitor has no constants")?
+            .netns_inum = netns_inum;
         let skeleton = explain("load the flow monitor", || open.load())?;
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let arrived = Arc::new(Mutex::new(Vec::new()));
@@ -78,7 +82,9 @@ impl FlowMonitor {
             events: events_into(Arc::clone(&arrived), &maps.events)?,
             arrived,
             counters: MapHandle::try_from(&maps.bss).context("cannot keep the monitor's counters")?,
-            pass: explain("attach the pass", || programs.gw_pass_active.attach_iter(maps.active.as_fd()))?,
+            pass: explain("attach the pass", || {
+                programs.gw_pass_active.attach_iter(maps.active.as_fd())
+            })?,
             walk: explain("attach the walk", || programs.gw_walk_all.attach())?,
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
             reader: IteratorReader::default(),
@@ -132,8 +138,14 @@ impl FlowMonitor {
 
     /// Events that were lost since the start, because nobody polled in time.
     pub fn lost_events(&self) -> Result<u64> {
-        let bytes = self.counters.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).context("cannot read the counters")?;
-        let counters: types::bss = bytes.as_deref().and_then(record).context("the counters have another size")?;
+        let bytes = self
+            .counters
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .context("cannot read the counters")?;
+        let counters: types::bss = bytes
+            .as_deref()
+            .and_then(record)
+            .context("the counters have another size")?;
         Ok(counters.lost_events)
     }
 }
@@ -142,7 +154,10 @@ fn events_into(arrived: Arc<Mutex<Vec<types::gw_event>>>, map: &impl MapCore) ->
     explain("open the ring buffer of events", || {
         let mut builder = RingBufferBuilder::new();
         builder.add(map, move |bytes| {
-            arrived.lock().unwrap_or_else(PoisonError::into_inner).extend(record::<types::gw_event>(bytes));
+            arrived
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(record::<types::gw_event>(bytes));
             0
         })?;
         builder.build()
@@ -154,13 +169,23 @@ fn event(e: &types::gw_event) -> Option<Event> {
     let what = match e.kind {
         types::gw_event_kind::GW_EVENT_OPEN => FlowEvent::Open,
         types::gw_event_kind::GW_EVENT_CLOSE => FlowEvent::Close,
-        types::gw_event_kind::GW_EVENT_STATE => FlowEvent::State { from: tcp_state(e.from), to: tcp_state(e.to) },
+        types::gw_event_kind::GW_EVENT_STATE => FlowEvent::State {
+            from: tcp_state(e.from),
+            to: tcp_state(e.to),
+        },
         types::gw_event_kind::GW_EVENT_RETRANSMIT => FlowEvent::Retransmit,
         types::gw_event_kind::GW_EVENT_CA_STATE => FlowEvent::CaState { to: ca_state(e.to) },
         _ => return None,
     };
     let (local, remote) = addresses(&e.tuple);
-    Some(Event { t_ns: e.t_ns, cookie: Cookie(e.cookie), local, remote, what, count: e.count.max(1) })
+    Some(Event {
+        t_ns: e.t_ns,
+        cookie: Cookie(e.cookie),
+        local,
+        remote,
+        what,
+        count: e.count.max(1),
+    })
 }
 
 fn flow(f: &types::gw_flow) -> Flow {
@@ -171,7 +196,10 @@ fn flow(f: &types::gw_flow) -> Flow {
         local,
         remote,
         state: tcp_state(f.state),
-        owner: (f.pid != 0).then(|| Owner { pid: f.pid, command: text(&f.command) }),
+        owner: (f.pid != 0).then(|| Owner {
+            pid: f.pid,
+            command: text(&f.command),
+        }),
         cgroup_id: f.cgroup_id,
         ifindex: f.ifindex,
         cwnd: f.cwnd,
@@ -201,7 +229,10 @@ fn ca_state(number: u32) -> CaState {
 }
 
 fn addresses(tuple: &types::gw_tuple) -> (SocketAddr, SocketAddr) {
-    (address(tuple, tuple.local, tuple.local_port), address(tuple, tuple.remote, tuple.remote_port))
+    (
+        address(tuple, tuple.local, tuple.local_port),
+        address(tuple, tuple.remote, tuple.remote_port),
+    )
 }
 
 /// An IPv6 socket that speaks IPv4 is described by its IPv4 addresses.

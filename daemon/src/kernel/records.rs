@@ -47,12 +47,19 @@ impl IteratorReader {
                 result => result.context("cannot read a BPF iterator")?,
             };
             if read == 0 {
-                ensure!(filled == 0, "a BPF iterator ended within a record ({filled} bytes of {})", size_of::<T>());
+                ensure!(
+                    filled == 0,
+                    "a BPF iterator ended within a record ({filled} bytes of {})",
+                    size_of::<T>()
+                );
                 return Ok(());
             }
             filled += read;
             let whole = filled - filled % size_of::<T>();
-            self.buffer[..whole].chunks_exact(size_of::<T>()).filter_map(record).for_each(&mut each);
+            self.buffer[..whole]
+                .chunks_exact(size_of::<T>())
+                .filter_map(record)
+                .for_each(&mut each);
             self.buffer.copy_within(whole..filled, 0);
             filled -= whole;
         }
