@@ -57,7 +57,8 @@ pub fn run() -> Result<()> {
     }
     let mut last_words = Vec::new();
     let mut pipe = File::from(std::os::fd::OwnedFd::from(nix::unistd::dup(std::io::stdin())?));
-    pipe.read_to_end(&mut last_words).context("cannot wait for the daemon")?;
+    pipe.read_to_end(&mut last_words)
+        .context("cannot wait for the daemon")?;
     if last_words.contains(&FAREWELL) {
         return Ok(());
     }

@@ -16,7 +16,7 @@ pub enum Choice {
 }
 
 /// The managed interface at one moment.
-#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Interface {
     pub name: String,
     pub index: u32,
@@ -36,7 +36,9 @@ impl Choice {
         if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) {
             return None;
         }
-        let ipv4 = addresses.iter().find_map(|a| Some(a.address.as_ref()?.as_sockaddr_in()?.ip()));
+        let ipv4 = addresses
+            .iter()
+            .find_map(|a| Some(a.address.as_ref()?.as_sockaddr_in()?.ip()));
         Some(Interface { name, index, ipv4 })
     }
 }

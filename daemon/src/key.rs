@@ -24,7 +24,10 @@ pub struct KeyFile {
 
 impl KeyFile {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), seen: None }
+        Self {
+            path: path.into(),
+            seen: None,
+        }
     }
 
     /// Reads the keys.
@@ -33,7 +36,8 @@ impl KeyFile {
     /// When the file is missing, is no regular file, may be read by others, or holds no valid keys.
     pub fn read(&mut self) -> Result<Keyring> {
         self.seen = self.look();
-        self.load().with_context(|| format!("the group's key {} is refused", self.path.display()))
+        self.load()
+            .with_context(|| format!("the group's key {} is refused", self.path.display()))
     }
 
     /// The keys, read anew where the file is not the one seen last.
@@ -48,14 +52,20 @@ impl KeyFile {
 
     fn load(&self) -> Result<Keyring> {
         // O_NONBLOCK: a FIFO put there must not hold the daemon up.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&self.path);
         let file = file.context("make one with `giveway key new`")?;
         let about = file.metadata()?;
         if !about.is_file() {
             bail!("it is not a regular file");
         }
         if about.mode() & 0o077 != 0 {
-            bail!("others may read it (mode {:04o}); `chmod 600` it", about.mode() & 0o7777);
+            bail!(
+                "others may read it (mode {:04o}); `chmod 600` it",
+                about.mode() & 0o7777
+            );
         }
         let mut text = String::new();
         file.take(LONGEST_KEY_FILE).read_to_string(&mut text)?;
@@ -73,19 +83,35 @@ pub fn run(command: &KeyCommand) -> Result<()> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     if !old.is_empty() {
-        let keys = Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
+        let keys =
+            Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
         if keys.ids().count() > 1 {
-            bail!("{} already holds two keys: delete the old one's line on every device first", file.display());
+            bail!(
+                "{} already holds two keys: delete the old one's line on every device first",
+                file.display()
+            );
         }
     }
     let mut secret = [0; 32];
-    fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut secret)).context("no randomness from /dev/urandom")?;
-    let old = if old.is_empty() || old.ends_with('\n') { old } else { old + "\n" };
+    fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut secret))
+        .context("no randomness from /dev/urandom")?;
+    let old = if old.is_empty() || old.ends_with('\n') {
+        old
+    } else {
+        old + "\n"
+    };
     replace(file, format!("{old}{}\n", Key::from_secret(secret).reveal()).as_bytes())?;
     if old.is_empty() {
-        println!("{}: a new key, for its owner only; copy the file to the group's other devices", file.display());
+        println!(
+            "{}: a new key, for its owner only; copy the file to the group's other devices",
+            file.display()
+        );
     } else {
-        println!("{}: a second key, valid but not yet used. Copy the file to every device of the group;", file.display());
+        println!(
+            "{}: a second key, valid but not yet used. Copy the file to every device of the group;",
+            file.display()
+        );
         println!("then delete the first key's line on each. Daemons notice; no restart is needed.");
     }
     Ok(())
@@ -103,5 +129,8 @@ fn replace(file: &Path, contents: &[u8]) -> Result<()> {
         .mode(0o600)
         .open(&beside)
         .with_context(|| format!("cannot write {}", beside.display()))?;
-    new.write_all(contents).and_then(|()| new.sync_all()).and_then(|()| fs::rename(&beside, file)).with_context(|| format!("cannot write {}", file.display()))
+    new.write_all(contents)
+        .and_then(|()| new.sync_all())
+        .and_then(|()| fs::rename(&beside, file))
+        .with_context(|| format!("cannot write {}", file.display()))
 }

@@ -36,7 +36,10 @@ impl Neighbours {
             None => (Ipv6Addr::UNSPECIFIED, port).into(),
         };
         socket.bind(&any.into())?;
-        Ok(Self { socket: UdpSocket::from_std(socket.into())?, destination })
+        Ok(Self {
+            socket: UdpSocket::from_std(socket.into())?,
+            destination,
+        })
     }
 
     /// Sends without waiting: a report that finds no room is lost, as one on the air may be.

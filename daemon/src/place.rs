@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::time::{Duration, Instant};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
@@ -28,7 +28,10 @@ impl Place {
     /// The calling process's namespace. Touches nothing.
     pub fn here() -> Result<Self> {
         let netns_inum = crate::kernel::own_netns()?;
-        Ok(Self { directory: Path::new(ROOT).join(format!("netns-{netns_inum}")), netns_inum })
+        Ok(Self {
+            directory: Path::new(ROOT).join(format!("netns-{netns_inum}")),
+            netns_inum,
+        })
     }
 
     pub fn netns_inum(&self) -> u32 {
@@ -58,7 +61,12 @@ impl Place {
     pub fn lock(&self) -> Result<Lock> {
         self.create()?;
         let path = self.directory.join("lock");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
@@ -72,7 +80,9 @@ impl Place {
                 );
             }
         };
-        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).context("cannot write the lock")?;
+        lock.set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .context("cannot write the lock")?;
         Ok(Lock(lock))
     }
 
@@ -92,7 +102,10 @@ impl Place {
     pub fn open_journal(&self) -> Result<Journal> {
         self.create()?;
         let file = OpenOptions::new().append(true).create(true).open(self.journal());
-        Ok(Journal { known: self.journalled()?, file: file.context("cannot open the journal")? })
+        Ok(Journal {
+            known: self.journalled()?,
+            file: file.context("cannot open the journal")?,
+        })
     }
 
     /// The clamp values that are ours to lift.
@@ -108,7 +121,9 @@ impl Place {
     /// Forgets the journal, once nothing that it names is left on any socket.
     pub fn clear_journal(&self) -> Result<()> {
         match fs::remove_file(self.journal()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("cannot clear the journal"),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("cannot clear the journal")
+            }
             _ => Ok(()),
         }
     }
@@ -134,6 +149,8 @@ impl Journal {
                 lines.push_str(&format!("{value}\n"));
             }
         }
-        self.file.write_all(lines.as_bytes()).context("cannot write down a change before it is made, so it is not made")
+        self.file
+            .write_all(lines.as_bytes())
+            .context("cannot write down a change before it is made, so it is not made")
     }
 }

@@ -17,6 +17,11 @@ pub fn run(args: &PlotArgs) -> Result<()> {
     let log = series::read(BufReader::new(file)).with_context(|| format!("cannot plot {}", args.file.display()))?;
     chart::draw(&log, &args.output).with_context(|| format!("cannot draw {}", args.output.display()))?;
     let left_out = log.left_out_text();
-    println!("{}: {} sockets over {:.1} s{left_out}", args.output.display(), log.sockets.len(), log.seconds);
+    println!(
+        "{}: {} sockets over {:.1} s{left_out}",
+        args.output.display(),
+        log.sockets.len(),
+        log.seconds
+    );
     Ok(())
 }

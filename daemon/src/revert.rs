@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
+use crate::actuate::cap::lift::{Lift, Lifted};
 use crate::cli::RevertArgs;
 use crate::control::client;
-use crate::actuate::cap::lift::{Lift, Lifted};
 use crate::place::Place;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.

@@ -20,7 +20,10 @@ pub fn run(args: &Json) -> Result<()> {
 
 fn render(status: &Status) -> String {
     let policy = &status.policy_line();
-    let mut text = format!("giveway {} (pid {}), up {:.0} s\n", status.version, status.pid, status.uptime_s);
+    let mut text = format!(
+        "giveway {} (pid {}), up {:.0} s\n",
+        status.version, status.pid, status.uptime_s
+    );
     match &status.interface {
         Some(i) => text += &format!("interface   {} (index {})\n", i.name, i.index),
         None => text += "interface   none now: watching only\n",
@@ -31,7 +34,13 @@ fn render(status: &Status) -> String {
         text += &format!("degraded    {line}\n");
     }
     let mut flows: Vec<&FlowView> = status.snapshot.flows.iter().collect();
-    flows.sort_by_key(|f| (!f.sender, std::cmp::Reverse(f.flow.unsent_bytes + f.flow.unacked_bytes), f.flow.cookie));
+    flows.sort_by_key(|f| {
+        (
+            !f.sender,
+            std::cmp::Reverse(f.flow.unsent_bytes + f.flow.unacked_bytes),
+            f.flow.cookie,
+        )
+    });
     if !flows.is_empty() {
         text += "\n   PROCESS         REMOTE                    CWND   CAP  RTT ms  QUEUE kB  Mbit/s STATE\n";
     }
@@ -53,7 +62,10 @@ impl Status {
         let dry = if p.dry_run { ", dry run: nothing is changed" } else { "" };
         match p.name.as_str() {
             "none" => format!("none: no capacity_mbit is configured{dry}"),
-            name => format!("{name}: {} devices send, {} connections of this one{dry}", p.senders, p.connections),
+            name => format!(
+                "{name}: {} devices send, {} connections of this one{dry}",
+                p.senders, p.connections
+            ),
         }
     }
 
@@ -74,7 +86,10 @@ impl Status {
 
 fn flow_line(view: &FlowView) -> String {
     let flow = &view.flow;
-    let process = flow.owner.as_ref().map_or("?".to_owned(), |o| format!("{}/{}", o.command, o.pid));
+    let process = flow
+        .owner
+        .as_ref()
+        .map_or("?".to_owned(), |o| format!("{}/{}", o.command, o.pid));
     let mark = match (view.stepped_back, view.sender) {
         (true, _) => '!',
         (false, true) => '>',

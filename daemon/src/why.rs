@@ -10,12 +10,22 @@ use crate::place::Place;
 
 pub fn run(args: &WhyArgs) -> Result<()> {
     let status = client::status(&Place::here()?)?;
-    let flow_of = |change: &ChangeView| status.snapshot.flows.iter().find(|f| f.flow.cookie == change.change.cookie);
+    let flow_of = |change: &ChangeView| {
+        status
+            .snapshot
+            .flows
+            .iter()
+            .find(|f| f.flow.cookie == change.change.cookie)
+    };
     let changes: Vec<&ChangeView> = status
         .snapshot
         .changes
         .iter()
-        .filter(|c| args.subject.as_deref().is_none_or(|subject| concerns(subject, c, flow_of(c))))
+        .filter(|c| {
+            args.subject
+                .as_deref()
+                .is_none_or(|subject| concerns(subject, c, flow_of(c)))
+        })
         .collect();
     if args.output.json {
         println!("{}", serde_json::to_string(&changes)?);
@@ -43,7 +53,11 @@ fn render(view: &ChangeView, flow: Option<&FlowView>) -> String {
     let change = &view.change;
     let shown = |cap: Option<u32>| cap.map_or("none".to_owned(), |c| c.to_string());
     let who = flow.map_or("a socket that is gone".to_owned(), |f| {
-        let process = f.flow.owner.as_ref().map_or("?".to_owned(), |o| format!("{} ({})", o.command, o.pid));
+        let process = f
+            .flow
+            .owner
+            .as_ref()
+            .map_or("?".to_owned(), |o| format!("{} ({})", o.command, o.pid));
         format!("{process} to {}", f.flow.remote)
     });
     format!(

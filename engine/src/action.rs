@@ -36,7 +36,7 @@ pub enum CapOutcome {
     Deferred,
     /// Somebody else holds this socket's cwnd at `clamp`.
     Foreign {
-        clamp: u32,
+        clamp: Option<u32>,
     },
     /// The socket is gone.
     Gone,

@@ -41,12 +41,15 @@ pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<
     // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
     let _ = fs::remove_file(&path);
     let listener = UnixListener::bind(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).context("cannot open the control socket to its clients")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
+        .context("cannot open the control socket to its clients")?;
     let readers = Group::from_name(group).ok().flatten().map(|g| g.gid);
     let places = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
     tokio::task::spawn_local(async move {
         loop {
-            let Ok(permit) = places.clone().acquire_owned().await else { return };
+            let Ok(permit) = places.clone().acquire_owned().await else {
+                return;
+            };
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let daemon = daemon.clone();
@@ -71,8 +74,10 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
     let peer = stream.peer_cred()?;
     let mut line = String::new();
     let (reader, _) = stream.split();
-    let reading = BufReader::new(reader.take(REQUEST_BYTES)).read_line(&mut line);
-    tokio::time::timeout(REQUEST_PATIENCE, reading).await.context("asked nothing")??;
+    let mut reader = BufReader::new(reader.take(REQUEST_BYTES));
+    tokio::time::timeout(REQUEST_PATIENCE, reader.read_line(&mut line))
+        .await
+        .context("asked nothing")??;
     let request: Request = match serde_json::from_str(&line) {
         Ok(request) => request,
         Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
@@ -83,19 +88,31 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
     match request {
         Request::Status => {
             let (back, status) = oneshot::channel();
-            daemon.send(Asked::Status(back)).await.ok().context("the daemon is ending")?;
+            daemon
+                .send(Asked::Status(back))
+                .await
+                .ok()
+                .context("the daemon is ending")?;
             write_line(&mut stream, &Answer::Ok(status.await?)).await
         }
         Request::Record => {
             let (back, records) = oneshot::channel();
-            daemon.send(Asked::Record(back)).await.ok().context("the daemon is ending")?;
+            daemon
+                .send(Asked::Record(back))
+                .await
+                .ok()
+                .context("the daemon is ending")?;
             let (header, records) = records.await?;
             write_line(&mut stream, &Answer::Ok(header)).await?;
             stream_records(&mut stream, records).await
         }
         Request::Stop => {
             let ((back, pid), (ended, mut end)) = (oneshot::channel(), mpsc::channel(1));
-            daemon.send(Asked::Stop(back, ended)).await.ok().context("the daemon is ending")?;
+            daemon
+                .send(Asked::Stop(back, ended))
+                .await
+                .ok()
+                .context("the daemon is ending")?;
             write_line(&mut stream, &Answer::Ok(pid.await?)).await?;
             end.recv().await;
             Ok(())
@@ -109,7 +126,9 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
             Ok(line) => stream.write_all(line.as_bytes()).await?,
             // A client that reads too slowly loses lines, and is told how many: the daemon waits for nobody.
             Err(broadcast::error::RecvError::Lagged(lines)) => {
-                stream.write_all(format!("{{\"kind\":\"lost\",\"lines\":{lines}}}\n").as_bytes()).await?;
+                stream
+                    .write_all(format!("{{\"kind\":\"lost\",\"lines\":{lines}}}\n").as_bytes())
+                    .await?;
             }
             Err(broadcast::error::RecvError::Closed) => return Ok(()),
         }

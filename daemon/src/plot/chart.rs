@@ -33,9 +33,24 @@ struct Panel {
 }
 
 const PANELS: [Panel; 3] = [
-    Panel { title: "cwnd (line) and cap (grey), segments; x: retransmission", value: |s| s.cwnd, with_cap: true, with_legend: true },
-    Panel { title: "smoothed RTT, ms", value: |s| s.rtt_ms, with_cap: false, with_legend: false },
-    Panel { title: "delivery rate, Mbit/s", value: |s| s.mbit, with_cap: false, with_legend: false },
+    Panel {
+        title: "cwnd (line) and cap (grey), segments; x: retransmission",
+        value: |s| s.cwnd,
+        with_cap: true,
+        with_legend: true,
+    },
+    Panel {
+        title: "smoothed RTT, ms",
+        value: |s| s.rtt_ms,
+        with_cap: false,
+        with_legend: false,
+    },
+    Panel {
+        title: "delivery rate, Mbit/s",
+        value: |s| s.mbit,
+        with_cap: false,
+        with_legend: false,
+    },
 ];
 
 pub fn draw(log: &Log, path: &Path) -> Result<()> {
@@ -68,19 +83,29 @@ fn draw_panel(log: &Log, panel: &Panel, area: &Area<'_>) -> Result<(), Box<dyn s
         .x_label_area_size(28)
         .y_label_area_size(52)
         .build_cartesian_2d(0.0..log.seconds.max(0.1), 0.0..top)?;
-    chart.configure_mesh().light_line_style(WHITE).x_desc("seconds").label_style(("sans-serif", 12)).draw()?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_desc("seconds")
+        .label_style(("sans-serif", 12))
+        .draw()?;
     for (socket, colour) in log.sockets.iter().zip(COLOURS) {
         if panel.with_cap {
             for stretch in cap_stretches(socket) {
                 chart.draw_series(LineSeries::new(stretch, RGBColor(150, 150, 150).stroke_width(2)))?;
             }
-            let crosses = socket.retransmits.iter().map(|at| Cross::new((*at, value_at(socket, *at)), 3, colour));
+            let crosses = socket
+                .retransmits
+                .iter()
+                .map(|at| Cross::new((*at, value_at(socket, *at)), 3, colour));
             chart.draw_series(crosses)?;
         }
         let line = socket.samples.iter().map(|s| (s.at_s, (panel.value)(s)));
         let drawn = chart.draw_series(LineSeries::new(line, colour.stroke_width(1)))?;
         if panel.with_legend {
-            drawn.label(&socket.label).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+            drawn
+                .label(&socket.label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
         }
     }
     if panel.with_legend {
@@ -107,5 +132,9 @@ fn cap_stretches(socket: &Socket) -> Vec<Vec<(f64, f64)>> {
 
 fn value_at(socket: &Socket, at_s: f64) -> f64 {
     let after = socket.samples.partition_point(|s| s.at_s < at_s);
-    socket.samples.get(after).or(socket.samples.last()).map_or(0.0, |s| s.cwnd)
+    socket
+        .samples
+        .get(after)
+        .or(socket.samples.last())
+        .map_or(0.0, |s| s.cwnd)
 }

@@ -65,7 +65,10 @@ pub fn read(input: impl BufRead) -> Result<Log> {
     let mut sockets: BTreeMap<Cookie, Socket> = BTreeMap::new();
     let (mut left_out_lines, mut last_s) = (0, 0.0_f64);
     for line in lines {
-        let Ok(record) = line.map_err(anyhow::Error::from).and_then(|l| Ok(serde_json::from_str::<Record>(&l)?)) else {
+        let Ok(record) = line
+            .map_err(anyhow::Error::from)
+            .and_then(|l| Ok(serde_json::from_str::<Record>(&l)?))
+        else {
             left_out_lines += 1;
             continue;
         };
@@ -79,7 +82,10 @@ pub fn read(input: impl BufRead) -> Result<Log> {
                 socket.samples.push(sample(at_s, &flow));
                 last_s = last_s.max(at_s);
             }
-            What::Event { cookie, event: FlowEvent::Retransmit } => {
+            What::Event {
+                cookie,
+                event: FlowEvent::Retransmit,
+            } => {
                 sockets.entry(cookie).or_default().retransmits.push(at_s);
             }
             _ => {}
@@ -94,7 +100,13 @@ pub fn read(input: impl BufRead) -> Result<Log> {
     sockets.truncate(SOCKETS_DRAWN);
     let interface = header.interface.as_deref().unwrap_or("no interface");
     let title = format!("{} {}, Linux {}", header.host, interface, header.kernel);
-    Ok(Log { title, seconds: last_s, sockets, left_out_sockets, left_out_lines })
+    Ok(Log {
+        title,
+        seconds: last_s,
+        sockets,
+        left_out_sockets,
+        left_out_lines,
+    })
 }
 
 fn read_header(line: Option<std::io::Result<String>>) -> Result<Header> {
@@ -104,7 +116,10 @@ fn read_header(line: Option<std::io::Result<String>>) -> Result<Header> {
         bail!("its schema is `{}`, not `{SCHEMA}`", header.schema);
     }
     if header.version > VERSION {
-        bail!("it is of version {}; this giveway reads up to version {VERSION}: use a newer one", header.version);
+        bail!(
+            "it is of version {}; this giveway reads up to version {VERSION}: use a newer one",
+            header.version
+        );
     }
     Ok(header)
 }
@@ -151,7 +166,10 @@ mod tests {
         let log = read(text.as_bytes()).unwrap();
         let socket = &log.sockets[0];
         assert_eq!((socket.samples[0].at_s, socket.samples[1].cwnd), (0.5, 20.0));
-        assert_eq!((socket.samples[0].mbit, socket.samples[0].rtt_ms, socket.samples[0].cap), (1.0, 256.0, Some(43.0)));
+        assert_eq!(
+            (socket.samples[0].mbit, socket.samples[0].rtt_ms, socket.samples[0].cap),
+            (1.0, 256.0, Some(43.0))
+        );
     }
 
     #[test]

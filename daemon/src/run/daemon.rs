@@ -2,7 +2,6 @@
 //! The daemon's loop: waits for whatever comes first, tells the engine, carries out what follows.
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,9 +21,9 @@ use crate::control::Status;
 use crate::control::server::{self, Asked};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
-use crate::key::KeyFile;
 use crate::kernel::cgroup::CgroupNames;
 use crate::kernel::flow_monitor::FlowMonitor;
+use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
 
@@ -68,7 +67,9 @@ struct Running {
 /// Since boot, as the kernel's events count it.
 pub fn now() -> Duration {
     // CLOCK_MONOTONIC always exists, so this cannot fail.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(Duration::from)
+        .unwrap_or_default()
 }
 
 impl Daemon {
@@ -104,7 +105,9 @@ impl Running {
         passes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut housekeeping = interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let events = AsyncFd::new(self.daemon.monitor.events_fd().as_raw_fd()).context("cannot wait for kernel events")?;
+        let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
+        // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
+        let events = unsafe { AsyncFd::register(events) }.context("cannot wait for kernel events")?;
         loop {
             let nap = self.nap();
             tokio::select! {
@@ -134,7 +137,11 @@ impl Running {
     }
 
     fn nap(&self) -> Instant {
-        let wait = self.daemon.engine.next_deadline().map_or(LONGEST_NAP, |at| at.saturating_sub(now()));
+        let wait = self
+            .daemon
+            .engine
+            .next_deadline()
+            .map_or(LONGEST_NAP, |at| at.saturating_sub(now()));
         Instant::now() + wait.min(LONGEST_NAP)
     }
 
@@ -164,12 +171,18 @@ impl Running {
             caps.poll_events(&mut |new| capped.push(new))?;
         }
         for new in capped {
-            self.tell(Input::CappedAtConnect { cookie: new.cookie, cap: new.cap })?;
+            self.tell(Input::CappedAtConnect {
+                cookie: new.cookie,
+                cap: new.cap,
+            })?;
         }
         let mut events = Vec::new();
         while self.daemon.monitor.poll_events(&mut |event| events.push(event))? > 0 {}
         for event in events {
-            self.tell(Input::Event { cookie: event.cookie, event: event.what })?;
+            self.tell(Input::Event {
+                cookie: event.cookie,
+                event: event.what,
+            })?;
         }
         Ok(())
     }
@@ -188,7 +201,10 @@ impl Running {
         if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) {
             match Neighbours::open(interface, self.daemon.config.group.port) {
                 Ok(neighbours) => self.neighbours = Some(neighbours),
-                Err(error) => tracing::warn!("cannot reach the neighbours on {}: {error}; working alone", interface.name),
+                Err(error) => tracing::warn!(
+                    "cannot reach the neighbours on {}: {error}; working alone",
+                    interface.name
+                ),
             }
         }
         self.reread_keys()?;
@@ -203,10 +219,15 @@ impl Running {
 
     /// The key file may change while the daemon runs: a group changes its key without a restart.
     fn reread_keys(&mut self) -> Result<()> {
-        let Some(file) = &mut self.daemon.keys else { return Ok(()) };
+        let Some(file) = &mut self.daemon.keys else {
+            return Ok(());
+        };
         match file.changed() {
             Some(Ok(keys)) => {
-                tracing::info!("the group's key file has changed; {} keys are valid", keys.ids().count());
+                tracing::info!(
+                    "the group's key file has changed; {} keys are valid",
+                    keys.ids().count()
+                );
                 self.tell(Input::Keys(Some(keys)))
             }
             Some(Err(error)) => {
@@ -240,7 +261,9 @@ impl Running {
     }
 
     fn cap(&mut self, wanted: &[(giveway_engine::model::Cookie, Option<u32>)]) -> Result<Vec<Input<'static>>> {
-        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(Vec::new()) };
+        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else {
+            return Ok(Vec::new());
+        };
         journal.add(wanted.iter().filter_map(|(_, cap)| *cap))?;
         for (cookie, cap) in wanted {
             actuator.set(*cookie, *cap);
@@ -249,9 +272,15 @@ impl Running {
     }
 
     fn cap_new(&mut self, ifindex: u32, caps: &[u32]) -> Result<()> {
-        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else { return Ok(()) };
+        let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else {
+            return Ok(());
+        };
         journal.add(caps.iter().copied().filter(|cap| *cap > 0))?;
-        let steps: Vec<(u32, u32)> = rtt_floors_us().into_iter().zip(caps.iter().copied()).filter(|(_, cap)| *cap > 0).collect();
+        let steps: Vec<(u32, u32)> = rtt_floors_us()
+            .into_iter()
+            .zip(caps.iter().copied())
+            .filter(|(_, cap)| *cap > 0)
+            .collect();
         actuator.publish_new(ifindex, &steps)?;
         Ok(())
     }
@@ -265,10 +294,19 @@ impl Running {
     fn record(&self, what: What) {
         if let What::Cap(change) = &what {
             let verb = if change.made { "" } else { "would change " };
-            tracing::info!("{verb}cap of socket {}: {} -> {}: {}", change.cookie.0, shown(change.old), shown(change.new), change.why);
+            tracing::info!(
+                "{verb}cap of socket {}: {} -> {}: {}",
+                change.cookie.0,
+                shown(change.old),
+                shown(change.new),
+                change.why
+            );
         }
         if self.records.receiver_count() > 0
-            && let Ok(mut line) = serde_json::to_string(&Record { t_ns: now().as_nanos() as u64, what })
+            && let Ok(mut line) = serde_json::to_string(&Record {
+                t_ns: now().as_nanos() as u64,
+                what,
+            })
         {
             line.push('\n');
             // Nobody listening any more is no error.
@@ -279,10 +317,14 @@ impl Running {
     /// Answers a client; returns its connection where it asked for the end.
     fn answer(&mut self, asked: Asked) -> Option<mpsc::Sender<()>> {
         match asked {
-            Asked::Status(back) => drop(back.send(self.status())),
-            Asked::Record(back) => drop(back.send((self.header(), self.records.subscribe()))),
+            Asked::Status(back) => {
+                let _ = back.send(self.status());
+            }
+            Asked::Record(back) => {
+                let _ = back.send((self.header(), self.records.subscribe()));
+            }
             Asked::Stop(back, client) => {
-                drop(back.send(std::process::id()));
+                let _ = back.send(std::process::id());
                 return Some(client);
             }
         }
@@ -309,7 +351,10 @@ impl Running {
     fn header(&self) -> Header {
         let uname = nix::sys::utsname::uname().ok();
         let text = |f: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
-            uname.as_ref().map(|u| f(u).to_string_lossy().into_owned()).unwrap_or_default()
+            uname
+                .as_ref()
+                .map(|u| f(u).to_string_lossy().into_owned())
+                .unwrap_or_default()
         };
         Header {
             schema: SCHEMA.to_owned(),
@@ -318,7 +363,10 @@ impl Running {
             host: text(nix::sys::utsname::UtsName::nodename),
             interface: self.interface.as_ref().map(|i| i.name.clone()),
             started_t_ns: now().as_nanos() as u64,
-            started_unix_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64,
+            started_unix_ns: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_nanos() as u64,
         }
     }
 
@@ -329,7 +377,9 @@ impl Running {
                 self.report(&bytes);
             }
         }
-        let Some(mut caps) = self.daemon.caps.take() else { return Ok(()) };
+        let Some(mut caps) = self.daemon.caps.take() else {
+            return Ok(());
+        };
         let lifted = caps.revert()?.len();
         drop(caps);
         self.daemon.place.clear_journal()?;
@@ -349,7 +399,10 @@ fn answer_of(outcome: &Outcome) -> Input<'static> {
         CapResult::Gone | CapResult::Loopback => CapOutcome::Gone,
         CapResult::Failed(errno) => CapOutcome::Failed { errno },
     };
-    Input::CapOutcome { cookie: outcome.cookie, outcome: answer }
+    Input::CapOutcome {
+        cookie: outcome.cookie,
+        outcome: answer,
+    }
 }
 
 fn shown(cap: Option<u32>) -> String {

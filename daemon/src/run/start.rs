@@ -29,7 +29,11 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let choice = choose_interface(&config)?;
     let mut keys = config.group.key_file.as_deref().map(KeyFile::new);
-    let keyring = keys.as_mut().map(|file| file.read()).transpose().map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
+    let keyring = keys
+        .as_mut()
+        .map(|file| file.read())
+        .transpose()
+        .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
     crate::kernel::check_requirements()?;
     let place = Place::here()?;
     let lock = place.lock()?;
@@ -37,22 +41,46 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if left_over > 0 {
         tracing::info!("an earlier daemon died and left {left_over} caps behind; they are lifted");
     }
-    let monitor = FlowMonitor::open(place.netns_inum())
-        .context("cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing")?;
+    let monitor = FlowMonitor::open(place.netns_inum()).context(
+        "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
+    )?;
     let (caps, mut degraded) = open_caps(&place, args.dry_run);
     if keys.is_none() {
         degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
     }
     let mut seed = [0; 32];
-    fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut seed)).context("no randomness from /dev/urandom")?;
-    let rtt_resolution = rtt_floors_us().into_iter().map(|us| Duration::from_micros(us.into())).collect();
-    let setup = Setup { seed, keys: keyring, rtt_resolution, dry_run: args.dry_run || caps.is_none() };
+    fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut seed))
+        .context("no randomness from /dev/urandom")?;
+    let rtt_resolution = rtt_floors_us()
+        .into_iter()
+        .map(|us| Duration::from_micros(us.into()))
+        .collect();
+    let setup = Setup {
+        seed,
+        keys: keyring,
+        rtt_resolution,
+        dry_run: args.dry_run || caps.is_none(),
+    };
     let engine = Engine::new(super::daemon::now(), &config, setup);
     let guarded = if caps.is_some() { Some(Guarded::start()?) } else { None };
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
     let local = tokio::task::LocalSet::new();
-    let daemon = Daemon { config, choice, place, engine, monitor, caps, guarded, keys, degraded };
+    let daemon = Daemon {
+        config,
+        choice,
+        place,
+        engine,
+        monitor,
+        caps,
+        guarded,
+        keys,
+        degraded,
+    };
     let outcome = runtime.block_on(local.run_until(daemon.run()));
     drop(lock);
     outcome
@@ -60,13 +88,19 @@ pub fn run(args: &RunArgs) -> Result<()> {
 
 fn load_config(path: Option<&Path>) -> Result<Config> {
     let Some(path) = path else { return Ok(Config::default()) };
-    let text = fs::read_to_string(path)
-        .map_err(|e| Usage(format!("cannot read the configuration {}: {e}; nothing was changed", path.display())))?;
+    let text = fs::read_to_string(path).map_err(|e| {
+        Usage(format!(
+            "cannot read the configuration {}: {e}; nothing was changed",
+            path.display()
+        ))
+    })?;
     Ok(Config::parse(&text).map_err(|e| Usage(format!("{}: {e}; nothing was changed", path.display())))?)
 }
 
 fn choose_interface(config: &Config) -> Result<Choice> {
-    let Some(name) = &config.interface else { return Ok(Choice::DefaultRoute) };
+    let Some(name) = &config.interface else {
+        return Ok(Choice::DefaultRoute);
+    };
     if name == "lo" {
         return Err(Usage("`lo` is never managed: there is nobody to give way to on the loopback".to_owned()).into());
     }
@@ -86,7 +120,10 @@ fn open_caps(place: &Place, dry_run: bool) -> (Option<CapActuator>, Vec<String>)
     }
     match CapActuator::open(place.netns_inum()) {
         Ok(caps) => {
-            let degraded = [caps.new_connections_missing(), caps.ease_missing()].into_iter().flatten().collect();
+            let degraded = [caps.new_connections_missing(), caps.ease_missing()]
+                .into_iter()
+                .flatten()
+                .collect();
             (Some(caps), degraded)
         }
         Err(error) => {

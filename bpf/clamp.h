@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The one place that writes to a live socket: its cwnd clamp. For iter/tcp programs, which hold the socket's lock.
+ *
+ * The kernel sets ssthresh along with the clamp. For a cap that is right: slow start ends there. For a lift it is not:
+ * ssthresh becomes infinite and the connection starts to double its cwnd. So a lift of a CUBIC or Reno connection
+ * is eased: for a moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the present cwnd,
+ * and then its own again, which goes on from there in congestion avoidance. Where that one is not
+ * registered, the lift stays a plain one.
+ */
+#ifndef GIVEWAY_CLAMP_H
+#define GIVEWAY_CLAMP_H
+
+/* Of the congestion control in ease.bpf.c; empty: none is registered. */
+const volatile char ease_name[GW_CA_NAME_LEN];
+
+/* Those that go on from cwnd and ssthresh alone. Others, like BBR, keep a model that a restart would lose. */
+static __always_inline bool can_be_eased(const char name[GW_CA_NAME_LEN])
+{
+	return !__builtin_memcmp(name, "cubic", 6) || !__builtin_memcmp(name, "reno", 5);
+}
+
+static __always_inline bool ease(struct tcp_sock *tp)
+{
+	const struct tcp_congestion_ops *ca = tp->inet_conn.icsk_ca_ops;
+	char name[GW_CA_NAME_LEN] = {}, easing[GW_CA_NAME_LEN] = {};
+
+	if (!ease_name[0] || !ca || bpf_core_read_str(name, sizeof(name), &ca->name) < 0 || !can_be_eased(name))
+		return false;
+	for (int i = 0; i < GW_CA_NAME_LEN; i++)
+		easing[i] = ease_name[i];
+	return !bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, easing, sizeof(easing)) &&
+	       !bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
+}
+
+static __always_inline void write_clamp(struct tcp_sock *tp, struct gw_outcome *o)
+{
+	int clamp = o->wanted;
+
+	o->error = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
+	o->kind = o->error ? GW_FAILED : GW_APPLIED;
+	if (!o->error && o->wanted == GW_UNLIMITED)
+		o->eased = ease(tp);
+}
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A congestion control for a moment (see clamp.h): its init sets ssthresh to the present cwnd, so that whatever
+ * follows it goes on in congestion avoidance. Should a connection ever stay with it, it behaves as Reno.
+ * Optional: where the kernel refuses struct_ops, lifts are plain. Nobody without CAP_NET_ADMIN can choose it.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct ack_sample;
+struct rate_sample;
+
+extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
+extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
+extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
+
+SEC("struct_ops")
+void BPF_PROG(gw_ease_init, struct sock *sk)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)sk;
+	__u32 cwnd = tp->snd_cwnd;
+
+	tp->snd_ssthresh = cwnd > 2 ? cwnd : 2;
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(gw_ease_ssthresh, struct sock *sk)
+{
+	return tcp_reno_ssthresh(sk);
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(gw_ease_undo, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(gw_ease_avoid, struct sock *sk, __u32 ack, __u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, acked);
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops gw_ease = {
+	.init = (void *)gw_ease_init,
+	.ssthresh = (void *)gw_ease_ssthresh,
+	.undo_cwnd = (void *)gw_ease_undo,
+	.cong_avoid = (void *)gw_ease_avoid,
+	.name = "gw_ease",
+};

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Watches every TCP socket of one network namespace.
+ *
+ * The cost must follow what is active, not what is open. So a per-packet program does nothing but mark its socket in
+ * the storage map `active`; ten times a second `gw_pass_active` iterates that map (not the socket table), writes a
+ * record for each socket that was marked or has bytes queued or in flight, and forgets those idle for a second. A
+ * stalled sender, whose packets bring no answer, stays: it has bytes in flight. `gw_walk_all` writes the same record
+ * for every connection there is, and is meant for the start and for every ten seconds or so.
+ *
+ * Owners are remembered in the storage map `owners`: by `connect`, by the first send or receive of a process, and by
+ * `gw_find_owners`, which looks at all open files. In each such search the first process that holds a socket wins.
+ *
+ * What happens between passes goes to the ring buffer `events`. Opening, closing and state changes wake the reader up;
+ * retransmissions and congestion-avoidance states, which come in crowds when the network is bad, are limited per
+ * socket, and wait for the reader's next pass unless the buffer fills up.
+ *
+ * Nothing here changes a socket.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "sockets.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define IDLE_NS NSEC_PER_SEC
+#define RETRANSMIT_EVENT_NS (10 * NSEC_PER_MSEC)
+#define CA_EVENT_NS (1 * NSEC_PER_MSEC)
+#define EVENTS_BYTES (256 * 1024)
+
+struct owner {
+	__u64 search; /* the search of open files that found it; 0: seen in use */
+	__u32 pid;
+	char command[GW_COMMAND_LEN];
+};
+
+struct activity {
+	__u64 last_ns;
+	__u64 retransmit_event_ns;
+	__u64 ca_event_ns;
+	__u32 retransmits_told;
+	__u32 touched; /* since the last pass */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct owner);
+} owners SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct activity);
+} active SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, EVENTS_BYTES);
+} events SEC(".maps");
+
+/* Events that found the ring buffer full. */
+__u64 lost_events;
+
+/* Puts the types of the border into the skeleton. */
+enum gw_limit *limit_type __attribute__((unused));
+struct gw_flow *flow_type __attribute__((unused));
+struct gw_event *event_type __attribute__((unused));
+
+/* ---- marking what is active ---- */
+
+static __always_inline struct activity *begin_activity(struct sock *sk, const struct tcp_sock *tp)
+{
+	struct activity fresh = {
+		.last_ns = bpf_ktime_get_ns(),
+		.retransmits_told = tp->total_retrans,
+		.touched = 1,
+	};
+
+	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+}
+
+/* A socket that has an entry is known to be ours: the common case asks nothing else. */
+static __always_inline struct activity *touch(struct sock *sk)
+{
+	struct activity *a = bpf_sk_storage_get(&active, sk, NULL, 0);
+	struct tcp_sock *tp;
+
+	if (a) {
+		a->touched = 1;
+		return a;
+	}
+	if (!is_our_tcp(sk))
+		return NULL;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return tp ? begin_activity(sk, tp) : NULL;
+}
+
+static __always_inline void own(struct sock *sk, struct task_struct *task, __u64 search)
+{
+	struct task_struct *leader = task->group_leader;
+	struct owner *o = bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!o || !leader)
+		return;
+	o->search = search;
+	o->pid = task->tgid;
+	bpf_probe_read_kernel_str(o->command, sizeof(o->command), leader->comm);
+}
+
+static __always_inline void own_if_nobody_does(struct sock *sk)
+{
+	if (!bpf_sk_storage_get(&owners, sk, NULL, 0))
+		own(sk, bpf_get_current_task_btf(), 0);
+}
+
+/* ---- describing a socket ---- */
+
+static __always_inline void describe_tuple(struct gw_tuple *t, const struct sock *sk)
+{
+	const struct sock_common *skc = &sk->__sk_common;
+
+	t->family = skc->skc_family;
+	t->local_port = skc->skc_num;
+	t->remote_port = bpf_ntohs(skc->skc_dport);
+	if (t->family == AF_INET) {
+		*(__be32 *)t->local = skc->skc_rcv_saddr;
+		*(__be32 *)t->remote = skc->skc_daddr;
+		return;
+	}
+	bpf_core_read(t->local, sizeof(t->local), &skc->skc_v6_rcv_saddr);
+	bpf_core_read(t->remote, sizeof(t->remote), &skc->skc_v6_daddr);
+	if (t->remote[0] == 0xfe && (t->remote[1] & 0xc0) == 0x80)
+		t->scope_id = skc->skc_bound_dev_if;
+}
+
+/* Sequence numbers wrap; a state in which the difference makes no sense counts as nothing. */
+static __always_inline __u32 sequence_distance(__u32 from, __u32 to)
+{
+	__s32 distance = to - from;
+
+	return distance > 0 ? distance : 0;
+}
+
+static __always_inline __u32 unsent_bytes(const struct tcp_sock *tp)
+{
+	return sequence_distance(tp->snd_nxt, tp->write_seq);
+}
+
+static __always_inline __u32 unacked_bytes(const struct tcp_sock *tp)
+{
+	return sequence_distance(tp->snd_una, tp->snd_nxt);
+}
+
+/* As tcp_get_info() and its helpers do (net/ipv4/tcp.c), in their units. */
+static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_sock *tp)
+{
+	__u32 left_out = tp->sacked_out + tp->lost_out;
+	__u32 sent = tp->packets_out + tp->retrans_out;
+	__u64 delivered = tp->rate_delivered;
+	__u32 interval_us = tp->rate_interval_us;
+
+	f->mss_bytes = tp->mss_cache;
+	f->in_flight_bytes = (__u64)(sent > left_out ? sent - left_out : 0) * f->mss_bytes;
+	if (delivered && interval_us)
+		f->delivery_rate_bytes_per_s = delivered * f->mss_bytes * USEC_PER_SEC / interval_us;
+	f->unsent_bytes = unsent_bytes(tp);
+	f->unacked_bytes = unacked_bytes(tp);
+	f->cwnd = tp->snd_cwnd;
+	f->clamp = tp->snd_cwnd_clamp;
+	f->ssthresh = tp->snd_ssthresh;
+	f->srtt_us = tp->srtt_us >> 3;
+	f->min_rtt_us = tp->rtt_min.s[0].v;
+	f->rttvar_us = tp->mdev_us >> 2;
+	f->retransmits = tp->total_retrans;
+}
+
+static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
+{
+	struct net_device *device = egress_device(sk);
+	struct cgroup *cgroup = sk->sk_cgrp_data.cgroup;
+	struct owner *o = bpf_sk_storage_get(&owners, sk, NULL, 0);
+
+	f->cookie = bpf_get_socket_cookie(sk);
+	f->state = sk->__sk_common.skc_state;
+	f->pacing_rate_bytes_per_s = sk->sk_pacing_rate;
+	if (cgroup && cgroup->kn)
+		f->cgroup_id = cgroup->kn->id;
+	if (device)
+		f->ifindex = device->ifindex;
+	if (o) {
+		f->pid = o->pid;
+		__builtin_memcpy(f->command, o->command, sizeof(f->command));
+	}
+	describe_tuple(&f->tuple, sk);
+}
+
+static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	const struct tcp_congestion_ops *ca = icsk->icsk_ca_ops;
+	struct gw_flow f = {};
+
+	describe_socket(&f, sk);
+	describe_tcp(&f, tp);
+	f.ca_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
+	if (ca)
+		bpf_core_read_str(f.congestion_control, sizeof(f.congestion_control), &ca->name);
+	bpf_seq_write(seq, &f, sizeof(f));
+}
+
+/* ---- telling what happened ---- */
+
+static __always_inline void tell(struct sock *sk, struct gw_event what, __u64 flags)
+{
+	struct gw_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+
+	if (!e) {
+		__sync_fetch_and_add(&lost_events, 1);
+		return;
+	}
+	*e = what;
+	e->cookie = bpf_get_socket_cookie(sk);
+	describe_tuple(&e->tuple, sk);
+	bpf_ringbuf_submit(e, flags);
+}
+
+/* For events that come in crowds: the reader is woken up only when it might lose some. */
+static __always_inline __u64 wake_when_filling(void)
+{
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_BYTES / 8 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void tell_retransmits(struct sock *sk, struct activity *a, __u32 total, __u64 now_ns)
+{
+	struct gw_event what = { .t_ns = now_ns, .kind = GW_EVENT_RETRANSMIT, .count = total - a->retransmits_told };
+
+	a->retransmits_told = total;
+	a->retransmit_event_ns = now_ns;
+	tell(sk, what, wake_when_filling());
+}
+
+/* ---- programs ---- */
+
+SEC("tp_btf/tcp_probe")
+int BPF_PROG(gw_mark_segment, struct sock *sk)
+{
+	touch(sk);
+	return 0;
+}
+
+/* Runs in the sender, for sockets of every family. */
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
+{
+	if (sent > 0 && is_our_tcp(sk) && touch(sk))
+		own_if_nobody_does(sk);
+	return 0;
+}
+
+/* A process that holds the socket's lock is using it; without that we run in a softirq, on top of anyone. */
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(gw_see_receive, struct sock *sk)
+{
+	if (sk->sk_lock.owned && is_our_tcp(sk))
+		own_if_nobody_does(sk);
+	return 0;
+}
+
+/* A child of a listener is skipped until it is connected: its cookie is not final before. */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(gw_see_state, struct sock *sk, int from, int to)
+{
+	struct gw_event what = { .kind = GW_EVENT_STATE, .from = from, .to = to };
+
+	if (from == TCP_LISTEN || to == TCP_LISTEN || from == to || !is_our_tcp(sk))
+		return 0;
+	what.t_ns = bpf_ktime_get_ns();
+	if (to == TCP_SYN_SENT)
+		own(sk, bpf_get_current_task_btf(), 0);
+	if (to == TCP_ESTABLISHED)
+		what.kind = GW_EVENT_OPEN;
+	if (to == TCP_CLOSE) {
+		what.kind = GW_EVENT_CLOSE;
+		bpf_sk_storage_delete(&active, sk);
+	} else {
+		touch(sk);
+	}
+	tell(sk, what, 0);
+	return 0;
+}
+
+SEC("tp_btf/tcp_retransmit_skb")
+int BPF_PROG(gw_see_retransmit, struct sock *sk)
+{
+	struct activity *a = touch(sk);
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	__u64 now_ns;
+
+	if (!a || !tp)
+		return 0;
+	/* A fresh entry has counted this very segment as told. */
+	if (a->retransmits_told == tp->total_retrans)
+		a->retransmits_told--;
+	now_ns = bpf_ktime_get_ns();
+	if (now_ns - a->retransmit_event_ns >= RETRANSMIT_EVENT_NS)
+		tell_retransmits(sk, a, tp->total_retrans, now_ns);
+	return 0;
+}
+
+/* Runs before the state is written. Of changes less than a millisecond apart the later ones are left out. */
+SEC("tp_btf/tcp_cong_state_set")
+int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
+{
+	const struct inet_connection_sock *icsk = (struct inet_connection_sock *)sk;
+	struct gw_event what = { .kind = GW_EVENT_CA_STATE, .to = to };
+	struct activity *a;
+
+	what.from = BPF_CORE_READ_BITFIELD_PROBED(icsk, icsk_ca_state);
+	if (what.from == what.to)
+		return 0;
+	a = touch(sk);
+	if (!a)
+		return 0;
+	what.t_ns = bpf_ktime_get_ns();
+	if (what.t_ns - a->ca_event_ns < CA_EVENT_NS)
+		return 0;
+	a->ca_event_ns = what.t_ns;
+	tell(sk, what, wake_when_filling());
+	return 0;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct activity *a = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+	struct gw_flow none = {};
+	__u64 now_ns;
+	bool touched;
+
+	if (!sk || !a)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !has_room(seq, &none, sizeof(none)))
+		return 0;
+	now_ns = bpf_ktime_get_ns();
+	touched = a->touched;
+	a->touched = 0;
+	if (touched)
+		a->last_ns = now_ns;
+	if (a->retransmits_told != tp->total_retrans && now_ns - a->retransmit_event_ns >= RETRANSMIT_EVENT_NS)
+		tell_retransmits(sk, a, tp->total_retrans, now_ns);
+	if (is_connection(&sk->__sk_common) && (touched || unsent_bytes(tp) || unacked_bytes(tp)))
+		write_flow(seq, sk, tp);
+	else if (now_ns - a->last_ns > IDLE_NS)
+		bpf_sk_storage_delete(&active, sk);
+	return 0;
+}
+
+/* The kernel shows only the namespace of the process that reads. */
+SEC("iter/tcp")
+int gw_walk_all(struct bpf_iter__tcp *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct sock *sk = (struct sock *)tp;
+	struct gw_flow none = {};
+
+	if (!tp || !has_room(seq, &none, sizeof(none)))
+		return 0;
+	/* Stalled since before we came: no packet will mark it. */
+	if (unsent_bytes(tp) || unacked_bytes(tp))
+		touch(sk);
+	write_flow(seq, sk, tp);
+	return 0;
+}
+
+SEC("iter/task_file")
+int gw_find_owners(struct bpf_iter__task_file *ctx)
+{
+	__u64 search = ctx->meta->session_id;
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct owner *o;
+	struct socket *socket;
+	struct sock *sk;
+
+	if (!file || !task)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	sk = socket->sk;
+	if (!sk || !is_our_tcp(sk) || sk->__sk_common.skc_state == TCP_LISTEN)
+		return 0;
+	o = bpf_sk_storage_get(&owners, sk, NULL, 0);
+	if (!o || o->search != search)
+		own(sk, task, search);
+	return 0;
+}

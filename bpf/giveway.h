@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The structs that cross the border between the programs here and the daemon. Rust takes its types from the
+ * skeletons generated out of this file, so a field exists once. Everything is native-endian and without holes.
+ */
+#ifndef GIVEWAY_H
+#define GIVEWAY_H
+
+#define GW_COMMAND_LEN 16 /* TASK_COMM_LEN */
+#define GW_CA_NAME_LEN 16 /* TCP_CA_NAME_MAX */
+
+enum gw_limit {
+	/* A clamp or ssthresh from here on limits nothing. The kernel starts a socket with a clamp of ~0; setsockopt,
+	 * which takes a positive int, can only put this one back. */
+	GW_UNLIMITED = 0x7fffffff,
+};
+
+/* How many steps of RTT the table for new connections may have: half octaves up to 2^32 microseconds. */
+#define GW_NEW_CAP_STEPS 64
+
+/* IPv4 addresses stand in the first four bytes. Ports are in host order. */
+struct gw_tuple {
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 scope_id; /* of link-local addresses, else 0 */
+	__u32 family;
+};
+
+/* One socket at one moment: what a pass or a walk writes per socket. */
+struct gw_flow {
+	__u64 cookie;
+	__u64 cgroup_id;
+	__u64 in_flight_bytes;
+	__u64 pacing_rate_bytes_per_s; /* ~0: the socket does not pace */
+	__u64 delivery_rate_bytes_per_s;
+	__u32 unsent_bytes;
+	__u32 unacked_bytes;
+	__u32 ifindex; /* 0: no route chosen */
+	__u32 cwnd;
+	__u32 clamp;
+	__u32 ssthresh;
+	__u32 mss_bytes;
+	__u32 srtt_us;
+	__u32 min_rtt_us; /* ~0: no sample */
+	__u32 rttvar_us;
+	__u32 retransmits;
+	__u32 pid; /* 0: no process was seen to use the socket */
+	__u32 state;
+	__u32 ca_state;
+	char command[GW_COMMAND_LEN];
+	char congestion_control[GW_CA_NAME_LEN];
+	struct gw_tuple tuple;
+	__u32 reserved;
+};
+
+enum gw_event_kind {
+	GW_EVENT_OPEN = 1,   /* the handshake is complete */
+	GW_EVENT_STATE,      /* from, to: TCP states */
+	GW_EVENT_CLOSE,      /* from: the state it was in */
+	GW_EVENT_RETRANSMIT, /* count: segments since the last such event of this socket */
+	GW_EVENT_CA_STATE,   /* from, to: congestion-avoidance states */
+};
+
+struct gw_event {
+	__u64 t_ns; /* CLOCK_MONOTONIC */
+	__u64 cookie;
+	enum gw_event_kind kind;
+	__u32 from;
+	__u32 to;
+	__u32 count;
+	struct gw_tuple tuple;
+	__u32 reserved;
+};
+
+enum gw_outcome_kind {
+	GW_APPLIED = 1,
+	GW_UNCHANGED, /* the clamp already was what is wanted */
+	GW_DEFERRED,  /* the kernel is repairing a loss: ca_state says how */
+	GW_FOREIGN,   /* somebody else's clamp is on the socket: left alone */
+	GW_LOOPBACK,  /* leaves by a loopback interface: never capped */
+	GW_FAILED,    /* error says why */
+};
+
+/* What became of one socket's cap. Also what a lift writes (wanted = GW_UNLIMITED). */
+struct gw_outcome {
+	__u64 cookie;
+	__u32 old_clamp;
+	__u32 wanted;
+	enum gw_outcome_kind kind;
+	__u32 ca_state;
+	__s32 error;
+	__u32 eased; /* lifted without a restart of slow start */
+};
+
+/* One step of the table for new connections: applies from this RTT up to the next step's. */
+struct gw_new_cap {
+	__u32 rtt_floor_us;
+	__u32 cap; /* segments */
+};
+
+/* The only channel from the policy to new connections: one value, exchanged as a whole under its lock. */
+struct gw_new_caps {
+	struct bpf_spin_lock lock;
+	__u32 generation;
+	__u32 ifindex; /* connections that leave by this interface; 0: none */
+	__u32 steps;   /* how many of the entries are in use, ascending */
+	struct gw_new_cap step[GW_NEW_CAP_STEPS];
+};
+
+/* A new connection was capped as it opened. */
+struct gw_new_capped {
+	__u64 t_ns;
+	__u64 cookie;
+	__u32 cap;
+	__u32 rtt_us;
+	__u32 generation;
+	__u32 reserved;
+};
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The kernel's types, with only the fields that are used here. Offsets are not these but the running kernel's: the
+ * loader relocates every access (CO-RE), so the build needs no BTF of the machine that it happens on.
+ */
+#ifndef GIVEWAY_KERNEL_TYPES_H
+#define GIVEWAY_KERNEL_TYPES_H
+
+#include <linux/bpf.h>
+#include <stdbool.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SOL_TCP 6
+#define TCP_CONGESTION 13
+#define IFF_LOOPBACK 0x8
+#define USEC_PER_SEC 1000000ULL
+#define NSEC_PER_SEC 1000000000ULL
+#define NSEC_PER_MSEC 1000000ULL
+
+/* include/net/tcp_states.h */
+enum {
+	TCP_ESTABLISHED = 1,
+	TCP_SYN_SENT = 2,
+	TCP_TIME_WAIT = 6,
+	TCP_CLOSE = 7,
+	TCP_LISTEN = 10,
+	TCP_NEW_SYN_RECV = 12,
+};
+
+/* enum tcp_ca_state of include/uapi/linux/tcp.h */
+enum {
+	TCP_CA_OPEN = 0,
+	TCP_CA_DISORDER = 1,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	unsigned char skc_state;
+	int skc_bound_dev_if;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	atomic64_t skc_cookie;
+};
+
+struct net_device {
+	int ifindex;
+	unsigned int flags;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+typedef struct {
+	int owned;
+} socket_lock_t;
+
+struct sock {
+	struct sock_common __sk_common;
+	socket_lock_t sk_lock;
+	__u16 sk_protocol;
+	unsigned long sk_pacing_rate;
+	struct dst_entry *sk_dst_cache;
+	struct sock_cgroup_data sk_cgrp_data;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct inet_sock {
+	struct sock sk;
+};
+
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	void (*init)(struct sock *sk);
+	char name[16];
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	__u8 icsk_ca_state : 5;
+};
+
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 mss_cache;
+	__u32 snd_cwnd;
+	__u32 lost_out;
+	__u32 sacked_out;
+	__u32 retrans_out;
+	__u32 packets_out;
+	__u32 snd_ssthresh;
+	struct minmax rtt_min;
+	__u32 write_seq;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 mdev_us;
+	__u32 srtt_us;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u32 snd_cwnd_clamp;
+	__u32 total_retrans;
+};
+
+struct file;
+struct sk_buff;
+
+struct task_struct {
+	int tgid;
+	struct task_struct *group_leader;
+	char comm[16];
+};
+
+struct seq_file {
+	unsigned long size;
+	unsigned long count;
+};
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	__u64 session_id;
+};
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Questions that more than one program asks of a socket. Nothing here writes to one.
+ */
+#ifndef GIVEWAY_SOCKETS_H
+#define GIVEWAY_SOCKETS_H
+
+/* The network namespace that is looked after. Hooks are machine-wide; everything filters by it. */
+const volatile __u32 netns_inum;
+
+static __always_inline bool in_our_netns(const struct sock *sk)
+{
+	const struct net *net = sk->__sk_common.skc_net.net;
+
+	return net && net->ns.inum == netns_inum;
+}
+
+static __always_inline bool is_our_tcp(const struct sock *sk)
+{
+	__u16 family = sk->__sk_common.skc_family;
+
+	return sk->sk_protocol == IPPROTO_TCP && (family == AF_INET || family == AF_INET6) && in_our_netns(sk);
+}
+
+/* A connection: not a listener, and none of the kernel's short records before and after one. */
+static __always_inline bool is_connection(const struct sock_common *skc)
+{
+	unsigned char state = skc->skc_state;
+
+	return state != TCP_LISTEN && state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV && state != TCP_CLOSE;
+}
+
+/* What an element of iter/tcp is to us: one of our connections, or NULL. */
+static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
+{
+	struct tcp_sock *tp = skc && is_connection(skc) ? bpf_skc_to_tcp_sock(skc) : NULL;
+
+	return tp && is_our_tcp((struct sock *)tp) ? tp : NULL;
+}
+
+/* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */
+static __always_inline struct net_device *egress_device(const struct sock *sk)
+{
+	struct dst_entry *dst = sk->sk_dst_cache;
+
+	return dst ? dst->dev : NULL;
+}
+
+/*
+ * A record that finds no room makes the kernel show the same element again in the next read. So ask first, and do
+ * nothing to a socket whose record would be lost. The failed write tells the kernel that the buffer is full.
+ */
+static __always_inline bool has_room(struct seq_file *seq, void *record, __u32 size)
+{
+	if (seq->size > seq->count + size)
+		return true;
+	bpf_seq_write(seq, record, size);
+	return false;
+}
+
+#endif

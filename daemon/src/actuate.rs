@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What giveway changes on the machine. Each actuator applies and reverts one kind of change; none decides.
+
+pub mod cap;
