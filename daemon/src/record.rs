@@ -3,21 +3,16 @@
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::record::Header;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::cli::RecordArgs;
 use crate::control::{Request, client};
 use crate::place::Place;
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupted(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
 
 pub fn run(args: &RecordArgs) -> Result<()> {
     let mut answers = client::ask(&Place::here()?, Request::Record)?;
@@ -28,16 +23,12 @@ pub fn run(args: &RecordArgs) -> Result<()> {
         Box::new(File::create(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?)
     };
     let mut output = BufWriter::new(output);
-    stop_reading_on_signals()?;
+    end_on_signals(answers.connection()?)?;
     writeln!(output, "{}", serde_json::to_string(&header)?)?;
     let mut lines = 0_u64;
-    let ended = loop {
-        match answers.line() {
-            Ok(Some(line)) => output.write_all(line.as_bytes()).context("cannot write the record")?,
-            Ok(None) => break "the daemon ended",
-            Err(_) if INTERRUPTED.load(Ordering::Relaxed) => break "interrupted",
-            Err(error) => return Err(error),
-        }
+    // A line without its end was cut off by the signal, and is not written.
+    while let Some(line) = answers.line()?.filter(|line| line.ends_with('\n')) {
+        output.write_all(line.as_bytes()).context("cannot write the record")?;
         lines += 1;
         if lines.is_multiple_of(100) {
             output.flush().context("cannot write the record")?;
@@ -45,18 +36,21 @@ pub fn run(args: &RecordArgs) -> Result<()> {
                 eprint!("\r{lines} lines; Ctrl-C ends the record");
             }
         }
-    };
+    }
     output.flush().context("cannot write the record")?;
-    eprintln!("giveway record: {lines} lines in {}; {ended}", args.file.display());
+    eprintln!("giveway record: {lines} lines in {}", args.file.display());
     Ok(())
 }
 
-/// A signal interrupts the read that waits for the daemon (no SA_RESTART), so that the file ends with a whole line.
-fn stop_reading_on_signals() -> Result<()> {
-    let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::empty(), SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
-        unsafe { sigaction(signal, &action) }.context("cannot handle signals")?;
-    }
+/// SIGINT and SIGTERM end the stream instead of the process, so that the file is whole.
+fn end_on_signals(connection: UnixStream) -> Result<()> {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    signals.thread_block().context("cannot handle signals")?;
+    std::thread::spawn(move || {
+        if signals.wait().is_ok() {
+            // The reader then finds the end of the stream.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    });
     Ok(())
 }

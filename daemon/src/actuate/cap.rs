@@ -259,9 +259,10 @@ impl CapActuator {
     }
 }
 
-/// RTTs at half octaves, in microseconds: a table with a step at each is within 19% of any RTT between two.
+/// RTTs at half octaves from 128 us up, in microseconds: a table with a step at each is at most 30% below any RTT.
+/// Shorter ones are left to the next pass.
 pub fn rtt_floors_us() -> Vec<u32> {
-    (0..64)
+    (14..64)
         .map(|half_octaves| 2f64.powf(f64::from(half_octaves) / 2.0).ceil() as u32)
         .collect()
 }

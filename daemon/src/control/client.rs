@@ -48,6 +48,11 @@ impl Answers {
         }
     }
 
+    /// A second handle, by which another thread may end the stream.
+    pub fn connection(&self) -> Result<UnixStream> {
+        Ok(self.0.get_ref().try_clone()?)
+    }
+
     /// The next line of a stream; None at its end.
     pub fn line(&mut self) -> Result<Option<String>> {
         let mut line = String::new();

@@ -26,7 +26,7 @@ pub enum Asked {
     Status(oneshot::Sender<Status>),
     Record(oneshot::Sender<(Header, broadcast::Receiver<Rc<str>>)>),
     /// The daemon ends; dropping the sender tells the client that it has.
-    Stop(oneshot::Sender<u32>, mpsc::Sender<()>),
+    Stop(mpsc::Sender<()>),
 }
 
 /// A request is one short line, and comes at once.
@@ -107,13 +107,9 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
             stream_records(&mut stream, records).await
         }
         Request::Stop => {
-            let ((back, pid), (ended, mut end)) = (oneshot::channel(), mpsc::channel(1));
-            daemon
-                .send(Asked::Stop(back, ended))
-                .await
-                .ok()
-                .context("the daemon is ending")?;
-            write_line(&mut stream, &Answer::Ok(pid.await?)).await?;
+            let (ended, mut end) = mpsc::channel(1);
+            write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
+            daemon.send(Asked::Stop(ended)).await.ok().context("the daemon is ending")?;
             end.recv().await;
             Ok(())
         }

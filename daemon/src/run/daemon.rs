@@ -323,10 +323,7 @@ impl Running {
             Asked::Record(back) => {
                 let _ = back.send((self.header(), self.records.subscribe()));
             }
-            Asked::Stop(back, client) => {
-                let _ = back.send(std::process::id());
-                return Some(client);
-            }
+            Asked::Stop(client) => return Some(client),
         }
         None
     }
