@@ -304,6 +304,9 @@ impl Neighbourhood {
     }
 }
 
+/// Whatever the clock says: longer than the longest silence that is waited for.
+const LONGEST_STEP: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// Makes one time that never runs backwards out of one that may.
 struct Clock {
     told: Duration,
@@ -319,7 +322,7 @@ impl Clock {
     }
 
     fn advance(&mut self, now: Duration) -> Duration {
-        self.now = self.now.saturating_add(now.saturating_sub(self.told));
+        self.now += now.saturating_sub(self.told).min(LONGEST_STEP);
         self.told = now;
         self.now
     }

@@ -17,7 +17,7 @@ pub const IDLE_FACTOR: u32 = 10;
 /// This part of the air time is for the regular reports; the rest for those that announce a start or a stop.
 const REGULAR_SHARE: f64 = 0.8;
 /// Two complete announcements may follow each other at once; then they wait for the share to refill.
-const MAX_CREDIT: f64 = 6.0;
+pub const MAX_ANNOUNCED_REPORTS: usize = 6;
 /// A start is told three times: broadcasts get lost, and the next regular report may be far.
 const START_MS: [u64; 3] = [0, 100, 250];
 /// So is a stop; close together, for the queue is empty and nothing else is in the way.
@@ -136,7 +136,7 @@ impl Pace {
             phase: unit(rng),
             sending: false,
             announcements: Vec::new(),
-            credit: MAX_CREDIT,
+            credit: MAX_ANNOUNCED_REPORTS as f64,
             credited: now,
             average_bytes: TYPICAL_BYTES,
         }
@@ -204,7 +204,7 @@ impl Pace {
         let devices = (group.sending + group.idle).max(1) as f64;
         let per_second = share / (devices * self.report_airtime_us() / 1e6);
         let passed = now.saturating_sub(self.credited).as_secs_f64();
-        self.credit = (self.credit + passed * per_second).min(MAX_CREDIT);
+        self.credit = (self.credit + passed * per_second).min(MAX_ANNOUNCED_REPORTS as f64);
         self.credited = now;
         self.announcements.clear();
         for offset_ms in offsets_ms.into_iter().take(self.credit as usize) {
@@ -385,7 +385,7 @@ mod tests {
             reports += run(&mut pace, group, true, ms(second * 1000 + 999), &mut rng).len();
         }
         let airtime_us = reports as f64 * report_airtime_us(92.0, &CONFIG);
-        let fair_us = 600e6 * 0.01 / 8.0 + MAX_CREDIT * report_airtime_us(92.0, &CONFIG);
+        let fair_us = 600e6 * 0.01 / 8.0 + MAX_ANNOUNCED_REPORTS as f64 * report_airtime_us(92.0, &CONFIG);
         assert!(
             airtime_us <= fair_us,
             "{reports} reports, {airtime_us} us of {fair_us} us"

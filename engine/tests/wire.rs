@@ -1,0 +1,707 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The neighbour protocol between simulated devices in virtual time: who is believed, when, and why not.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use giveway_engine::wire::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
+use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::wire::{
+    CaState, Class, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Refusal, Report, Sender, UNLIMITED_KBIT,
+};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+const SECRET: [u8; 32] = [7; 32];
+const INTERVAL: Duration = Duration::from_millis(500);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn key() -> Keyring {
+    Keyring::new(Key::from_secret(SECRET))
+}
+
+fn key_file(secrets: &[u8]) -> Keyring {
+    let lines: Vec<String> = secrets
+        .iter()
+        .map(|byte| Key::from_secret([*byte; 32]).reveal())
+        .collect();
+    Keyring::parse(&lines.join("\n")).unwrap()
+}
+
+fn upload() -> Sender {
+    Sender {
+        cwnd_segments: 43,
+        min_rtt_us: 256_000,
+        srtt_us: 262_144,
+        queue_bytes: 500_000,
+        ca_state: CaState::Open,
+        delivery_rate_kbit: 1_950,
+        retransmits: 17,
+        direction: Direction::Up,
+        class: Class::Standard,
+        demand_kbit: UNLIMITED_KBIT,
+    }
+}
+
+/// Every number as long as it can be.
+fn widest() -> Sender {
+    let most = u32::MAX;
+    Sender {
+        cwnd_segments: most,
+        min_rtt_us: most,
+        srtt_us: most,
+        queue_bytes: most,
+        delivery_rate_kbit: most,
+        retransmits: most,
+        demand_kbit: most - 1,
+        ..upload()
+    }
+}
+
+struct Device {
+    hood: Neighbourhood,
+    address: IpAddr,
+    senders: Vec<Sender>,
+    alive: bool,
+}
+
+/// One access point that repeats every report to everyone, at once or never.
+struct Air {
+    now: Duration,
+    rng: ChaCha20Rng,
+    devices: Vec<Device>,
+    /// Of a thousand receptions.
+    lost_permille: u32,
+    /// Who does not hear whom.
+    deaf: Vec<(usize, usize)>,
+    /// When, from whom, what.
+    log: Vec<(Duration, usize, Vec<u8>)>,
+}
+
+impl Air {
+    fn with(devices: usize, seed: u64) -> Self {
+        let mut air = Self {
+            now: Duration::ZERO,
+            rng: ChaCha20Rng::seed_from_u64(seed),
+            devices: Vec::new(),
+            lost_permille: 0,
+            deaf: Vec::new(),
+            log: Vec::new(),
+        };
+        for at in 0..devices {
+            air.join(at);
+        }
+        air
+    }
+
+    fn join(&mut self, at: usize) -> usize {
+        let hood = Neighbourhood::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
+        let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, at as u8 + 1));
+        self.devices.push(Device {
+            hood,
+            address,
+            senders: Vec::new(),
+            alive: true,
+        });
+        self.devices.len() - 1
+    }
+
+    /// The daemon dies and another one starts, which knows nothing.
+    fn restart(&mut self, at: usize) {
+        self.devices[at].hood = Neighbourhood::new(self.now, &mut self.rng, Some(key()), PaceConfig::default());
+    }
+
+    fn start(&mut self, at: usize) {
+        self.devices[at].senders = vec![upload()];
+        self.devices[at].hood.sender_started(self.now);
+    }
+
+    fn stop(&mut self, at: usize) {
+        self.devices[at].senders.clear();
+        self.devices[at].hood.sender_stopped(self.now);
+    }
+
+    fn broadcast(&mut self, from: usize, datagram: Vec<u8>) {
+        for to in 0..self.devices.len() {
+            let lost = self.rng.next_u32() % 1000 < self.lost_permille || self.deaf.contains(&(to, from));
+            if to != from && self.devices[to].alive && !lost {
+                let address = self.devices[from].address;
+                // The outcome shows in the counters and in what the device believes.
+                let _ = self.devices[to].hood.receive(self.now, address, &datagram);
+            }
+        }
+        self.log.push((self.now, from, datagram));
+    }
+
+    /// Everything that happens until `end`.
+    fn run_to(&mut self, end: Duration) {
+        while self.step(end) {}
+        self.now = end;
+    }
+
+    fn run(&mut self, span: Duration) {
+        self.run_to(self.now + span);
+    }
+
+    fn step(&mut self, end: Duration) -> bool {
+        let alive = self.devices.iter().enumerate().filter(|(_, device)| device.alive);
+        let next = alive
+            .filter_map(|(at, device)| Some((device.hood.next_deadline()?, at)))
+            .min();
+        let Some((moment, at)) = next.filter(|(moment, _)| *moment <= end) else {
+            return false;
+        };
+        self.now = self.now.max(moment);
+        let device = &mut self.devices[at];
+        device.hood.expire(self.now);
+        if let Some(datagram) = device.hood.poll_report(self.now, &device.senders) {
+            self.broadcast(at, datagram);
+        }
+        true
+    }
+
+    /// How long until it holds; fails after `limit`.
+    fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> Duration {
+        let start = self.now;
+        while !holds(self) {
+            assert!(self.step(start + limit), "does not hold after {limit:?}");
+        }
+        self.now - start
+    }
+
+    fn believes(&self, who: usize, whom: usize) -> bool {
+        let session = self.devices[whom].hood.session();
+        self.devices[who]
+            .hood
+            .peers()
+            .any(|peer| peer.session == session && peer.believed)
+    }
+
+    fn all_believe(&self) -> bool {
+        let n = self.devices.len();
+        (0..n).all(|who| (0..n).all(|whom| who == whom || self.believes(who, whom)))
+    }
+
+    fn hood(&mut self, at: usize) -> &mut Neighbourhood {
+        &mut self.devices[at].hood
+    }
+
+    fn reports_since(&self, since: Duration) -> Vec<Report> {
+        let sealed = self.log.iter().filter(|(at, ..)| *at >= since);
+        sealed
+            .map(|(_, _, datagram)| Report::decode(&key().open(datagram).unwrap()).unwrap())
+            .collect()
+    }
+}
+
+/// What a member with `session` would send.
+fn report(session: u64, counter: u64) -> Report {
+    Report {
+        session,
+        counter,
+        challenge: session ^ 1,
+        interval_ms: 500,
+        leaving: false,
+        doubts: vec![],
+        echoes: vec![],
+        senders: vec![],
+    }
+}
+
+fn sealed(report: &Report, rng: &mut ChaCha20Rng) -> Vec<u8> {
+    key().seal(rng, &report.encode().unwrap()).unwrap()
+}
+
+/// The challenge that stands in a device's next report.
+fn challenge_of(hood: &mut Neighbourhood, now: Duration) -> u64 {
+    let datagram = hood.farewell(now).unwrap();
+    Report::decode(&key().open(&datagram).unwrap()).unwrap().challenge
+}
+
+#[test]
+fn two_strangers_believe_each_other_within_two_intervals() {
+    for seed in 0..100 {
+        let mut air = Air::with(2, seed);
+        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+    }
+}
+
+#[test]
+fn a_group_that_was_switched_on_together_believes_within_three_intervals() {
+    let mut air = Air::with(8, 1);
+    let took = air.until(3 * INTERVAL, Air::all_believe);
+    println!("8 devices believe each other after {took:?}");
+}
+
+#[test]
+fn in_a_settled_group_nobody_echoes_or_doubts() {
+    let mut air = Air::with(8, 2);
+    (0..8).for_each(|at| air.start(at));
+    air.run(ms(30_000));
+    let reports = air.reports_since(ms(10_000));
+    assert!(reports.len() > 100);
+    assert!(
+        reports
+            .iter()
+            .all(|report| report.echoes.is_empty() && report.doubts.is_empty())
+    );
+}
+
+#[test]
+fn a_start_and_a_stop_are_known_at_once() {
+    let mut air = Air::with(3, 3);
+    air.run(ms(20_000));
+    air.start(0);
+    assert_eq!(
+        air.until(ms(1), |air| air.devices[1].hood.sending_devices() == 1),
+        ms(0)
+    );
+    air.run(ms(10_000));
+    air.stop(0);
+    assert_eq!(
+        air.until(ms(1), |air| air.devices[1].hood.sending_devices() == 0),
+        ms(0)
+    );
+}
+
+#[test]
+fn a_start_survives_the_loss_of_its_first_report() {
+    let mut air = Air::with(2, 4);
+    air.run(ms(20_000));
+    air.deaf = vec![(1, 0)];
+    air.start(0);
+    air.step(ms(20_000));
+    air.deaf.clear();
+    let took = air.until(ms(200), |air| air.devices[1].hood.sending_devices() == 1);
+    assert!(took >= ms(80));
+}
+
+#[test]
+fn a_newcomer_that_sends_at_once_counts_within_two_intervals() {
+    for seed in 0..50 {
+        let mut air = Air::with(8, seed);
+        air.run(ms(20_000));
+        let newcomer = air.join(8);
+        air.start(newcomer);
+        // The eight are idle: they hurry because the stranger waits for its echo.
+        air.until(2 * INTERVAL, |air| {
+            (0..8).all(|at| air.devices[at].hood.sending_devices() == 1)
+        });
+    }
+}
+
+#[test]
+fn after_a_restart_both_sides_believe_again_and_the_old_session_is_replaced() {
+    for seed in 0..50 {
+        let mut air = Air::with(2, seed);
+        (0..2).for_each(|at| air.start(at));
+        air.run(ms(20_000));
+        air.restart(0);
+        air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+        // Well before the old session's six intervals of silence.
+        air.until(2 * INTERVAL, |air| air.devices[1].hood.peers().count() == 1);
+        assert_eq!(air.devices[1].hood.counters().expired, 0);
+    }
+}
+
+#[test]
+fn a_replay_to_a_restarted_device_is_refused() {
+    let mut air = Air::with(2, 5);
+    air.start(1);
+    air.run(ms(60_000));
+    let recorded: Vec<_> = air
+        .log
+        .iter()
+        .filter(|(_, from, _)| *from == 1)
+        .map(|(.., bytes)| bytes.clone())
+        .collect();
+    air.devices[1].alive = false;
+    air.restart(0);
+    let (now, address) = (air.now, air.devices[1].address);
+    for datagram in &recorded {
+        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::Unbelieved));
+    }
+    assert_eq!(air.hood(0).sending_devices(), 0);
+    assert_eq!(air.hood(0).counters().unbelieved, recorded.len() as u64);
+    // Not even when the replays are repeated while the device answers their challenge.
+    air.run(ms(2_000));
+    let now = air.now;
+    let outcomes: Vec<_> = recorded
+        .iter()
+        .map(|bytes| air.hood(0).receive(now, address, bytes))
+        .collect();
+    assert!(outcomes.iter().all(|outcome| *outcome == Err(Refusal::Replayed)));
+}
+
+#[test]
+fn a_replay_cannot_revive_a_neighbour_that_fell_silent() {
+    let mut air = Air::with(2, 6);
+    air.start(1);
+    air.run(ms(20_000));
+    // The attacker holds back what the device never heard.
+    air.deaf = vec![(0, 1)];
+    air.run(ms(1_000));
+    air.devices[1].alive = false;
+    air.run(ms(10_000));
+    assert_eq!(air.hood(0).peers().count(), 0);
+    let (now, address, log) = (air.now, air.devices[1].address, air.log.clone());
+    for (.., datagram) in log.iter().filter(|(_, from, _)| *from == 1) {
+        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::Unbelieved));
+    }
+    assert_eq!(air.hood(0).sending_devices(), 0);
+}
+
+#[test]
+fn a_report_that_was_overtaken_is_stale_and_one_heard_twice_is_replayed() {
+    let mut air = Air::with(2, 7);
+    air.start(1);
+    air.run(ms(10_000));
+    air.deaf = vec![(0, 1)];
+    let heard = air.log.len();
+    air.run(ms(2_000));
+    let (now, address) = (air.now, air.devices[1].address);
+    let late: Vec<_> = air.log[heard..]
+        .iter()
+        .filter(|(_, from, _)| *from == 1)
+        .map(|(.., b)| b.clone())
+        .collect();
+    let [first, .., last] = late.as_slice() else {
+        panic!("too few reports")
+    };
+    assert_eq!(air.hood(0).receive(now, address, last), Ok(Heard::Updated));
+    assert_eq!(air.hood(0).receive(now, address, first), Err(Refusal::Stale));
+    assert_eq!(air.hood(0).receive(now, address, first), Err(Refusal::Replayed));
+}
+
+#[test]
+fn a_device_does_not_hear_itself() {
+    let mut air = Air::with(1, 8);
+    air.run(ms(1_000));
+    let (now, address, datagram) = (air.now, air.devices[0].address, air.log[0].2.clone());
+    assert_eq!(air.hood(0).receive(now, address, &datagram), Err(Refusal::OwnEcho));
+    assert_eq!(air.hood(0).peers().count(), 0);
+}
+
+#[test]
+fn a_lost_echo_is_asked_for_again() {
+    let mut air = Air::with(2, 9);
+    (0..2).for_each(|at| air.start(at));
+    // Device 1 hears the other's first report only: the unasked echoes are lost.
+    air.until(ms(1_000), |air| air.devices[1].hood.peers().count() == 1);
+    air.deaf = vec![(1, 0)];
+    air.run(ms(2_500));
+    assert!(!air.believes(1, 0) && air.believes(0, 1));
+    air.deaf.clear();
+    air.until(2 * INTERVAL + INTERVAL / 4, Air::all_believe);
+}
+
+#[test]
+fn all_devices_count_the_same_despite_loss_and_restarts() {
+    for devices in [2, 5, 16, 64] {
+        let mut air = Air::with(devices, devices as u64);
+        air.lost_permille = 150;
+        (0..devices).filter(|at| at % 2 == 0).for_each(|at| air.start(at));
+        air.run(ms(30_000));
+        air.restart(0);
+        air.start(0);
+        air.run(ms(60_000));
+        air.lost_permille = 0;
+        air.run(ms(60_000));
+        let sending = devices.div_ceil(2);
+        for at in 0..devices {
+            assert_eq!(
+                air.hood(at).sending_devices(),
+                sending - usize::from(at % 2 == 0),
+                "{at} of {devices}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_reports_together_stay_below_one_percent_of_the_air_time() {
+    for devices in [2, 8, 32, 64] {
+        let mut air = Air::with(devices, 10);
+        (0..devices).for_each(|at| air.start(at));
+        air.run(ms(20_000));
+        let since = air.now;
+        air.run(ms(120_000));
+        let config = PaceConfig::default();
+        let reports = air.log.iter().filter(|(at, ..)| *at >= since);
+        let used_us: f64 = reports
+            .map(|(.., bytes)| report_airtime_us(bytes.len() as f64, &config))
+            .sum();
+        let percent = used_us / 120e6 * 100.0;
+        println!(
+            "{devices} devices: {percent:.2}% of the air time, interval {:?}",
+            air.hood(0).interval()
+        );
+        assert!(percent < 1.0, "{devices} devices use {percent}%");
+    }
+}
+
+#[test]
+fn restarts_of_a_whole_group_stay_below_one_percent_after_the_first_second() {
+    let mut air = Air::with(64, 11);
+    air.run(ms(60_000));
+    (0..64).for_each(|at| air.restart(at));
+    let since = air.now;
+    air.run(ms(60_000));
+    let config = PaceConfig::default();
+    let used_us = |from: Duration, to: Duration| -> f64 {
+        let reports = air.log.iter().filter(|(at, ..)| (from..to).contains(at));
+        reports
+            .map(|(.., bytes)| report_airtime_us(bytes.len() as f64, &config))
+            .sum()
+    };
+    let first = used_us(since, since + ms(1_000)) / 1e6 * 100.0;
+    let later = used_us(since + ms(1_000), since + ms(60_000)) / 59e6 * 100.0;
+    println!("64 restarts: {first:.2}% in the first second, {later:.2}% in the 59 after it");
+    assert!(later < 1.0);
+}
+
+#[test]
+fn the_key_changes_without_anyone_being_forgotten() {
+    let mut air = Air::with(2, 12);
+    (0..2).for_each(|at| air.start(at));
+    air.run(ms(10_000));
+    for step in [[7, 9].as_slice(), &[9, 7], &[9]] {
+        for at in 0..2 {
+            air.hood(at).set_keyring(Some(key_file(step)));
+            air.run(ms(5_000));
+            assert!(air.all_believe());
+        }
+    }
+    for at in 0..2 {
+        let counters = air.hood(at).counters();
+        assert_eq!((counters.expired, counters.unknown_key), (0, 0));
+    }
+}
+
+#[test]
+fn without_a_key_a_device_neither_speaks_nor_listens() {
+    let mut rng = ChaCha20Rng::seed_from_u64(13);
+    let mut alone = Neighbourhood::new(ms(0), &mut rng, None, PaceConfig::default());
+    alone.sender_started(ms(0));
+    assert_eq!(alone.next_deadline(), None);
+    assert_eq!(alone.poll_report(ms(10_000), &[upload()]), None);
+    let datagram = sealed(&report(1, 1), &mut rng);
+    assert_eq!(
+        alone.receive(ms(0), IpAddr::V4(Ipv4Addr::LOCALHOST), &datagram),
+        Err(Refusal::UnknownKey)
+    );
+}
+
+#[test]
+fn a_neighbour_is_gone_after_six_of_its_own_intervals_and_not_before() {
+    let mut air = Air::with(2, 14);
+    (0..2).for_each(|at| air.start(at));
+    air.run(ms(20_000));
+    air.devices[1].alive = false;
+    let last = air.log.iter().rev().find(|(_, from, _)| *from == 1).unwrap().0;
+    air.run_to(last + 6 * INTERVAL);
+    assert_eq!(air.hood(0).sending_devices(), 1);
+    let took = air.until(INTERVAL, |air| air.devices[0].hood.sending_devices() == 0);
+    assert!(took <= INTERVAL / 2 + ms(1));
+    assert_eq!(air.hood(0).counters().expired, 1);
+}
+
+#[test]
+fn a_neighbour_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_it() {
+    let mut air = Air::with(2, 15);
+    air.start(1);
+    air.run(ms(10_000));
+    let (now, address) = (air.now, air.devices[1].address);
+    let late = {
+        air.deaf = vec![(0, 1)];
+        air.run(ms(1_000));
+        air.log.iter().rev().find(|(_, from, _)| *from == 1).unwrap().2.clone()
+    };
+    let goodbye = air.hood(1).farewell(now).unwrap();
+    assert_eq!(air.hood(0).receive(now, address, &goodbye), Ok(Heard::Left));
+    assert_eq!(air.hood(0).peers().count(), 0);
+    assert_eq!(air.hood(0).receive(now, address, &late), Err(Refusal::Unbelieved));
+    assert_eq!(air.hood(0).sending_devices(), 0);
+}
+
+#[test]
+fn a_clock_that_jumps_backwards_neither_loses_a_neighbour_nor_stops_the_reports() {
+    let mut air = Air::with(2, 16);
+    (0..2).for_each(|at| air.start(at));
+    air.run(ms(20_000));
+    let senders = air.devices[0].senders.clone();
+    let hood = air.hood(0);
+    assert!(hood.expire(ms(5)).is_empty());
+    let due = hood.next_deadline().unwrap();
+    assert!(due <= ms(5) + 2 * INTERVAL, "{due:?}");
+    assert!(hood.poll_report(due, &senders).is_some() || hood.expire(due).is_empty());
+    assert_eq!(hood.sending_devices(), 1);
+}
+
+#[test]
+fn a_clock_that_jumps_forwards_forgets_and_then_recovers() {
+    let mut air = Air::with(2, 17);
+    air.run(ms(20_000));
+    let end = Duration::MAX;
+    assert_eq!(air.hood(0).expire(end).len(), 1);
+    assert!(air.hood(0).poll_report(end, &[]).is_some());
+    assert!(air.hood(0).next_deadline().is_some());
+    air.hood(0).sender_started(end);
+    assert!(air.hood(0).poll_report(end, &[upload()]).is_some());
+    // Back in step with the others.
+    air.run(ms(1));
+    air.until(ms(20_000), Air::all_believe);
+}
+
+#[test]
+fn the_sixty_fifth_neighbour_takes_the_place_of_one_with_nothing_to_send() {
+    let mut rng = ChaCha20Rng::seed_from_u64(18);
+    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let challenge = challenge_of(&mut hood, ms(0));
+    for number in 0..=MAX_BELIEVED as u64 {
+        let senders = if number == 5 { vec![] } else { vec![upload()] };
+        let member = Report {
+            echoes: vec![challenge],
+            senders,
+            ..report(1000 + number, 1)
+        };
+        let address = IpAddr::V4(Ipv4Addr::from(number as u32));
+        assert_eq!(
+            hood.receive(ms(number), address, &sealed(&member, &mut rng)),
+            Ok(Heard::Joined)
+        );
+    }
+    assert_eq!(hood.peers().filter(|peer| peer.believed).count(), MAX_BELIEVED);
+    assert!(hood.peers().all(|peer| peer.session != 1005));
+    assert_eq!(hood.counters().evicted, 1);
+    // Whoever was forgotten has to prove itself again.
+    let forgotten = Report {
+        echoes: vec![challenge],
+        ..report(1005, 2)
+    };
+    let address = IpAddr::V4(Ipv4Addr::from(5));
+    assert_eq!(
+        hood.receive(ms(99), address, &sealed(&forgotten, &mut rng)),
+        Err(Refusal::Unbelieved)
+    );
+}
+
+#[test]
+fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
+    let mut air = Air::with(2, 19);
+    air.start(1);
+    air.run(ms(10_000));
+    let mut rng = ChaCha20Rng::seed_from_u64(20);
+    let (now, address) = (air.now, air.devices[1].address);
+    for number in 0..10_000 {
+        let stranger = Report {
+            senders: vec![upload(); 16],
+            ..report(number, 1)
+        };
+        assert_eq!(
+            air.hood(0).receive(now, address, &sealed(&stranger, &mut rng)),
+            Err(Refusal::Unbelieved)
+        );
+    }
+    assert_eq!(air.hood(0).peers().count(), 1 + MAX_CANDIDATES);
+    assert_eq!(air.hood(0).sending_devices(), 1);
+    let due = air.hood(0).next_deadline().unwrap();
+    assert!(air.hood(0).poll_report(due, &[widest(); 20]).unwrap().len() <= 512);
+}
+
+#[test]
+fn a_forged_source_address_takes_nobodys_place() {
+    let mut air = Air::with(3, 21);
+    (0..3).for_each(|at| air.start(at));
+    air.run(ms(10_000));
+    // Relayed without the key: device 2's new session appears at device 1's address.
+    air.restart(2);
+    air.devices[2].address = air.devices[1].address;
+    air.run(ms(3_000));
+    assert!(air.believes(0, 1) && air.believes(0, 2));
+}
+
+#[test]
+fn a_report_is_small_and_never_exceeds_the_limit() {
+    let rng = &mut ChaCha20Rng::seed_from_u64(22);
+    let length = |report: &Report, rng: &mut ChaCha20Rng| sealed(report, rng).len();
+    let one = Report {
+        senders: vec![upload()],
+        ..report(u64::MAX, 10_000)
+    };
+    let largest = Report {
+        senders: vec![widest()],
+        interval_ms: 600_000,
+        ..report(u64::MAX, u64::MAX)
+    };
+    let (typical, most) = (length(&one, rng), length(&largest, rng));
+    println!(
+        "one sender: {typical} bytes, at most {most}; idle {}",
+        length(&report(1, 10_000), rng)
+    );
+    assert!(typical <= 92 && most <= 130);
+
+    let mut hood = Neighbourhood::new(ms(0), rng, Some(key()), PaceConfig::default());
+    for session in 0..100 {
+        let stranger = report(session, 1);
+        let _ = hood.receive(ms(0), IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&stranger, rng));
+    }
+    for senders in [[upload(); 40], [widest(); 40]] {
+        let due = hood.next_deadline().unwrap();
+        let datagram = hood.poll_report(due, &senders).unwrap();
+        let told = Report::decode(&key().open(&datagram).unwrap()).unwrap();
+        assert!(datagram.len() <= 512 && told.senders.len() >= 10 && told.echoes.len() >= 2);
+    }
+}
+
+#[test]
+fn a_start_is_announced_more_than_once_even_after_another() {
+    let mut air = Air::with(2, 23);
+    air.run(ms(20_000));
+    let before = air.log.len();
+    air.start(0);
+    air.run(ms(400));
+    air.stop(0);
+    air.run(ms(400));
+    assert_eq!(air.log.len() - before, MAX_ANNOUNCED_REPORTS);
+}
+
+#[test]
+fn a_key_file_holds_one_key_or_two_and_its_errors_tell_nothing_of_it() {
+    use giveway_engine::wire::KeyError;
+    let line = Key::from_secret([0xab; 32]).reveal();
+    assert_eq!(line, format!("giveway-key-1:{}", "ab".repeat(32)));
+    let error = |text: &str| Keyring::parse(text).unwrap_err();
+    assert_eq!(error("# nothing\n\n"), KeyError::NoKey);
+    assert_eq!(error("secret"), KeyError::Prefix { line: 1 });
+    assert_eq!(
+        error(&format!("\n{}", &line[..40])),
+        KeyError::Length { line: 2, digits: 26 }
+    );
+    assert_eq!(
+        error(&line.replace("abab", "ab+b")),
+        KeyError::Digit { line: 1, place: 3 }
+    );
+    assert_eq!(error(&format!("{line}\n{line}")), KeyError::Twice { line: 2 });
+    let three: Vec<String> = (1..=3).map(|byte| Key::from_secret([byte; 32]).reveal()).collect();
+    assert_eq!(error(&three.join("\n")), KeyError::TooMany { line: 3 });
+    let keyring = Keyring::parse(&line).unwrap();
+    assert!(!format!("{keyring:?}").contains("abab"));
+}
+
+#[test]
+fn status_is_plain_json() {
+    let mut air = Air::with(2, 24);
+    air.start(1);
+    air.run(ms(10_000));
+    let session = format!("{:016x}", air.devices[1].hood.session());
+    let peers: Vec<_> = air.hood(0).peers().collect();
+    let json = serde_json::to_value(&peers).unwrap();
+    assert_eq!(json[0]["session"], session);
+    assert_eq!(json[0]["interval_ms"], 500);
+    assert_eq!(json[0]["senders"][0]["cwnd_segments"], 43);
+    assert_eq!(json[0]["senders"][0]["class"], "standard");
+}
