@@ -259,11 +259,12 @@ impl CapActuator {
     }
 }
 
-/// RTTs at half octaves, in microseconds: a table with a step at each is within 19% of any RTT between two.
+/// RTTs at half octaves, in microseconds: with a step at each, no RTT is more than 1.42 times its step's floor.
 pub fn rtt_floors_us() -> Vec<u32> {
-    (0..64)
-        .map(|half_octaves| 2f64.powf(f64::from(half_octaves) / 2.0).ceil() as u32)
-        .collect()
+    let half_octaves = (0..64).map(|n| 2f64.powf(f64::from(n) / 2.0).ceil() as u32);
+    let mut floors_us: Vec<u32> = half_octaves.collect();
+    floors_us.dedup();
+    floors_us
 }
 
 fn attach_to_root_cgroup(program: &ProgramMut<'_>) -> Result<Link> {
