@@ -10,6 +10,9 @@ use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::own_netns;
 use giveway_engine::model::{CaState, Cookie, Flow};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
+
 use super::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, Transfer, await_some, find, pair, run, walked};
 
 fn actuator() -> CapActuator {
@@ -324,29 +327,73 @@ fn other_namespaces_are_never_capped() {
     assert_eq!(flow.clamp, None);
 }
 
+/// A transfer by Reno, whose window shows what it is told.
+fn reno_transfer(lab: &Lab, monitor: &mut FlowMonitor) -> (TcpStream, Cookie, Transfer) {
+    let (near, far) = lab.connect(FAR_V4);
+    setsockopt(&near, TcpCongestion, &"reno".into()).unwrap();
+    let transfer = Transfer::start(&near, far);
+    let cookie = walked(monitor, &near).cookie;
+    (near, cookie, transfer)
+}
+
+fn apply_now(actuator: &mut CapActuator, cookie: Cookie, cap: Option<u32>) -> Outcome {
+    await_some("a moment without losses", || {
+        let outcome = apply_one(actuator, cookie, cap);
+        matches!(outcome.result, CapResult::Applied { .. }).then_some(outcome)
+    })
+}
+
 #[test]
 fn a_lift_does_not_restart_slow_start() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
     assert_eq!(actuator.ease_missing(), None);
-    let (near, far) = lab.connect(FAR_V4);
-    nix::sys::socket::setsockopt(&near, nix::sys::socket::sockopt::TcpCongestion, &"reno".into()).unwrap();
-    let cookie = walked(&mut monitor, &near).cookie;
-    let _transfer = Transfer::start(&near, far);
-    apply_one(&mut actuator, cookie, Some(10));
+    let (near, cookie, _transfer) = reno_transfer(&lab, &mut monitor);
+    apply_now(&mut actuator, cookie, Some(10));
     await_some("the window to fall", || {
         (walked(&mut monitor, &near).cwnd <= 10).then_some(())
     });
-    let outcome = await_some("a lift", || {
-        let outcome = apply_one(&mut actuator, cookie, None);
-        matches!(outcome.result, CapResult::Applied { .. }).then_some(outcome)
-    });
-    assert_eq!(outcome.result, CapResult::Applied { eased: true });
+    assert_eq!(
+        apply_now(&mut actuator, cookie, None).result,
+        CapResult::Applied { eased: true }
+    );
     let flow = walked(&mut monitor, &near);
     assert_eq!(flow.congestion_control, "reno", "its own congestion control is back");
     assert!(
         flow.ssthresh.is_some_and(|ssthresh| ssthresh <= 10),
         "ssthresh {:?}",
         flow.ssthresh
+    );
+}
+
+#[test]
+fn a_cap_above_what_the_network_allows_keeps_ssthresh_and_a_raised_one_does_not() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    lab.narrow(20, 60_000);
+    let (near, cookie, _transfer) = reno_transfer(&lab, &mut monitor);
+    await_some("congestion avoidance after a loss", || {
+        let flow = walked(&mut monitor, &near);
+        (flow.ca_state == CaState::Open && flow.ssthresh.is_some()).then_some(())
+    });
+    assert_eq!(
+        apply_now(&mut actuator, cookie, Some(500)).result,
+        CapResult::Applied { eased: true }
+    );
+    let ssthresh = walked(&mut monitor, &near).ssthresh;
+    assert!(ssthresh.is_some_and(|ssthresh| ssthresh < 100), "ssthresh {ssthresh:?}");
+
+    apply_now(&mut actuator, cookie, Some(8));
+    await_some("the window to fall", || {
+        (walked(&mut monitor, &near).cwnd <= 8).then_some(())
+    });
+    assert_eq!(
+        apply_now(&mut actuator, cookie, Some(16)).result,
+        CapResult::Applied { eased: false }
+    );
+    assert_eq!(
+        walked(&mut monitor, &near).ssthresh,
+        Some(16),
+        "fast growth up to the new cap"
     );
 }
