@@ -2,11 +2,12 @@
 /*
  * The one place that writes to a live socket: its cwnd clamp. For iter/tcp programs, which hold the socket's lock.
  *
- * The kernel sets ssthresh along with the clamp. For a cap that is right: slow start ends there. For a lift it is not:
- * ssthresh becomes infinite and the connection starts to double its cwnd. So a lift of a CUBIC or Reno connection
- * is eased: for a moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the present cwnd,
- * and then its own again, which goes on from there in congestion avoidance. Where that one is not
- * registered, the lift stays a plain one.
+ * The kernel sets ssthresh along with the clamp. Where a cap held cwnd and is raised, or the connection is in slow start
+ * anyway, that is right: it grows fast, and no further than the cap. But a lift makes ssthresh infinite, and a
+ * connection whose cwnd the network holds below our cap would forget what it learnt. In these cases a CUBIC or Reno
+ * connection is eased: for a moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the
+ * present cwnd, and then its own again, which goes on from there in congestion avoidance. Where that one is not
+ * registered, the write stays a plain one.
  */
 #ifndef GIVEWAY_CLAMP_H
 #define GIVEWAY_CLAMP_H
@@ -33,13 +34,24 @@ static __always_inline bool ease(struct tcp_sock *tp)
 	       !bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
 }
 
+/* Asked before the write. */
+static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, const struct gw_outcome *o)
+{
+	__u32 cwnd = tp->snd_cwnd;
+
+	if (o->wanted == GW_UNLIMITED)
+		return true;
+	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
+}
+
 static __always_inline void write_clamp(struct tcp_sock *tp, struct gw_outcome *o)
 {
+	bool restarts = would_restart_slow_start(tp, o);
 	int clamp = o->wanted;
 
 	o->error = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
 	o->kind = o->error ? GW_FAILED : GW_APPLIED;
-	if (!o->error && o->wanted == GW_UNLIMITED)
+	if (!o->error && restarts)
 		o->eased = ease(tp);
 }
 

@@ -228,6 +228,9 @@ static __always_inline void tell(struct sock *sk, struct gw_event what, __u64 fl
 	*e = what;
 	e->cookie = bpf_get_socket_cookie(sk);
 	describe_tuple(&e->tuple, sk);
+	/* A socket that closes has given its number back already, but still knows it. */
+	if (!e->tuple.local_port)
+		e->tuple.local_port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 	bpf_ringbuf_submit(e, flags);
 }
 

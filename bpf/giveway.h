@@ -91,7 +91,7 @@ struct gw_outcome {
 	enum gw_outcome_kind kind;
 	__u32 ca_state;
 	__s32 error;
-	__u32 eased; /* lifted without a restart of slow start */
+	__u32 eased; /* would have restarted slow start, and was kept from it */
 };
 
 /* One step of the table for new connections: applies from this RTT up to the next step's. */

@@ -114,6 +114,7 @@ struct socket {
 
 struct inet_sock {
 	struct sock sk;
+	__be16 inet_sport;
 };
 
 struct tcp_congestion_ops {

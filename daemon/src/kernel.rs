@@ -38,6 +38,15 @@ pub fn check_requirements() -> Result<()> {
     check_btf(KERNEL_BTF)
 }
 
+/// Loading takes several megabytes for the kernel's types, for a moment. Call this when everything is loaded.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers and may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn check_btf(path: &str) -> Result<()> {
     let advice = "nothing can be watched or changed; use a kernel built with CONFIG_DEBUG_INFO_BTF=y";
     let mut magic = [0; 2];

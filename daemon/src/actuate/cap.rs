@@ -55,7 +55,7 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CapResult {
-    /// Written. `eased`: lifted without a restart of slow start.
+    /// Written. `eased`: the write would have restarted slow start, and was kept from it.
     Applied { eased: bool },
     /// It was there already.
     Unchanged,
@@ -140,7 +140,7 @@ impl CapActuator {
         self.new_connections.as_ref().err().map(|error| format!("{error:#}"))
     }
 
-    /// Why a lift restarts slow start; None if it does not.
+    /// Why a lift, or a cap above the window that the network allows, restarts slow start; None if it does not.
     pub fn ease_missing(&self) -> Option<String> {
         self.ease.as_ref().err().map(|error| format!("{error:#}"))
     }
