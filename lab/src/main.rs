@@ -35,7 +35,11 @@ use report::Report;
 use scenario::{Plan, Scenario};
 
 #[derive(Parser)]
-#[command(name = "giveway-lab", version, about = "Real TCP stacks on one emulated access point")]
+#[command(
+    name = "giveway-lab",
+    version,
+    about = "Real TCP stacks on one emulated access point"
+)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -114,7 +118,13 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     let is_selected = |name: &str| runner::is_selected(name, words);
     let checks = check::judge(&plan.checks, &variants, at_defaults, is_selected);
     let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
-    let report = Report { scenario: scenario.name, params: &parameters, kernel, variants, checks };
+    let report = Report {
+        scenario: scenario.name,
+        params: &parameters,
+        kernel,
+        variants,
+        checks,
+    };
     let figures = plot::draw(&plan.plots, &results, &out)?;
     let json = serde_json::to_string(&report)?;
     let result = out.join("result.json");
