@@ -63,18 +63,15 @@ struct Lateness {
 }
 
 impl Air {
-    pub fn start(
-        stations: &[Namespace],
-        server: &Namespace,
-        medium: &str,
-        rtt_ms: u64,
-        seed: u64,
-    ) -> Result<Self> {
+    pub fn start(stations: &[Namespace], server: &Namespace, medium: &str, rtt_ms: u64, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("medium").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(command)?;
         let answers = process.pipes().stdout.take().context("the medium has no output")?;
-        let mut air = Self { process, answers: BufReader::new(answers) };
+        let mut air = Self {
+            process,
+            answers: BufReader::new(answers),
+        };
         let joins = |namespace: &Namespace, device| json!({"netns": namespace.name(), "device": device});
         let stations: Vec<_> = stations.iter().map(|s| joins(s, STATION_DEVICE)).collect();
         let ready = air.ask(&json!({
@@ -111,13 +108,23 @@ impl Air {
     }
 
     fn tell(&mut self, line: &serde_json::Value) -> Result<()> {
-        let to = self.process.pipes().stdin.as_mut().context("the medium's input is closed")?;
+        let to = self
+            .process
+            .pipes()
+            .stdin
+            .as_mut()
+            .context("the medium's input is closed")?;
         writeln!(to, "{line}").context("the medium emulator does not listen any more")
     }
 
     /// Lets the emulator live on (KEEP=1): a sleeping process holds its input open.
     pub fn stay(&mut self) -> Result<Vec<i32>> {
-        let input = self.process.pipes().stdin.take().context("the medium's input is closed")?;
+        let input = self
+            .process
+            .pipes()
+            .stdin
+            .take()
+            .context("the medium's input is closed")?;
         let mut command = Command::new("sleep");
         command.arg("infinity").stdout(Stdio::from(input));
         let mut holder = Process::spawn(command)?;

@@ -36,7 +36,13 @@ impl Cell {
         topology.connect()?;
         let daemons = (0..variant.stations).map(|_| None).collect();
         let label = variant.name.replace('/', "-");
-        let mut cell = Self { daemons, air, topology, raw: raw.into(), label };
+        let mut cell = Self {
+            daemons,
+            air,
+            topology,
+            raw: raw.into(),
+            label,
+        };
         if let Some(cap) = variant.giveway {
             let key = giveway::new_key(raw)?;
             giveway::write_configuration(&cell.configuration(), cap, &key)?;
@@ -89,7 +95,9 @@ impl Cell {
 
     /// Hands the daemon over to an experiment that kills it.
     pub fn take_daemon(&mut self, station: usize) -> Result<Daemon> {
-        self.daemons[station].take().with_context(|| format!("station {} has no daemon", station + 1))
+        self.daemons[station]
+            .take()
+            .with_context(|| format!("station {} has no daemon", station + 1))
     }
 
     pub fn statuses(&self) -> Result<Vec<Status>> {
@@ -107,8 +115,7 @@ impl Cell {
 
     /// Leaves everything standing (KEEP=1) and says how to remove it.
     pub fn stay(mut self) -> Result<String> {
-        let mut pids: Vec<i32> =
-            self.daemons.iter_mut().flatten().map(Daemon::stay).collect();
+        let mut pids: Vec<i32> = self.daemons.iter_mut().flatten().map(Daemon::stay).collect();
         pids.extend(self.air.stay()?);
         let namespaces = self.topology.stations.iter_mut().chain([&mut self.topology.server]);
         let names: Vec<_> = namespaces.map(|namespace| namespace.stay().to_owned()).collect();

@@ -24,16 +24,13 @@ type Points = BTreeMap<String, Metrics>;
 
 /// Judges the checks that belong to this run: `at_defaults` says whether its parameters are the
 /// stated ones, `is_selected` whether a point was asked for at all.
-pub fn judge(
-    checks: &[Check],
-    points: &Points,
-    at_defaults: bool,
-    is_selected: impl Fn(&str) -> bool,
-) -> Vec<Verdict> {
-    let belongs = |check: &&Check| {
-        (at_defaults || check.at == At::Anything) && check.of.variants().all(&is_selected)
-    };
-    checks.iter().filter(belongs).map(|check| verdict(check, points)).collect()
+pub fn judge(checks: &[Check], points: &Points, at_defaults: bool, is_selected: impl Fn(&str) -> bool) -> Vec<Verdict> {
+    let belongs = |check: &&Check| (at_defaults || check.at == At::Anything) && check.of.variants().all(&is_selected);
+    checks
+        .iter()
+        .filter(belongs)
+        .map(|check| verdict(check, points))
+        .collect()
 }
 
 fn verdict(check: &Check, points: &Points) -> Verdict {
@@ -54,9 +51,7 @@ impl Quantity {
     fn variants(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
             Quantity::Metric { variant, .. } => Box::new(std::iter::once(variant.as_str())),
-            Quantity::Ratio { variant, over, .. } => {
-                Box::new([variant.as_str(), over.as_str()].into_iter())
-            }
+            Quantity::Ratio { variant, over, .. } => Box::new([variant.as_str(), over.as_str()].into_iter()),
             Quantity::Pooled { variants, .. } => Box::new(variants.iter().map(String::as_str)),
         }
     }
@@ -65,9 +60,7 @@ impl Quantity {
         let get = |variant: &str, metric: &str| points.get(variant)?.get(metric).copied();
         match self {
             Quantity::Metric { variant, metric } => get(variant, metric),
-            Quantity::Ratio { variant, over, metric } => {
-                Some(get(variant, metric)? / get(over, metric)?)
-            }
+            Quantity::Ratio { variant, over, metric } => Some(get(variant, metric)? / get(over, metric)?),
             Quantity::Pooled { variants, metric, over } => {
                 let sum = |metric| variants.iter().map(|variant| get(variant, metric)).sum();
                 let (part, whole): (Option<f64>, Option<f64>) = (sum(metric), sum(over));
@@ -110,23 +103,38 @@ mod tests {
     fn points(values: &[(&str, &str, f64)]) -> Points {
         let mut points = Points::new();
         for (point, metric, value) in values {
-            points.entry((*point).into()).or_default().insert((*metric).into(), *value);
+            points
+                .entry((*point).into())
+                .or_default()
+                .insert((*metric).into(), *value);
         }
         points
     }
 
     fn check(of: Quantity, holds: Relation, at: At) -> Check {
-        Check { name: "it".into(), kind: CheckKind::Bound, of, holds, at }
+        Check {
+            name: "it".into(),
+            kind: CheckKind::Bound,
+            of,
+            holds,
+            at,
+        }
     }
 
     fn metric(holds: Relation, at: At) -> Check {
-        let of = Quantity::Metric { variant: "udp/2".into(), metric: "goodput_mbit" };
+        let of = Quantity::Metric {
+            variant: "udp/2".into(),
+            metric: "goodput_mbit",
+        };
         check(of, holds, at)
     }
 
     #[test]
     fn a_bound_holds_at_its_edges_and_not_beyond() {
-        let within = Relation::Within { of: 25.0, tolerance: 0.5 };
+        let within = Relation::Within {
+            of: 25.0,
+            tolerance: 0.5,
+        };
         assert!(within.for_value(25.5) && !within.for_value(25.51));
         assert!(Relation::Between(20.0, 22.5).for_value(20.0));
         assert!(!Relation::Between(20.0, 22.5).for_value(19.9));
@@ -137,8 +145,12 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_has_failed() {
-        let verdicts =
-            judge(&[metric(Relation::AtMost(5.0), At::Anything)], &points(&[]), true, |_| true);
+        let verdicts = judge(
+            &[metric(Relation::AtMost(5.0), At::Anything)],
+            &points(&[]),
+            true,
+            |_| true,
+        );
         assert_eq!((verdicts[0].ok, verdicts[0].value), (false, None));
     }
 
@@ -172,15 +184,21 @@ mod tests {
             ("b", "false_expiries", 0.0),
             ("b", "observed_h", 0.5),
         ]);
-        let verdicts =
-            judge(&[check(of, Relation::Below(1.0), At::Anything)], &measured, true, |_| true);
+        let verdicts = judge(
+            &[check(of, Relation::Below(1.0), At::Anything)],
+            &measured,
+            true,
+            |_| true,
+        );
         assert_eq!((verdicts[0].ok, verdicts[0].value), (true, Some(0.5)));
     }
 
     #[test]
     fn a_bound_belongs_to_its_parameters_and_to_the_variants_that_run() {
-        let checks =
-            [metric(Relation::AtMost(5.0), At::Defaults), metric(Relation::AtMost(5.0), At::Anything)];
+        let checks = [
+            metric(Relation::AtMost(5.0), At::Defaults),
+            metric(Relation::AtMost(5.0), At::Anything),
+        ];
         assert_eq!(judge(&checks, &points(&[]), true, |_| true).len(), 2);
         assert_eq!(judge(&checks, &points(&[]), false, |_| true).len(), 1);
         assert_eq!(judge(&checks, &points(&[]), true, |name| name != "udp/2").len(), 0);

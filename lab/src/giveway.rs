@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -48,7 +49,8 @@ pub struct Flow {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Reports {
-    pub expired_neighbours: u64,
+    /// Neighbours that fell silent.
+    pub expired: u64,
 }
 
 /// A line of `giveway record`, as far as the lab asks.
@@ -60,6 +62,10 @@ pub struct Entry {
     pub cookie: u64,
     /// Of a "cap" entry: the cap from now on; null when it is lifted.
     pub new: Option<u64>,
+    /// Of a "neighbour" entry.
+    pub address: String,
+    /// Of a "neighbour" entry: it fell silent.
+    pub expired: bool,
 }
 
 #[derive(Deserialize)]
@@ -114,10 +120,20 @@ impl Daemon {
     /// Starts it without waiting; its messages go to `log`.
     pub fn start(station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
         let mut command = station.command(binary()?)?;
-        command.arg("run").arg("--config").arg(configuration).args(["--interface", STATION_DEVICE]);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(configuration)
+            .args(["--interface", STATION_DEVICE]);
         let messages = File::options().create(true).append(true).open(&log)?;
-        command.stdin(Stdio::null()).stdout(messages.try_clone()?).stderr(messages);
-        Ok(Self { process: Process::spawn(command)?, log })
+        command
+            .stdin(Stdio::null())
+            .stdout(messages.try_clone()?)
+            .stderr(messages);
+        Ok(Self {
+            process: Process::spawn(command)?,
+            log,
+        })
     }
 
     /// Until it answers `giveway status`.
@@ -138,6 +154,14 @@ impl Daemon {
         let id = self.process.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
         children.split_whitespace().next()?.parse().ok()
+    }
+
+    pub fn id(&self) -> i32 {
+        self.process.id()
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
     }
 
     pub fn kill(&mut self) -> Result<()> {
@@ -171,8 +195,8 @@ pub fn status(station: &Namespace) -> Result<Status> {
 /// How many capped sockets `giveway revert` would find, changing none.
 pub fn caps_found(station: &Namespace) -> Result<u64> {
     let said = answer(station, &["revert", "--dry-run", "--json"])?;
-    let found: DryRevert = serde_json::from_slice(&said)
-        .context("the answer of `giveway revert --dry-run --json` is not readable")?;
+    let found: DryRevert =
+        serde_json::from_slice(&said).context("the answer of `giveway revert --dry-run --json` is not readable")?;
     Ok(found.caps_found)
 }
 
@@ -192,25 +216,28 @@ impl Recorder {
             std::fs::remove_file(&file)?;
         }
         let mut command = station.command(binary()?)?;
-        command.arg("record").arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("record")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let process = Process::spawn(command)?;
-        // Only what comes after its header is on record.
+        // It makes the file when the daemon has begun to answer.
         wait_for("giveway record to begin", START_LIMIT, || {
-            Ok(file.metadata().is_ok_and(|metadata| metadata.len() > 0).then_some(()))
+            Ok(file.exists().then_some(()))
         })?;
         Ok(Self { process, file })
     }
 
-    /// Ends the recording and gives back the changes of caps in it.
+    /// Ends the recording and gives back what it says of caps and neighbours.
     pub fn finish(mut self) -> Result<Vec<Entry>> {
         self.process.stop(STOP_LIMIT)?;
-        let file = File::open(&self.file)
-            .with_context(|| format!("cannot read the record {}", self.file.display()))?;
+        let file = File::open(&self.file).with_context(|| format!("cannot read the record {}", self.file.display()))?;
         let mut entries = Vec::new();
         for line in BufReader::new(file).lines() {
             // The last line may be cut short where its daemon was killed.
             if let Ok(entry) = serde_json::from_str::<Entry>(&line?)
-                && entry.kind == "cap"
+                && ["cap", "neighbour"].contains(&entry.kind.as_str())
             {
                 entries.push(entry);
             }

@@ -17,11 +17,7 @@ extern "C" fn note(_signal: i32) {
 
 /// Turns SIGINT and SIGTERM into an error at the next wait.
 pub fn install() -> Result<()> {
-    let action = SigAction::new(
-        SigHandler::Handler(note),
-        SaFlags::empty(),
-        SigSet::empty(),
-    );
+    let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
         unsafe { sigaction(signal, &action) }?;
@@ -49,11 +45,7 @@ pub fn pause_until(when: Instant) -> Result<()> {
 }
 
 /// Polls `probe` until it gives something; `what` names it in the error when `limit` has passed.
-pub fn wait_for<T>(
-    what: &str,
-    limit: Duration,
-    mut probe: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
+pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
         check()?;

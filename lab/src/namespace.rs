@@ -29,9 +29,13 @@ impl Namespace {
         let prefix = if keep() { KEPT_PREFIX } else { PREFIX };
         let name = format!("{prefix}{}-{role}", std::process::id());
         run(ip(&["netns", "add", &name]))?;
-        let handle = File::open(format!("/run/netns/{name}"))
-            .with_context(|| format!("cannot open namespace {name}"))?;
-        let namespace = Self { name, handle, stays: false };
+        let handle =
+            File::open(format!("/run/netns/{name}")).with_context(|| format!("cannot open namespace {name}"))?;
+        let namespace = Self {
+            name,
+            handle,
+            stays: false,
+        };
         let mut settings = namespace.command("sysctl")?;
         settings.args([
             "-qw",
@@ -53,9 +57,7 @@ impl Namespace {
         let mut command = Command::new(program);
         // SAFETY: setns is async-signal-safe; the descriptor lives in the closure.
         unsafe {
-            command.pre_exec(move || {
-                setns(handle.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Into::into)
-            });
+            command.pre_exec(move || setns(handle.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Into::into));
         }
         Ok(command)
     }

@@ -39,7 +39,10 @@ pub struct Results {
 impl Outcome {
     pub fn set(&mut self, point: &str, metric: &str, value: impl Into<Option<f64>>) {
         if let Some(value) = value.into() {
-            self.points.entry(point.into()).or_default().insert(metric.into(), value);
+            self.points
+                .entry(point.into())
+                .or_default()
+                .insert(metric.into(), value);
         }
     }
 }
@@ -60,13 +63,15 @@ impl Results {
         let merge = |rounds: &Vec<Metrics>| {
             let first = rounds.first().into_iter().flat_map(BTreeMap::keys);
             let merged = first.filter_map(|metric| {
-                let values: Option<Vec<f64>> =
-                    rounds.iter().map(|round| round.get(metric).copied()).collect();
+                let values: Option<Vec<f64>> = rounds.iter().map(|round| round.get(metric).copied()).collect();
                 Some((metric.clone(), mean(&values?)?))
             });
             merged.collect()
         };
-        self.rounds.iter().map(|(point, rounds)| (point.clone(), merge(rounds))).collect()
+        self.rounds
+            .iter()
+            .map(|(point, rounds)| (point.clone(), merge(rounds)))
+            .collect()
     }
 }
 

@@ -20,11 +20,19 @@ pub struct Parameter {
 
 #[derive(Clone, Copy)]
 pub enum Kind {
-    Count { default: u64, least: u64, most: u64 },
+    Count {
+        default: u64,
+        least: u64,
+        most: u64,
+    },
     /// One of some words; without one the scenario uses its own.
-    Choice { of: &'static [&'static str] },
+    Choice {
+        of: &'static [&'static str],
+    },
     /// Words with commas between them.
-    List { default: &'static str },
+    List {
+        default: &'static str,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,8 +52,7 @@ pub struct Parameters {
 
 impl Parameters {
     pub fn new(known: &[Parameter], settings: &[String]) -> Result<Self> {
-        let mut values: BTreeMap<_, _> =
-            known.iter().map(|p| (p.name, p.kind.default())).collect();
+        let mut values: BTreeMap<_, _> = known.iter().map(|p| (p.name, p.kind.default())).collect();
         for setting in settings {
             let Some((name, text)) = setting.split_once('=') else {
                 return Err(usage(format!("`--set {setting}` is not of the form key=value")));
@@ -63,7 +70,9 @@ impl Parameters {
 
     /// A name that the scenario does not have is a mistake in the scenario.
     fn value(&self, name: &str) -> &Value {
-        self.values.get(name).unwrap_or_else(|| panic!("the scenario has no parameter `{name}`"))
+        self.values
+            .get(name)
+            .unwrap_or_else(|| panic!("the scenario has no parameter `{name}`"))
     }
 
     pub fn count(&self, name: &str) -> u64 {
@@ -113,9 +122,7 @@ impl Kind {
                 _ => Err(format!("want a whole number from {least} to {most}")),
             },
             Kind::Choice { of } if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
-            Kind::Choice { of } => {
-                Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied())))
-            }
+            Kind::Choice { of } => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
             Kind::List { .. } => Ok(Value::List(words(text))),
         }
     }
@@ -143,11 +150,25 @@ mod tests {
     const KNOWN: &[Parameter] = &[
         Parameter {
             name: "stations",
-            kind: Kind::Count { default: 8, least: 1, most: 16 },
+            kind: Kind::Count {
+                default: 8,
+                least: 1,
+                most: 16,
+            },
             about: "",
         },
-        Parameter { name: "medium", kind: Kind::Choice { of: &["fixed54", "arf"] }, about: "" },
-        Parameter { name: "caps", kind: Kind::List { default: "10,20" }, about: "" },
+        Parameter {
+            name: "medium",
+            kind: Kind::Choice {
+                of: &["fixed54", "arf"],
+            },
+            about: "",
+        },
+        Parameter {
+            name: "caps",
+            kind: Kind::List { default: "10,20" },
+            about: "",
+        },
     ];
 
     fn set(settings: &[&str]) -> Result<Parameters> {

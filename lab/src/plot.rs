@@ -19,9 +19,13 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
     let mut files = Vec::new();
     for plot in plots {
         let drawn = match plot {
-            Plot::Sweep { file, title, x, lines, levels } => {
-                sweep(&out.join(format!("{file}.svg")), title, x, lines, levels, &means)?
-            }
+            Plot::Sweep {
+                file,
+                title,
+                x,
+                lines,
+                levels,
+            } => sweep(&out.join(format!("{file}.svg")), title, x, lines, levels, &means)?,
             Plot::Stations { file, title, variants } => {
                 stations(&out.join(format!("{file}.svg")), title, variants, results)?
             }
@@ -61,17 +65,31 @@ fn sweep(
     };
     let mut drawn: Vec<_> = lines
         .iter()
-        .map(|(label, prefix)| Line { label: (*label).into(), points: along(prefix), dots: true })
+        .map(|(label, prefix)| Line {
+            label: (*label).into(),
+            points: along(prefix),
+            dots: true,
+        })
         .collect();
     let ends = drawn.iter().flat_map(|line| line.points.iter().map(|(x, _)| *x));
     let (from, to) = ends.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
     for (label, variant) in levels {
         if let Some(level) = means.get(*variant).and_then(|metrics| metrics.get("goodput_mbit")) {
             let points = vec![(from, *level), (to, *level)];
-            drawn.push(Line { label: (*label).into(), points, dots: false });
+            drawn.push(Line {
+                label: (*label).into(),
+                points,
+                dots: false,
+            });
         }
     }
-    Chart { title, x, y: "total goodput, Mbit/s", lines: drawn }.draw(file)
+    Chart {
+        title,
+        x,
+        y: "total goodput, Mbit/s",
+        lines: drawn,
+    }
+    .draw(file)
 }
 
 fn timeline(out: &Path, of: Trace, variant: &str, results: &Results) -> Result<Option<PathBuf>> {
@@ -91,15 +109,16 @@ fn timeline(out: &Path, of: Trace, variant: &str, results: &Results) -> Result<O
     let title = format!("{variant}: {what}");
     let file = out.join(format!("{stem}-{}.svg", variant.replace('/', "-")));
     let lines = curves.iter().map(line).collect();
-    Chart { title: &title, x: "time, s", y, lines }.draw(&file)
+    Chart {
+        title: &title,
+        x: "time, s",
+        y,
+        lines,
+    }
+    .draw(&file)
 }
 
-fn stations(
-    file: &Path,
-    title: &str,
-    variants: &[String],
-    results: &Results,
-) -> Result<Option<PathBuf>> {
+fn stations(file: &Path, title: &str, variants: &[String], results: &Results) -> Result<Option<PathBuf>> {
     let means = results.means();
     let mut groups = Vec::new();
     for variant in variants {
@@ -109,15 +128,16 @@ fn stations(
             groups.push((variant.clone(), shares));
         }
     }
-    Bars { title, x: "station", y: "goodput, Mbit/s", groups }.draw(file)
+    Bars {
+        title,
+        x: "station",
+        y: "goodput, Mbit/s",
+        groups,
+    }
+    .draw(file)
 }
 
-fn distribution(
-    file: &Path,
-    title: &str,
-    points: &[String],
-    results: &Results,
-) -> Result<Option<PathBuf>> {
+fn distribution(file: &Path, title: &str, points: &[String], results: &Results) -> Result<Option<PathBuf>> {
     let line = |point: &String| {
         let mut sorted: Vec<f64> = results.samples.get(point)?.clone();
         sorted.sort_by(f64::total_cmp);
@@ -126,8 +146,18 @@ fn distribution(
         for (rank, value) in sorted.iter().enumerate().filter(|(_, value)| value.is_finite()) {
             stairs.extend([(*value, share(rank)), (*value, share(rank + 1))]);
         }
-        Some(Line { label: point.clone(), points: stairs, dots: false })
+        Some(Line {
+            label: point.clone(),
+            points: stairs,
+            dots: false,
+        })
     };
     let lines = points.iter().filter_map(line).collect();
-    Chart { title, x: "time, s", y: "events that are over, %", lines }.draw(file)
+    Chart {
+        title,
+        x: "time, s",
+        y: "events that are over, %",
+        lines,
+    }
+    .draw(file)
 }

@@ -25,9 +25,7 @@ impl Process {
         if !crate::namespace::keep() {
             // SAFETY: prctl is async-signal-safe and touches only the new child.
             unsafe {
-                command.pre_exec(|| {
-                    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into)
-                });
+                command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
             }
         }
         let child = command.spawn().with_context(|| cannot_start(&command))?;
@@ -43,8 +41,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(self.id()), signal)
-            .with_context(|| format!("cannot send {signal} to process {}", self.id()))
+        kill(Pid::from_raw(self.id()), signal).with_context(|| format!("cannot send {signal} to process {}", self.id()))
     }
 
     pub fn exit(&mut self) -> Result<Option<ExitStatus>> {

@@ -52,9 +52,7 @@ impl Report<'_> {
         let mut rows: Vec<&str> = Vec::new();
         for variant in variants {
             let is_row = |point: &&str| match point.strip_prefix(variant) {
-                Some(rest) => {
-                    rest.is_empty() || rest.starts_with('/') && rest[1..].parse::<u64>().is_err()
-                }
+                Some(rest) => rest.is_empty() || rest.starts_with('/') && rest[1..].parse::<u64>().is_err(),
                 None => false,
             };
             let points = self.variants.keys().map(String::as_str).filter(is_row);
@@ -67,7 +65,10 @@ impl Report<'_> {
     /// Each station's goodput, where it was asked for; else nothing.
     pub fn stations_table(&self, variants: &[&str]) -> String {
         let share = |variant: &str, station: usize| {
-            self.variants.get(&format!("{variant}/{station}"))?.get("goodput_mbit").copied()
+            self.variants
+                .get(&format!("{variant}/{station}"))?
+                .get("goodput_mbit")
+                .copied()
         };
         let shares = |variant: &str| (1..).map_while(|n| share(variant, n)).collect::<Vec<_>>();
         let rows: Vec<_> = variants.iter().map(|variant| (variant, shares(variant))).collect();
@@ -85,7 +86,12 @@ impl Report<'_> {
     }
 
     pub fn verdicts(&self) -> String {
-        let widest = self.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+        let widest = self
+            .checks
+            .iter()
+            .map(|check| check.name.chars().count())
+            .max()
+            .unwrap_or(0);
         let line = |check: &Verdict| {
             let verdict = match (check.ok, check.kind) {
                 (true, _) => "ok    ",
@@ -148,7 +154,13 @@ mod tests {
     }
 
     fn verdict(kind: &'static str, ok: bool) -> Verdict {
-        Verdict { name: "jain".into(), kind, ok, value: Some(0.9), bound: ">= 0.999".into() }
+        Verdict {
+            name: "jain".into(),
+            kind,
+            ok,
+            value: Some(0.9),
+            bound: ">= 0.999".into(),
+        }
     }
 
     #[test]
@@ -159,11 +171,20 @@ mod tests {
 
     #[test]
     fn the_table_names_what_was_not_measured_and_fits_eighty_columns() {
-        let columns =
-            ["goodput_mbit", "jain", "retransmits", "rtt_p50_ms", "cap_segments", "collisions_percent"];
+        let columns = [
+            "goodput_mbit",
+            "jain",
+            "retransmits",
+            "rtt_p50_ms",
+            "cap_segments",
+            "collisions_percent",
+        ];
         let table = report(vec![]).table(&["fixed-cap/arf-lossy"], &columns);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-        assert!(table.contains("15.13") && table.contains("4545") && table.contains(" -"), "{table}");
+        assert!(
+            table.contains("15.13") && table.contains("4545") && table.contains(" -"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! In: a scenario, its parameters, a folder. Out: the results of every selected variant, interleaved
 //! over the rounds, each in a cell of its own that is gone afterwards. Progress goes to stderr.
 
-mod convergence;
 mod converge;
+mod convergence;
 mod crash;
 mod progress;
 mod transfer;
@@ -43,10 +43,13 @@ pub fn run(plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> 
     for (turn, (round, variant)) in turns.iter().enumerate() {
         progress.begin(variant);
         let seed = parameters.count("seed").wrapping_add(*round);
-        let run = Run { variant, seed, progress: &progress };
+        let run = Run {
+            variant,
+            seed,
+            progress: &progress,
+        };
         let is_last = turn + 1 == turns.len();
-        let outcome = run_variant(&run, &raw, is_last)
-            .with_context(|| format!("variant {}", variant.name))?;
+        let outcome = run_variant(&run, &raw, is_last).with_context(|| format!("variant {}", variant.name))?;
         results.add(&variant.name, outcome);
     }
     progress.finish();
@@ -74,19 +77,28 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
 /// Whether a point or variant is asked for: it is one of the words, below one, or above one.
 pub fn is_selected(name: &str, words: &[String]) -> bool {
     let is_below = |name: &str, above: &str| {
-        name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        name.strip_prefix(above)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     words.is_empty() || words.iter().any(|word| is_below(name, word) || is_below(word, name))
 }
 
 fn select<'a>(plan: &'a Plan, words: &[String]) -> Result<Vec<&'a Variant>> {
     for word in words {
-        if !plan.variants.iter().any(|v| is_selected(&v.name, std::slice::from_ref(word))) {
+        if !plan
+            .variants
+            .iter()
+            .any(|v| is_selected(&v.name, std::slice::from_ref(word)))
+        {
             let hint = nearest(word, plan.variants.iter().map(|variant| variant.name.as_str()));
             return Err(usage(format!("unknown variant `{word}`{hint}")));
         }
     }
-    Ok(plan.variants.iter().filter(|variant| is_selected(&variant.name, words)).collect())
+    Ok(plan
+        .variants
+        .iter()
+        .filter(|variant| is_selected(&variant.name, words))
+        .collect())
 }
 
 /// One clear line now, instead of an obscure one in the middle of a run.

@@ -89,6 +89,8 @@ pub enum Converge {
 /// The daemon is killed at random moments while traffic runs.
 pub struct Crash {
     pub kills: u64,
+    /// The cap that the daemon holds, far below what a station gets without one.
+    pub cap_segments: u64,
     /// The guardian dies too, and `giveway revert` has to clean up.
     pub guardian_too: bool,
 }
@@ -109,11 +111,22 @@ pub enum CheckKind {
 }
 
 pub enum Quantity {
-    Metric { variant: String, metric: &'static str },
+    Metric {
+        variant: String,
+        metric: &'static str,
+    },
     /// The metric of one variant over that of another.
-    Ratio { variant: String, over: String, metric: &'static str },
+    Ratio {
+        variant: String,
+        over: String,
+        metric: &'static str,
+    },
     /// Sum of one metric over the sum of another, over several variants.
-    Pooled { variants: Vec<String>, metric: &'static str, over: &'static str },
+    Pooled {
+        variants: Vec<String>,
+        metric: &'static str,
+        over: &'static str,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -145,11 +158,19 @@ pub enum Plot {
         levels: Vec<(&'static str, &'static str)>,
     },
     /// Each station's goodput, one group of bars a variant.
-    Stations { file: String, title: String, variants: Vec<String> },
+    Stations {
+        file: String,
+        title: String,
+        variants: Vec<String>,
+    },
     /// Something of every station over time, one chart a variant.
     Timeline { of: Trace, variants: Vec<String> },
     /// The share of events that were over within the time on the axis.
-    Distribution { file: &'static str, title: &'static str, points: Vec<String> },
+    Distribution {
+        file: &'static str,
+        title: &'static str,
+        points: Vec<String>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -180,12 +201,32 @@ impl Scenario {
         let mut parameters = vec![
             count("stations", self.stations, 1, 16, "stations on the access point"),
             count("seconds", self.seconds, 1, 86_400, "measured time of a variant"),
-            count("warmup_s", self.warmup_s, 0, 3_600, "time before it that is not measured"),
+            count(
+                "warmup_s",
+                self.warmup_s,
+                0,
+                3_600,
+                "time before it that is not measured",
+            ),
             count("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
-            count("repeats", 1, 1, 100, "rounds through all variants; metrics are their mean"),
+            count(
+                "repeats",
+                1,
+                1,
+                100,
+                "rounds through all variants; metrics are their mean",
+            ),
             count("seed", 1, 0, u64::MAX, "of the medium and of every random choice"),
-            Parameter { name: "medium", kind: media, about: "instead of the scenario's own" },
-            Parameter { name: "variants", kind: all, about: "only these, or those below them" },
+            Parameter {
+                name: "medium",
+                kind: media,
+                about: "instead of the scenario's own",
+            },
+            Parameter {
+                name: "variants",
+                kind: all,
+                about: "only these, or those below them",
+            },
         ];
         parameters.extend(self.parameters);
         parameters
@@ -212,7 +253,11 @@ impl Transfer {
     }
 
     pub fn of(protocol: Protocol, senders: usize, warmup_s: f64, seconds: f64) -> Self {
-        let span = |station| Span { station, from_s: 0.0, to_s: warmup_s + seconds };
+        let span = |station| Span {
+            station,
+            from_s: 0.0,
+            to_s: warmup_s + seconds,
+        };
         Self {
             protocol,
             senders: (0..senders).map(span).collect(),
@@ -226,7 +271,21 @@ impl Transfer {
 
 impl Check {
     pub fn bound(name: String, of: Quantity, holds: Relation, at: At) -> Self {
-        Self { name, kind: CheckKind::Bound, of, holds, at }
+        Self {
+            name,
+            kind: CheckKind::Bound,
+            of,
+            holds,
+            at,
+        }
+    }
+
+    pub fn goal(name: String, of: Quantity, holds: Relation, at: At) -> Self {
+        let kind = CheckKind::Goal;
+        Self {
+            kind,
+            ..Self::bound(name, of, holds, at)
+        }
     }
 }
 
@@ -240,9 +299,7 @@ impl Experiment {
                 Experiment::Converge(Converge::StartStop { events, settle_s }) => {
                     *events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0
                 }
-                Experiment::Converge(Converge::Death { events, settle_s }) => {
-                    *events as f64 * (settle_s + 5.5)
-                }
+                Experiment::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 5.5),
                 Experiment::Crash(crash) => crash.kills as f64 * 2.0,
             }
     }

@@ -23,6 +23,8 @@ pub const ALL: &[Scenario] = &[
 pub fn find(name: &str) -> Result<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name).ok_or_else(|| {
         let hint = nearest(name, ALL.iter().map(|scenario| scenario.name));
-        usage(format!("unknown scenario `{name}`{hint} (`giveway-lab list` names all)"))
+        usage(format!(
+            "unknown scenario `{name}`{hint} (`giveway-lab list` names all)"
+        ))
     })
 }

@@ -34,9 +34,7 @@ impl Topology {
     pub fn connect(&self) -> Result<()> {
         let numbers: Vec<u8> = (1..=self.stations.len() as u8).chain([SERVER_NUMBER]).collect();
         let ends = self.stations.iter().map(|namespace| (namespace, STATION_DEVICE));
-        for (&number, (namespace, device)) in
-            numbers.iter().zip(ends.chain([(&self.server, SERVER_DEVICE)]))
-        {
+        for (&number, (namespace, device)) in numbers.iter().zip(ends.chain([(&self.server, SERVER_DEVICE)])) {
             let others = numbers.iter().filter(|&&other| other != number);
             attach(namespace, device, number, others.copied())?;
         }
@@ -52,18 +50,22 @@ fn address(number: u8) -> String {
     format!("10.77.0.{number}")
 }
 
-fn attach(
-    namespace: &Namespace,
-    device: &str,
-    number: u8,
-    others: impl Iterator<Item = u8>,
-) -> Result<()> {
+fn attach(namespace: &Namespace, device: &str, number: u8, others: impl Iterator<Item = u8>) -> Result<()> {
     let mut offloads = namespace.command("ethtool")?;
     // Without this one model frame would stand for many packets.
     offloads.args(["-K", device, "gso", "off", "tso", "off", "gro", "off"]);
     run(offloads)?;
     let mut queue = Command::new("tc");
-    queue.args(["-n", namespace.name(), "qdisc", "replace", "dev", device, "root", "pfifo"]);
+    queue.args([
+        "-n",
+        namespace.name(),
+        "qdisc",
+        "replace",
+        "dev",
+        device,
+        "root",
+        "pfifo",
+    ]);
     run(queue)?;
     let mut batch = format!(
         "address add {}/24 broadcast 10.77.0.255 dev {device}\nlink set lo up\nlink set {device} up\n",
@@ -84,9 +86,15 @@ fn ip_batch(namespace: &Namespace, lines: &str) -> Result<()> {
         .stdin(Stdio::piped())
         .spawn()
         .context("cannot start `ip`: is iproute2 installed?")?;
-    ip.stdin.take().context("ip has no input")?.write_all(lines.as_bytes())?;
+    ip.stdin
+        .take()
+        .context("ip has no input")?
+        .write_all(lines.as_bytes())?;
     if !ip.wait()?.success() {
-        bail!("cannot set the addresses of namespace {}; ip's reason is above", namespace.name());
+        bail!(
+            "cannot set the addresses of namespace {}; ip's reason is above",
+            namespace.name()
+        );
     }
     Ok(())
 }

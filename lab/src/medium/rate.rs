@@ -63,8 +63,7 @@ impl Arf {
         if self.failures_in_a_row >= FAILURES_TO_STEP_DOWN {
             self.step_to(self.index.saturating_sub(1));
         } else if acknowledged
-            && (self.successes_in_a_row >= SUCCESSES_TO_STEP_UP
-                || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
+            && (self.successes_in_a_row >= SUCCESSES_TO_STEP_UP || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
         {
             self.step_to((self.index + 1).min(RATES.len() - 1));
         }

@@ -54,18 +54,14 @@ impl Chart<'_> {
         }
         let top = points().map(|(_, y)| *y).fold(0.0, f64::max).max(1e-9) * 1.05;
         let left = points().map(|(x, _)| *x).fold(f64::MAX, f64::min).min(2.0);
-        let right = points().map(|(x, _)| *x).fold(f64::MIN, f64::max).max(left + 1e-9);
+        let right = points().map(|(x, _)| *x).fold(left + 1.0, f64::max);
         let root = SVGBackend::new(file, SIZE).into_drawing_area();
-        self.paint(&root, left..right, top).map_err(|error| anyhow!("{error}"))?;
+        self.paint(&root, left..right, top)
+            .map_err(|error| anyhow!("{error}"))?;
         Ok(Some(file.into()))
     }
 
-    fn paint(
-        &self,
-        root: &Area,
-        across: std::ops::Range<f64>,
-        top: f64,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn paint(&self, root: &Area, across: std::ops::Range<f64>, top: f64) -> Result<(), Box<dyn std::error::Error>> {
         root.fill(&WHITE)?;
         let (area, side) = root.split_horizontally(SIZE.0 - LEGEND_WIDTH);
         let labels = self.lines.iter().map(|line| line.label.as_str());
@@ -142,10 +138,7 @@ fn builder<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGB
     builder
 }
 
-fn legend<'a>(
-    side: &Area,
-    labels: impl Iterator<Item = &'a str>,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn legend<'a>(side: &Area, labels: impl Iterator<Item = &'a str>) -> Result<(), Box<dyn std::error::Error>> {
     for (index, (label, colour)) in labels.zip(COLOURS.iter().cycle()).enumerate() {
         let y = 54 + 24 * index as i32;
         side.draw(&Rectangle::new([(6, y - 3), (28, y + 1)], colour.filled()))?;

@@ -21,6 +21,7 @@ use crate::outcome::Outcome;
 use crate::process::Process;
 use crate::scenario::{Cap, Converge};
 use crate::statistics::percentile;
+use crate::topology::station_address;
 use crate::traffic::stream::{Source, now_ns, start_sink};
 
 /// Alone a sender has no neighbour whose cap could be right.
@@ -38,9 +39,22 @@ struct Group<'a> {
     sources: Vec<Option<Source>>,
     recorders: Vec<Option<Recorder>>,
     sending: BTreeSet<usize>,
-    changes: Vec<CapChange>,
-    moments: BTreeMap<&'static str, Vec<Expected>>,
+    seen: Seen,
     _sink: Process,
+}
+
+#[derive(Default)]
+struct Seen {
+    entries: Vec<Entry>,
+    moments: BTreeMap<&'static str, Vec<Expected>>,
+    deaths: Vec<Death>,
+}
+
+/// A station was off the air.
+struct Death {
+    address: String,
+    from_ns: u64,
+    to_ns: u64,
 }
 
 pub fn run(cell: &mut Cell, converge: &Converge, run: &Run) -> Result<Outcome> {
@@ -51,33 +65,44 @@ pub fn run(cell: &mut Cell, converge: &Converge, run: &Run) -> Result<Outcome> {
         Converge::StartStop { events, settle_s } => group.walk(events, settle_s, run)?,
         Converge::Death { events, settle_s } => group.die(events, settle_s, run)?,
     }
-    let (moments, changes) = group.disperse()?;
+    let seen = group.disperse()?;
 
     let mut outcome = Outcome::default();
     let name = &run.variant.name;
-    for (kind, moments) in &moments {
-        let point = if *kind == "death" { name.clone() } else { format!("{name}/{kind}") };
+    let changes = seen.cap_changes();
+    for (kind, moments) in &seen.moments {
+        let point = if *kind == "death" {
+            name.clone()
+        } else {
+            format!("{name}/{kind}")
+        };
         measure(&mut outcome, &point, moments, &changes);
     }
     let air = cell.air.counters()? - begun;
     outcome.set(name, "report_airtime_percent", air.report_airtime_percent());
     outcome.set(name, "collisions_percent", air.collisions_percent());
-    if matches!(converge, Converge::StartStop { .. }) {
-        let statuses = cell.statuses()?;
-        let expired: u64 = statuses.iter().map(|s| s.reports.expired_neighbours).sum();
-        outcome.set(name, "false_expiries", expired as f64);
-        outcome.set(name, "observed_h", air.elapsed_s / 3600.0);
-    }
+    outcome.set(name, "false_expiries", seen.false_expiries() as f64);
+    outcome.set(name, "observed_h", air.elapsed_s / 3600.0);
     Ok(outcome)
 }
 
 fn measure(outcome: &mut Outcome, point: &str, moments: &[Expected], changes: &[CapChange]) {
     let delays = delays_ns(changes, moments);
-    let seconds = delays.iter().map(|delay| delay.map_or(f64::INFINITY, |ns| ns as f64 / 1e9));
+    let seconds = delays
+        .iter()
+        .map(|delay| delay.map_or(f64::INFINITY, |ns| ns as f64 / 1e9));
     let seconds: Vec<_> = seconds.collect();
     outcome.set(point, "events", seconds.len() as f64);
-    outcome.set(point, "unconverged", seconds.iter().filter(|s| s.is_infinite()).count() as f64);
-    for (metric, percent) in [("converge_p50_s", 50.0), ("converge_p95_s", 95.0), ("converge_max_s", 100.0)] {
+    outcome.set(
+        point,
+        "unconverged",
+        seconds.iter().filter(|s| s.is_infinite()).count() as f64,
+    );
+    for (metric, percent) in [
+        ("converge_p50_s", 50.0),
+        ("converge_p95_s", 95.0),
+        ("converge_max_s", 100.0),
+    ] {
         // A percentile that falls on an event without an end is no number: its check fails.
         outcome.set(point, metric, percentile(&seconds, percent).filter(|s| s.is_finite()));
     }
@@ -94,8 +119,7 @@ impl<'a> Group<'a> {
             sources: (0..stations).map(|_| None).collect(),
             recorders: (0..stations).map(|_| None).collect(),
             sending: BTreeSet::new(),
-            changes: Vec::new(),
-            moments: BTreeMap::new(),
+            seen: Seen::default(),
             _sink: sink,
             cell,
         };
@@ -113,7 +137,9 @@ impl<'a> Group<'a> {
     }
 
     fn source(&mut self, station: usize) -> Result<&mut Source> {
-        self.sources[station].as_mut().with_context(|| format!("station {} has no source", station + 1))
+        self.sources[station]
+            .as_mut()
+            .with_context(|| format!("station {} has no source", station + 1))
     }
 
     fn start(&mut self, station: usize) -> Result<u64> {
@@ -142,7 +168,12 @@ impl<'a> Group<'a> {
         let cookies = self.sending.iter().filter_map(|&s| self.sources[s].as_ref());
         let senders: BTreeSet<u64> = cookies.map(|source| source.cookie).collect();
         let cap = self.cap.segments(senders.len() as u64);
-        self.moments.entry(kind).or_default().push(Expected { t_ns, until_ns, senders, cap });
+        self.seen.moments.entry(kind).or_default().push(Expected {
+            t_ns,
+            until_ns,
+            senders,
+            cap,
+        });
     }
 
     /// The number of senders goes from two up to all and down again, by a random one each time.
@@ -168,7 +199,8 @@ impl<'a> Group<'a> {
             self.settle(settle_s)?;
             self.expect(kind, t_ns, now_ns()?);
             *done.entry(kind).or_default() += 1;
-            run.progress.tick(&format!("{} starts, {} stops", done["start"], done["stop"]));
+            run.progress
+                .tick(&format!("{} starts, {} stops", done["start"], done["stop"]));
         }
         Ok(())
     }
@@ -186,6 +218,11 @@ impl<'a> Group<'a> {
             self.settle(settle_s)?;
             self.expect("death", t_ns, now_ns()?);
             self.come_back(station, event + 1)?;
+            self.seen.deaths.push(Death {
+                address: station_address(station),
+                from_ns: t_ns,
+                to_ns: now_ns()?,
+            });
             run.progress.tick(&format!("{} of {events} deaths", event + 1));
         }
         Ok(())
@@ -217,16 +254,71 @@ impl<'a> Group<'a> {
 
     fn finish_record(&mut self, station: usize) -> Result<()> {
         if let Some(recorder) = self.recorders[station].take() {
-            let change = |e: Entry| CapChange { t_ns: e.t_ns, cookie: e.cookie, cap: e.new };
-            self.changes.extend(recorder.finish()?.into_iter().map(change));
+            self.seen.entries.extend(recorder.finish()?);
         }
         Ok(())
     }
 
-    fn disperse(mut self) -> Result<(BTreeMap<&'static str, Vec<Expected>>, Vec<CapChange>)> {
+    fn disperse(mut self) -> Result<Seen> {
         for station in 0..self.recorders.len() {
             self.finish_record(station)?;
         }
-        Ok((self.moments, self.changes))
+        Ok(self.seen)
+    }
+}
+
+impl Seen {
+    fn cap_changes(&self) -> Vec<CapChange> {
+        let caps = self.entries.iter().filter(|entry| entry.kind == "cap");
+        let change = |entry: &Entry| CapChange {
+            t_ns: entry.t_ns,
+            cookie: entry.cookie,
+            cap: entry.new,
+        };
+        caps.map(change).collect()
+    }
+
+    /// Neighbours given up for silence although they were alive and on the air.
+    fn false_expiries(&self) -> usize {
+        let expiries = self
+            .entries
+            .iter()
+            .filter(|entry| entry.kind == "neighbour" && entry.expired);
+        let is_true = |entry: &&Entry| {
+            let mut deaths = self.deaths.iter().filter(|death| death.address == entry.address);
+            deaths.any(|death| (death.from_ns..=death.to_ns).contains(&entry.t_ns))
+        };
+        expiries.filter(|entry| !is_true(entry)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_false_unless_its_neighbour_was_dead_then() {
+        let expiry = |t_ns, address: &str| Entry {
+            t_ns,
+            kind: "neighbour".into(),
+            address: address.into(),
+            expired: true,
+            ..Entry::default()
+        };
+        let dead = Death {
+            address: "10.77.0.3".into(),
+            from_ns: 100,
+            to_ns: 200,
+        };
+        let mut seen = Seen {
+            deaths: vec![dead],
+            ..Seen::default()
+        };
+        seen.entries = vec![
+            expiry(150, "10.77.0.3"),
+            expiry(150, "10.77.0.4"),
+            expiry(250, "10.77.0.3"),
+        ];
+        assert_eq!(seen.false_expiries(), 2);
     }
 }

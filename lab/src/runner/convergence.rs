@@ -36,10 +36,15 @@ pub fn delays_ns(changes: &[CapChange], moments: &[Expected]) -> Vec<Option<u64>
 fn delay_ns(changes: &[CapChange], expected: &Expected) -> Option<u64> {
     let before = changes.partition_point(|change| change.t_ns <= expected.t_ns);
     let after = changes.partition_point(|change| change.t_ns < expected.until_ns);
-    let mut caps: BTreeMap<u64, Option<u64>> =
-        changes[..before].iter().map(|change| (change.cookie, change.cap)).collect();
+    let mut caps: BTreeMap<u64, Option<u64>> = changes[..before]
+        .iter()
+        .map(|change| (change.cookie, change.cap))
+        .collect();
     let is_right = |caps: &BTreeMap<u64, Option<u64>>| {
-        expected.senders.iter().all(|cookie| caps.get(cookie) == Some(&Some(expected.cap)))
+        expected
+            .senders
+            .iter()
+            .all(|cookie| caps.get(cookie) == Some(&Some(expected.cap)))
     };
     let mut right_since = is_right(&caps).then_some(expected.t_ns);
     for change in &changes[before..after.max(before)] {
@@ -61,7 +66,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn change(t_ms: u64, cookie: u64, cap: u64) -> CapChange {
-        CapChange { t_ns: t_ms * MS, cookie, cap: Some(cap) }
+        CapChange {
+            t_ns: t_ms * MS,
+            cookie,
+            cap: Some(cap),
+        }
     }
 
     /// Sockets 1 and 2 send from second 1 to 5 and should have 43.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is left of giveway after it was killed, and for how long.
 //! In: how many kills. Out: the worst time until no cap and no program of it was left, and how many
-//! times something was left after the limit. Looks at the kernel, not at what giveway says of itself
-//! being alive.
+//! times something was left after the limit. That a cap is gone is believed only when cwnd, which the
+//! cap held far below what the air carries, grows past it.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -19,10 +19,12 @@ use super::Run;
 use crate::cell::Cell;
 use crate::giveway;
 use crate::interrupt::{check, pause_until};
+use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::process::run as run_command;
 use crate::scenario::Crash;
 use crate::statistics::percentile;
+use crate::topology::SERVER_ADDRESS;
 use crate::traffic::stream::{Source, start_sink};
 
 /// Kills come at any moment of the daemon's first two seconds: loading, first caps, steady state.
@@ -61,7 +63,7 @@ pub fn run(cell: &mut Cell, crash: &Crash, run: &Run) -> Result<Outcome> {
     let mut found_caps = 0.0;
     for number in 1..=crash.kills {
         let delay = Duration::from_millis(u64::from(random.next_u32() % LATEST_KILL_MS));
-        let (after_s, had_caps) = one_kill(cell, crash.guardian_too, delay)?;
+        let (after_s, had_caps) = one_kill(cell, crash, delay)?;
         seconds.push(after_s);
         found_caps += f64::from(u8::from(had_caps));
         run.progress.tick(&format!("{number} of {} kills", crash.kills));
@@ -73,47 +75,73 @@ pub fn run(cell: &mut Cell, crash: &Crash, run: &Run) -> Result<Outcome> {
     outcome.set(name, "kills_with_caps", found_caps);
     outcome.set(name, "failures", late as f64);
     outcome.set(name, "revert_p50_s", percentile(&seconds, 50.0));
-    outcome.set(name, "revert_max_s", percentile(&seconds, 100.0).filter(|s| s.is_finite()));
+    outcome.set(
+        name,
+        "revert_max_s",
+        percentile(&seconds, 100.0).filter(|s| s.is_finite()),
+    );
     outcome.samples.insert(name.clone(), seconds);
     Ok(outcome)
 }
 
 /// Seconds until nothing was left (infinite: never), and whether there was a cap to take away.
-fn one_kill(cell: &mut Cell, guardian_too: bool, delay: Duration) -> Result<(f64, bool)> {
+fn one_kill(cell: &mut Cell, crash: &Crash, delay: Duration) -> Result<(f64, bool)> {
     let before = programs(&[])?;
     cell.start_daemon(VICTIM)?;
     let mut daemon = cell.take_daemon(VICTIM)?;
-    let at = Instant::now() + delay;
-    let had_caps = if delay > Duration::from_secs(1) {
-        pause_until(at - Duration::from_millis(100))?;
-        giveway::caps_found(cell.station(VICTIM))? > 0
-    } else {
-        false
-    };
-    pause_until(at)?;
+    pause_until(Instant::now() + delay)?;
+    // Stopped first: it must not replace a guardian that dies before it.
+    daemon.signal(Signal::SIGSTOP)?;
+    let station = cell.station(VICTIM);
+    let had_caps = giveway::caps_found(station)? > 0;
     let guardian = daemon.guardian();
     let ours: Vec<_> = [Some(daemon.id()), guardian].into_iter().flatten().collect();
-    if guardian_too && let Some(guardian) = guardian {
+    if let Some(guardian) = guardian.filter(|_| crash.guardian_too) {
         kill(Pid::from_raw(guardian), Signal::SIGKILL)?;
     }
     daemon.kill()?;
     let killed = Instant::now();
-    if guardian_too {
-        giveway::revert(cell.station(VICTIM))?;
+    if crash.guardian_too {
+        giveway::revert(station)?;
     }
-    loop {
+    let is_clean = || anyhow::Ok(giveway::caps_found(station)? == 0 && programs(&ours)?.is_subset(&before));
+    let after_s = loop {
         check()?;
-        let is_clean = giveway::caps_found(cell.station(VICTIM))? == 0
-            && programs(&ours)?.is_subset(&before);
+        let clean = is_clean()?;
         let after = killed.elapsed();
-        if is_clean {
-            return Ok((after.as_secs_f64(), had_caps));
+        if clean {
+            break after.as_secs_f64();
         }
         if after > PATIENCE {
-            giveway::revert(cell.station(VICTIM))?;
-            return Ok((f64::INFINITY, had_caps));
+            giveway::revert(station)?;
+            break f64::INFINITY;
         }
+    };
+    Ok(if outgrows(station, crash.cap_segments)? {
+        (after_s, had_caps)
+    } else {
+        (f64::INFINITY, had_caps)
+    })
+}
+
+/// Whether the victim's cwnd passes the cap that it had: what the kernel does, whatever giveway says.
+fn outgrows(station: &Namespace, cap_segments: u64) -> Result<bool> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        check()?;
+        let mut ss = station.command("ss")?;
+        ss.args(["-tinOH", "dst", SERVER_ADDRESS]);
+        let said = run_command(ss)?.stdout;
+        let said = String::from_utf8_lossy(&said);
+        let cwnd = said
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("cwnd:")?.parse::<u64>().ok());
+        if cwnd.is_some_and(|cwnd| cwnd > cap_segments) {
+            return Ok(true);
+        }
+        pause_until(Instant::now() + Duration::from_millis(50))?;
     }
+    Ok(false)
 }
 
 /// Giveway's BPF programs that nobody holds open, or one of `ours` does: those of other daemons on
@@ -122,8 +150,7 @@ fn programs(ours: &[i32]) -> Result<BTreeSet<u64>> {
     let mut command = Command::new("bpftool");
     command.args(["-j", "prog", "show"]);
     let said = run_command(command)?.stdout;
-    let loaded: Vec<Loaded> =
-        serde_json::from_slice(&said).context("bpftool's list of programs is not readable")?;
+    let loaded: Vec<Loaded> = serde_json::from_slice(&said).context("bpftool's list of programs is not readable")?;
     let is_left = |program: &&Loaded| {
         program.name.starts_with(PROGRAM_PREFIX)
             && (program.pids.is_empty() || program.pids.iter().any(|p| ours.contains(&p.pid)))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far a run is, on stderr: one line that changes on a terminal, a line a variant elsewhere.
+//! How far a run is, on stderr: one line that changes on a terminal, a line every 20 s elsewhere.
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write, stderr};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::scenario::Variant;
 
-const REDRAW: Duration = Duration::from_secs(1);
+const REDRAW_ON_TERMINAL: Duration = Duration::from_secs(1);
+const REDRAW_ELSEWHERE: Duration = Duration::from_secs(20);
 
 pub struct Progress {
     begun: Instant,
     total_s: f64,
-    current_s: f64,
     turns: usize,
     turn: usize,
     name: String,
@@ -25,7 +25,6 @@ impl Progress {
         Self {
             begun: Instant::now(),
             total_s: turns.clone().map(estimate_s).sum(),
-            current_s: 0.0,
             turns: turns.count(),
             turn: 0,
             name: String::new(),
@@ -35,17 +34,20 @@ impl Progress {
     }
 
     pub fn begin(&mut self, variant: &Variant) {
-        self.current_s = estimate_s(variant);
         self.turn += 1;
         self.name = format!("{} ({})", variant.name, variant.medium);
         self.drawn.set(None);
         self.draw("set up");
     }
 
-    /// Tells what the variant is doing, at most once a second and only where the line can change.
+    /// Tells what the variant is doing, not too often.
     pub fn tick(&self, doing: &str) {
-        let is_due = self.drawn.get().is_none_or(|drawn| drawn.elapsed() >= REDRAW);
-        if self.on_terminal && is_due {
+        let redraw = if self.on_terminal {
+            REDRAW_ON_TERMINAL
+        } else {
+            REDRAW_ELSEWHERE
+        };
+        if self.drawn.get().is_none_or(|drawn| drawn.elapsed() >= redraw) {
             self.draw(doing);
         }
     }
@@ -53,7 +55,11 @@ impl Progress {
     fn draw(&self, doing: &str) {
         self.drawn.set(Some(Instant::now()));
         let (turn, turns, name) = (self.turn, self.turns, &self.name);
-        let times = format!("{} of about {}", clock(self.begun.elapsed().as_secs_f64()), clock(self.total_s));
+        let times = format!(
+            "{} of about {}",
+            clock(self.begun.elapsed().as_secs_f64()),
+            clock(self.total_s)
+        );
         let line = format!("[{turn}/{turns}] {name}: {doing}; {times}");
         // A progress line that cannot be written is no reason to stop measuring.
         let _ = if self.on_terminal {

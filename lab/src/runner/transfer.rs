@@ -53,13 +53,19 @@ pub fn run(cell: &mut Cell, transfer: &Transfer, run: &Run) -> Result<Outcome> {
     measure(&mut outcome, &run.variant.name, transfer, &flows, &observed);
     outcome.traces.extend(flows.iter().flat_map(traces));
     for (station, recorder) in recorders.into_iter().enumerate() {
-        outcome.traces.extend(cap_traces(station, &recorder.finish()?, begun_ns));
+        outcome
+            .traces
+            .extend(cap_traces(station, &recorder.finish()?, begun_ns));
     }
     Ok(outcome)
 }
 
 fn start_recorders(cell: &Cell, transfer: &Transfer) -> Result<Vec<Recorder>> {
-    let stations = if transfer.record && cell.has_daemons() { cell.stations() } else { 0 };
+    let stations = if transfer.record && cell.has_daemons() {
+        cell.stations()
+    } else {
+        0
+    };
     let start = |station| Recorder::start(cell.station(station), cell.file(station, "record.jsonl"));
     (0..stations).map(start).collect()
 }
@@ -67,7 +73,11 @@ fn start_recorders(cell: &Cell, transfer: &Transfer) -> Result<Vec<Recorder>> {
 /// Everything that happens, in order of time.
 fn steps(transfer: &Transfer, read_caps: bool) -> Vec<(f64, Step)> {
     let end_s = transfer.warmup_s + transfer.seconds;
-    let starts = transfer.senders.iter().enumerate().map(|(i, span)| (span.from_s, Step::Start(i)));
+    let starts = transfer
+        .senders
+        .iter()
+        .enumerate()
+        .map(|(i, span)| (span.from_s, Step::Start(i)));
     let mut steps: Vec<_> = starts.collect();
     steps.push((transfer.warmup_s, Step::Begin));
     if read_caps {
@@ -79,18 +89,14 @@ fn steps(transfer: &Transfer, read_caps: bool) -> Vec<(f64, Step)> {
     steps
 }
 
-fn follow(
-    cell: &mut Cell,
-    transfer: &Transfer,
-    transfers: &mut [Running],
-    run: &Run,
-) -> Result<Observed> {
+fn follow(cell: &mut Cell, transfer: &Transfer, transfers: &mut [Running], run: &Run) -> Result<Observed> {
     let mut observed = Observed::default();
     let end_s = transfer.warmup_s + transfer.seconds;
     let begun = Instant::now();
     for (at_s, step) in steps(transfer, cell.has_daemons()) {
         while begun.elapsed().as_secs_f64() < at_s {
-            run.progress.tick(&format!("{:.0} of {end_s:.0} s", begun.elapsed().as_secs_f64()));
+            run.progress
+                .tick(&format!("{:.0} of {end_s:.0} s", begun.elapsed().as_secs_f64()));
             let tick = Instant::now() + Duration::from_secs(1);
             pause_until(tick.min(begun + Duration::from_secs_f64(at_s)))?;
         }
@@ -103,7 +109,7 @@ fn follow(
     }
     if cell.has_daemons() {
         let statuses = cell.statuses()?;
-        let expired: u64 = statuses.iter().map(|s| s.reports.expired_neighbours).sum();
+        let expired: u64 = statuses.iter().map(|s| s.reports.expired).sum();
         observed.expired = Some(expired as f64);
     }
     Ok(observed)
@@ -112,21 +118,22 @@ fn follow(
 /// Caps of the sockets that send; one that has none counts as 0, which no bound accepts.
 fn caps_in_force(cell: &Cell) -> Result<Vec<f64>> {
     let statuses = cell.statuses()?;
-    let senders = statuses.iter().flat_map(|status| &status.flows).filter(|flow| flow.sender);
+    let senders = statuses
+        .iter()
+        .flat_map(|status| &status.flows)
+        .filter(|flow| flow.sender);
     Ok(senders.map(|flow| flow.cap.unwrap_or(0) as f64).collect())
 }
 
-fn measure(
-    outcome: &mut Outcome,
-    point: &str,
-    transfer: &Transfer,
-    flows: &[Flow],
-    observed: &Observed,
-) {
+fn measure(outcome: &mut Outcome, point: &str, transfer: &Transfer, flows: &[Flow], observed: &Observed) {
     let (from_s, to_s) = (transfer.warmup_s, transfer.warmup_s + transfer.seconds);
     let shares: Vec<_> = flows.iter().map(|flow| flow.goodput_mbit(from_s, to_s)).collect();
     let share_of_time = |flow: &Flow| (flow.to_s.min(to_s) - flow.from_s.max(from_s)) / (to_s - from_s);
-    let total = flows.iter().zip(&shares).map(|(flow, share)| share * share_of_time(flow)).sum::<f64>();
+    let total = flows
+        .iter()
+        .zip(&shares)
+        .map(|(flow, share)| share * share_of_time(flow))
+        .sum::<f64>();
     outcome.set(point, "goodput_mbit", total);
     outcome.set(point, "jain", jain(&shares));
     for (flow, share) in flows.iter().zip(&shares).filter(|_| transfer.per_station) {
@@ -168,7 +175,7 @@ fn traces(flow: &Flow) -> [Curve; 2] {
 /// The caps of a station's sockets as stairs, one curve a socket.
 fn cap_traces(station: usize, entries: &[Entry], begun_ns: u64) -> Vec<Curve> {
     let mut curves: std::collections::BTreeMap<u64, Vec<(f64, f64)>> = Default::default();
-    for entry in entries {
+    for entry in entries.iter().filter(|entry| entry.kind == "cap") {
         let Some(cap) = entry.new else { continue };
         let at_s = entry.t_ns.saturating_sub(begun_ns) as f64 / 1e9;
         let points = curves.entry(entry.cookie).or_default();
@@ -177,6 +184,10 @@ fn cap_traces(station: usize, entries: &[Entry], begun_ns: u64) -> Vec<Curve> {
         }
         points.push((at_s, cap as f64));
     }
-    let curve = |points| Curve { of: Trace::Cap, station, points };
+    let curve = |points| Curve {
+        of: Trace::Cap,
+        station,
+        points,
+    };
     curves.into_values().map(curve).collect()
 }

@@ -5,8 +5,7 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    At, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Transfer,
-    Variant, medium,
+    At, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -36,12 +35,27 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
     }
     let goodput = |variant: &str, holds| {
-        let of = Quantity::Metric { variant: variant.into(), metric: "goodput_mbit" };
+        let of = Quantity::Metric {
+            variant: variant.into(),
+            metric: "goodput_mbit",
+        };
         Check::bound(format!("{variant} goodput_mbit"), of, holds, At::Defaults)
     };
     let checks = vec![
-        goodput("udp/2", Relation::Within { of: 25.0, tolerance: 0.8 }),
-        goodput("tcp/2", Relation::Within { of: 18.9, tolerance: 0.8 }),
+        goodput(
+            "udp/2",
+            Relation::Within {
+                of: 25.0,
+                tolerance: 0.8,
+            },
+        ),
+        goodput(
+            "tcp/2",
+            Relation::Within {
+                of: 18.9,
+                tolerance: 0.8,
+            },
+        ),
         goodput("tcp/8", Relation::Between(20.0, 22.5)),
     ];
     Ok(Plan {
@@ -54,6 +68,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             lines: vec![("UDP", "udp"), ("TCP (CUBIC)", "tcp")],
             levels: vec![],
         }],
-        columns: &["goodput_mbit", "jain", "retransmits", "rtt_p50_ms", "rtt_p99_ms", "collisions_percent"],
+        columns: &[
+            "goodput_mbit",
+            "jain",
+            "retransmits",
+            "rtt_p50_ms",
+            "rtt_p99_ms",
+            "collisions_percent",
+        ],
     })
 }

@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    ARF_LOSSY, At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation,
-    Scenario, Trace, Transfer, Variant, medium,
+    ARF_LOSSY, At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace,
+    Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -36,7 +36,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         None => format!("{what}/{medium}"),
     };
     let stations = parameters.count("stations") as usize;
-    let cap = Cap::Formula { rtt_ms: parameters.count("rtt_ms") };
+    let cap = Cap::Formula {
+        rtt_ms: parameters.count("rtt_ms"),
+    };
     let variant = |name: String, medium, giveway, transfer| Variant {
         name,
         medium,
@@ -57,7 +59,10 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     for &medium in &media {
         for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap))] {
             let steady = Transfer::steady(parameters, Protocol::Tcp, stations);
-            let transfer = Transfer { per_station: true, ..steady };
+            let transfer = Transfer {
+                per_station: true,
+                ..steady
+            };
             variants.push(variant(name(what, medium), medium, giveway, transfer));
         }
         checks.push(cap_is(&name("fixed-cap", medium), cap, stations));
@@ -72,40 +77,62 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 title: "Goodput of each station".into(),
                 variants: measured.clone(),
             },
-            Plot::Timeline { of: Trace::Cwnd, variants: measured.clone() },
-            Plot::Timeline { of: Trace::Goodput, variants: measured },
+            Plot::Timeline {
+                of: Trace::Cwnd,
+                variants: measured.clone(),
+            },
+            Plot::Timeline {
+                of: Trace::Goodput,
+                variants: measured,
+            },
         ],
         variants,
         checks,
-        columns: &["goodput_mbit", "jain", "retransmits", "rtt_p50_ms", "rtt_p99_ms", "cap_segments"],
+        columns: &[
+            "goodput_mbit",
+            "jain",
+            "retransmits",
+            "rtt_p50_ms",
+            "rtt_p99_ms",
+            "cap_segments",
+        ],
     })
 }
 
 /// Holds at any length, on any medium.
 fn cap_is(variant: &str, cap: Cap, senders: usize) -> Check {
-    let of = Quantity::Metric { variant: variant.into(), metric: "cap_segments" };
+    let of = Quantity::Metric {
+        variant: variant.into(),
+        metric: "cap_segments",
+    };
     let holds = Relation::Exactly(cap.segments(senders as u64) as f64);
     Check::bound(format!("{variant} cap_segments"), of, holds, At::Anything)
 }
 
 fn bounds(medium: &str, plain: &str, fixed: &str) -> Vec<Check> {
     let of_fixed = |metric, holds| {
-        let of = Quantity::Metric { variant: fixed.into(), metric };
+        let of = Quantity::Metric {
+            variant: fixed.into(),
+            metric,
+        };
         Check::bound(format!("{fixed} {metric}"), of, holds, At::Defaults)
     };
+    let gain = Quantity::Ratio {
+        variant: fixed.into(),
+        over: plain.into(),
+        metric: "goodput_mbit",
+    };
+    let gain_name = format!("{fixed} over {plain}");
     match medium {
         FIXED54 => vec![
             of_fixed("jain", Relation::AtLeast(0.999)),
             of_fixed("retransmits", Relation::AtMost(5.0)),
             of_fixed("goodput_mbit", Relation::Between(14.8, 15.6)),
             of_fixed("report_airtime_percent", Relation::Below(1.0)),
+            // What the paper's fixed cap cannot do here: it leaves a quarter of this air unused.
+            Check::goal(gain_name, gain, Relation::AtLeast(1.0), At::Defaults),
         ],
-        ARF_LOSSY => {
-            let over = plain.into();
-            let of = Quantity::Ratio { variant: fixed.into(), over, metric: "goodput_mbit" };
-            let name = format!("{fixed} over {plain}");
-            vec![Check::bound(name, of, Relation::AtLeast(1.2), At::Defaults)]
-        }
+        ARF_LOSSY => vec![Check::bound(gain_name, gain, Relation::AtLeast(1.2), At::Defaults)],
         _ => vec![],
     }
 }

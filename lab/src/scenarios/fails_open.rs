@@ -5,8 +5,7 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    At, Cap, Check, Crash, Experiment, FIXED54, Plan, Plot, Quantity, Relation, Scenario, Variant,
-    medium,
+    At, Cap, Check, Crash, Experiment, FIXED54, Plan, Plot, Quantity, Relation, Scenario, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -18,17 +17,28 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter {
             name: "kills",
-            kind: Kind::Count { default: 200, least: 1, most: 10_000 },
+            kind: Kind::Count {
+                default: 200,
+                least: 1,
+                most: 10_000,
+            },
             about: "kills of the daemon alone",
         },
         Parameter {
             name: "kills_both",
-            kind: Kind::Count { default: 20, least: 1, most: 10_000 },
+            kind: Kind::Count {
+                default: 20,
+                least: 1,
+                most: 10_000,
+            },
             about: "kills of daemon and guardian, with `giveway revert` after each",
         },
     ],
     plan,
 };
+
+/// A tenth of what a station's cwnd grows to without a cap.
+const CAP_SEGMENTS: u64 = 20;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let variant = |name: &str, kills, guardian_too| Variant {
@@ -36,11 +46,18 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         medium: parameters.choice("medium").map_or(FIXED54, medium),
         rtt_ms: parameters.count("rtt_ms"),
         stations: parameters.count("stations") as usize,
-        giveway: Some(Cap::Formula { rtt_ms: parameters.count("rtt_ms") }),
-        experiment: Experiment::Crash(Crash { kills: parameters.count(kills), guardian_too }),
+        giveway: Some(Cap::Segments(CAP_SEGMENTS)),
+        experiment: Experiment::Crash(Crash {
+            kills: parameters.count(kills),
+            cap_segments: CAP_SEGMENTS,
+            guardian_too,
+        }),
     };
     let check = |variant: &str, metric, holds, at| {
-        let of = Quantity::Metric { variant: variant.into(), metric };
+        let of = Quantity::Metric {
+            variant: variant.into(),
+            metric,
+        };
         Check::bound(format!("{variant} {metric}"), of, holds, at)
     };
     let mut checks = Vec::new();
@@ -49,7 +66,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks.push(check(name, "revert_max_s", Relation::AtMost(1.0), At::Anything));
     }
     // About half of the kills come late enough to find a cap: without any, nothing was shown.
-    checks.push(check("daemon", "kills_with_caps", Relation::AtLeast(50.0), At::Defaults));
+    checks.push(check(
+        "daemon",
+        "kills_with_caps",
+        Relation::AtLeast(50.0),
+        At::Defaults,
+    ));
     Ok(Plan {
         variants: vec![variant("daemon", "kills", false), variant("both", "kills_both", true)],
         checks,

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    ARF_LOSSY, At, Cap, Check, Converge, Experiment, FIXED54, Plan, Plot, Protocol, Quantity,
-    Relation, Scenario, Span, Trace, Transfer, Variant, medium,
+    ARF_LOSSY, At, Cap, Check, Converge, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Span,
+    Trace, Transfer, Variant, medium,
 };
 use crate::usage::usage;
 
@@ -19,7 +19,11 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 0,
     parameters: &[Parameter {
         name: "events",
-        kind: Kind::Count { default: 40, least: 1, most: 10_000 },
+        kind: Kind::Count {
+            default: 40,
+            least: 1,
+            most: 10_000,
+        },
         about: "starts, stops and deaths each that convergence is measured over",
     }],
     plan,
@@ -31,13 +35,17 @@ const CHANGES: usize = 3;
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let stations = parameters.count("stations") as usize;
     if stations < 3 {
-        return Err(usage("`stations`: join-leave needs at least 3, so that someone can join".into()));
+        return Err(usage(
+            "`stations`: join-leave needs at least 3, so that someone can join".into(),
+        ));
     }
     let media = match parameters.choice("medium") {
         Some(chosen) => vec![medium(chosen)],
         None => vec![ARF_LOSSY, FIXED54],
     };
-    let cap = Cap::Formula { rtt_ms: parameters.count("rtt_ms") };
+    let cap = Cap::Formula {
+        rtt_ms: parameters.count("rtt_ms"),
+    };
     let variant = |name: String, medium, giveway, experiment| Variant {
         name,
         medium,
@@ -58,9 +66,15 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 names.push(name);
             }
             for of in [Trace::Goodput, Trace::Cwnd] {
-                plots.push(Plot::Timeline { of, variants: names.clone() });
+                plots.push(Plot::Timeline {
+                    of,
+                    variants: names.clone(),
+                });
             }
-            plots.push(Plot::Timeline { of: Trace::Cap, variants: vec![names[1].clone()] });
+            plots.push(Plot::Timeline {
+                of: Trace::Cap,
+                variants: vec![names[1].clone()],
+            });
             plots.push(Plot::Stations {
                 file: format!("goodput-{kind}-{medium}"),
                 title: format!("Senders {kind}, {medium}: goodput of each while it sends"),
@@ -72,7 +86,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let walk = Converge::StartStop { events, settle_s: 3.5 };
     let death = Converge::Death { events, settle_s: 7.0 };
     for (name, converge) in [("converge", walk), ("converge/death", death)] {
-        variants.push(variant(name.into(), media[0], Some(cap), Experiment::Converge(converge)));
+        variants.push(variant(
+            name.into(),
+            media[0],
+            Some(cap),
+            Experiment::Converge(converge),
+        ));
     }
     plots.push(Plot::Distribution {
         file: "converge",
@@ -83,7 +102,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks: checks(&variants, media[0]),
         variants,
         plots,
-        columns: &["goodput_mbit", "jain", "retransmits", "converge_p50_s", "converge_p95_s", "false_expiries"],
+        columns: &[
+            "goodput_mbit",
+            "jain",
+            "retransmits",
+            "converge_p50_s",
+            "converge_p95_s",
+            "false_expiries",
+        ],
     })
 }
 
@@ -91,16 +117,28 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfer {
     let total_s = (parameters.count("warmup_s") + parameters.count("seconds")) as f64;
     let changing = CHANGES.min(stations - 2);
-    let span = |station| {
+    let span = |station: usize| {
         let change = (station + changing).checked_sub(stations);
         let at_s = change.map(|index| {
             let quarter = if joins { index + 1 } else { CHANGES - index };
             total_s * quarter as f64 / (CHANGES + 1) as f64
         });
         match at_s {
-            Some(at_s) if joins => Span { station, from_s: at_s, to_s: total_s },
-            Some(at_s) => Span { station, from_s: 0.0, to_s: at_s },
-            None => Span { station, from_s: 0.0, to_s: total_s },
+            Some(at_s) if joins => Span {
+                station,
+                from_s: at_s,
+                to_s: total_s,
+            },
+            Some(at_s) => Span {
+                station,
+                from_s: 0.0,
+                to_s: at_s,
+            },
+            None => Span {
+                station,
+                from_s: 0.0,
+                to_s: total_s,
+            },
         }
     };
     Transfer {
@@ -113,7 +151,10 @@ fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfer {
 
 fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
     let check = |variant: &str, metric, holds, at| {
-        let of = Quantity::Metric { variant: variant.into(), metric };
+        let of = Quantity::Metric {
+            variant: variant.into(),
+            metric,
+        };
         Check::bound(format!("{variant} {metric}"), of, holds, at)
     };
     let mut checks = Vec::new();
@@ -135,7 +176,11 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
     if !variants.is_empty() {
         checks.push(Check::bound(
             "false expiries per hour".into(),
-            Quantity::Pooled { variants, metric: "false_expiries", over: "observed_h" },
+            Quantity::Pooled {
+                variants,
+                metric: "false_expiries",
+                over: "observed_h",
+            },
             Relation::Below(1.0),
             At::Defaults,
         ));

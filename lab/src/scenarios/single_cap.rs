@@ -5,8 +5,7 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario,
-    Transfer, Variant, medium,
+    At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -17,7 +16,9 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 20,
     parameters: &[Parameter {
         name: "caps",
-        kind: Kind::List { default: "10,20,30,40,60,80,120,200,300" },
+        kind: Kind::List {
+            default: "10,20,30,40,60,80,120,200,300",
+        },
         about: "segments, one variant each",
     }],
     plan,
@@ -34,11 +35,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         experiment: Experiment::Transfer(Transfer::steady(parameters, Protocol::Tcp, stations)),
     };
     let caps = parameters.counts("caps")?;
-    let capped = caps.iter().map(|cap| variant(format!("cap/{cap}"), Some(Cap::Segments(*cap))));
+    let capped = caps
+        .iter()
+        .map(|cap| variant(format!("cap/{cap}"), Some(Cap::Segments(*cap))));
     let cap_is = |cap: &u64| {
         let point = format!("cap/{cap}");
-        let of = Quantity::Metric { variant: point.clone(), metric: "cap_segments" };
-        Check::bound(format!("{point} cap_segments"), of, Relation::Exactly(*cap as f64), At::Anything)
+        let of = Quantity::Metric {
+            variant: point.clone(),
+            metric: "cap_segments",
+        };
+        Check::bound(
+            format!("{point} cap_segments"),
+            of,
+            Relation::Exactly(*cap as f64),
+            At::Anything,
+        )
     };
     Ok(Plan {
         variants: capped.chain([variant("plain".into(), None)]).collect(),
@@ -50,6 +61,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             lines: vec![("capped", "cap")],
             levels: vec![("plain CUBIC", "plain")],
         }],
-        columns: &["goodput_mbit", "retransmits", "rtt_p50_ms", "rtt_p99_ms", "cap_segments"],
+        columns: &[
+            "goodput_mbit",
+            "retransmits",
+            "rtt_p50_ms",
+            "rtt_p99_ms",
+            "cap_segments",
+        ],
     })
 }

@@ -111,7 +111,11 @@ impl Running {
     pub fn start(&mut self, cell: &Cell, until_s: f64) -> Result<()> {
         let mut command = cell.station(self.station).command("iperf3")?;
         let port = self.port.to_string();
-        let tail_s = if self.from_s + self.length_s >= until_s { TAIL_S } else { 0.0 };
+        let tail_s = if self.from_s + self.length_s >= until_s {
+            TAIL_S
+        } else {
+            0.0
+        };
         let length = format!("{}", (self.length_s + tail_s).ceil());
         command.args(["-c", SERVER_ADDRESS, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
         match self.protocol {
@@ -178,12 +182,18 @@ impl Flow {
         if to_s <= from_s {
             return 0.0;
         }
-        let bytes: f64 = self.received.iter().map(|i| i.bytes * i.part_within(from_s, to_s)).sum();
+        let bytes: f64 = self
+            .received
+            .iter()
+            .map(|i| i.bytes * i.part_within(from_s, to_s))
+            .sum();
         bytes * 8.0 / 1e6 / (to_s - from_s)
     }
 
     pub fn retransmits(&self, from_s: f64, to_s: f64) -> f64 {
-        self.sent_within(from_s, to_s).map(|interval| interval.retransmits).sum()
+        self.sent_within(from_s, to_s)
+            .map(|interval| interval.retransmits)
+            .sum()
     }
 
     pub fn rtts_ms(&self, from_s: f64, to_s: f64) -> impl Iterator<Item = f64> {
@@ -206,7 +216,11 @@ impl Interval {
 
     pub fn mbit(&self) -> f64 {
         let length = self.end - self.start;
-        if length > 0.0 { self.bytes * 8.0 / 1e6 / length } else { 0.0 }
+        if length > 0.0 {
+            self.bytes * 8.0 / 1e6 / length
+        } else {
+            0.0
+        }
     }
 
     pub fn cwnd_segments(&self) -> f64 {
@@ -227,7 +241,13 @@ mod tests {
             ..Interval::default()
         };
         let intervals: Vec<_> = (0..8).map(interval).collect();
-        Flow { station: 0, from_s: 0.0, to_s: 4.0, received: intervals.clone(), sent: intervals }
+        Flow {
+            station: 0,
+            from_s: 0.0,
+            to_s: 4.0,
+            received: intervals.clone(),
+            sent: intervals,
+        }
     }
 
     #[test]

@@ -49,7 +49,12 @@ impl Source {
         let mut process = Process::spawn(command)?;
         let commands = process.pipes().stdin.take().context("the source has no input")?;
         let answers = process.pipes().stdout.take().context("the source has no output")?;
-        let mut source = Self { process, commands, answers: BufReader::new(answers), cookie: 0 };
+        let mut source = Self {
+            process,
+            commands,
+            answers: BufReader::new(answers),
+            cookie: 0,
+        };
         source.cookie = source.answer()?.cookie;
         Ok(source)
     }
@@ -125,17 +130,20 @@ pub fn run_source() -> Result<()> {
 
 fn prepare(socket: &TcpStream) -> Result<()> {
     setsockopt(socket, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")?;
-    let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
     setsockopt(socket, sockopt::Linger, &at_once)?;
-    let limit = &raw const UNSENT_LIMIT_BYTES;
-    let size = size_of_val(&UNSENT_LIMIT_BYTES) as libc::socklen_t;
-    // SAFETY: the option takes an int, which `limit` points to, and the kernel only reads it.
+    let limit = UNSENT_LIMIT_BYTES;
+    let size = size_of_val(&limit) as libc::socklen_t;
+    // SAFETY: the option takes an int, which the pointer is to, and the kernel only reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_NOTSENT_LOWAT,
-            limit.cast(),
+            (&raw const limit).cast(),
             size,
         )
     };
