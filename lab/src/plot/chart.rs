@@ -72,6 +72,8 @@ impl Chart<'_> {
             .light_line_style(TRANSPARENT)
             .x_desc(self.x)
             .y_desc(self.y)
+            .x_label_formatter(&plain)
+            .y_label_formatter(&plain)
             .label_style(("sans-serif", 14))
             .draw()?;
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
@@ -126,6 +128,12 @@ impl Bars<'_> {
         root.present()?;
         Ok(())
     }
+}
+
+/// `2.5`, but `2` and not `2.0`.
+fn plain(value: &f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn builder<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
