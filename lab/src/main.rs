@@ -1,1 +1,153 @@
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! giveway-lab: real TCP stacks on one emulated access point, and the scenarios that giveway is
+//! judged by.
+//! In: the command line. Out: a table or one JSON object on stdout, progress on stderr, figures in a
+//! folder; exit code 0 when every bound holds, 1 when one does not or the run failed, 2 for usage.
+
+mod air;
+mod cell;
+mod check;
+mod giveway;
+mod interrupt;
+mod medium;
+mod namespace;
+mod outcome;
+mod parameters;
+mod plot;
+mod process;
+mod report;
+mod runner;
+mod scenario;
+mod scenarios;
+mod statistics;
+mod topology;
+mod traffic;
+mod usage;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+
+use parameters::Parameters;
+use report::Report;
+use scenario::{Plan, Scenario};
+
+#[derive(Parser)]
+#[command(
+    name = "giveway-lab",
+    version,
+    about = "Real TCP stacks on one emulated access point"
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Name the scenarios and what can be set
+    List,
+    /// Run one scenario and judge its numbers
+    Run(RunArguments),
+    #[command(hide = true)]
+    Medium,
+    #[command(hide = true)]
+    Source,
+    #[command(hide = true)]
+    Sink,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    scenario: String,
+    /// Change a parameter; bounds stated for its default are then not judged
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Where figures and raw results go [default: ./out/SCENARIO]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let done = match CommandLine::parse().command {
+        Command::Medium => return medium::run(),
+        Command::List => list(),
+        Command::Run(arguments) => run(&arguments),
+        Command::Source => traffic::stream::run_source().map(|()| true),
+        Command::Sink => traffic::stream::run_sink().map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("giveway-lab: {error:#}");
+            ExitCode::from(if error.is::<usage::Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn list() -> Result<bool> {
+    for scenario in scenarios::ALL {
+        println!("{}\n    {}", scenario.name, scenario.about);
+        for parameter in scenario.all_parameters() {
+            let accepted = parameter.kind.describe();
+            println!("    --set {:<11} {:<28} {}", parameter.name, accepted, parameter.about);
+        }
+        println!();
+    }
+    Ok(true)
+}
+
+fn run(arguments: &RunArguments) -> Result<bool> {
+    let scenario = scenarios::find(&arguments.scenario)?;
+    let parameters = Parameters::new(&scenario.all_parameters(), &arguments.settings)?;
+    let plan = (scenario.plan)(&parameters)?;
+    interrupt::install()?;
+    let default_out = || PathBuf::from("out").join(scenario.name);
+    let out = arguments.out.clone().unwrap_or_else(default_out);
+    let results = runner::run(&plan, &parameters, &out)?;
+
+    let variants = results.means();
+    let at_defaults = scenario.is_at_defaults(&parameters);
+    let words = parameters.list("variants");
+    let is_selected = |name: &str| runner::is_selected(name, words);
+    let checks = check::judge(&plan.checks, &variants, at_defaults, is_selected);
+    let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
+    let report = Report {
+        scenario: scenario.name,
+        params: &parameters,
+        kernel,
+        variants,
+        checks,
+    };
+    let figures = plot::draw(&plan.plots, &results, &out)?;
+    let json = serde_json::to_string(&report)?;
+    let result = out.join("result.json");
+    std::fs::write(&result, &json).with_context(|| format!("cannot write {}", result.display()))?;
+    if arguments.json {
+        println!("{json}");
+    } else {
+        tell(scenario, &plan, &report, at_defaults);
+        for figure in figures {
+            println!("figure: {}", figure.display());
+        }
+    }
+    Ok(report.holds())
+}
+
+fn tell(scenario: &Scenario, plan: &Plan, report: &Report, at_defaults: bool) {
+    let variants: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
+    println!("{}: {}\n", scenario.name, scenario.about);
+    print!("{}", report.table(&variants, plan.columns));
+    print!("{}", report.stations_table(&variants));
+    println!();
+    print!("{}", report.verdicts());
+    if !at_defaults {
+        println!("Bounds apply at the default parameters; this run has its own.");
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the numbers are what the scenario says they must be.
+//! In: the checks of a plan and the measured metrics. Out: a verdict for each check that belongs to
+//! this run. One whose number is missing has failed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::outcome::Metrics;
+use crate::scenario::{At, Check, CheckKind, Quantity, Relation};
+
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    pub name: String,
+    pub kind: &'static str,
+    pub ok: bool,
+    pub value: Option<f64>,
+    pub bound: String,
+}
+
+type Points = BTreeMap<String, Metrics>;
+
+/// Judges the checks that belong to this run: `at_defaults` says whether its parameters are the
+/// stated ones, `is_selected` whether a point was asked for at all.
+pub fn judge(checks: &[Check], points: &Points, at_defaults: bool, is_selected: impl Fn(&str) -> bool) -> Vec<Verdict> {
+    let belongs = |check: &&Check| (at_defaults || check.at == At::Anything) && check.of.variants().all(&is_selected);
+    checks
+        .iter()
+        .filter(belongs)
+        .map(|check| verdict(check, points))
+        .collect()
+}
+
+fn verdict(check: &Check, points: &Points) -> Verdict {
+    let value = check.of.value(points).filter(|value| value.is_finite());
+    Verdict {
+        name: check.name.clone(),
+        kind: match check.kind {
+            CheckKind::Bound => "bound",
+            CheckKind::Goal => "goal",
+        },
+        ok: value.is_some_and(|value| check.holds.for_value(value)),
+        value,
+        bound: check.holds.to_string(),
+    }
+}
+
+impl Quantity {
+    fn variants(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self {
+            Quantity::Metric { variant, .. } => Box::new(std::iter::once(variant.as_str())),
+            Quantity::Ratio { variant, over, .. } => Box::new([variant.as_str(), over.as_str()].into_iter()),
+            Quantity::Pooled { variants, .. } => Box::new(variants.iter().map(String::as_str)),
+        }
+    }
+
+    fn value(&self, points: &Points) -> Option<f64> {
+        let get = |variant: &str, metric: &str| points.get(variant)?.get(metric).copied();
+        match self {
+            Quantity::Metric { variant, metric } => get(variant, metric),
+            Quantity::Ratio { variant, over, metric } => Some(get(variant, metric)? / get(over, metric)?),
+            Quantity::Pooled { variants, metric, over } => {
+                let sum = |metric| variants.iter().map(|variant| get(variant, metric)).sum();
+                let (part, whole): (Option<f64>, Option<f64>) = (sum(metric), sum(over));
+                Some(part? / whole?)
+            }
+        }
+    }
+}
+
+impl Relation {
+    fn for_value(&self, value: f64) -> bool {
+        match *self {
+            Relation::Exactly(wanted) => value == wanted,
+            Relation::Within { of, tolerance } => (value - of).abs() <= tolerance,
+            Relation::Between(least, most) => (least..=most).contains(&value),
+            Relation::AtLeast(least) => value >= least,
+            Relation::AtMost(most) => value <= most,
+            Relation::Below(limit) => value < limit,
+        }
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        match *self {
+            Relation::Exactly(wanted) => write!(to, "= {wanted}"),
+            Relation::Within { of, tolerance } => write!(to, "{of} ± {tolerance}"),
+            Relation::Between(least, most) => write!(to, "{least} to {most}"),
+            Relation::AtLeast(least) => write!(to, ">= {least}"),
+            Relation::AtMost(most) => write!(to, "<= {most}"),
+            Relation::Below(limit) => write!(to, "< {limit}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(values: &[(&str, &str, f64)]) -> Points {
+        let mut points = Points::new();
+        for (point, metric, value) in values {
+            points
+                .entry((*point).into())
+                .or_default()
+                .insert((*metric).into(), *value);
+        }
+        points
+    }
+
+    fn check(of: Quantity, holds: Relation, at: At) -> Check {
+        Check {
+            name: "it".into(),
+            kind: CheckKind::Bound,
+            of,
+            holds,
+            at,
+        }
+    }
+
+    fn metric(holds: Relation, at: At) -> Check {
+        let of = Quantity::Metric {
+            variant: "udp/2".into(),
+            metric: "goodput_mbit",
+        };
+        check(of, holds, at)
+    }
+
+    #[test]
+    fn a_bound_holds_at_its_edges_and_not_beyond() {
+        let within = Relation::Within {
+            of: 25.0,
+            tolerance: 0.5,
+        };
+        assert!(within.for_value(25.5) && !within.for_value(25.51));
+        assert!(Relation::Between(20.0, 22.5).for_value(20.0));
+        assert!(!Relation::Between(20.0, 22.5).for_value(19.9));
+        assert!(Relation::AtMost(5.0).for_value(5.0) && !Relation::Below(5.0).for_value(5.0));
+        assert!(!Relation::AtLeast(1.2).for_value(f64::NAN));
+        assert!(!Relation::Exactly(43.0).for_value(43.5));
+    }
+
+    #[test]
+    fn what_was_not_measured_has_failed() {
+        let verdicts = judge(
+            &[metric(Relation::AtMost(5.0), At::Anything)],
+            &points(&[]),
+            true,
+            |_| true,
+        );
+        assert_eq!((verdicts[0].ok, verdicts[0].value), (false, None));
+    }
+
+    #[test]
+    fn a_ratio_without_its_denominator_has_failed() {
+        let ratio = || Quantity::Ratio {
+            variant: "fixed-cap".into(),
+            over: "plain".into(),
+            metric: "goodput_mbit",
+        };
+        let judged = |values: &[_]| {
+            let check = check(ratio(), Relation::AtLeast(1.2), At::Anything);
+            judge(&[check], &points(values), true, |_| true).remove(0)
+        };
+        let fixed = ("fixed-cap", "goodput_mbit", 15.0);
+        assert!(judged(&[fixed, ("plain", "goodput_mbit", 11.0)]).ok);
+        assert!(!judged(&[fixed]).ok);
+        assert_eq!(judged(&[fixed, ("plain", "goodput_mbit", 0.0)]).value, None);
+    }
+
+    #[test]
+    fn pooled_rates_sum_before_they_divide() {
+        let of = Quantity::Pooled {
+            variants: vec!["a".into(), "b".into()],
+            metric: "false_expiries",
+            over: "observed_h",
+        };
+        let measured = points(&[
+            ("a", "false_expiries", 1.0),
+            ("a", "observed_h", 1.5),
+            ("b", "false_expiries", 0.0),
+            ("b", "observed_h", 0.5),
+        ]);
+        let verdicts = judge(
+            &[check(of, Relation::Below(1.0), At::Anything)],
+            &measured,
+            true,
+            |_| true,
+        );
+        assert_eq!((verdicts[0].ok, verdicts[0].value), (true, Some(0.5)));
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_parameters_and_to_the_variants_that_run() {
+        let checks = [
+            metric(Relation::AtMost(5.0), At::Defaults),
+            metric(Relation::AtMost(5.0), At::Anything),
+        ];
+        assert_eq!(judge(&checks, &points(&[]), true, |_| true).len(), 2);
+        assert_eq!(judge(&checks, &points(&[]), false, |_| true).len(), 1);
+        assert_eq!(judge(&checks, &points(&[]), true, |name| name != "udp/2").len(), 0);
+    }
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The program under test, as the lab sees it: the only file that knows its command line, its
+//! configuration, and its answers.
+//! In: namespaces and a policy. Out: running daemons, their status and their logs, leniently read.
+//! Judges nothing.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::air::STATION_DEVICE;
+use crate::interrupt::wait_for;
+use crate::namespace::Namespace;
+use crate::process::{Process, run};
+use crate::scenario::{Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// `giveway run` in one station's namespace.
+pub struct Daemon {
+    process: Process,
+    log: PathBuf,
+}
+
+/// What `giveway status --json` says, as far as the lab asks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    pub flows: Vec<Flow>,
+    pub reports: Reports,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Flow {
+    pub cookie: u64,
+    pub cap: Option<u64>,
+    pub sender: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Reports {
+    /// Neighbours that fell silent.
+    pub expired: u64,
+}
+
+/// A line of `giveway record`, as far as the lab asks.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Entry {
+    pub t_ns: u64,
+    pub kind: String,
+    pub cookie: u64,
+    /// Of a "cap" entry: the cap from now on; null when it is lifted.
+    pub new: Option<u64>,
+    /// Of a "neighbour" entry.
+    pub address: String,
+    /// Of a "neighbour" entry: it fell silent.
+    pub expired: bool,
+}
+
+#[derive(Deserialize)]
+struct DryRevert {
+    caps_found: u64,
+}
+
+/// The binary beside this one, or what GIVEWAY names.
+pub fn binary() -> Result<PathBuf> {
+    let path = match std::env::var_os("GIVEWAY") {
+        Some(path) => PathBuf::from(path),
+        None => std::env::current_exe()?.with_file_name("giveway"),
+    };
+    if !path.is_file() {
+        bail!(
+            "{} is missing, so no variant with giveway can run: `cargo build` it, or name one in GIVEWAY",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// Writes a new group key, and the configuration of each policy beside it.
+pub fn new_key(folder: &Path) -> Result<PathBuf> {
+    let key = folder.join("group.key");
+    if key.exists() {
+        std::fs::remove_file(&key)?;
+    }
+    let mut command = Command::new(binary()?);
+    command.args(["key", "new"]).arg(&key);
+    run(command)?;
+    Ok(key)
+}
+
+pub fn write_configuration(file: &Path, cap: Cap, key: &Path) -> Result<()> {
+    let mut policy = json!({
+        "policy": "fixed",
+        "capacity_mbit": PAPER_CAPACITY_MBIT as f64,
+        "margin_bytes": PAPER_MARGIN_BYTES,
+        "segment_bytes": PAPER_SEGMENT_BYTES,
+    });
+    match cap {
+        Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
+        Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
+    }
+    let configuration = json!({"cap": policy, "group": {"key_file": key}});
+    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+impl Daemon {
+    /// Starts it without waiting; its messages go to `log`.
+    pub fn start(station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
+        let mut command = station.command(binary()?)?;
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(configuration)
+            .args(["--interface", STATION_DEVICE]);
+        let messages = File::options().create(true).append(true).open(&log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(messages.try_clone()?)
+            .stderr(messages);
+        Ok(Self {
+            process: Process::spawn(command)?,
+            log,
+        })
+    }
+
+    /// Until it answers `giveway status`.
+    pub fn wait_until_up(&mut self, station: &Namespace) -> Result<()> {
+        wait_for("giveway to answer", START_LIMIT, || {
+            if let Some(status) = self.process.exit()? {
+                let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("nothing");
+                bail!("giveway ended at its start ({status}): {last}");
+            }
+            Ok(status(station).ok())
+        })
+        .map(drop)
+    }
+
+    /// The daemon's guardian, once there is one.
+    pub fn guardian(&self) -> Option<i32> {
+        let id = self.process.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    pub fn id(&self) -> i32 {
+        self.process.id()
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Ends it as an administrator would; it reverts what it changed.
+    pub fn stop(&mut self) -> Result<()> {
+        if !self.process.stop(STOP_LIMIT)? {
+            bail!("giveway did not end well on SIGTERM; its log is {}", self.log.display());
+        }
+        Ok(())
+    }
+
+    pub fn stay(&mut self) -> i32 {
+        self.process.stay()
+    }
+}
+
+fn answer(station: &Namespace, words: &[&str]) -> Result<Vec<u8>> {
+    let mut command = station.command(binary()?)?;
+    command.args(words);
+    Ok(run(command)?.stdout)
+}
+
+pub fn status(station: &Namespace) -> Result<Status> {
+    let said = answer(station, &["status", "--json"])?;
+    serde_json::from_slice(&said).context("the answer of `giveway status --json` is not readable")
+}
+
+/// How many capped sockets `giveway revert` would find, changing none.
+pub fn caps_found(station: &Namespace) -> Result<u64> {
+    let said = answer(station, &["revert", "--dry-run", "--json"])?;
+    let found: DryRevert =
+        serde_json::from_slice(&said).context("the answer of `giveway revert --dry-run --json` is not readable")?;
+    Ok(found.caps_found)
+}
+
+pub fn revert(station: &Namespace) -> Result<()> {
+    answer(station, &["revert"]).map(drop)
+}
+
+/// `giveway record` of one station.
+pub struct Recorder {
+    process: Process,
+    file: PathBuf,
+}
+
+impl Recorder {
+    pub fn start(station: &Namespace, file: PathBuf) -> Result<Self> {
+        if file.exists() {
+            std::fs::remove_file(&file)?;
+        }
+        let mut command = station.command(binary()?)?;
+        command
+            .arg("record")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let process = Process::spawn(command)?;
+        // It makes the file when the daemon has begun to answer.
+        wait_for("giveway record to begin", START_LIMIT, || {
+            Ok(file.exists().then_some(()))
+        })?;
+        Ok(Self { process, file })
+    }
+
+    /// Ends the recording and gives back what it says of caps and neighbours.
+    pub fn finish(mut self) -> Result<Vec<Entry>> {
+        self.process.stop(STOP_LIMIT)?;
+        let file = File::open(&self.file).with_context(|| format!("cannot read the record {}", self.file.display()))?;
+        let mut entries = Vec::new();
+        for line in BufReader::new(file).lines() {
+            // The last line may be cut short where its daemon was killed.
+            if let Ok(entry) = serde_json::from_str::<Entry>(&line?)
+                && ["cap", "neighbour"].contains(&entry.kind.as_str())
+            {
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waiting that a Ctrl-C can end.
+//! In: SIGINT and SIGTERM. Out: an error from whatever is waiting, so that every owner takes down
+//! what it put up while the stack unwinds. Never exits the process itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_signal: i32) {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// Turns SIGINT and SIGTERM into an error at the next wait.
+pub fn install() -> Result<()> {
+    let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}
+
+pub fn check() -> Result<()> {
+    if INTERRUPTED.load(Ordering::SeqCst) {
+        bail!("interrupted; the namespaces and processes of this run are taken down");
+    }
+    Ok(())
+}
+
+/// Lets lab time pass until `when`.
+pub fn pause_until(when: Instant) -> Result<()> {
+    loop {
+        check()?;
+        let left = when.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
+}
+
+/// Polls `probe` until it gives something; `what` names it in the error when `limit` has passed.
+pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        check()?;
+        if let Some(found) = probe()? {
+            return Ok(found);
+        }
+        if Instant::now() >= deadline {
+            bail!("waited {} s in vain for {what}", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a run measured: numbers by variant and metric, and the traces behind the plots.
+//! In: one outcome per variant and round. Out: the mean over the rounds. Judges nothing.
+
+use std::collections::BTreeMap;
+
+use crate::scenario::Trace;
+use crate::statistics::mean;
+
+pub type Metrics = BTreeMap<String, f64>;
+
+/// What one run of one variant gave.
+#[derive(Default)]
+pub struct Outcome {
+    /// By point: the variant's name, or one below it.
+    pub points: BTreeMap<String, Metrics>,
+    pub traces: Vec<Curve>,
+    /// Single measurements behind a percentile, by point.
+    pub samples: BTreeMap<String, Vec<f64>>,
+}
+
+/// Something of one station over time.
+pub struct Curve {
+    pub of: Trace,
+    pub station: usize,
+    /// Seconds since the traffic began, and the value.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// All rounds of all variants.
+#[derive(Default)]
+pub struct Results {
+    rounds: BTreeMap<String, Vec<Metrics>>,
+    /// Of the last round, by variant.
+    pub traces: BTreeMap<String, Vec<Curve>>,
+    pub samples: BTreeMap<String, Vec<f64>>,
+}
+
+impl Outcome {
+    pub fn set(&mut self, point: &str, metric: &str, value: impl Into<Option<f64>>) {
+        if let Some(value) = value.into() {
+            self.points
+                .entry(point.into())
+                .or_default()
+                .insert(metric.into(), value);
+        }
+    }
+}
+
+impl Results {
+    pub fn add(&mut self, variant: &str, outcome: Outcome) {
+        for (point, metrics) in outcome.points {
+            self.rounds.entry(point).or_default().push(metrics);
+        }
+        for (point, samples) in outcome.samples {
+            self.samples.entry(point).or_default().extend(samples);
+        }
+        self.traces.insert(variant.into(), outcome.traces);
+    }
+
+    /// The mean over the rounds; a metric that one round could not measure is left out.
+    pub fn means(&self) -> BTreeMap<String, Metrics> {
+        let merge = |rounds: &Vec<Metrics>| {
+            let first = rounds.first().into_iter().flat_map(BTreeMap::keys);
+            let merged = first.filter_map(|metric| {
+                let values: Option<Vec<f64>> = rounds.iter().map(|round| round.get(metric).copied()).collect();
+                Some((metric.clone(), mean(&values?)?))
+            });
+            merged.collect()
+        };
+        self.rounds
+            .iter()
+            .map(|(point, rounds)| (point.clone(), merge(rounds)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_averaged_and_what_one_lacks_is_left_out() {
+        let mut results = Results::default();
+        for (goodput, cap) in [(10.0, Some(43.0)), (20.0, None)] {
+            let mut outcome = Outcome::default();
+            outcome.set("plain", "goodput_mbit", goodput);
+            outcome.set("plain", "cap_segments", cap);
+            results.add("plain", outcome);
+        }
+        let means = results.means();
+        assert_eq!(means["plain"].get("goodput_mbit"), Some(&15.0));
+        assert_eq!(means["plain"].get("cap_segments"), None);
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `--set key=value` may set.
+//! In: a scenario's parameters and the user's words. Out: a value for each, or a usage error that
+//! names the nearest parameter. Decides nothing about what the values mean.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::usage::{nearest, usage};
+
+/// A parameter with its default and what it accepts.
+#[derive(Clone, Copy)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub about: &'static str,
+}
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Count {
+        default: u64,
+        least: u64,
+        most: u64,
+    },
+    /// One of some words; without one the scenario uses its own.
+    Choice {
+        of: &'static [&'static str],
+    },
+    /// Words with commas between them.
+    List {
+        default: &'static str,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    Count(u64),
+    Choice(Option<String>),
+    List(Vec<String>),
+}
+
+/// The values of one run.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub struct Parameters {
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Parameters {
+    pub fn new(known: &[Parameter], settings: &[String]) -> Result<Self> {
+        let mut values: BTreeMap<_, _> = known.iter().map(|p| (p.name, p.kind.default())).collect();
+        for setting in settings {
+            let Some((name, text)) = setting.split_once('=') else {
+                return Err(usage(format!("`--set {setting}` is not of the form key=value")));
+            };
+            let Some(parameter) = known.iter().find(|p| p.name == name) else {
+                let hint = nearest(name, known.iter().map(|p| p.name));
+                return Err(usage(format!("unknown parameter `{name}`{hint}")));
+            };
+            let value = parameter.kind.read(text);
+            let value = value.map_err(|why| usage(format!("`{name}={text}`: {why}")))?;
+            values.insert(parameter.name, value);
+        }
+        Ok(Self { values })
+    }
+
+    /// A name that the scenario does not have is a mistake in the scenario.
+    fn value(&self, name: &str) -> &Value {
+        self.values
+            .get(name)
+            .unwrap_or_else(|| panic!("the scenario has no parameter `{name}`"))
+    }
+
+    pub fn count(&self, name: &str) -> u64 {
+        match self.value(name) {
+            Value::Count(count) => *count,
+            other => panic!("parameter `{name}` is no count but {other:?}"),
+        }
+    }
+
+    pub fn choice(&self, name: &str) -> Option<&str> {
+        match self.value(name) {
+            Value::Choice(word) => word.as_deref(),
+            other => panic!("parameter `{name}` is no choice but {other:?}"),
+        }
+    }
+
+    pub fn list(&self, name: &str) -> &[String] {
+        match self.value(name) {
+            Value::List(words) => words,
+            other => panic!("parameter `{name}` is no list but {other:?}"),
+        }
+    }
+
+    /// Numbers of a list that holds nothing else.
+    pub fn counts(&self, name: &str) -> Result<Vec<u64>> {
+        let number = |word: &String| {
+            let wrong = || usage(format!("`{name}`: `{word}` is not a whole number"));
+            word.parse().map_err(|_| wrong())
+        };
+        self.list(name).iter().map(number).collect()
+    }
+}
+
+impl Kind {
+    pub fn default(&self) -> Value {
+        match self {
+            Kind::Count { default, .. } => Value::Count(*default),
+            Kind::Choice { .. } => Value::Choice(None),
+            Kind::List { default } => Value::List(words(default)),
+        }
+    }
+
+    fn read(&self, text: &str) -> Result<Value, String> {
+        match self {
+            Kind::Count { least, most, .. } => match text.parse() {
+                Ok(count) if (*least..=*most).contains(&count) => Ok(Value::Count(count)),
+                _ => Err(format!("want a whole number from {least} to {most}")),
+            },
+            Kind::Choice { of } if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
+            Kind::Choice { of } => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
+            Kind::List { .. } => Ok(Value::List(words(text))),
+        }
+    }
+
+    /// The default and the limits, for `giveway-lab list`.
+    pub fn describe(&self) -> String {
+        match self {
+            Kind::Count { default, least, most } => format!("{default} ({least} to {most})"),
+            Kind::Choice { of } => of.join(" | "),
+            Kind::List { default: "" } => "all".into(),
+            Kind::List { default } => (*default).into(),
+        }
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(',').map(str::trim);
+    words.filter(|word| !word.is_empty()).map(Into::into).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Parameter] = &[
+        Parameter {
+            name: "stations",
+            kind: Kind::Count {
+                default: 8,
+                least: 1,
+                most: 16,
+            },
+            about: "",
+        },
+        Parameter {
+            name: "medium",
+            kind: Kind::Choice {
+                of: &["fixed54", "arf"],
+            },
+            about: "",
+        },
+        Parameter {
+            name: "caps",
+            kind: Kind::List { default: "10,20" },
+            about: "",
+        },
+    ];
+
+    fn set(settings: &[&str]) -> Result<Parameters> {
+        let settings: Vec<_> = settings.iter().map(|s| s.to_string()).collect();
+        Parameters::new(KNOWN, &settings)
+    }
+
+    fn refusal(setting: &str) -> String {
+        set(&[setting]).err().expect("refused").to_string()
+    }
+
+    #[test]
+    fn defaults_hold_until_they_are_set() {
+        let parameters = set(&["stations=3", "caps=7, 9"]).expect("valid");
+        assert_eq!(parameters.count("stations"), 3);
+        assert_eq!(parameters.choice("medium"), None);
+        assert_eq!(parameters.counts("caps").expect("numbers"), [7, 9]);
+    }
+
+    #[test]
+    fn a_wrong_name_is_answered_with_the_nearest() {
+        assert!(refusal("station=3").contains("did you mean `stations`?"));
+        assert!(refusal("medium=fixed55").contains("did you mean `fixed54`?"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_answered_with_what_is_accepted() {
+        assert!(refusal("stations=0").contains("from 1 to 16"));
+        assert!(refusal("stations=many").contains("from 1 to 16"));
+        assert!(refusal("stations").contains("key=value"));
+        assert!(set(&["caps=ten"]).expect("a list").counts("caps").is_err());
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the user gets to read: one JSON object, or a table of at most 80 columns.
+//! In: the measured metrics and the verdicts. Out: text. Computes nothing.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::check::Verdict;
+use crate::outcome::Metrics;
+use crate::parameters::Parameters;
+
+#[derive(Serialize)]
+pub struct Report<'a> {
+    pub scenario: &'a str,
+    pub params: &'a Parameters,
+    pub kernel: String,
+    pub variants: BTreeMap<String, Metrics>,
+    pub checks: Vec<Verdict>,
+}
+
+impl Report<'_> {
+    /// Whether every bound holds; goals do not decide.
+    pub fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.ok || check.kind != "bound")
+    }
+
+    /// One row for each variant, and for each point below it that is not a single station.
+    pub fn table(&self, variants: &[&str], columns: &[&str]) -> String {
+        let headings: Vec<_> = columns.iter().map(|metric| heading(metric)).collect();
+        let known = self.rows(variants);
+        let widest = known.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let mut text = format!("{:widest$}", "");
+        for (name, _) in &headings {
+            text += &format!(" {name:>9}");
+        }
+        text += &format!("\n{:widest$}", "");
+        for (_, unit) in &headings {
+            text += &format!(" {unit:>9}");
+        }
+        for name in known {
+            text += &format!("\n{name:widest$}");
+            for metric in columns {
+                let value = self.variants[name].get(*metric);
+                text += &format!(" {:>9}", value.map_or("-".into(), |value| number(*value)));
+            }
+        }
+        text + "\n"
+    }
+
+    fn rows(&self, variants: &[&str]) -> Vec<&str> {
+        let mut rows: Vec<&str> = Vec::new();
+        for variant in variants {
+            let is_row = |point: &&str| match point.strip_prefix(variant) {
+                Some(rest) => rest.is_empty() || rest.starts_with('/') && rest[1..].parse::<u64>().is_err(),
+                None => false,
+            };
+            let points = self.variants.keys().map(String::as_str).filter(is_row);
+            let new: Vec<_> = points.filter(|point| !rows.contains(point)).collect();
+            rows.extend(new);
+        }
+        rows
+    }
+
+    /// Each station's goodput, where it was asked for; else nothing.
+    pub fn stations_table(&self, variants: &[&str]) -> String {
+        let share = |variant: &str, station: usize| {
+            self.variants
+                .get(&format!("{variant}/{station}"))?
+                .get("goodput_mbit")
+                .copied()
+        };
+        let shares = |variant: &str| (1..).map_while(|n| share(variant, n)).collect::<Vec<_>>();
+        let rows: Vec<_> = variants.iter().map(|variant| (variant, shares(variant))).collect();
+        let rows: Vec<_> = rows.into_iter().filter(|(_, shares)| !shares.is_empty()).collect();
+        let widest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        if !rows.is_empty() {
+            text += "\nGoodput of each station while it sends, Mbit/s\n";
+        }
+        for (name, shares) in rows {
+            let shares: Vec<_> = shares.iter().map(|share| format!("{share:>5.2}")).collect();
+            text += &format!("{name:widest$}  {}\n", shares.join(" "));
+        }
+        text
+    }
+
+    pub fn verdicts(&self) -> String {
+        let widest = self
+            .checks
+            .iter()
+            .map(|check| check.name.chars().count())
+            .max()
+            .unwrap_or(0);
+        let line = |check: &Verdict| {
+            let verdict = match (check.ok, check.kind) {
+                (true, _) => "ok    ",
+                (false, "goal") => "missed",
+                (false, _) => "FAILED",
+            };
+            let value = check.value.map_or("not measured".into(), number);
+            format!("{verdict} {:widest$}  {value:>8}  (want {})\n", check.name, check.bound)
+        };
+        self.checks.iter().map(line).collect()
+    }
+}
+
+/// A metric's name over its unit, each at most nine characters.
+fn heading(metric: &str) -> (&str, &str) {
+    match metric {
+        "goodput_mbit" => ("goodput", "Mbit/s"),
+        "jain" => ("Jain", ""),
+        "retransmits" => ("retrans", ""),
+        "rtt_p50_ms" => ("RTT p50", "ms"),
+        "rtt_p99_ms" => ("RTT p99", "ms"),
+        "cap_segments" => ("cap", "segments"),
+        "collisions_percent" => ("collided", "%"),
+        "report_airtime_percent" => ("reports", "% of air"),
+        "converge_p50_s" => ("p50", "s"),
+        "converge_p95_s" => ("p95", "s"),
+        "converge_max_s" => ("worst", "s"),
+        "revert_p50_s" => ("p50", "s"),
+        "revert_max_s" => ("worst", "s"),
+        "false_expiries" => ("false exp", ""),
+        other => (other, ""),
+    }
+}
+
+/// Four significant digits are more than a run can vouch for.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 1000.0 || v.fract() == 0.0 => 0,
+        v if v >= 100.0 => 1,
+        v if v >= 10.0 => 2,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(checks: Vec<Verdict>) -> Report<'static> {
+        let parameters = Box::leak(Box::new(Parameters::new(&[], &[]).expect("none")));
+        let metrics = Metrics::from([("goodput_mbit".into(), 15.128), ("retransmits".into(), 4545.0)]);
+        Report {
+            scenario: "cooperative",
+            params: parameters,
+            kernel: "6.18".into(),
+            variants: BTreeMap::from([("fixed-cap/arf-lossy".into(), metrics)]),
+            checks,
+        }
+    }
+
+    fn verdict(kind: &'static str, ok: bool) -> Verdict {
+        Verdict {
+            name: "jain".into(),
+            kind,
+            ok,
+            value: Some(0.9),
+            bound: ">= 0.999".into(),
+        }
+    }
+
+    #[test]
+    fn only_a_bound_that_does_not_hold_makes_a_run_fail() {
+        assert!(report(vec![verdict("bound", true), verdict("goal", false)]).holds());
+        assert!(!report(vec![verdict("bound", false)]).holds());
+    }
+
+    #[test]
+    fn the_table_names_what_was_not_measured_and_fits_eighty_columns() {
+        let columns = [
+            "goodput_mbit",
+            "jain",
+            "retransmits",
+            "rtt_p50_ms",
+            "cap_segments",
+            "collisions_percent",
+        ];
+        let table = report(vec![]).table(&["fixed-cap/arf-lossy"], &columns);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(
+            table.contains("15.13") && table.contains("4545") && table.contains(" -"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn the_json_has_the_agreed_shape() {
+        let json = serde_json::to_value(report(vec![verdict("bound", false)])).expect("serializes");
+        assert_eq!(json["variants"]["fixed-cap/arf-lossy"]["retransmits"], 4545.0);
+        assert_eq!(json["checks"][0]["kind"], "bound");
+        assert_eq!(json["checks"][0]["ok"], false);
+        assert_eq!(json["kernel"], "6.18");
+    }
+}

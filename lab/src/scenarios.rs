@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The scenarios by name, one file each.
+
+mod contention;
+mod cooperative;
+mod fails_open;
+mod join_leave;
+mod single_cap;
+
+use anyhow::Result;
+
+use crate::scenario::Scenario;
+use crate::usage::{nearest, usage};
+
+pub const ALL: &[Scenario] = &[
+    contention::SCENARIO,
+    cooperative::SCENARIO,
+    fails_open::SCENARIO,
+    join_leave::SCENARIO,
+    single_cap::SCENARIO,
+];
+
+pub fn find(name: &str) -> Result<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name).ok_or_else(|| {
+        let hint = nearest(name, ALL.iter().map(|scenario| scenario.name));
+        usage(format!(
+            "unknown scenario `{name}`{hint} (`giveway-lab list` names all)"
+        ))
+    })
+}

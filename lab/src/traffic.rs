@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times.
+
+pub mod iperf3;
+pub mod stream;

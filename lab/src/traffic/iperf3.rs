@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Goodput by Debian's iperf3: one server and one client per transfer.
+//! In: which station sends from when to when. Out: per half second, what the server received and
+//! what the client's socket showed. Times are seconds since the traffic of the variant began.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::cell::Cell;
+use crate::interrupt::wait_for;
+use crate::process::Process;
+use crate::scenario::{Protocol, Span};
+use crate::topology::SERVER_ADDRESS;
+
+/// More would not fit one frame beside the headers (lab-wide MTU 1500).
+const PAYLOAD_BYTES: f64 = 1448.0;
+/// Together well above what the air can carry (25 Mbit/s), so that every station is saturated.
+const UDP_OFFERED_MBIT: f64 = 60.0;
+/// A transfer that lasts to the end goes on a little: connections come up one after the other, and
+/// the last one must not have the air to itself at its end.
+const TAIL_S: f64 = 3.0;
+const FIRST_PORT: u16 = 5201;
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// A transfer under way.
+pub struct Running {
+    station: usize,
+    from_s: f64,
+    length_s: f64,
+    protocol: Protocol,
+    port: u16,
+    server: Process,
+    client: Option<Process>,
+    received: PathBuf,
+    sent: PathBuf,
+}
+
+/// What became of one transfer.
+pub struct Flow {
+    pub station: usize,
+    /// Its part of the variant's time.
+    pub from_s: f64,
+    pub to_s: f64,
+    pub received: Vec<Interval>,
+    pub sent: Vec<Interval>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub struct Interval {
+    pub start: f64,
+    pub end: f64,
+    pub bytes: f64,
+    pub retransmits: f64,
+    #[serde(rename = "snd_cwnd")]
+    pub cwnd_bytes: f64,
+    #[serde(rename = "rtt")]
+    pub rtt_us: f64,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    error: Option<String>,
+    #[serde(default)]
+    intervals: Vec<Streams>,
+}
+
+#[derive(Deserialize)]
+struct Streams {
+    #[serde(default)]
+    streams: Vec<Interval>,
+}
+
+impl Running {
+    /// Starts the server side, before the traffic begins.
+    pub fn prepare(cell: &Cell, span: &Span, protocol: Protocol) -> Result<Self> {
+        let port = FIRST_PORT + span.station as u16;
+        let received = cell.file(span.station, "received.json");
+        let mut command = cell.server().command("iperf3")?;
+        command.args(["-s", "-1", "-J", "-i", "0.5", "-p", &port.to_string()]);
+        command.stdin(Stdio::null()).stdout(File::create(&received)?);
+        Ok(Self {
+            station: span.station,
+            from_s: span.from_s,
+            length_s: span.to_s - span.from_s,
+            protocol,
+            port,
+            server: Process::spawn(command)?,
+            client: None,
+            received,
+            sent: cell.file(span.station, "sent.json"),
+        })
+    }
+
+    pub fn wait_until_listening(&self) -> Result<()> {
+        let table = format!("/proc/{}/net/tcp", self.server.id());
+        let listening = format!(":{:04X} 00000000:0000 0A", self.port);
+        let table6 = format!("{table}6");
+        wait_for("iperf3 to listen", Duration::from_secs(10), || {
+            let rows = [&table, &table6].map(|t| std::fs::read_to_string(t).unwrap_or_default());
+            Ok((rows[0].contains(&listening) || listens_on_six(&rows[1], self.port)).then_some(()))
+        })
+    }
+
+    /// `until_s`: when the variant's measured time ends.
+    pub fn start(&mut self, cell: &Cell, until_s: f64) -> Result<()> {
+        let mut command = cell.station(self.station).command("iperf3")?;
+        let port = self.port.to_string();
+        let tail_s = if self.from_s + self.length_s >= until_s {
+            TAIL_S
+        } else {
+            0.0
+        };
+        let length = format!("{}", (self.length_s + tail_s).ceil());
+        command.args(["-c", SERVER_ADDRESS, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
+        match self.protocol {
+            Protocol::Tcp => command.args(["-C", "cubic"]),
+            Protocol::Udp => {
+                let offered = format!("{:.0}K", UDP_OFFERED_MBIT * 1000.0 / cell.stations() as f64);
+                command.args(["-u", "-l", "1448", "-b", &offered])
+            }
+        };
+        command.stdin(Stdio::null()).stdout(File::create(&self.sent)?);
+        self.client = Some(Process::spawn(command)?);
+        Ok(())
+    }
+
+    /// Waits for both ends and reads what they saw.
+    pub fn finish(mut self) -> Result<Flow> {
+        let station = self.station + 1;
+        let client = self.client.as_mut().context("the transfer was never started")?;
+        let deadline = Instant::now() + END_LIMIT;
+        for (end, process) in [("client", client), ("server", &mut self.server)] {
+            let left = deadline.saturating_duration_since(Instant::now());
+            wait_for(&format!("the iperf3 {end} of station {station} to end"), left, || {
+                process.exit()
+            })?;
+        }
+        Ok(Flow {
+            station: self.station,
+            from_s: self.from_s,
+            to_s: self.from_s + self.length_s,
+            received: read(&self.received, self.from_s)?,
+            sent: read(&self.sent, self.from_s)?,
+        })
+    }
+}
+
+fn listens_on_six(table: &str, port: u16) -> bool {
+    let local = format!("{}:{port:04X}", "0".repeat(32));
+    table.lines().any(|row| row.contains(&local) && row.contains(" 0A "))
+}
+
+fn read(file: &PathBuf, from_s: f64) -> Result<Vec<Interval>> {
+    let text = std::fs::read_to_string(file)?;
+    parse(&text, from_s).with_context(|| format!("iperf3's report {}", file.display()))
+}
+
+fn parse(text: &str, from_s: f64) -> Result<Vec<Interval>> {
+    let report: Report = serde_json::from_str(text).context("is not readable")?;
+    if let Some(error) = report.error {
+        bail!("says: {error}");
+    }
+    let shifted = |interval: Interval| Interval {
+        start: interval.start + from_s,
+        end: interval.end + from_s,
+        ..interval
+    };
+    let streams = report.intervals.into_iter().flat_map(|interval| interval.streams);
+    Ok(streams.map(shifted).collect())
+}
+
+impl Flow {
+    /// Mbit/s that the server received in its part of the window.
+    pub fn goodput_mbit(&self, from_s: f64, to_s: f64) -> f64 {
+        let (from_s, to_s) = (from_s.max(self.from_s), to_s.min(self.to_s));
+        if to_s <= from_s {
+            return 0.0;
+        }
+        let bytes: f64 = self
+            .received
+            .iter()
+            .map(|i| i.bytes * i.part_within(from_s, to_s))
+            .sum();
+        bytes * 8.0 / 1e6 / (to_s - from_s)
+    }
+
+    pub fn retransmits(&self, from_s: f64, to_s: f64) -> f64 {
+        self.sent_within(from_s, to_s)
+            .map(|interval| interval.retransmits)
+            .sum()
+    }
+
+    pub fn rtts_ms(&self, from_s: f64, to_s: f64) -> impl Iterator<Item = f64> {
+        let rtts = self.sent_within(from_s, to_s).map(|interval| interval.rtt_us / 1000.0);
+        rtts.filter(|rtt| *rtt > 0.0)
+    }
+
+    /// Intervals that end within the window.
+    fn sent_within(&self, from_s: f64, to_s: f64) -> impl Iterator<Item = &Interval> {
+        self.sent.iter().filter(move |i| i.end > from_s && i.end <= to_s)
+    }
+}
+
+impl Interval {
+    fn part_within(&self, from_s: f64, to_s: f64) -> f64 {
+        let length = self.end - self.start;
+        let within = self.end.min(to_s) - self.start.max(from_s);
+        if length > 0.0 { (within / length).max(0.0) } else { 0.0 }
+    }
+
+    pub fn mbit(&self) -> f64 {
+        let length = self.end - self.start;
+        if length > 0.0 {
+            self.bytes * 8.0 / 1e6 / length
+        } else {
+            0.0
+        }
+    }
+
+    pub fn cwnd_segments(&self) -> f64 {
+        self.cwnd_bytes / PAYLOAD_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> Flow {
+        let interval = |n: u32| Interval {
+            start: f64::from(n) * 0.5,
+            end: f64::from(n + 1) * 0.5,
+            bytes: 62_500.0 * f64::from(n),
+            retransmits: 1.0,
+            ..Interval::default()
+        };
+        let intervals: Vec<_> = (0..8).map(interval).collect();
+        Flow {
+            station: 0,
+            from_s: 0.0,
+            to_s: 4.0,
+            received: intervals.clone(),
+            sent: intervals,
+        }
+    }
+
+    #[test]
+    fn goodput_counts_only_the_window() {
+        // Intervals 2 and 3 carry 125 and 187.5 kB in one second.
+        assert_eq!(flow().goodput_mbit(1.0, 2.0), 2.5);
+        assert_eq!(flow().goodput_mbit(9.0, 10.0), 0.0);
+    }
+
+    #[test]
+    fn an_interval_across_the_edge_counts_in_part() {
+        assert_eq!(flow().goodput_mbit(0.75, 1.25), 1.5);
+    }
+
+    #[test]
+    fn retransmits_belong_to_the_interval_that_ends_in_the_window() {
+        assert_eq!(flow().retransmits(1.0, 2.0), 2.0);
+    }
+
+    #[test]
+    fn what_iperf3_reports_is_placed_in_the_variants_time() {
+        let text = r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448,"snd_cwnd":14480,"rtt":256000}],
+            "sum":{"bytes":1448}}]}"#;
+        let intervals = parse(text, 60.0).expect("readable");
+        assert_eq!((intervals[0].start, intervals[0].end), (60.0, 60.5));
+        assert_eq!(intervals[0].cwnd_segments(), 10.0);
+    }
+
+    #[test]
+    fn an_error_of_iperf3_is_passed_on() {
+        let said = parse(r#"{"error":"unable to connect"}"#, 0.0).err().expect("refused");
+        assert!(said.to_string().contains("unable to connect"));
+        assert!(parse("", 0.0).is_err());
+    }
+}

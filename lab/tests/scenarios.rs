@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A short form of every scenario, as root, with the real medium, kernel and giveway: what must hold
+//! however short the run is. The statistical bounds are for runs of full length.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+fn lab(words: &[&str]) -> Output {
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_giveway-lab"));
+    lab.args(words).output().expect("giveway-lab starts")
+}
+
+/// One at a time: they measure. `None` without root, which CI does not accept.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    if !nix::unistd::geteuid().is_root() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI has to run the lab's scenarios as root"
+        );
+        eprintln!("skipped: the lab needs root");
+        return None;
+    }
+    Some(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Runs a scenario whose bounds hold, in a folder of its own, and gives back its JSON.
+fn run(scenario: &str, settings: &[&str]) -> Value {
+    let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-{scenario}", std::process::id()));
+    let out_text = out.to_str().expect("a path in plain text");
+    let mut words = vec!["run", scenario, "--json", "--out", out_text];
+    for setting in settings {
+        words.extend(["--set", setting]);
+    }
+    let done = lab(&words);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(
+        done.status.code(),
+        Some(0),
+        "{said}\n{}",
+        String::from_utf8_lossy(&done.stdout)
+    );
+    let result: Value = serde_json::from_slice(&done.stdout).expect("one JSON object on stdout");
+    assert_eq!(result["scenario"], scenario);
+    let figures = std::fs::read_dir(&out).expect("the folder for figures");
+    let is_figure = |name: String| name.ends_with(".svg");
+    assert!(
+        figures
+            .flatten()
+            .any(|file| is_figure(file.file_name().to_string_lossy().into())),
+        "no figure: {said}"
+    );
+    std::fs::remove_dir_all(&out).expect("the folder can go");
+    result
+}
+
+fn metric(result: &Value, variant: &str, metric: &str) -> f64 {
+    let value = &result["variants"][variant][metric];
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{variant} has no {metric}: {result}"))
+}
+
+fn assert_usage_error(words: &[&str], wanted: &str) {
+    let done = lab(words);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains(wanted), "{said}");
+    assert!(done.stdout.is_empty());
+}
+
+#[test]
+fn contention_shows_udp_above_tcp_and_fair_shares() {
+    let Some(_turn) = turn() else { return };
+    let result = run("contention", &["stations=2", "seconds=5", "warmup_s=3"]);
+    let [udp, tcp] = ["udp/2", "tcp/2"].map(|variant| metric(&result, variant, "goodput_mbit"));
+    assert!(
+        (20.0..30.0).contains(&udp) && (10.0..udp).contains(&tcp),
+        "UDP {udp}, TCP {tcp} Mbit/s"
+    );
+    assert!(metric(&result, "udp/2", "jain") > 0.99);
+    assert!(metric(&result, "tcp/2", "rtt_p50_ms") >= 256.0);
+}
+
+#[test]
+fn cooperative_stations_hold_the_papers_cap() {
+    let Some(_turn) = turn() else { return };
+    let result = run(
+        "cooperative",
+        &["stations=3", "seconds=5", "warmup_s=5", "medium=fixed54"],
+    );
+    assert_eq!(metric(&result, "fixed-cap", "cap_segments"), 115.0);
+    assert!(metric(&result, "fixed-cap", "jain") > 0.99);
+    let [fixed, plain] = ["fixed-cap", "plain"].map(|variant| metric(&result, variant, "goodput_mbit"));
+    assert!(fixed > 8.0 && plain > 8.0, "fixed-cap {fixed}, plain {plain} Mbit/s");
+    assert!(metric(&result, "fixed-cap", "report_airtime_percent") > 0.0);
+}
+
+#[test]
+fn a_cap_holds_a_single_station_to_its_rate() {
+    let Some(_turn) = turn() else { return };
+    let result = run("single-cap", &["caps=20", "seconds=5", "warmup_s=5"]);
+    // 20 segments of 1448 bytes each 256 ms (and the air's own milliseconds).
+    let capped = metric(&result, "cap/20", "goodput_mbit");
+    assert!((0.8..0.92).contains(&capped), "{capped} Mbit/s");
+    assert!(metric(&result, "plain", "goodput_mbit") > 2.0 * capped);
+}
+
+#[test]
+fn caps_follow_senders_that_join_start_stop_and_die() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "stations=3",
+        "seconds=5",
+        "events=1",
+        "medium=arf-lossy",
+        "variants=join,converge",
+    ];
+    let result = run("join-leave", &settings);
+    assert!(metric(&result, "join/fixed-cap/arf-lossy/1", "goodput_mbit") > 0.1);
+    for kind in ["start", "stop", "death"] {
+        let point = format!("converge/{kind}");
+        assert_eq!(metric(&result, &point, "events"), 1.0);
+        assert_eq!(metric(&result, &point, "unconverged"), 0.0, "{kind}");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_daemon_that_was_killed() {
+    let Some(_turn) = turn() else { return };
+    let result = run("fails-open", &["kills=4", "kills_both=2"]);
+    assert_eq!(metric(&result, "daemon", "kills"), 4.0);
+    assert_eq!(metric(&result, "both", "failures"), 0.0);
+}
+
+#[test]
+fn what_does_not_exist_is_answered_with_the_nearest_name() {
+    assert_usage_error(&["run", "contension"], "did you mean `contention`?");
+    assert_usage_error(
+        &["run", "cooperative", "--set", "station=3"],
+        "did you mean `stations`?",
+    );
+    assert_usage_error(
+        &["run", "cooperative", "--set", "medium=fixed"],
+        "did you mean `fixed54`?",
+    );
+    assert_usage_error(&["run", "cooperative", "--set", "stations=0"], "from 1 to 16");
+    assert_usage_error(
+        &["run", "contention", "--set", "variants=udp/22"],
+        "did you mean `udp/2`?",
+    );
+    assert_usage_error(&["run"], "SCENARIO");
+}
+
+#[test]
+fn list_names_every_scenario_and_its_parameters() {
+    let said = String::from_utf8(lab(&["list"]).stdout).unwrap();
+    for word in [
+        "contention",
+        "cooperative",
+        "single-cap",
+        "join-leave",
+        "fails-open",
+        "warmup_s",
+        "kills_both",
+    ] {
+        assert!(said.contains(word), "{word} is not in:\n{said}");
+    }
+}
