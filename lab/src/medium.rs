@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway-lab medium`: an emulated Wi-Fi access point between real TCP stacks.
+//!
+//! In: standard input, whose first line describes the stations, the server and the air (`spec`), and whose
+//! later lines ask for counters or take a station off the air. Out: a TAP in each namespace, `{"ready":true}`
+//! and one line of counters per request on standard output. docs/medium.md says what is modelled.
+//!
+//! `dcf` is the model and does no I/O; `driver` runs it against the clock; the rest serves one or the other.
+
+mod address;
+mod airtime;
+mod dcf;
+mod driver;
+mod lines;
+mod rate;
+mod report;
+mod sender;
+mod spec;
+mod tap;
+
+#[cfg(test)]
+mod calibration;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use driver::Driver;
+use lines::Lines;
+use spec::Spec;
+
+/// Marks an error as the caller's: something it said cannot be understood.
+#[derive(Debug)]
+struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard input")
+    }
+}
+
+/// Runs until standard input ends: exit code 0, 2 when it could not be understood, 1 for everything else.
+pub fn run() -> ExitCode {
+    match emulate() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("giveway-lab medium: {error:#}");
+            ExitCode::from(if error.is::<Malformed>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn emulate() -> Result<()> {
+    let mut commands = Lines::new();
+    let first = commands
+        .first()?
+        .context("it is empty, and should begin with a description")
+        .context(Malformed)?;
+    let spec = Spec::parse(&first).context(Malformed)?;
+    let driver = Driver::new(&spec)?;
+    wake_up_on_time();
+    driver.run(commands)
+}
+
+/// Asks for the lowest real-time priority, or else for niceness. Without either the medium is only later,
+/// which the lateness in its counters shows, so a refusal is no error.
+fn wake_up_on_time() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: both calls read their arguments only, and 0 means this thread.
+    unsafe {
+        if libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &lowest) != 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, -10);
+        }
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);
+    }
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The access point, its stations and the air between them, in model time.
+//!
+//! In: frames from stations and from the server, and how far time has moved. Out: frames to deliver, each
+//! with the model time of its delivery. One event follows from the one before it, so a caller that is late
+//! delays deliveries and never changes what the air does. No clock, no I/O; the same seed and the same
+//! input give the same output.
+//!
+//! The air is slotted (IEEE 802.11 clause 10.3.4): when it has been idle for DIFS, slots count, and whoever
+//! reaches its slot sends. Two in the same slot collide and all of them lose. A frame is delivered when its
+//! exchange ends, that is with its acknowledgement.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::address::{Destination, Port, destination};
+use super::airtime::{ACK_NS, DIFS_NS, SIFS_NS, SLOT_NS};
+use super::rate::RateControl;
+use super::sender::{Packet, Sender};
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub stations: usize,
+    /// What every sender starts with.
+    pub rate_control: RateControl,
+    /// Probability that one receiver misses one frame for reasons other than a collision.
+    pub loss: f64,
+    /// From the access point to the server, and as long again on the way back.
+    pub one_way_delay_ns: u64,
+    pub queue_packets: usize,
+    pub seed: u64,
+}
+
+/// A frame that reaches a port at a model time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    pub at_ns: u64,
+    pub to: Port,
+    pub frame: Rc<[u8]>,
+}
+
+/// What happened on the air since the start, beyond what each sender counts for itself.
+#[derive(Debug, Clone, Default)]
+pub struct AirCounters {
+    pub busy_ns: u64,
+    pub collisions: u64,
+    /// Frames that were for no port: unknown addresses and stumps.
+    pub unroutable: u64,
+    pub broadcast: BroadcastCounters,
+}
+
+/// Frames to everyone. Air times include the DIFS before every attempt, and on the uplink SIFS and the
+/// acknowledgement; attempts that failed count as well.
+#[derive(Debug, Clone, Default)]
+pub struct BroadcastCounters {
+    pub uplink_frames: u64,
+    pub uplink_airtime_ns: u64,
+    pub repeated_frames: u64,
+    pub repeat_airtime_ns: u64,
+    pub copies_delivered: u64,
+    pub copies_lost: u64,
+}
+
+pub struct Medium {
+    config: Config,
+    now_ns: u64,
+    /// The stations in order, then the access point.
+    senders: Vec<Sender>,
+    present: Vec<bool>,
+    exchange: Option<Exchange>,
+    idle_from_ns: u64,
+    to_server: VecDeque<(u64, Rc<[u8]>)>,
+    from_server: VecDeque<(u64, Packet)>,
+    rng: ChaCha8Rng,
+    pub counters: AirCounters,
+}
+
+/// Frames that are on the air together; more than one is a collision.
+struct Exchange {
+    on_air: Vec<usize>,
+    longest_ns: u64,
+    ends_ns: u64,
+}
+
+enum Event {
+    FromServer,
+    ToServer,
+    ExchangeEnds,
+    ExchangeStarts { slot: u64 },
+}
+
+impl Medium {
+    pub fn new(config: Config) -> Self {
+        let station = || Sender::station(config.queue_packets, config.rate_control.clone());
+        let mut senders: Vec<Sender> = (0..config.stations).map(|_| station()).collect();
+        senders.push(Sender::access_point(
+            config.queue_packets,
+            config.rate_control.clone(),
+            config.stations,
+        ));
+        Self {
+            now_ns: 0,
+            senders,
+            present: vec![true; config.stations],
+            exchange: None,
+            idle_from_ns: 0,
+            to_server: VecDeque::new(),
+            from_server: VecDeque::new(),
+            rng: ChaCha8Rng::seed_from_u64(config.seed),
+            counters: AirCounters::default(),
+            config,
+        }
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    pub fn stations(&self) -> &[Sender] {
+        &self.senders[..self.config.stations]
+    }
+
+    pub fn access_point(&self) -> &Sender {
+        &self.senders[self.config.stations]
+    }
+
+    pub fn is_present(&self, station: usize) -> bool {
+        self.present.get(station).copied().unwrap_or(false)
+    }
+
+    /// A frame enters at `from`, now.
+    pub fn offer(&mut self, from: Port, frame: Rc<[u8]>) {
+        let Some(to) = destination(&frame, self.config.stations) else {
+            self.counters.unroutable += 1;
+            return;
+        };
+        let packet = Packet { from, to, frame };
+        match from {
+            Port::Server => self
+                .from_server
+                .push_back((self.now_ns + self.config.one_way_delay_ns, packet)),
+            Port::Station(index) if self.is_present(index) => self.enqueue(index, packet),
+            Port::Station(index) => {
+                if let Some(sender) = self.senders.get_mut(index) {
+                    sender.counters.absent_drops += 1;
+                }
+            }
+        }
+    }
+
+    /// Takes a station off the air, with all that it had queued, or puts it back.
+    pub fn set_present(&mut self, station: usize, present: bool) {
+        self.present[station] = present;
+        if !present {
+            let on_air = self
+                .exchange
+                .as_ref()
+                .is_some_and(|exchange| exchange.on_air.contains(&station));
+            self.senders[station].forget_queue(on_air, self.now_ns);
+        }
+    }
+
+    /// Lets time pass until `to_ns` and appends what is delivered meanwhile, in order.
+    pub fn advance(&mut self, to_ns: u64, releases: &mut Vec<Release>) {
+        while let Some((at_ns, event)) = self.next_event().filter(|(at_ns, _)| *at_ns <= to_ns) {
+            self.now_ns = at_ns;
+            match event {
+                Event::FromServer => self.arrive_from_server(),
+                Event::ToServer => self.arrive_at_server(releases),
+                Event::ExchangeStarts { slot } => self.start_exchange(slot),
+                Event::ExchangeEnds => self.end_exchange(releases),
+            }
+        }
+        self.now_ns = self.now_ns.max(to_ns);
+    }
+
+    /// No frame can be delivered before this time unless another one enters first.
+    pub fn next_release_ns(&self) -> Option<u64> {
+        match self.next_event()? {
+            // A start shows no earlier than the shortest exchange that could follow from it.
+            (at_ns, Event::ExchangeStarts { slot }) => {
+                let air_ns = |sender: &Sender| {
+                    (sender.contends_at() == Some(slot)).then(|| sender.head_air_ns())
+                };
+                let longest_ns = self.senders.iter().filter_map(air_ns).max().unwrap_or(0);
+                let others = [
+                    self.to_server.front().map(|(due, _)| *due),
+                    self.from_server.front().map(|(due, _)| *due),
+                ];
+                others
+                    .into_iter()
+                    .flatten()
+                    .chain([at_ns + longest_ns])
+                    .min()
+            }
+            (at_ns, _) => Some(at_ns),
+        }
+    }
+
+    /// The earliest thing to happen; at equal times, what needs no air.
+    fn next_event(&self) -> Option<(u64, Event)> {
+        let air = match &self.exchange {
+            Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
+            None => self
+                .senders
+                .iter()
+                .filter_map(Sender::contends_at)
+                .min()
+                .map(|slot| {
+                    (
+                        self.idle_from_ns + DIFS_NS + slot * SLOT_NS,
+                        Event::ExchangeStarts { slot },
+                    )
+                }),
+        };
+        let to_server = self
+            .to_server
+            .front()
+            .map(|(due_ns, _)| (*due_ns, Event::ToServer));
+        let from_server = self
+            .from_server
+            .front()
+            .map(|(due_ns, _)| (*due_ns, Event::FromServer));
+        [to_server, from_server, air]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at_ns, _)| *at_ns)
+    }
+
+    fn arrive_from_server(&mut self) {
+        if let Some((_, packet)) = self.from_server.pop_front()
+            && packet.to != Destination::One(Port::Server)
+        {
+            self.enqueue(self.config.stations, packet);
+        }
+    }
+
+    fn arrive_at_server(&mut self, releases: &mut Vec<Release>) {
+        if let Some((at_ns, frame)) = self.to_server.pop_front() {
+            releases.push(Release {
+                at_ns,
+                to: Port::Server,
+                frame,
+            });
+        }
+    }
+
+    fn enqueue(&mut self, sender: usize, packet: Packet) {
+        let slots_from_ns = self.idle_from_ns + DIFS_NS;
+        let idle_slot = (self.exchange.is_none() && self.now_ns >= slots_from_ns)
+            .then(|| (self.now_ns - slots_from_ns).div_ceil(SLOT_NS));
+        self.senders[sender].enqueue(packet, self.now_ns, idle_slot, &mut self.rng);
+    }
+
+    fn start_exchange(&mut self, slot: u64) {
+        let mut on_air = Vec::new();
+        let mut longest_ns = 0;
+        for (index, sender) in self.senders.iter_mut().enumerate() {
+            if sender.contends_at() == Some(slot) {
+                on_air.push(index);
+                longest_ns = longest_ns.max(sender.head_air_ns());
+            }
+            sender.freeze(slot);
+        }
+        // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
+        // long for the missing one, and the others, who could not decode the frame, for EIFS.
+        let unacknowledged =
+            matches!(on_air[..], [only] if !self.senders[only].head_is_acknowledged());
+        let response_ns = if unacknowledged { 0 } else { SIFS_NS + ACK_NS };
+        self.exchange = Some(Exchange {
+            on_air,
+            longest_ns,
+            ends_ns: self.now_ns + longest_ns + response_ns,
+        });
+    }
+
+    fn end_exchange(&mut self, releases: &mut Vec<Release>) {
+        let Some(exchange) = self.exchange.take() else {
+            return;
+        };
+        self.idle_from_ns = self.now_ns;
+        let collided = exchange.on_air.len() > 1;
+        self.counters.collisions += u64::from(collided);
+        self.counters.busy_ns += exchange.longest_ns;
+        for index in exchange.on_air {
+            let received = !collided && !self.is_missed(index);
+            self.count_attempt(index, collided, received);
+            if received {
+                self.succeed(index, releases);
+            } else {
+                self.fail(index);
+            }
+        }
+    }
+
+    /// Whether the one receiver of a frame that is alone on the air fails to acknowledge it. Frames to
+    /// everyone have a receiver each and are decided one by one when they are delivered.
+    fn is_missed(&mut self, sender: usize) -> bool {
+        let Some(head) = self.senders[sender].head() else {
+            return true;
+        };
+        let receiver_present = match head.to {
+            _ if sender < self.config.stations => self.present[sender],
+            Destination::One(Port::Station(index)) => self.present[index],
+            Destination::Everyone => return false,
+            Destination::One(Port::Server) => true,
+        };
+        !receiver_present || self.is_lost()
+    }
+
+    fn is_lost(&mut self) -> bool {
+        f64::from(self.rng.next_u32()) < self.config.loss * (f64::from(u32::MAX) + 1.0)
+    }
+
+    fn count_attempt(&mut self, index: usize, collided: bool, received: bool) {
+        let sender = &mut self.senders[index];
+        let acknowledged = received && sender.head_is_acknowledged();
+        let response_ns = if acknowledged { SIFS_NS + ACK_NS } else { 0 };
+        let air_ns = sender.head_air_ns() + response_ns;
+        sender.counters.attempts += 1;
+        sender.counters.airtime_ns += air_ns;
+        sender.counters.collisions += u64::from(collided);
+        sender.counters.losses += u64::from(!collided && !received);
+        self.counters.busy_ns += response_ns;
+        if sender
+            .head()
+            .is_some_and(|packet| packet.to == Destination::Everyone)
+        {
+            let broadcast = &mut self.counters.broadcast;
+            if index < self.config.stations {
+                broadcast.uplink_frames += u64::from(received);
+                broadcast.uplink_airtime_ns += DIFS_NS + air_ns;
+            } else {
+                broadcast.repeated_frames += 1;
+                broadcast.repeat_airtime_ns += DIFS_NS + air_ns;
+            }
+        }
+    }
+
+    fn succeed(&mut self, index: usize, releases: &mut Vec<Release>) {
+        let Some(packet) = self.senders[index].succeeded(self.now_ns, &mut self.rng) else {
+            return;
+        };
+        match packet.to {
+            Destination::One(Port::Server) => {
+                self.to_server
+                    .push_back((self.now_ns + self.config.one_way_delay_ns, packet.frame));
+            }
+            _ if index < self.config.stations => self.enqueue(self.config.stations, packet),
+            Destination::One(to) => releases.push(Release {
+                at_ns: self.now_ns,
+                to,
+                frame: packet.frame,
+            }),
+            Destination::Everyone => self.deliver_to_everyone(&packet, releases),
+        }
+    }
+
+    fn deliver_to_everyone(&mut self, packet: &Packet, releases: &mut Vec<Release>) {
+        for station in self.hearers_of(packet.from) {
+            if self.is_lost() {
+                self.counters.broadcast.copies_lost += 1;
+            } else {
+                self.counters.broadcast.copies_delivered += 1;
+                releases.push(Release {
+                    at_ns: self.now_ns,
+                    to: Port::Station(station),
+                    frame: Rc::clone(&packet.frame),
+                });
+            }
+        }
+    }
+
+    fn hearers_of(&self, from: Port) -> Vec<usize> {
+        (0..self.config.stations)
+            .filter(|&index| self.present[index] && Port::Station(index) != from)
+            .collect()
+    }
+
+    fn fail(&mut self, index: usize) {
+        let sender = &self.senders[index];
+        let gone = index < self.config.stations && !self.present[index];
+        if let Some(from) = sender
+            .head()
+            .filter(|_| !sender.head_is_acknowledged())
+            .map(|packet| packet.from)
+        {
+            self.counters.broadcast.copies_lost += self.hearers_of(from).len() as u64;
+            self.senders[index].finish_head(self.now_ns, &mut self.rng);
+        } else if gone {
+            self.senders[index].finish_head(self.now_ns, &mut self.rng);
+        } else {
+            self.senders[index].failed(self.now_ns, &mut self.rng);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The model in real time: TAPs on one side, the clock on the other.
+//!
+//! In: frames from the TAPs and lines from standard input. Out: frames to the TAPs when the model says so,
+//! and lines on standard output. Sleeps between events, and never lets its own lateness reach the model.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::address::{Port, mac_of};
+use super::dcf::{Medium, Release};
+use super::lines::Lines;
+use super::report::{self, Lateness};
+use super::spec::{Command, Spec};
+use super::tap::{FrameBuffer, MAX_FRAME, Tap};
+
+/// What one TAP may hand over before the others and the clock get their turn.
+const FRAMES_A_TURN: usize = 64;
+
+pub struct Driver {
+    medium: Medium,
+    /// One per station, then the server's.
+    taps: Vec<Tap>,
+    names: Vec<String>,
+    started: Instant,
+    releases: Vec<Release>,
+    lateness: Lateness,
+    buffer: FrameBuffer,
+}
+
+impl Driver {
+    pub fn new(spec: &Spec) -> Result<Self> {
+        let stations = spec
+            .stations
+            .iter()
+            .enumerate()
+            .map(|(index, at)| (Port::Station(index), at));
+        let mut taps = Vec::new();
+        let mut names = Vec::new();
+        for (port, at) in stations.chain([(Port::Server, &spec.server)]) {
+            let mac = mac_of(port).context("too many stations")?;
+            taps.push(Tap::create(at, mac)?);
+            names.push(format!("{} in the namespace {}", at.device, at.netns));
+        }
+        Ok(Self {
+            medium: Medium::new(spec.config()),
+            taps,
+            names,
+            started: Instant::now(),
+            releases: Vec::new(),
+            lateness: Lateness::new(),
+            buffer: FrameBuffer::new(),
+        })
+    }
+
+    /// Runs until standard input ends.
+    pub fn run(mut self, mut commands: Lines) -> Result<()> {
+        say(r#"{"ready":true}"#)?;
+        loop {
+            let (ready_taps, commands_ready) = self.wait(&commands)?;
+            self.pass_time();
+            for tap in ready_taps {
+                self.take_frames(tap)?;
+            }
+            if commands_ready && !self.obey(&mut commands)? {
+                return self.say_stats();
+            }
+        }
+    }
+
+    /// Sleeps until a TAP or the caller has something, or the next frame is due.
+    fn wait(&self, commands: &Lines) -> Result<(Vec<usize>, bool)> {
+        let mut polled: Vec<PollFd> = self
+            .taps
+            .iter()
+            .map(|tap| PollFd::new(tap.as_fd(), PollFlags::POLLIN))
+            .collect();
+        polled.push(PollFd::new(commands.as_fd(), PollFlags::POLLIN));
+        let now_ns = self.now_ns();
+        let timeout = self
+            .medium
+            .next_release_ns()
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
+        match ppoll(&mut polled, timeout.map(TimeSpec::from), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("cannot wait for frames"),
+        }
+        let is_ready = |entry: &PollFd| entry.revents().is_some_and(|events| !events.is_empty());
+        let taps = (0..self.taps.len())
+            .filter(|&index| is_ready(&polled[index]))
+            .collect();
+        Ok((taps, is_ready(&polled[self.taps.len()])))
+    }
+
+    fn pass_time(&mut self) {
+        let now_ns = self.now_ns();
+        self.medium.advance(now_ns, &mut self.releases);
+        for release in self.releases.drain(..) {
+            let tap = match release.to {
+                Port::Station(index) => index,
+                Port::Server => self.taps.len() - 1,
+            };
+            self.taps[tap].send(&release.frame);
+            let released_ns = self.started.elapsed().as_nanos() as u64;
+            self.lateness
+                .record(released_ns.saturating_sub(release.at_ns));
+        }
+    }
+
+    fn take_frames(&mut self, tap: usize) -> Result<()> {
+        let port = if tap + 1 == self.taps.len() {
+            Port::Server
+        } else {
+            Port::Station(tap)
+        };
+        for _ in 0..FRAMES_A_TURN {
+            let received = self.taps[tap].receive(&mut self.buffer);
+            match received.with_context(|| format!("{} is gone", self.names[tap]))? {
+                Some(frame) if frame.len() <= MAX_FRAME => self.medium.offer(port, Rc::from(frame)),
+                Some(_) => self.medium.counters.unroutable += 1,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// `false` once the caller has nothing more to say.
+    fn obey(&mut self, commands: &mut Lines) -> Result<bool> {
+        let open = commands.read_some()?;
+        while let Some(line) = commands.next_line(open)? {
+            match Command::parse(&line, self.medium.stations().len()).context(super::Malformed)? {
+                Command::Stats => self.say_stats()?,
+                Command::Presence { station, present } => self.medium.set_present(station, present),
+            }
+        }
+        Ok(open)
+    }
+
+    fn say_stats(&mut self) -> Result<()> {
+        self.pass_time();
+        say(&report::line(&self.medium, &self.lateness)?)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        bail!("nobody reads standard output any more");
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Standard input as lines, for a loop that must not wait for the rest of one.
+//!
+//! In: bytes as they come. Out: whole lines, and a last one without its end when the input is over. Reads
+//! at most once per call, so a caller that polls first never blocks; a line without end is an error.
+
+use std::collections::VecDeque;
+use std::io::{self, Stdin};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+
+const MAX_LINE: usize = 65_536;
+
+pub struct Lines {
+    input: Stdin,
+    pending: VecDeque<u8>,
+}
+
+impl Lines {
+    pub fn new() -> Self {
+        Self {
+            input: io::stdin(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// Blocks for the first line; `None` when there is none.
+    pub fn first(&mut self) -> Result<Option<String>> {
+        loop {
+            let open = self.read_some()?;
+            let line = self.next_line(open)?;
+            if line.is_some() || !open {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// One read; `false` at the end of the input.
+    pub fn read_some(&mut self) -> Result<bool> {
+        let mut chunk = [0; 4_096];
+        match nix::unistd::read(&self.input, &mut chunk) {
+            Ok(0) => Ok(false),
+            Ok(length) => {
+                self.pending.extend(&chunk[..length]);
+                Ok(true)
+            }
+            Err(Errno::EINTR | Errno::EAGAIN) => Ok(true),
+            Err(errno) => Err(errno).context("cannot read standard input"),
+        }
+    }
+
+    /// The next line that is complete; with `open` false, what is left is one.
+    pub fn next_line(&mut self, open: bool) -> Result<Option<String>> {
+        let end = self.pending.iter().position(|&byte| byte == b'\n');
+        let length = match end {
+            Some(end) => end + 1,
+            None if !open && !self.pending.is_empty() => self.pending.len(),
+            None => {
+                ensure!(
+                    self.pending.len() <= MAX_LINE,
+                    "a line on standard input has no end"
+                );
+                return Ok(None);
+            }
+        };
+        let line: Vec<u8> = self.pending.drain(..length).collect();
+        let line = String::from_utf8(line).context("standard input is not text")?;
+        Ok(Some(line.trim().to_owned()))
+    }
+}
+
+impl AsFd for Lines {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.input.as_fd()
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rate a sender uses towards one receiver.
+//!
+//! In: whether each attempt was acknowledged. Out: the rate of the next one. `Arf` is the Automatic Rate
+//! Fallback of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two: it cannot tell
+//! a collision from a weak signal, which is why contention makes it slow everybody down.
+
+use super::airtime::{RATES, Rate};
+
+const FAILURES_TO_STEP_DOWN: u32 = 3;
+const SUCCESSES_TO_STEP_UP: u32 = 10;
+/// The timer of ARF, counted in attempts. Without it a sender that keeps colliding never recovers.
+const ATTEMPTS_TO_STEP_UP: u32 = 15;
+
+#[derive(Debug, Clone)]
+pub enum RateControl {
+    Fixed54,
+    Arf(Arf),
+}
+
+#[derive(Debug, Clone)]
+pub struct Arf {
+    index: usize,
+    failures_in_a_row: u32,
+    successes_in_a_row: u32,
+    attempts_at_this_rate: u32,
+}
+
+impl RateControl {
+    pub fn arf() -> Self {
+        Self::Arf(Arf {
+            index: RATES.len() - 1,
+            failures_in_a_row: 0,
+            successes_in_a_row: 0,
+            attempts_at_this_rate: 0,
+        })
+    }
+
+    pub fn rate(&self) -> Rate {
+        match self {
+            Self::Fixed54 => RATES[RATES.len() - 1],
+            Self::Arf(arf) => RATES[arf.index],
+        }
+    }
+
+    pub fn attempted(&mut self, acknowledged: bool) {
+        if let Self::Arf(arf) = self {
+            arf.attempted(acknowledged);
+        }
+    }
+}
+
+impl Arf {
+    fn attempted(&mut self, acknowledged: bool) {
+        self.attempts_at_this_rate += 1;
+        if acknowledged {
+            self.failures_in_a_row = 0;
+            self.successes_in_a_row += 1;
+        } else {
+            self.failures_in_a_row += 1;
+            self.successes_in_a_row = 0;
+        }
+        if self.failures_in_a_row >= FAILURES_TO_STEP_DOWN {
+            self.step_to(self.index.saturating_sub(1));
+        } else if acknowledged
+            && (self.successes_in_a_row >= SUCCESSES_TO_STEP_UP
+                || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
+        {
+            self.step_to((self.index + 1).min(RATES.len() - 1));
+        }
+    }
+
+    fn step_to(&mut self, index: usize) {
+        *self = Self {
+            index,
+            failures_in_a_row: 0,
+            successes_in_a_row: 0,
+            attempts_at_this_rate: 0,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(pattern: impl IntoIterator<Item = bool>) -> u32 {
+        let mut control = RateControl::arf();
+        pattern
+            .into_iter()
+            .for_each(|acknowledged| control.attempted(acknowledged));
+        control.rate().mbit
+    }
+
+    #[test]
+    fn fixed_stays_at_54_whatever_happens() {
+        let mut control = RateControl::Fixed54;
+        (0..100).for_each(|_| control.attempted(false));
+        assert_eq!(control.rate().mbit, 54);
+    }
+
+    #[test]
+    fn the_third_failure_in_a_row_steps_down_and_a_success_between_does_not() {
+        assert_eq!(after([false; 2]), 54);
+        assert_eq!(after([false; 3]), 48);
+        assert_eq!(after([false, false, true, false, false]), 54);
+        assert_eq!(after([false; 6]), 36);
+    }
+
+    #[test]
+    fn it_never_leaves_the_table() {
+        assert_eq!(after([false; 100]), 6);
+        assert_eq!(after([true; 100]), 54);
+    }
+
+    #[test]
+    fn ten_successes_in_a_row_step_up() {
+        let down = [false; 6];
+        assert_eq!(after(down.into_iter().chain([true; 9])), 36);
+        assert_eq!(after(down.into_iter().chain([true; 10])), 48);
+    }
+
+    #[test]
+    fn the_timer_steps_up_where_successes_in_a_row_never_reach_ten() {
+        let every_fifth_fails = (1..=15).map(|n| n % 5 != 4);
+        assert_eq!(after([false; 6].into_iter().chain(every_fifth_fails)), 48);
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the caller may say to the emulator: one JSON object a line.
+//!
+//! In: text from standard input. Out: a checked `Spec` (the first line) or `Command` (every later one), or
+//! one line that says what is wrong. Opens and creates nothing.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use super::address::MAX_STATIONS;
+use super::dcf;
+use super::rate::RateControl;
+
+const LOSS_OF_ARF_LOSSY: f64 = 0.04;
+const MAX_RTT_MS: f64 = 60_000.0;
+/// IFNAMSIZ less the terminating zero.
+const MAX_DEVICE_NAME: usize = 15;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    pub stations: Vec<Attachment>,
+    pub server: Attachment,
+    pub medium: Preset,
+    #[serde(default = "default_rtt_ms")]
+    pub rtt_ms: f64,
+    #[serde(default = "default_queue_packets")]
+    pub queue_packets: usize,
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+}
+
+/// A TAP to create: its name, and the namespace under /run/netns to create it in.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attachment {
+    pub netns: String,
+    pub device: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    Fixed54,
+    Arf,
+    ArfLossy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    Stats,
+    Presence { station: usize, present: bool },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum CommandLine {
+    Stats(StatsLine),
+    Presence(PresenceLine),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StatsLine {
+    stats: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PresenceLine {
+    station: usize,
+    present: bool,
+}
+
+fn default_rtt_ms() -> f64 {
+    256.0
+}
+
+fn default_queue_packets() -> usize {
+    100
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+impl Spec {
+    pub fn parse(line: &str) -> Result<Self> {
+        let spec: Self = serde_json::from_str(line)
+            .context("the first line is not a description of a medium")?;
+        ensure!(
+            (1..=MAX_STATIONS).contains(&spec.stations.len()),
+            "stations: {} given, 1 to {MAX_STATIONS} possible",
+            spec.stations.len()
+        );
+        ensure!(
+            (0.0..=MAX_RTT_MS).contains(&spec.rtt_ms),
+            "rtt_ms: {} is not within 0 and {MAX_RTT_MS}",
+            spec.rtt_ms
+        );
+        ensure!(
+            spec.queue_packets >= 1,
+            "queue_packets: a queue of none can carry nothing"
+        );
+        spec.stations
+            .iter()
+            .chain([&spec.server])
+            .try_for_each(Attachment::check)?;
+        Ok(spec)
+    }
+
+    pub fn config(&self) -> dcf::Config {
+        dcf::Config {
+            stations: self.stations.len(),
+            rate_control: match self.medium {
+                Preset::Fixed54 => RateControl::Fixed54,
+                Preset::Arf | Preset::ArfLossy => RateControl::arf(),
+            },
+            loss: if self.medium == Preset::ArfLossy {
+                LOSS_OF_ARF_LOSSY
+            } else {
+                0.0
+            },
+            one_way_delay_ns: (self.rtt_ms * 1e6 / 2.0) as u64,
+            queue_packets: self.queue_packets,
+            seed: self.seed,
+        }
+    }
+}
+
+impl Attachment {
+    fn check(&self) -> Result<()> {
+        let is_name =
+            |text: &str| !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
+        ensure!(
+            is_name(&self.netns),
+            "netns: {:?} is not a name under /run/netns",
+            self.netns
+        );
+        let fits = self.device.len() <= MAX_DEVICE_NAME
+            && !self
+                .device
+                .contains(|c: char| c.is_whitespace() || c == '%');
+        ensure!(
+            is_name(&self.device) && fits,
+            "device: {:?} is not an interface name",
+            self.device
+        );
+        Ok(())
+    }
+}
+
+impl Command {
+    pub fn parse(line: &str, stations: usize) -> Result<Self> {
+        match serde_json::from_str(line) {
+            Ok(CommandLine::Stats(StatsLine { stats: true })) => Ok(Self::Stats),
+            Ok(CommandLine::Presence(PresenceLine { station, present })) => {
+                ensure!(
+                    station < stations,
+                    "station {station} is not one of the {stations}, which count from 0"
+                );
+                Ok(Self::Presence { station, present })
+            }
+            _ => bail!(
+                "{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"stations":[{"netns":"a","device":"wlan0"}],"server":{"netns":"s","device":"eth0"},"medium":"arf-lossy"}"#;
+
+    fn refusal(line: &str) -> String {
+        format!("{:#}", Spec::parse(line).unwrap_err())
+    }
+
+    #[test]
+    fn what_is_left_out_has_the_values_of_the_reproduction() {
+        let spec = Spec::parse(GOOD).unwrap();
+        assert_eq!(
+            (spec.rtt_ms, spec.queue_packets, spec.seed),
+            (256.0, 100, 1)
+        );
+        assert_eq!(spec.config().one_way_delay_ns, 128_000_000);
+        assert_eq!(spec.config().loss, LOSS_OF_ARF_LOSSY);
+    }
+
+    #[test]
+    fn a_wrong_value_is_named() {
+        assert!(refusal(&GOOD.replace("arf-lossy", "fixed11")).contains("fixed11"));
+        assert!(refusal(&GOOD.replace("wlan0", "a name far too long")).contains("device"));
+        assert!(refusal(&GOOD.replace("\"s\"", "\"../s\"")).contains("netns"));
+        assert!(refusal(&GOOD.replace("}],", "}],\"speed\":1,")).contains("speed"));
+        assert!(refusal(&GOOD.replace("}],", "}],\"rtt_ms\":-1,")).contains("rtt_ms"));
+        assert!(refusal(&GOOD.replace("}],", "}],\"queue_packets\":0,")).contains("queue_packets"));
+        assert!(
+            refusal(r#"{"stations":[],"server":{"netns":"s","device":"e"},"medium":"arf"}"#)
+                .contains("stations")
+        );
+        refusal("");
+        refusal("[1,2]");
+    }
+
+    #[test]
+    fn commands_are_stats_and_presence_and_nothing_else() {
+        assert_eq!(
+            Command::parse(r#"{"stats":true}"#, 2).unwrap(),
+            Command::Stats
+        );
+        let gone = Command::Presence {
+            station: 1,
+            present: false,
+        };
+        assert_eq!(
+            Command::parse(r#"{"station":1,"present":false}"#, 2).unwrap(),
+            gone
+        );
+        for bad in [
+            r#"{"station":2,"present":false}"#,
+            r#"{"station":-1,"present":true}"#,
+            r#"{"stats":false}"#,
+            "{}",
+            "x",
+        ] {
+            assert!(Command::parse(bad, 2).is_err(), "{bad}");
+        }
+    }
+}
