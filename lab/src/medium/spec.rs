@@ -77,7 +77,7 @@ fn default_rtt_ms() -> f64 {
 }
 
 fn default_queue_packets() -> usize {
-    100
+    50
 }
 
 fn default_seed() -> u64 {
@@ -181,10 +181,7 @@ mod tests {
     #[test]
     fn what_is_left_out_has_the_values_of_the_reproduction() {
         let spec = Spec::parse(GOOD).unwrap();
-        assert_eq!(
-            (spec.rtt_ms, spec.queue_packets, spec.seed),
-            (256.0, 100, 1)
-        );
+        assert_eq!((spec.rtt_ms, spec.queue_packets, spec.seed), (256.0, 50, 1));
         assert_eq!(spec.config().one_way_delay_ns, 128_000_000);
         assert_eq!(spec.config().loss, LOSS_OF_ARF_LOSSY);
     }
