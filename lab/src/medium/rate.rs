@@ -2,8 +2,9 @@
 //! The rate a sender uses towards one receiver.
 //!
 //! In: whether each attempt was acknowledged. Out: the rate of the next one. `Arf` is the Automatic Rate
-//! Fallback of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two: it cannot tell
-//! a collision from a weak signal, which is why contention makes it slow everybody down.
+//! Fallback of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two, and one where
+//! the first attempt at a higher rate is its probe. It cannot tell a collision from a weak signal, which is
+//! why contention makes it slow everybody down.
 
 use super::airtime::{RATES, Rate};
 
@@ -21,6 +22,8 @@ pub enum RateControl {
 #[derive(Debug, Clone)]
 pub struct Arf {
     index: usize,
+    /// The rate was raised and nothing has been sent at it yet.
+    probing: bool,
     failures_in_a_row: u32,
     successes_in_a_row: u32,
     attempts_at_this_rate: u32,
@@ -28,12 +31,7 @@ pub struct Arf {
 
 impl RateControl {
     pub fn arf() -> Self {
-        Self::Arf(Arf {
-            index: RATES.len() - 1,
-            failures_in_a_row: 0,
-            successes_in_a_row: 0,
-            attempts_at_this_rate: 0,
-        })
+        Self::Arf(Arf::at(RATES.len() - 1))
     }
 
     pub fn rate(&self) -> Rate {
@@ -51,31 +49,38 @@ impl RateControl {
 }
 
 impl Arf {
-    fn attempted(&mut self, acknowledged: bool) {
-        self.attempts_at_this_rate += 1;
-        if acknowledged {
-            self.failures_in_a_row = 0;
-            self.successes_in_a_row += 1;
-        } else {
-            self.failures_in_a_row += 1;
-            self.successes_in_a_row = 0;
-        }
-        if self.failures_in_a_row >= FAILURES_TO_STEP_DOWN {
-            self.step_to(self.index.saturating_sub(1));
-        } else if acknowledged
-            && (self.successes_in_a_row >= SUCCESSES_TO_STEP_UP || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
-        {
-            self.step_to((self.index + 1).min(RATES.len() - 1));
-        }
-    }
-
-    fn step_to(&mut self, index: usize) {
-        *self = Self {
+    fn at(index: usize) -> Self {
+        Self {
             index,
+            probing: false,
             failures_in_a_row: 0,
             successes_in_a_row: 0,
             attempts_at_this_rate: 0,
-        };
+        }
+    }
+
+    fn attempted(&mut self, acknowledged: bool) {
+        self.attempts_at_this_rate += 1;
+        let probed = std::mem::take(&mut self.probing);
+        if acknowledged {
+            self.failures_in_a_row = 0;
+            self.successes_in_a_row += 1;
+            let earned = self.successes_in_a_row >= SUCCESSES_TO_STEP_UP;
+            if (earned || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
+                && self.index + 1 < RATES.len()
+            {
+                *self = Self {
+                    probing: true,
+                    ..Self::at(self.index + 1)
+                };
+            }
+        } else {
+            self.failures_in_a_row += 1;
+            self.successes_in_a_row = 0;
+            if probed || self.failures_in_a_row >= FAILURES_TO_STEP_DOWN {
+                *self = Self::at(self.index.saturating_sub(1));
+            }
+        }
     }
 }
 
@@ -117,6 +122,13 @@ mod tests {
         let down = [false; 6];
         assert_eq!(after(down.into_iter().chain([true; 9])), 36);
         assert_eq!(after(down.into_iter().chain([true; 10])), 48);
+    }
+
+    #[test]
+    fn a_probe_that_fails_steps_back_at_once_and_one_that_succeeds_stays() {
+        let raised = || [false; 6].into_iter().chain([true; 10]);
+        assert_eq!(after(raised().chain([false])), 36);
+        assert_eq!(after(raised().chain([true, false, false])), 48);
     }
 
     #[test]
