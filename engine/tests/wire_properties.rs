@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whatever arrives, a device that believes a neighbour goes on believing the same: 100,000 datagrams that are
+//! garbage, truncated, flipped, replayed, sealed with a foreign key, or from the future are refused, each counted
+//! once. And what a member seals is read as it was meant, or refused.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use giveway_engine::wire::{
+    CaState, Class, Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Refusal, Report, Sender,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{TestCaseError, TestRunner};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+const NOW: Duration = Duration::from_secs(10);
+const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+fn key(secret: u8) -> Keyring {
+    Keyring::new(Key::from_secret([secret; 32]))
+}
+
+/// A device that believes one neighbour, which sends; and what the neighbour has said.
+struct Settled {
+    device: Neighbourhood,
+    recorded: Vec<Vec<u8>>,
+    rng: ChaCha20Rng,
+}
+
+fn settled() -> Settled {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut device = Neighbourhood::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
+    let mut neighbour = Neighbourhood::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
+    let first = device
+        .poll_report(NOW + Duration::from_secs(1), &[])
+        .expect("a report is due");
+    assert_eq!(neighbour.receive(NOW, NEIGHBOUR, &first), Err(Refusal::Unbelieved));
+    let mut recorded = Vec::new();
+    for count in 1..=16 {
+        let due = neighbour.next_deadline().expect("a key");
+        let datagram = neighbour
+            .poll_report(due, &vec![SENDER; count])
+            .expect("a report is due");
+        assert!(device.receive(NOW, NEIGHBOUR, &datagram).is_ok());
+        recorded.push(datagram);
+    }
+    Settled { device, recorded, rng }
+}
+
+const SENDER: Sender = Sender {
+    cwnd_segments: 43,
+    min_rtt_us: 256_000,
+    srtt_us: 262_144,
+    queue_bytes: 500_000,
+    ca_state: CaState::Recovery,
+    delivery_rate_kbit: 1_950,
+    retransmits: 17,
+    direction: Direction::Up,
+    class: Class::Bulk,
+    demand_kbit: 10_000,
+};
+
+impl Settled {
+    fn believed(&self) -> Vec<(u64, IpAddr, Vec<Sender>)> {
+        let believed = self.device.peers().filter(|peer| peer.believed);
+        believed
+            .map(|peer| (peer.session, peer.address, peer.senders.to_vec()))
+            .collect()
+    }
+
+    /// Counted once, and nothing that is believed has changed.
+    fn refuses(&mut self, datagram: &[u8], expected: impl Fn(Refusal) -> bool) -> Result<(), TestCaseError> {
+        let (believed, before) = (self.believed(), self.device.counters());
+        let outcome = self.device.receive(NOW, NEIGHBOUR, datagram);
+        let after = self.device.counters();
+        prop_assert!(outcome.is_err_and(expected), "{outcome:?}");
+        prop_assert_eq!(self.believed(), believed);
+        prop_assert_eq!(after.heard(), before.heard() + 1);
+        prop_assert_eq!(after.received, before.received);
+        let aside = |counters: Counters| (counters.sent, counters.expired);
+        prop_assert_eq!(aside(after), aside(before));
+        Ok(())
+    }
+}
+
+/// Runs `case` on `cases` inputs against one settled device.
+fn for_all<S: Strategy>(cases: u32, inputs: S, case: impl Fn(&mut Settled, S::Value) -> Result<(), TestCaseError>) {
+    let settled = RefCell::new(settled());
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let outcome = TestRunner::new(config).run(&inputs, |input| case(&mut settled.borrow_mut(), input));
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn garbage_is_refused() {
+    let header = vec(any::<u8>(), 0..600);
+    for_all(25_000, (header, any::<bool>()), |settled, (mut bytes, ours)| {
+        if let Some(start) = bytes.first_chunk_mut::<8>().filter(|_| ours) {
+            *start = *settled.recorded[0].first_chunk().unwrap();
+        }
+        settled.refuses(&bytes, |_| true)
+    });
+}
+
+#[test]
+fn a_truncated_report_is_refused() {
+    for_all(15_000, (any::<Index>(), any::<Index>()), |settled, (which, length)| {
+        let whole = which.get(&settled.recorded).clone();
+        let part = &whole[..length.index(whole.len())];
+        settled.refuses(part, |why| matches!(why, Refusal::TooShort(_) | Refusal::Forged))
+    });
+}
+
+#[test]
+fn a_report_with_flipped_bits_is_refused() {
+    for_all(
+        15_000,
+        (any::<Index>(), vec((any::<Index>(), 0..8u8), 1..4)),
+        |settled, (which, flips)| {
+            let original = which.get(&settled.recorded).clone();
+            let mut flipped = original.clone();
+            flips
+                .iter()
+                .for_each(|(at, bit)| flipped[at.index(original.len())] ^= 1 << bit);
+            let unchanged = flipped == original;
+            settled.refuses(&flipped, |why| (why == Refusal::Replayed) == unchanged)
+        },
+    );
+}
+
+#[test]
+fn a_replayed_report_is_refused() {
+    for_all(10_000, any::<Index>(), |settled, which| {
+        let datagram = which.get(&settled.recorded).clone();
+        settled.refuses(&datagram, |why| why == Refusal::Replayed)
+    });
+}
+
+#[test]
+fn a_report_under_a_foreign_key_is_refused() {
+    let inputs = (any::<[u8; 32]>(), any::<bool>());
+    for_all(10_000, inputs, |settled, (secret, disguised)| {
+        let foreign = Keyring::new(Key::from_secret(secret));
+        let mut datagram = foreign.seal(&mut settled.rng, b"content").unwrap();
+        if disguised {
+            datagram[..8].copy_from_slice(&settled.recorded[0][..8]);
+        }
+        let expected = if disguised {
+            Refusal::Forged
+        } else {
+            Refusal::UnknownKey
+        };
+        settled.refuses(&datagram, |why| why == expected)
+    });
+}
+
+#[test]
+fn a_report_of_a_future_version_is_refused() {
+    for_all(
+        15_000,
+        (any::<Index>(), 2..=255u8, vec(any::<u8>(), 0..600)),
+        |settled, (which, version, tail)| {
+            let mut datagram = which.get(&settled.recorded).clone();
+            datagram[3] = version;
+            datagram.extend(tail);
+            settled.refuses(&datagram, |why| why == Refusal::FutureVersion(version))
+        },
+    );
+}
+
+#[test]
+fn a_stranger_with_the_key_is_not_believed_without_the_challenge() {
+    for_all(5_000, reports(), |settled, report| {
+        let Some(datagram) = key(7).seal(&mut settled.rng, &report.encode().unwrap()) else {
+            return Ok(());
+        };
+        settled.refuses(&datagram, |why| why == Refusal::Unbelieved)
+    });
+}
+
+#[test]
+fn what_a_member_seals_is_read_or_refused_but_never_fatal() {
+    for_all(5_000, vec(any::<u8>(), 0..464), |settled, content| {
+        let expected = match Report::decode(&content) {
+            Ok(_) => Refusal::Unbelieved,
+            Err(malformed) => Refusal::Malformed(malformed),
+        };
+        let datagram = key(7).seal(&mut settled.rng, &content).unwrap();
+        settled.refuses(&datagram, |why| why == expected)
+    });
+}
+
+#[test]
+fn a_believed_member_is_heard() {
+    let mut settled = settled();
+    let believed = settled.believed();
+    let last = key(7).open(settled.recorded.last().unwrap()).unwrap();
+    let last = Report::decode(&last).unwrap();
+    let next = Report {
+        counter: last.counter + 1,
+        senders: vec![],
+        ..last
+    };
+    let datagram = key(7).seal(&mut settled.rng, &next.encode().unwrap()).unwrap();
+    assert_eq!(settled.device.receive(NOW, NEIGHBOUR, &datagram), Ok(Heard::Stopped));
+    assert_ne!(settled.believed(), believed);
+}
+
+fn numbers() -> impl Strategy<Value = u32> {
+    prop_oneof![any::<u32>(), 0..300u32, Just(0), Just(u32::MAX)]
+}
+
+fn senders() -> impl Strategy<Value = Sender> {
+    let states = [
+        CaState::Open,
+        CaState::Disorder,
+        CaState::Cwr,
+        CaState::Recovery,
+        CaState::Loss,
+    ];
+    let classes = [
+        Class::Realtime,
+        Class::Stream,
+        Class::Standard,
+        Class::Bulk,
+        Class::Background,
+    ];
+    let kinds = (
+        select(states.to_vec()),
+        select(classes.to_vec()),
+        select(vec![Direction::Up, Direction::Down]),
+    );
+    let counts = (
+        numbers(),
+        numbers(),
+        numbers(),
+        numbers(),
+        numbers(),
+        numbers(),
+        numbers(),
+    );
+    (kinds, counts).prop_map(|((ca_state, class, direction), n)| Sender {
+        cwnd_segments: n.0,
+        min_rtt_us: n.1,
+        srtt_us: n.2,
+        queue_bytes: n.3,
+        delivery_rate_kbit: n.4,
+        retransmits: n.5,
+        demand_kbit: n.6,
+        ca_state,
+        direction,
+        class,
+    })
+}
+
+fn reports() -> impl Strategy<Value = Report> {
+    let ids = (any::<u64>(), any::<u64>(), any::<u64>(), 20..=600_000u32, any::<bool>());
+    (
+        ids,
+        vec(any::<u16>(), 0..=4),
+        vec(any::<u64>(), 0..=16),
+        vec(senders(), 0..=16),
+    )
+        .prop_map(
+            |((session, counter, challenge, interval_ms, leaving), doubts, echoes, senders)| Report {
+                session,
+                counter,
+                challenge,
+                interval_ms,
+                leaving,
+                doubts,
+                echoes,
+                senders,
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    #[test]
+    fn a_report_is_read_as_it_was_written(report in reports()) {
+        prop_assert_eq!(Report::decode(&report.encode().unwrap()), Ok(report));
+    }
+
+    #[test]
+    fn a_report_has_one_encoding(report in reports(), at in any::<Index>(), byte in any::<u8>()) {
+        let mut bytes = report.encode().unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(other) = Report::decode(&bytes) {
+            prop_assert_eq!(other.encode().unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn nothing_may_be_missing_or_follow(report in reports(), cut in any::<Index>(), tail in vec(any::<u8>(), 1..9)) {
+        let bytes = report.encode().unwrap();
+        prop_assert!(Report::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        prop_assert!(Report::decode(&[bytes, tail].concat()).is_err());
+    }
+
+    #[test]
+    fn too_many_of_anything_is_refused(report in reports(), which in 0..3) {
+        let mut report = report;
+        match which {
+            0 => report.doubts = vec![0; 5],
+            1 => report.echoes = vec![0; 17],
+            _ => report.senders = vec![SENDER; 17],
+        }
+        prop_assert!(report.encode().is_err());
+    }
+}
