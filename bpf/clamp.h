@@ -2,8 +2,8 @@
 /*
  * The one place that writes to a live socket: its cwnd clamp. For iter/tcp programs, which hold the socket's lock.
  *
- * The kernel sets ssthresh along with the clamp. Where a cap held cwnd and is raised, or the connection is in slow start
- * anyway, that is right: it grows fast, and no further than the cap. But a lift makes ssthresh infinite, and a
+ * The kernel sets ssthresh along with the clamp. Where a cap held cwnd and is raised, or the connection is in slow
+ * start anyway, that is right: it grows fast, and no further than the cap. But a lift makes ssthresh infinite, and a
  * connection whose cwnd the network holds below our cap would forget what it learnt. In these cases a CUBIC or Reno
  * connection is eased: for a moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the
  * present cwnd, and then its own again, which goes on from there in congestion avoidance. Where that one is not

@@ -2,7 +2,8 @@
 /*
  * A congestion control for a moment (see clamp.h): its init sets ssthresh to the present cwnd, so that whatever
  * follows it goes on in congestion avoidance. Should a connection ever stay with it, it behaves as Reno.
- * Optional: where the kernel refuses struct_ops, writes of the clamp are plain. Nobody without CAP_NET_ADMIN can choose it.
+ * Optional: where the kernel refuses struct_ops, writes of the clamp are plain. Nobody without CAP_NET_ADMIN can
+ * choose it.
  */
 #include "kernel_types.h"
 #include "giveway.h"

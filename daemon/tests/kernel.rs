@@ -2,6 +2,7 @@
 //! The kernel side against the real kernel: real sockets between network namespaces that each test makes for itself.
 //! Needs root, iproute2 and a kernel with BTF; without them the tests fail and say so.
 
+#[cfg(test)]
 mod kernel {
     mod cap;
     mod lab;
