@@ -5,7 +5,6 @@
 //! Judges nothing.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -220,7 +219,8 @@ impl Recorder {
             .arg("record")
             .arg(&file)
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(File::create(file.with_extension("log"))?);
         let process = Process::spawn(command)?;
         // It makes the file when the daemon has begun to answer.
         wait_for("giveway record to begin", START_LIMIT, || {
@@ -231,17 +231,41 @@ impl Recorder {
 
     /// Ends the recording and gives back what it says of caps and neighbours.
     pub fn finish(mut self) -> Result<Vec<Entry>> {
-        self.process.stop(STOP_LIMIT)?;
-        let file = File::open(&self.file).with_context(|| format!("cannot read the record {}", self.file.display()))?;
-        let mut entries = Vec::new();
-        for line in BufReader::new(file).lines() {
-            // The last line may be cut short where its daemon was killed.
-            if let Ok(entry) = serde_json::from_str::<Entry>(&line?)
-                && ["cap", "neighbour"].contains(&entry.kind.as_str())
-            {
-                entries.push(entry);
-            }
+        if !self.process.stop(STOP_LIMIT)? {
+            bail!(
+                "giveway record did not end well on SIGTERM: {} is not whole",
+                self.file.display()
+            );
         }
-        Ok(entries)
+        let text = std::fs::read_to_string(&self.file);
+        let text = text.with_context(|| format!("cannot read the record {}", self.file.display()))?;
+        parse_record(&text).with_context(|| format!("record {}", self.file.display()))
+    }
+}
+
+fn parse_record(text: &str) -> Result<Vec<Entry>> {
+    // A line that a daemon was killed over has no end.
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let entries = whole
+        .map(serde_json::from_str::<Entry>)
+        .collect::<Result<Vec<_>, _>>()?;
+    let is_wanted = |entry: &Entry| ["cap", "neighbour"].contains(&entry.kind.as_str());
+    Ok(entries.into_iter().filter(is_wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_up_to_the_line_that_a_kill_cut_short() {
+        let text = r#"{"schema":"giveway.record","version":1}
+{"t_ns":5,"kind":"flow","cookie":7,"cwnd":40}
+{"t_ns":6,"kind":"cap","cookie":7,"old":null,"new":43}
+{"t_ns":7,"kind":"cap","coo"#;
+        let entries = parse_record(text).unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!((entries[0].t_ns, entries[0].cookie, entries[0].new), (6, 7, Some(43)));
+        assert!(parse_record("not a record\n").is_err());
     }
 }

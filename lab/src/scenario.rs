@@ -299,8 +299,8 @@ impl Experiment {
                 Experiment::Converge(Converge::StartStop { events, settle_s }) => {
                     *events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0
                 }
-                Experiment::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 5.5),
-                Experiment::Crash(crash) => crash.kills as f64 * 2.0,
+                Experiment::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 6.5),
+                Experiment::Crash(crash) => crash.kills as f64 * 1.6,
             }
     }
 }
