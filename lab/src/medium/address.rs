@@ -44,9 +44,7 @@ pub fn destination(frame: &[u8], stations: usize) -> Option<Destination> {
     let last = frame[..6].strip_prefix(&PREFIX)?[0];
     match usize::from(last) {
         _ if last == SERVER => Some(Destination::One(Port::Server)),
-        number if (1..=stations).contains(&number) => {
-            Some(Destination::One(Port::Station(number - 1)))
-        }
+        number if (1..=stations).contains(&number) => Some(Destination::One(Port::Station(number - 1))),
         _ => None,
     }
 }
@@ -71,10 +69,7 @@ mod tests {
 
     #[test]
     fn broadcast_and_multicast_are_for_everyone() {
-        assert_eq!(
-            destination(&frame_to([0xff; 6]), 8),
-            Some(Destination::Everyone)
-        );
+        assert_eq!(destination(&frame_to([0xff; 6]), 8), Some(Destination::Everyone));
         assert_eq!(
             destination(&frame_to([0x33, 0x33, 0, 0, 0, 1]), 8),
             Some(Destination::Everyone)
@@ -93,9 +88,6 @@ mod tests {
     #[test]
     fn the_last_station_does_not_take_the_servers_address() {
         assert_eq!(mac_of(Port::Station(MAX_STATIONS)), None);
-        assert_ne!(
-            mac_of(Port::Station(MAX_STATIONS - 1)),
-            mac_of(Port::Server)
-        );
+        assert_ne!(mac_of(Port::Station(MAX_STATIONS - 1)), mac_of(Port::Server));
     }
 }

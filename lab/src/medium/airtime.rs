@@ -80,9 +80,6 @@ mod tests {
 
     #[test]
     fn a_frame_shorter_than_its_header_is_still_a_frame() {
-        assert_eq!(
-            frame_ns(3, BASIC_RATE),
-            frame_ns(ETHERNET_HEADER_BYTES, BASIC_RATE)
-        );
+        assert_eq!(frame_ns(3, BASIC_RATE), frame_ns(ETHERNET_HEADER_BYTES, BASIC_RATE));
     }
 }

@@ -142,9 +142,7 @@ fn when_it_is_asked_changes_nothing_on_the_air() {
             ..config(3)
         });
         for station in 0..3 {
-            (0..50).for_each(|mark| {
-                medium.offer(Port::Station(station), to_port(Port::Server, 1_000, mark))
-            });
+            (0..50).for_each(|mark| medium.offer(Port::Station(station), to_port(Port::Server, 1_000, mark)));
         }
         (0..SECOND_NS / step_ns)
             .flat_map(|_| after(&mut medium, step_ns))
@@ -162,10 +160,7 @@ fn a_frame_on_idle_air_takes_difs_itself_and_its_acknowledgement() {
     let on_air_ns = releases[0].at_ns - 128_000_000;
     let least_ns = DIFS_NS + frame_ns(FULL_FRAME, RATES[7]) + SIFS_NS + ACK_NS;
     // The draw is at most CWmin: at time 0 nobody has been idle for DIFS yet.
-    assert!(
-        (least_ns..=least_ns + 15 * 20_000).contains(&on_air_ns),
-        "{on_air_ns}"
-    );
+    assert!((least_ns..=least_ns + 15 * 20_000).contains(&on_air_ns), "{on_air_ns}");
 }
 
 #[test]
@@ -176,10 +171,7 @@ fn the_next_release_is_never_later_than_the_release() {
     });
     for mark in 0..20 {
         medium.offer(Port::Station(0), to_everyone(300, mark));
-        medium.offer(
-            Port::Station(1),
-            to_port(Port::Station(2), FULL_FRAME, mark),
-        );
+        medium.offer(Port::Station(1), to_port(Port::Station(2), FULL_FRAME, mark));
         medium.offer(Port::Server, to_port(Port::Station(3), 60, mark));
     }
     let mut delivered = 0;
@@ -227,11 +219,7 @@ fn a_frame_that_is_never_acknowledged_is_given_up_after_the_retry_limit() {
     assert_eq!(access_point.retry_drops, 1);
     assert_eq!(access_point.attempts, u64::from(RETRY_LIMIT) + 1);
     assert_eq!(releases.len(), 1);
-    assert_eq!(
-        releases[0].to,
-        Port::Station(0),
-        "what waited behind it gets through"
-    );
+    assert_eq!(releases[0].to, Port::Station(0), "what waited behind it gets through");
 }
 
 #[test]
@@ -243,10 +231,7 @@ fn a_full_queue_drops_the_newest() {
     (0..15).for_each(|mark| medium.offer(Port::Station(0), to_port(Port::Server, 100, mark)));
     let releases = after(&mut medium, SECOND_NS);
     assert_eq!(
-        releases
-            .iter()
-            .map(|release| release.frame[20])
-            .collect::<Vec<_>>(),
+        releases.iter().map(|release| release.frame[20]).collect::<Vec<_>>(),
         (0..10).collect::<Vec<u8>>()
     );
     assert_eq!(medium.stations()[0].counters.queue_drops, 5);
@@ -268,10 +253,7 @@ fn a_broadcast_is_acknowledged_uplink_and_repeated_once_to_every_other_station()
         counted.uplink_airtime_ns,
         DIFS_NS + frame_ns(300, RATES[7]) + SIFS_NS + ACK_NS
     );
-    assert_eq!(
-        counted.repeat_airtime_ns,
-        DIFS_NS + frame_ns(300, BASIC_RATE)
-    );
+    assert_eq!(counted.repeat_airtime_ns, DIFS_NS + frame_ns(300, BASIC_RATE));
     assert_eq!((counted.uplink_frames, counted.repeated_frames), (1, 1));
 }
 
@@ -297,9 +279,7 @@ fn each_receiver_loses_its_own_copies_of_a_broadcast() {
     assert_eq!(heard[0], 0);
     // 9,600 expected of 10,000, standard deviation 20; both 9,216, standard deviation 27.
     assert!(
-        heard[1..]
-            .iter()
-            .all(|count| (9_500..=9_700).contains(count)),
+        heard[1..].iter().all(|count| (9_500..=9_700).contains(count)),
         "{heard:?}"
     );
     assert!((9_080..=9_350).contains(&heard_by_both), "{heard_by_both}");
@@ -333,10 +313,7 @@ fn an_absent_station_neither_sends_nor_hears_and_comes_back() {
     medium.offer(Port::Station(1), to_everyone(100, 0));
     let releases = after(&mut medium, SECOND_NS);
     assert_eq!(
-        releases
-            .iter()
-            .map(|release| release.to)
-            .collect::<Vec<_>>(),
+        releases.iter().map(|release| release.to).collect::<Vec<_>>(),
         [Port::Station(2)]
     );
     assert_eq!(medium.stations()[0].counters.absent_drops, 51);

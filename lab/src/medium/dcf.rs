@@ -182,19 +182,13 @@ impl Medium {
         match self.next_event()? {
             // A start shows no earlier than the shortest exchange that could follow from it.
             (at_ns, Event::ExchangeStarts { slot }) => {
-                let air_ns = |sender: &Sender| {
-                    (sender.contends_at() == Some(slot)).then(|| sender.head_air_ns())
-                };
+                let air_ns = |sender: &Sender| (sender.contends_at() == Some(slot)).then(|| sender.head_air_ns());
                 let longest_ns = self.senders.iter().filter_map(air_ns).max().unwrap_or(0);
                 let others = [
                     self.to_server.front().map(|(due, _)| *due),
                     self.from_server.front().map(|(due, _)| *due),
                 ];
-                others
-                    .into_iter()
-                    .flatten()
-                    .chain([at_ns + longest_ns])
-                    .min()
+                others.into_iter().flatten().chain([at_ns + longest_ns]).min()
             }
             (at_ns, _) => Some(at_ns),
         }
@@ -204,26 +198,15 @@ impl Medium {
     fn next_event(&self) -> Option<(u64, Event)> {
         let air = match &self.exchange {
             Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
-            None => self
-                .senders
-                .iter()
-                .filter_map(Sender::contends_at)
-                .min()
-                .map(|slot| {
-                    (
-                        self.idle_from_ns + DIFS_NS + slot * SLOT_NS,
-                        Event::ExchangeStarts { slot },
-                    )
-                }),
+            None => self.senders.iter().filter_map(Sender::contends_at).min().map(|slot| {
+                (
+                    self.idle_from_ns + DIFS_NS + slot * SLOT_NS,
+                    Event::ExchangeStarts { slot },
+                )
+            }),
         };
-        let to_server = self
-            .to_server
-            .front()
-            .map(|(due_ns, _)| (*due_ns, Event::ToServer));
-        let from_server = self
-            .from_server
-            .front()
-            .map(|(due_ns, _)| (*due_ns, Event::FromServer));
+        let to_server = self.to_server.front().map(|(due_ns, _)| (*due_ns, Event::ToServer));
+        let from_server = self.from_server.front().map(|(due_ns, _)| (*due_ns, Event::FromServer));
         [to_server, from_server, air]
             .into_iter()
             .flatten()
@@ -267,8 +250,7 @@ impl Medium {
         }
         // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
         // long for the missing one, and the others, who could not decode the frame, for EIFS.
-        let unacknowledged =
-            matches!(on_air[..], [only] if !self.senders[only].head_is_acknowledged());
+        let unacknowledged = matches!(on_air[..], [only] if !self.senders[only].head_is_acknowledged());
         let response_ns = if unacknowledged { 0 } else { SIFS_NS + ACK_NS };
         self.exchange = Some(Exchange {
             on_air,
@@ -325,10 +307,7 @@ impl Medium {
         sender.counters.collisions += u64::from(collided);
         sender.counters.losses += u64::from(!collided && !received);
         self.counters.busy_ns += response_ns;
-        if sender
-            .head()
-            .is_some_and(|packet| packet.to == Destination::Everyone)
-        {
+        if sender.head().is_some_and(|packet| packet.to == Destination::Everyone) {
             let broadcast = &mut self.counters.broadcast;
             if index < self.config.stations {
                 broadcast.uplink_frames += u64::from(received);

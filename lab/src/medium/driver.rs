@@ -108,9 +108,7 @@ impl Driver {
             Err(errno) => return Err(errno).context("cannot wait for frames"),
         }
         let is_ready = |entry: &PollFd| entry.revents().is_some_and(|events| !events.is_empty());
-        let taps = (0..self.taps.len())
-            .filter(|&index| is_ready(&polled[index]))
-            .collect();
+        let taps = (0..self.taps.len()).filter(|&index| is_ready(&polled[index])).collect();
         Ok((taps, is_ready(&polled[self.taps.len()])))
     }
 
@@ -124,8 +122,7 @@ impl Driver {
             };
             self.refused += u64::from(!self.taps[tap].send(&release.frame));
             let released_ns = self.started.elapsed().as_nanos() as u64;
-            self.lateness
-                .record(released_ns.saturating_sub(release.at_ns));
+            self.lateness.record(released_ns.saturating_sub(release.at_ns));
         }
     }
 

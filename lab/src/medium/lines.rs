@@ -58,10 +58,7 @@ impl Lines {
             Some(end) => end + 1,
             None if !open && !self.pending.is_empty() => self.pending.len(),
             None => {
-                ensure!(
-                    self.pending.len() <= MAX_LINE,
-                    "a line on standard input has no end"
-                );
+                ensure!(self.pending.len() <= MAX_LINE, "a line on standard input has no end");
                 return Ok(None);
             }
         };

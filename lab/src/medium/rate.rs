@@ -66,9 +66,7 @@ impl Arf {
             self.failures_in_a_row = 0;
             self.successes_in_a_row += 1;
             let earned = self.successes_in_a_row >= SUCCESSES_TO_STEP_UP;
-            if (earned || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP)
-                && self.index + 1 < RATES.len()
-            {
+            if (earned || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP) && self.index + 1 < RATES.len() {
                 *self = Self {
                     probing: true,
                     ..Self::at(self.index + 1)

@@ -80,9 +80,7 @@ impl Lateness {
 
     pub fn record(&mut self, late_ns: u64) {
         let late_us = late_ns / 1_000;
-        let bucket = usize::try_from(late_us)
-            .unwrap_or(usize::MAX)
-            .min(LATENESS_BUCKETS - 1);
+        let bucket = usize::try_from(late_us).unwrap_or(usize::MAX).min(LATENESS_BUCKETS - 1);
         self.counts[bucket] += 1;
         self.max_us = self.max_us.max(late_us);
         self.releases += 1;

@@ -95,13 +95,7 @@ impl Sender {
 
     /// Queues a packet. `idle_slot` is the next slot boundary when the air has been idle for DIFS; `None`
     /// when it has not, and then a sender that was at rest must back off like the others.
-    pub fn enqueue(
-        &mut self,
-        packet: Packet,
-        now_ns: u64,
-        idle_slot: Option<u64>,
-        rng: &mut ChaCha8Rng,
-    ) {
+    pub fn enqueue(&mut self, packet: Packet, now_ns: u64, idle_slot: Option<u64>, rng: &mut ChaCha8Rng) {
         if self.queue.len() >= self.queue_limit {
             self.counters.queue_drops += 1;
             return;
@@ -125,9 +119,8 @@ impl Sender {
 
     /// Air time of the frame at the head, at the rate of this attempt; 0 with an empty queue.
     pub fn head_air_ns(&self) -> u64 {
-        self.head().map_or(0, |packet| {
-            frame_ns(packet.frame.len(), self.rate_of(packet))
-        })
+        self.head()
+            .map_or(0, |packet| frame_ns(packet.frame.len(), self.rate_of(packet)))
     }
 
     /// The head was sent and, where one is due, acknowledged. Ends in post-backoff (clause 10.3.4.2).
@@ -179,16 +172,11 @@ impl Sender {
 
     /// The rate in use, averaged over the receivers.
     pub fn rate_mbit(&self) -> f64 {
-        self.links
-            .iter()
-            .map(|link| f64::from(link.rate().mbit))
-            .sum::<f64>()
-            / self.links.len().max(1) as f64
+        self.links.iter().map(|link| f64::from(link.rate().mbit)).sum::<f64>() / self.links.len().max(1) as f64
     }
 
     fn rate_of(&self, packet: &Packet) -> Rate {
-        self.link_of(packet)
-            .map_or(BASIC_RATE, |link| self.links[link].rate())
+        self.link_of(packet).map_or(BASIC_RATE, |link| self.links[link].rate())
     }
 
     /// A station talks to the access point only, whoever the frame is for in the end. The access point has
@@ -202,8 +190,7 @@ impl Sender {
     }
 
     pub fn head_is_acknowledged(&self) -> bool {
-        self.head()
-            .is_some_and(|packet| self.link_of(packet).is_some())
+        self.head().is_some_and(|packet| self.link_of(packet).is_some())
     }
 
     fn tell_rate_control(&mut self, acknowledged: bool) {
@@ -218,8 +205,7 @@ impl Sender {
     }
 
     fn count_queue_until(&mut self, now_ns: u64) {
-        self.counters.queue_packet_ns +=
-            u128::from(now_ns - self.queue_changed_ns) * self.queue.len() as u128;
+        self.counters.queue_packet_ns += u128::from(now_ns - self.queue_changed_ns) * self.queue.len() as u128;
         self.queue_changed_ns = now_ns;
     }
 }

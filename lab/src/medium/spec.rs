@@ -86,8 +86,7 @@ fn default_seed() -> u64 {
 
 impl Spec {
     pub fn parse(line: &str) -> Result<Self> {
-        let spec: Self = serde_json::from_str(line)
-            .context("the first line is not a description of a medium")?;
+        let spec: Self = serde_json::from_str(line).context("the first line is not a description of a medium")?;
         ensure!(
             (1..=MAX_STATIONS).contains(&spec.stations.len()),
             "stations: {} given, 1 to {MAX_STATIONS} possible",
@@ -130,17 +129,14 @@ impl Spec {
 
 impl Attachment {
     fn check(&self) -> Result<()> {
-        let is_name =
-            |text: &str| !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
+        let is_name = |text: &str| !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
         ensure!(
             is_name(&self.netns),
             "netns: {:?} is not a name under /run/netns",
             self.netns
         );
-        let fits = self.device.len() <= MAX_DEVICE_NAME
-            && !self
-                .device
-                .contains(|c: char| c.is_whitespace() || c == '%');
+        let fits =
+            self.device.len() <= MAX_DEVICE_NAME && !self.device.contains(|c: char| c.is_whitespace() || c == '%');
         ensure!(
             is_name(&self.device) && fits,
             "device: {:?} is not an interface name",
@@ -161,9 +157,7 @@ impl Command {
                 );
                 Ok(Self::Presence { station, present })
             }
-            _ => bail!(
-                "{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}}"
-            ),
+            _ => bail!("{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}}"),
         }
     }
 }
@@ -172,7 +166,8 @@ impl Command {
 mod tests {
     use super::*;
 
-    const GOOD: &str = r#"{"stations":[{"netns":"a","device":"wlan0"}],"server":{"netns":"s","device":"eth0"},"medium":"arf-lossy"}"#;
+    const GOOD: &str =
+        r#"{"stations":[{"netns":"a","device":"wlan0"}],"server":{"netns":"s","device":"eth0"},"medium":"arf-lossy"}"#;
 
     fn refusal(line: &str) -> String {
         format!("{:#}", Spec::parse(line).unwrap_err())
@@ -194,28 +189,19 @@ mod tests {
         assert!(refusal(&GOOD.replace("}],", "}],\"speed\":1,")).contains("speed"));
         assert!(refusal(&GOOD.replace("}],", "}],\"rtt_ms\":-1,")).contains("rtt_ms"));
         assert!(refusal(&GOOD.replace("}],", "}],\"queue_packets\":0,")).contains("queue_packets"));
-        assert!(
-            refusal(r#"{"stations":[],"server":{"netns":"s","device":"e"},"medium":"arf"}"#)
-                .contains("stations")
-        );
+        assert!(refusal(r#"{"stations":[],"server":{"netns":"s","device":"e"},"medium":"arf"}"#).contains("stations"));
         refusal("");
         refusal("[1,2]");
     }
 
     #[test]
     fn commands_are_stats_and_presence_and_nothing_else() {
-        assert_eq!(
-            Command::parse(r#"{"stats":true}"#, 2).unwrap(),
-            Command::Stats
-        );
+        assert_eq!(Command::parse(r#"{"stats":true}"#, 2).unwrap(), Command::Stats);
         let gone = Command::Presence {
             station: 1,
             present: false,
         };
-        assert_eq!(
-            Command::parse(r#"{"station":1,"present":false}"#, 2).unwrap(),
-            gone
-        );
+        assert_eq!(Command::parse(r#"{"station":1,"present":false}"#, 2).unwrap(), gone);
         for bad in [
             r#"{"station":2,"present":false}"#,
             r#"{"station":-1,"present":true}"#,

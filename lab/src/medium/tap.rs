@@ -84,12 +84,7 @@ fn create_in_this_thread(at: &Attachment, mac: [u8; 6]) -> Result<Tap> {
 }
 
 fn set_mac(device: &str, mac: [u8; 6]) -> Result<()> {
-    let control = socket(
-        AddressFamily::Inet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut request = interface_request(device);
     let mut data: [libc::c_char; 14] = [0; 14];
     for (to, from) in data.iter_mut().zip(mac) {
