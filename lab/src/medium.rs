@@ -54,7 +54,8 @@ pub fn run() -> ExitCode {
 fn emulate() -> Result<()> {
     let mut commands = Lines::new();
     let first = commands
-        .first()?
+        .first()
+        .context(Malformed)?
         .context("it is empty, and should begin with a description")
         .context(Malformed)?;
     let spec = Spec::parse(&first).context(Malformed)?;
@@ -67,9 +68,9 @@ fn emulate() -> Result<()> {
 /// which the lateness in its counters shows, so a refusal is no error.
 fn wake_up_on_time() {
     let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: both calls read their arguments only, and 0 means this thread.
+    // SAFETY: all three read their arguments only, and 0 is the calling thread.
     unsafe {
-        if libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &lowest) != 0 {
+        if libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) != 0 {
             libc::setpriority(libc::PRIO_PROCESS, 0, -10);
         }
         libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);

@@ -110,7 +110,6 @@ fn rate_fallback_is_what_makes_contention_expensive() {
         .payload_mbit
     };
     let (two, eight) = (arf(2), arf(8));
-    println!("arf 2: {two:.1}, 8: {eight:.1}");
     assert!(eight < 0.8 * two, "{two} at two senders, {eight} at eight");
 }
 

