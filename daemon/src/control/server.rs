@@ -109,7 +109,11 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
-            daemon.send(Asked::Stop(ended)).await.ok().context("the daemon is ending")?;
+            daemon
+                .send(Asked::Stop(ended))
+                .await
+                .ok()
+                .context("the daemon is ending")?;
             end.recv().await;
             Ok(())
         }

@@ -29,6 +29,9 @@ const TRACEPOINTS: [&str; 6] = [
 ];
 const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bpf_sk_storage_map"];
 
+/// The capability that nothing works without.
+pub const ESSENTIAL: &str = "flow monitor";
+
 /// One thing that giveway can use.
 #[derive(Clone, Debug)]
 pub struct Capability {
@@ -100,7 +103,7 @@ pub fn capabilities() -> Vec<Capability> {
             types.have(&ITERATORS),
         ),
         capability(
-            "flow monitor",
+            ESSENTIAL,
             "watching connections, and every decision that rests on it",
             flow_monitor(),
         ),
