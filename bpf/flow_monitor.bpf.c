@@ -29,7 +29,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define IDLE_NS NSEC_PER_SEC
 #define RETRANSMIT_EVENT_NS (10 * NSEC_PER_MSEC)
-#define CA_EVENT_NS (1 * NSEC_PER_MSEC)
+#define CA_WINDOW_NS (10 * NSEC_PER_MSEC)
+#define CA_EVENTS_PER_WINDOW 8
 #define EVENTS_BYTES (256 * 1024)
 
 struct owner {
@@ -41,9 +42,10 @@ struct owner {
 struct activity {
 	__u64 last_ns;
 	__u64 retransmit_event_ns;
-	__u64 ca_event_ns;
+	__u64 ca_window_ns; /* when the present window of congestion-avoidance events began */
 	__u32 retransmits_told;
-	__u32 touched; /* since the last pass */
+	__u16 ca_events; /* told in that window */
+	__u16 touched;   /* since the last pass */
 };
 
 struct {
@@ -317,7 +319,17 @@ int BPF_PROG(gw_see_retransmit, struct sock *sk)
 	return 0;
 }
 
-/* Runs before the state is written. Of changes less than a millisecond apart the later ones are left out. */
+/* Counts one more event; false where the window has had its share. */
+static __always_inline bool may_tell_ca_state(struct activity *a, __u64 now_ns)
+{
+	if (now_ns - a->ca_window_ns >= CA_WINDOW_NS) {
+		a->ca_window_ns = now_ns;
+		a->ca_events = 0;
+	}
+	return a->ca_events++ < CA_EVENTS_PER_WINDOW;
+}
+
+/* Runs before the state is written. */
 SEC("tp_btf/tcp_cong_state_set")
 int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 {
@@ -332,10 +344,8 @@ int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 	if (!a)
 		return 0;
 	what.t_ns = bpf_ktime_get_ns();
-	if (what.t_ns - a->ca_event_ns < CA_EVENT_NS)
-		return 0;
-	a->ca_event_ns = what.t_ns;
-	tell(sk, what, wake_when_filling());
+	if (may_tell_ca_state(a, what.t_ns))
+		tell(sk, what, wake_when_filling());
 	return 0;
 }
 
