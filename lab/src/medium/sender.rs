@@ -2,8 +2,8 @@
 //! One contender for the air: a station, or the access point.
 //!
 //! In: packets to queue, how many idle slots passed, how its attempts went. Out: the slot at which it may
-//! send and the frame it sends. Follows the DCF access procedure of IEEE 802.11-2020, 10.3.4. Never looks at the clock
-//! or at other senders.
+//! send and the frame it sends. Follows the DCF access procedure of IEEE 802.11-2020, 10.3.4. Never looks at
+//! the clock or at other senders.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
