@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long a frame occupies the air.
 //!
-//! In: the length of an Ethernet frame and a rate. Out: nanoseconds by the ERP-OFDM PHY of IEEE 802.11
+//! In: the length of an Ethernet frame and a rate. Out: nanoseconds by the ERP-OFDM PHY of IEEE 802.11-2020
 //! (clause 18, which takes the OFDM of clause 17 to 2.4 GHz). Knows nothing of contention, queues or loss.
 
-/// One OFDM rate: its name in Mbit/s and the data bits one 4 us symbol carries (Table 17-4).
+/// One OFDM rate: its name in Mbit/s and the data bits one 4 us symbol carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     pub mbit: u32,
@@ -34,11 +34,11 @@ pub const BASIC_RATE: Rate = RATES[0];
 const ACK_RATE: Rate = RATES[4];
 
 const SYMBOL_NS: u64 = 4_000;
-/// Preamble (16 us) and SIGNAL field (4 us), clause 17.3.2.
+/// Preamble (16 us) and SIGNAL field (4 us).
 const PREAMBLE_AND_SIGNAL_NS: u64 = 20_000;
-/// Silence that ERP-OFDM appends so that its timing fits the older PHY's SIFS (clause 18.3.2.4).
+/// Silence that ERP-OFDM appends so that its timing fits the older PHY's SIFS.
 const SIGNAL_EXTENSION_NS: u64 = 6_000;
-/// SERVICE (16) and tail (6), clause 17.3.5.
+/// The SERVICE field (16) and the tail (6) around the frame.
 const SERVICE_AND_TAIL_BITS: u64 = 22;
 const ACK_BYTES: u64 = 14;
 pub const ETHERNET_HEADER_BYTES: usize = 14;

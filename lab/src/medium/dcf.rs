@@ -6,7 +6,7 @@
 //! delays deliveries and never changes what the air does. No clock, no I/O; the same seed and the same
 //! input give the same output.
 //!
-//! The air is slotted (IEEE 802.11 clause 10.3.4): when it has been idle for DIFS, slots count, and whoever
+//! The air is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, slots count, and whoever
 //! reaches its slot sends. Two in the same slot collide and all of them lose. A frame is delivered when its
 //! exchange ends, that is with its acknowledgement.
 

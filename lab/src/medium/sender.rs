@@ -2,8 +2,8 @@
 //! One contender for the air: a station, or the access point.
 //!
 //! In: packets to queue, how many idle slots passed, how its attempts went. Out: the slot at which it may
-//! send and the frame it sends. Follows the backoff of IEEE 802.11 clause 10.3.4. Never looks at the clock
-//! or at other senders.
+//! send and the frame it sends. Follows the DCF access procedure of IEEE 802.11-2020, 10.3.4. Never looks at
+//! the clock or at other senders.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -123,7 +123,7 @@ impl Sender {
             .map_or(0, |packet| frame_ns(packet.frame.len(), self.rate_of(packet)))
     }
 
-    /// The head was sent and, where one is due, acknowledged. Ends in post-backoff (clause 10.3.4.2).
+    /// The head was sent and, where one is due, acknowledged. It backs off after success too.
     pub fn succeeded(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<Packet> {
         self.tell_rate_control(true);
         self.counters.frames += 1;
