@@ -31,7 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
                 least: 1,
                 most: 10_000,
             },
-            about: "kills of daemon and guardian, with `giveway revert` after each",
+            about: "kills of daemon and guardian together",
         },
     ],
     plan,

@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
             least: 1,
             most: 10_000,
         },
-        about: "starts, stops and deaths each that convergence is measured over",
+        about: "starts, stops and deaths to measure",
     }],
     plan,
 };
