@@ -92,11 +92,12 @@ fn main() -> ExitCode {
 }
 
 fn list() -> Result<bool> {
+    println!("giveway-lab run SCENARIO [--set KEY=VALUE]...; each KEY with default and limits\n");
     for scenario in scenarios::ALL {
         println!("{}\n    {}", scenario.name, scenario.about);
         for parameter in scenario.all_parameters() {
             let accepted = parameter.kind.describe();
-            println!("    --set {:<11} {:<28} {}", parameter.name, accepted, parameter.about);
+            println!("  {:<10} {accepted:<25} {}", parameter.name, parameter.about);
         }
         println!();
     }

@@ -34,20 +34,24 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// When nothing more will happen by itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 const VICTIM: usize = 0;
-const PROGRAM_PREFIX: &str = "gw_";
+const NAME_PREFIX: &str = "gw_";
+const STRUCT_OPS: &str = "struct_ops";
 
 #[derive(Deserialize)]
 struct Loaded {
     id: u64,
+    #[serde(rename = "type", default)]
+    kind: String,
     #[serde(default)]
     name: String,
-    #[serde(default)]
-    pids: Vec<Holder>,
 }
 
-#[derive(Deserialize)]
-struct Holder {
-    pid: i32,
+/// Something in the kernel, and by which kind of number /proc names it.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Piece {
+    kind: &'static str,
+    id: u64,
+    name: String,
 }
 
 pub fn run(cell: &mut Cell, crash: &Crash, run: &Run) -> Result<Outcome> {
@@ -86,7 +90,7 @@ pub fn run(cell: &mut Cell, crash: &Crash, run: &Run) -> Result<Outcome> {
 
 /// Seconds until nothing was left (infinite: never), and whether there was a cap to take away.
 fn one_kill(cell: &mut Cell, crash: &Crash, delay: Duration) -> Result<(f64, bool)> {
-    let before = programs(&[])?;
+    let before = pieces(&[])?;
     cell.start_daemon(VICTIM)?;
     let mut daemon = cell.take_daemon(VICTIM)?;
     pause_until(Instant::now() + delay)?;
@@ -104,24 +108,44 @@ fn one_kill(cell: &mut Cell, crash: &Crash, delay: Duration) -> Result<(f64, boo
     if crash.guardian_too {
         giveway::revert(station)?;
     }
-    let is_clean = || anyhow::Ok(giveway::caps_found(station)? == 0 && programs(&ours)?.is_subset(&before));
     let after_s = loop {
         check()?;
-        let clean = is_clean()?;
+        let left = left_over(station, &before, &ours)?;
         let after = killed.elapsed();
-        if clean {
-            break after.as_secs_f64();
-        }
-        if after > PATIENCE {
-            giveway::revert(station)?;
-            break f64::INFINITY;
+        match left {
+            None => break after.as_secs_f64(),
+            Some(left) if after > PATIENCE => {
+                eprintln!("killed {} ms after its start, giveway left {left}", delay.as_millis());
+                giveway::revert(station)?;
+                break f64::INFINITY;
+            }
+            Some(_) => {}
         }
     };
-    Ok(if outgrows(station, crash.cap_segments)? {
-        (after_s, had_caps)
-    } else {
-        (f64::INFINITY, had_caps)
-    })
+    if !outgrows(station, crash.cap_segments)? {
+        eprintln!(
+            "killed {} ms after its start, giveway left cwnd held",
+            delay.as_millis()
+        );
+        return Ok((f64::INFINITY, had_caps));
+    }
+    Ok((after_s, had_caps))
+}
+
+/// What giveway should have taken away; nothing when it has.
+fn left_over(station: &Namespace, before: &BTreeSet<Piece>, ours: &[i32]) -> Result<Option<String>> {
+    let pieces: Vec<_> = pieces(ours)?.difference(before).cloned().collect();
+    let caps = giveway::caps_found(station)?;
+    let controls = sockets(station)?.matches(NAME_PREFIX).count();
+    let is_clean = caps == 0 && pieces.is_empty() && controls == 0;
+    Ok((!is_clean).then(|| format!("{caps} caps, {controls} congestion controls, and in the kernel {pieces:?}")))
+}
+
+/// The victim's connections to the server, as `ss` shows them.
+fn sockets(station: &Namespace) -> Result<String> {
+    let mut ss = station.command("ss")?;
+    ss.args(["-tinOH", "dst", SERVER_ADDRESS]);
+    Ok(String::from_utf8_lossy(&run_command(ss)?.stdout).into_owned())
 }
 
 /// Whether the victim's cwnd passes the cap that it had: what the kernel does, whatever giveway says.
@@ -129,10 +153,7 @@ fn outgrows(station: &Namespace, cap_segments: u64) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         check()?;
-        let mut ss = station.command("ss")?;
-        ss.args(["-tinOH", "dst", SERVER_ADDRESS]);
-        let said = run_command(ss)?.stdout;
-        let said = String::from_utf8_lossy(&said);
+        let said = sockets(station)?;
         let cwnd = said
             .split_whitespace()
             .find_map(|word| word.strip_prefix("cwnd:")?.parse::<u64>().ok());
@@ -144,16 +165,53 @@ fn outgrows(station: &Namespace, cap_segments: u64) -> Result<bool> {
     Ok(false)
 }
 
-/// Giveway's BPF programs that nobody holds open, or one of `ours` does: those of other daemons on
-/// this machine are held by them.
-fn programs(ours: &[i32]) -> Result<BTreeSet<u64>> {
+/// Giveway's programs and congestion controls in the kernel, but for those that other processes hold. (The programs
+/// of a congestion control belong to it: no process holds them, and they live while a socket uses it.)
+fn pieces(ours: &[i32]) -> Result<BTreeSet<Piece>> {
+    let is_program = |piece: &Loaded| piece.name.starts_with(NAME_PREFIX) && piece.kind != STRUCT_OPS;
+    let programs = loaded("prog")?
+        .into_iter()
+        .filter(is_program)
+        .map(|piece| ("prog_id", piece));
+    let controls = loaded("link")?.into_iter().filter(|piece| piece.kind == STRUCT_OPS);
+    let pieces = programs.chain(controls.map(|piece| ("link_id", piece)));
+    let pieces: BTreeSet<Piece> = pieces
+        .map(|(kind, piece)| Piece {
+            kind,
+            id: piece.id,
+            name: piece.name,
+        })
+        .collect();
+    let held = held_by_others(ours)?;
+    Ok(pieces
+        .into_iter()
+        .filter(|piece| !held.contains(&(piece.kind, piece.id)))
+        .collect())
+}
+
+fn loaded(what: &str) -> Result<Vec<Loaded>> {
     let mut command = Command::new("bpftool");
-    command.args(["-j", "prog", "show"]);
+    command.args(["-j", what, "show"]);
     let said = run_command(command)?.stdout;
-    let loaded: Vec<Loaded> = serde_json::from_slice(&said).context("bpftool's list of programs is not readable")?;
-    let is_left = |program: &&Loaded| {
-        program.name.starts_with(PROGRAM_PREFIX)
-            && (program.pids.is_empty() || program.pids.iter().any(|p| ours.contains(&p.pid)))
-    };
-    Ok(loaded.iter().filter(is_left).map(|program| program.id).collect())
+    serde_json::from_slice(&said).with_context(|| format!("bpftool's list of every {what} is not readable"))
+}
+
+/// Programs and links that a living process not among `ours` has open. Processes come and go while this reads.
+fn held_by_others(ours: &[i32]) -> Result<BTreeSet<(&'static str, u64)>> {
+    let mut held = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let pid = entry.file_name().to_string_lossy().parse::<i32>();
+        let is_other = pid.is_ok_and(|pid| !ours.contains(&pid));
+        let Ok(descriptors) = std::fs::read_dir(entry.path().join("fdinfo")) else {
+            continue;
+        };
+        for descriptor in descriptors.flatten().filter(|_| is_other) {
+            let about = std::fs::read_to_string(descriptor.path()).unwrap_or_default();
+            for kind in ["prog_id", "link_id"] {
+                let id = |line: &str| line.strip_prefix(kind)?.strip_prefix(':')?.trim().parse().ok();
+                held.extend(about.lines().filter_map(id).map(|id| (kind, id)));
+            }
+        }
+    }
+    Ok(held)
 }

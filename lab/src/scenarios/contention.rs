@@ -10,7 +10,7 @@ use crate::scenario::{
 
 pub const SCENARIO: Scenario = Scenario {
     name: "contention",
-    about: "total goodput over the number of stations, UDP and TCP, without giveway (P1, figure 4)",
+    about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
     stations: 8,
     seconds: 60,
     warmup_s: 20,

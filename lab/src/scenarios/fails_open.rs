@@ -10,7 +10,7 @@ use crate::scenario::{
 
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
-    about: "SIGKILL of the daemon, and of its guardian too, at random moments under traffic",
+    about: "SIGKILL at random moments under traffic: nothing may be left",
     stations: 2,
     seconds: 60,
     warmup_s: 20,
@@ -31,7 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
                 least: 1,
                 most: 10_000,
             },
-            about: "kills of daemon and guardian, with `giveway revert` after each",
+            about: "kills of daemon and guardian together",
         },
     ],
     plan,

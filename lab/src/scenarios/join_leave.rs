@@ -13,7 +13,7 @@ use crate::usage::usage;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "join-leave",
-    about: "senders join or leave one by one, and how soon the others' caps are right (P1, 4.1)",
+    about: "senders join or leave; how soon the others' caps are right (P1, 4.1)",
     stations: 8,
     seconds: 240,
     warmup_s: 0,
@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
             least: 1,
             most: 10_000,
         },
-        about: "starts, stops and deaths each that convergence is measured over",
+        about: "starts, stops and deaths to measure",
     }],
     plan,
 };
