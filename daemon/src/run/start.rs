@@ -65,6 +65,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let engine = Engine::new(super::daemon::now(), &config, setup);
     let guarded = if caps.is_some() { Some(Guarded::start()?) } else { None };
 
+    crate::kernel::give_back_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
