@@ -13,10 +13,7 @@ fn refused_configuration(name: &str, text: &str) -> String {
     let config = Scratch::new(name, text);
     let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
     assert_eq!(code, 2, "{line}");
-    assert!(
-        line.contains("nothing was changed"),
-        "{line}"
-    );
+    assert!(line.contains("nothing was changed"), "{line}");
     line
 }
 
