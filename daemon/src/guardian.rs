@@ -4,7 +4,6 @@
 //! It holds the reading end of a pipe whose writing end only the daemon has, so that the kernel itself
 //! reports the daemon's death, however it came about. It decides nothing and reads nothing else.
 
-use std::fs::File;
 use std::io::{PipeWriter, Read as _, Write as _, pipe};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -56,8 +55,8 @@ pub fn run() -> Result<()> {
         unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
     }
     let mut last_words = Vec::new();
-    let mut pipe = File::from(std::os::fd::OwnedFd::from(nix::unistd::dup(std::io::stdin())?));
-    pipe.read_to_end(&mut last_words)
+    std::io::stdin()
+        .read_to_end(&mut last_words)
         .context("cannot wait for the daemon")?;
     if last_words.contains(&FAREWELL) {
         return Ok(());

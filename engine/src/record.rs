@@ -41,7 +41,7 @@ pub struct Record {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum What {
     /// One socket in one pass.
-    Flow(Flow),
+    Flow(Box<Flow>),
     /// Something happened to a socket.
     Event {
         cookie: Cookie,

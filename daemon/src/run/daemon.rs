@@ -159,7 +159,7 @@ impl Running {
         self.drain_events()?;
         if self.records.receiver_count() > 0 {
             for flow in &flows {
-                self.record(What::Flow(flow.clone()));
+                self.record(What::Flow(Box::new(flow.clone())));
             }
         }
         self.tell(Input::Pass { flows, complete })
