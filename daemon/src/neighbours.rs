@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The group's datagrams on the managed interface: IPv4 broadcast where the interface has an IPv4 address,
-//! else IPv6 multicast on the link. Bytes only; what they mean is the engine's affair.
+//! The group's datagrams on the managed interface: to everyone by IPv4 broadcast where the interface has an IPv4
+//! address, else by IPv6 multicast on the link; to one neighbour where it was heard from. Bytes only; what they mean is the engine's affair.
 
 use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use giveway_engine::wire::Outgoing;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 
@@ -43,8 +44,10 @@ impl Neighbours {
     }
 
     /// Sends without waiting: a report that finds no room is lost, as one on the air may be.
-    pub fn send(&self, bytes: &[u8]) -> Result<()> {
-        match self.socket.try_send_to(bytes, self.destination) {
+    pub fn send(&self, report: &Outgoing) -> Result<()> {
+        let everyone = self.destination;
+        let to = report.to.map_or(everyone, |address| (address, everyone.port()).into());
+        match self.socket.try_send_to(&report.datagram, to) {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
         }

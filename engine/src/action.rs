@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::record::What;
-use crate::wire::Keyring;
+use crate::wire::{Keyring, Outgoing};
 
 /// An observation.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub enum Action {
     /// resolution that the engine was made with, 0 for none.
     CapNew { ifindex: u32, caps: Vec<u32> },
     /// Tell the neighbours.
-    Report { bytes: Vec<u8> },
+    Report(Outgoing),
     /// Something worth a line in the record.
     Record(What),
 }

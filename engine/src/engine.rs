@@ -164,8 +164,8 @@ impl Engine {
         self.cap_senders(now, pass, actions);
         self.cap_new_connections(actions);
         let senders: Vec<Sender> = self.own_senders().map(|t| describe(&t.flow)).collect();
-        if let Some(bytes) = self.neighbourhood.poll_report(now, &senders) {
-            actions.push(Action::Report { bytes });
+        while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+            actions.push(Action::Report(report));
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The neighbour protocol: what devices on one access point tell each other.
 //!
-//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to broadcast, the neighbours
+//! In: datagrams from anyone, what this device sends, the time. Out: datagrams to send, the neighbours
 //! that are believed and what they said last, and a count of everything refused. Layers, from the bytes up:
 //! [`codec`] (a report as bytes), [`seal`] (who may read and write them), [`session`] (who is believed),
 //! [`pace`] (when to report). Never: a socket, a clock, a panic on what a neighbour sends.
@@ -19,7 +19,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-pub use codec::{CaState, Class, Direction, Malformed, Report, Sender, UNLIMITED_KBIT};
+pub use codec::{CaState, Class, Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
 use pace::Pace;
 pub use pace::{Group, PaceConfig};
 pub use seal::{Key, KeyError, Keyring, MAX_DATAGRAM_BYTES};
@@ -66,6 +66,8 @@ pub struct Counters {
     pub stale: u64,
     pub unbelieved: u64,
     pub future_version: u64,
+    /// Directly, whether they are still there.
+    pub asked: u64,
     /// Neighbours that fell silent.
     pub expired: u64,
     /// Neighbours and strangers forgotten for want of room.
@@ -117,6 +119,14 @@ pub enum Heard {
     Updated,
     /// The neighbour said goodbye.
     Left,
+}
+
+/// A datagram to send.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outgoing {
+    /// None: everyone.
+    pub to: Option<IpAddr>,
+    pub datagram: Vec<u8>,
 }
 
 /// A neighbour that fell silent.
@@ -207,36 +217,58 @@ impl Neighbourhood {
     pub fn next_deadline(&self) -> Option<Duration> {
         self.keyring.as_ref()?;
         let report = self.pace.due(self.group());
-        let next = self.sessions.next_expiry().map_or(report, |expiry| expiry.min(report));
+        let next = self.sessions.next_deadline().map_or(report, |next| next.min(report));
         Some(self.clock.told_as(next))
     }
 
-    /// The report to broadcast, if one is due. `senders` are this device's, the most important first: those
-    /// that do not fit are left out.
-    pub fn poll_report(&mut self, now: Duration, senders: &[Sender]) -> Option<Vec<u8>> {
+    /// A report that is due; ask until there is none. `senders` are this device's, the most important first:
+    /// those that do not fit are left out.
+    pub fn poll_report(&mut self, now: Duration, senders: &[Sender]) -> Option<Outgoing> {
+        self.keyring.as_ref()?;
         let now = self.clock.advance(now);
+        if let Some((to, purpose)) = self.sessions.poll_direct(now) {
+            return self.report_to(to, senders, purpose);
+        }
         if now < self.pace.due(self.group()) {
             return None;
         }
-        self.report(now, senders, false)
+        let datagram = self.report(now, senders, Purpose::Telling)?;
+        Some(Outgoing { to: None, datagram })
     }
 
-    /// The last report: this device leaves. May be sent more than once.
+    /// The last report to everyone: this device leaves. May be sent more than once.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
         let now = self.clock.advance(now);
-        self.report(now, &[], true)
+        self.report(now, &[], Purpose::Leaving)
     }
 
-    fn report(&mut self, now: Duration, senders: &[Sender], leaving: bool) -> Option<Vec<u8>> {
-        let keyring = self.keyring.as_ref()?;
-        let sending = !senders.is_empty();
-        let interval = self.pace.interval(self.group_if(sending), sending);
-        let report = self.sessions.compose(senders, interval, leaving);
+    fn report(&mut self, now: Duration, senders: &[Sender], purpose: Purpose) -> Option<Vec<u8>> {
+        let report = self.sessions.compose(senders, self.promised(senders), purpose);
+        let datagram = self.seal(&report)?;
+        self.pace.sent(now, datagram.len(), !senders.is_empty(), &mut self.rng);
+        Some(datagram)
+    }
+
+    /// Besides the regular ones, and not reckoned with them: there is one for a silence, and one in answer.
+    fn report_to(&mut self, to: IpAddr, senders: &[Sender], purpose: Purpose) -> Option<Outgoing> {
+        let interval = self.promised(senders);
+        let (report, _) = self.sessions.compose_direct(senders, interval, purpose);
+        self.counters.asked += u64::from(purpose == Purpose::Asking);
+        let datagram = self.seal(&report)?;
+        Some(Outgoing { to: Some(to), datagram })
+    }
+
+    fn seal(&mut self, report: &Report) -> Option<Vec<u8>> {
         let content = report.encode().ok()?;
-        let datagram = keyring.seal(&mut self.rng, &content)?;
-        self.pace.sent(now, datagram.len(), sending, &mut self.rng);
+        let datagram = self.keyring.as_ref()?.seal(&mut self.rng, &content)?;
         self.counters.sent += 1;
         Some(datagram)
+    }
+
+    /// The interval that a report with these senders announces.
+    fn promised(&self, senders: &[Sender]) -> Duration {
+        let sending = !senders.is_empty();
+        self.pace.interval(self.group_if(sending), sending)
     }
 
     /// A connection of this device began to send: its neighbours learn it at once.

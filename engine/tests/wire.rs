@@ -7,7 +7,8 @@ use std::time::Duration;
 use giveway_engine::wire::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
 use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::wire::{
-    CaState, Class, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Refusal, Report, Sender, UNLIMITED_KBIT,
+    CaState, Class, Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report,
+    Sender, UNLIMITED_KBIT,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -75,10 +76,12 @@ struct Air {
     devices: Vec<Device>,
     /// Of a thousand receptions.
     lost_permille: u32,
-    /// Who does not hear whom.
+    /// Who does not hear whose broadcasts.
     deaf: Vec<(usize, usize)>,
     /// When, from whom, what.
     log: Vec<(Duration, usize, Vec<u8>)>,
+    /// Who sent to whom alone.
+    direct: Vec<(usize, IpAddr)>,
 }
 
 impl Air {
@@ -90,6 +93,7 @@ impl Air {
             lost_permille: 0,
             deaf: Vec::new(),
             log: Vec::new(),
+            direct: Vec::new(),
         };
         for at in 0..devices {
             air.join(at);
@@ -124,15 +128,21 @@ impl Air {
         self.devices[at].hood.sender_stopped(self.now);
     }
 
-    fn broadcast(&mut self, from: usize, datagram: Vec<u8>) {
+    /// What goes to one device is repeated until it is acknowledged, up to seven times.
+    fn send(&mut self, from: usize, report: Outgoing) {
+        let Outgoing { to: one, datagram } = report;
+        let attempts = if one.is_some() { 7 } else { 1 };
         for to in 0..self.devices.len() {
-            let lost = self.rng.next_u32() % 1000 < self.lost_permille || self.deaf.contains(&(to, from));
-            if to != from && self.devices[to].alive && !lost {
+            let meant = one.is_none_or(|address| self.devices[to].address == address);
+            let missed = (0..attempts).all(|_| self.rng.next_u32() % 1000 < self.lost_permille);
+            let lost = missed || (one.is_none() && self.deaf.contains(&(to, from)));
+            if meant && to != from && self.devices[to].alive && !lost {
                 let address = self.devices[from].address;
                 // The outcome shows in the counters and in what the device believes.
                 let _ = self.devices[to].hood.receive(self.now, address, &datagram);
             }
         }
+        self.direct.extend(one.map(|to| (from, to)));
         self.log.push((self.now, from, datagram));
     }
 
@@ -157,8 +167,8 @@ impl Air {
         self.now = self.now.max(moment);
         let device = &mut self.devices[at];
         device.hood.expire(self.now);
-        if let Some(datagram) = device.hood.poll_report(self.now, &device.senders) {
-            self.broadcast(at, datagram);
+        if let Some(report) = device.hood.poll_report(self.now, &device.senders) {
+            self.send(at, report);
         }
         true
     }
@@ -206,7 +216,7 @@ fn report(session: u64, counter: u64) -> Report {
         counter,
         challenge: session ^ 1,
         interval_ms: 500,
-        leaving: false,
+        purpose: Purpose::Telling,
         doubts: vec![],
         echoes: vec![],
         senders: vec![],
@@ -514,6 +524,75 @@ fn a_neighbour_is_gone_after_six_of_its_own_intervals_and_not_before() {
 }
 
 #[test]
+fn a_neighbour_whose_broadcasts_get_lost_is_asked_directly_and_stays() {
+    let mut air = Air::with(3, 20);
+    (0..3).for_each(|at| air.start(at));
+    air.run(ms(5_000));
+    air.deaf = vec![(0, 1)];
+    air.run(ms(60_000));
+    assert!(air.believes(0, 1));
+    let asked = air.hood(0).counters().asked;
+    // Each answer starts a new silence: one question every four and a half intervals.
+    assert!((20..=30).contains(&asked), "{asked}");
+    assert_eq!(air.hood(2).counters().asked, 0);
+}
+
+#[test]
+fn a_neighbour_that_is_gone_was_asked_once() {
+    let mut air = Air::with(2, 21);
+    (0..2).for_each(|at| air.start(at));
+    air.run(ms(5_000));
+    air.devices[1].alive = false;
+    air.until(7 * INTERVAL, |air| !air.believes(0, 1));
+    assert_eq!(air.hood(0).counters().asked, 1);
+}
+
+#[test]
+fn only_the_believed_are_answered_directly() {
+    let mut air = Air::with(1, 22);
+    air.run(ms(5_000));
+    let mut rng = ChaCha20Rng::seed_from_u64(23);
+    let question = Report {
+        purpose: Purpose::Asking,
+        ..report(9, 1)
+    };
+    let (now, datagram) = (air.now, sealed(&question, &mut rng));
+    let stranger = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
+    assert_eq!(air.hood(0).receive(now, stranger, &datagram), Err(Refusal::Unbelieved));
+    air.run(ms(5_000));
+    assert!(air.hood(0).counters().sent > 0);
+    assert!(air.direct.is_empty());
+}
+
+#[test]
+fn an_hour_of_lossy_air_makes_nobody_forget_a_neighbour() {
+    for lost_permille in [100, 150, 200, 250] {
+        let mut air = Air::with(8, 24);
+        (0..8).for_each(|at| air.start(at));
+        air.run(ms(20_000));
+        air.lost_permille = lost_permille;
+        air.log.clear();
+        let since = air.now;
+        air.run(ms(3_600_000));
+        let sum = |of: fn(&Device) -> u64| air.devices.iter().map(of).sum::<u64>();
+        let (asked, expired) = (
+            sum(|device| device.hood.counters().asked),
+            sum(|device| device.hood.counters().expired),
+        );
+        let config = PaceConfig::default();
+        let used_us: f64 = air
+            .log
+            .iter()
+            .map(|(.., bytes)| report_airtime_us(bytes.len() as f64, &config))
+            .sum();
+        let percent = used_us / (air.now - since).as_micros() as f64 * 100.0;
+        println!("{lost_permille} of 1000 lost: {expired} expired, {asked} asked, {percent:.2}% of the air");
+        assert_eq!(expired, 0);
+        assert!(percent < 1.0);
+    }
+}
+
+#[test]
 fn a_neighbour_that_says_goodbye_is_gone_at_once_and_its_late_reports_do_not_revive_it() {
     let mut air = Air::with(2, 15);
     air.start(1);
@@ -613,7 +692,7 @@ fn a_member_that_makes_up_sessions_fills_no_memory_and_displaces_nobody() {
     assert_eq!(air.hood(0).peers().count(), 1 + MAX_CANDIDATES);
     assert_eq!(air.hood(0).sending_devices(), 1);
     let due = air.hood(0).next_deadline().unwrap();
-    assert!(air.hood(0).poll_report(due, &[widest(); 20]).unwrap().len() <= 512);
+    assert!(air.hood(0).poll_report(due, &[widest(); 20]).unwrap().datagram.len() <= 512);
 }
 
 #[test]
@@ -655,7 +734,7 @@ fn a_report_is_small_and_never_exceeds_the_limit() {
     }
     for senders in [[upload(); 40], [widest(); 40]] {
         let due = hood.next_deadline().unwrap();
-        let datagram = hood.poll_report(due, &senders).unwrap();
+        let datagram = hood.poll_report(due, &senders).unwrap().datagram;
         let told = Report::decode(&key().open(&datagram).unwrap()).unwrap();
         assert!(datagram.len() <= 512 && told.senders.len() >= 10 && told.echoes.len() >= 2);
     }

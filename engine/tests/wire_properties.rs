@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::wire::{
-    CaState, Class, Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Refusal, Report, Sender,
+    CaState, Class, Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report,
+    Sender,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -37,14 +38,16 @@ fn settled() -> Settled {
     let mut neighbour = Neighbourhood::new(NOW, &mut rng, Some(key(7)), PaceConfig::default());
     let first = device
         .poll_report(NOW + Duration::from_secs(1), &[])
-        .expect("a report is due");
+        .expect("a report is due")
+        .datagram;
     assert_eq!(neighbour.receive(NOW, NEIGHBOUR, &first), Err(Refusal::Unbelieved));
     let mut recorded = Vec::new();
     for count in 1..=16 {
         let due = neighbour.next_deadline().expect("a key");
         let datagram = neighbour
             .poll_report(due, &vec![SENDER; count])
-            .expect("a report is due");
+            .expect("a report is due")
+            .datagram;
         assert!(device.receive(NOW, NEIGHBOUR, &datagram).is_ok());
         recorded.push(datagram);
     }
@@ -262,7 +265,8 @@ fn senders() -> impl Strategy<Value = Sender> {
 }
 
 fn reports() -> impl Strategy<Value = Report> {
-    let ids = (any::<u64>(), any::<u64>(), any::<u64>(), 20..=600_000u32, any::<bool>());
+    let purposes = select(vec![Purpose::Telling, Purpose::Leaving, Purpose::Asking]);
+    let ids = (any::<u64>(), any::<u64>(), any::<u64>(), 20..=600_000u32, purposes);
     (
         ids,
         vec(any::<u16>(), 0..=4),
@@ -270,12 +274,12 @@ fn reports() -> impl Strategy<Value = Report> {
         vec(senders(), 0..=16),
     )
         .prop_map(
-            |((session, counter, challenge, interval_ms, leaving), doubts, echoes, senders)| Report {
+            |((session, counter, challenge, interval_ms, purpose), doubts, echoes, senders)| Report {
                 session,
                 counter,
                 challenge,
                 interval_ms,
-                leaving,
+                purpose,
                 doubts,
                 echoes,
                 senders,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::wire::{
-    CaState, Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Report, Sender,
+    CaState, Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender,
     UNLIMITED_KBIT,
 };
 use libfuzzer_sys::fuzz_target;
@@ -103,7 +103,7 @@ impl Device {
 
     fn tick(&mut self) {
         self.hood.expire(self.now);
-        if let Some(datagram) = self.hood.poll_report(self.now, &self.senders) {
+        while let Some(Outgoing { datagram, .. }) = self.hood.poll_report(self.now, &self.senders) {
             assert!(datagram.len() <= MAX_DATAGRAM_BYTES);
             let content = self.keyring.open(&datagram).expect("sealed with the same key");
             self.challenge = Report::decode(&content).expect("a report of this version").challenge;

@@ -30,8 +30,9 @@ pub struct Counters {
     pub attempts: f64,
     /// Transmissions (not events) that collided.
     pub collided: f64,
-    /// Both legs of the stations' broadcasts: to the access point and repeated by it.
-    pub broadcast_s: f64,
+    /// What stations tell each other, which is giveway's reports alone: both legs of broadcasts, to the access
+    /// point and repeated by it, and of frames to one station.
+    pub reports_s: f64,
     pub lateness_p99_us: f64,
 }
 
@@ -42,6 +43,7 @@ struct Answer {
     stations: Vec<Sender>,
     ap: Sender,
     broadcast: Broadcast,
+    between_stations_airtime_s: f64,
     lateness_us: Lateness,
 }
 
@@ -142,13 +144,15 @@ impl Counters {
             busy_s: answer.busy_s,
             attempts: senders().map(|sender| sender.attempts).sum(),
             collided: senders().map(|sender| sender.collisions).sum(),
-            broadcast_s: answer.broadcast.uplink_airtime_s + answer.broadcast.repeat_airtime_s,
+            reports_s: answer.broadcast.uplink_airtime_s
+                + answer.broadcast.repeat_airtime_s
+                + answer.between_stations_airtime_s,
             lateness_p99_us: answer.lateness_us.p99,
         })
     }
 
     pub fn report_airtime_percent(&self) -> f64 {
-        percent(self.broadcast_s, self.elapsed_s)
+        percent(self.reports_s, self.elapsed_s)
     }
 
     pub fn collisions_percent(&self) -> f64 {
@@ -170,7 +174,7 @@ impl Sub for Counters {
             busy_s: self.busy_s - earlier.busy_s,
             attempts: self.attempts - earlier.attempts,
             collided: self.collided - earlier.collided,
-            broadcast_s: self.broadcast_s - earlier.broadcast_s,
+            reports_s: self.reports_s - earlier.reports_s,
             lateness_p99_us: self.lateness_p99_us,
         }
     }

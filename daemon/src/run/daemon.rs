@@ -10,6 +10,7 @@ use giveway_engine::Engine;
 use giveway_engine::action::{Action, CapOutcome, Input};
 use giveway_engine::config::Config;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
+use giveway_engine::wire::Outgoing;
 use nix::time::{ClockId, clock_gettime};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
@@ -247,7 +248,7 @@ impl Running {
                 match action {
                     Action::Cap { cookie, cap } => caps.push((cookie, cap)),
                     Action::CapNew { ifindex, caps } => self.cap_new(ifindex, &caps)?,
-                    Action::Report { bytes } => self.report(&bytes),
+                    Action::Report(report) => self.report(&report),
                     Action::Record(what) => self.record(what),
                 }
             }
@@ -285,8 +286,8 @@ impl Running {
         Ok(())
     }
 
-    fn report(&self, bytes: &[u8]) {
-        if let Some(Err(error)) = self.neighbours.as_ref().map(|n| n.send(bytes)) {
+    fn report(&self, report: &Outgoing) {
+        if let Some(Err(error)) = self.neighbours.as_ref().map(|n| n.send(report)) {
             tracing::debug!("a report was not sent: {error}");
         }
     }
@@ -370,8 +371,8 @@ impl Running {
     /// Takes every cap away. Whatever fails here is left to the guardian, which has not been dismissed.
     fn undo(&mut self) -> Result<()> {
         for _ in 0..FAREWELLS {
-            if let Some(bytes) = self.daemon.engine.farewell(now()) {
-                self.report(&bytes);
+            if let Some(datagram) = self.daemon.engine.farewell(now()) {
+                self.report(&Outgoing { to: None, datagram });
             }
         }
         let Some(mut caps) = self.daemon.caps.take() else {

@@ -19,7 +19,7 @@ pub const INTERVAL_RANGE_MS: std::ops::RangeInclusive<u32> = 20..=600_000;
 pub const UNLIMITED_KBIT: u32 = u32::MAX;
 /// What one echo costs.
 pub(super) const ECHO_BYTES: usize = 8;
-/// The longest encoding of everything but senders and echoes: two u64, two varints, flags, three counts, doubts.
+/// The longest encoding of everything but senders and echoes: two u64, two varints, purpose, three counts, doubts.
 pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_DOUBTS;
 
 /// Bytes that no device of this version would have sealed.
@@ -38,14 +38,23 @@ pub struct Report {
     pub challenge: u64,
     /// The next report comes about this much later.
     pub interval_ms: u32,
-    /// The device says goodbye: no further report follows.
-    pub leaving: bool,
+    pub purpose: Purpose,
     /// [`hint`]s of sessions that the device hears and cannot believe yet; they are asked for an echo.
     pub doubts: Vec<u16>,
     /// Challenges of others, repeated. 64 random bits say whose they are.
     pub echoes: Vec<u64>,
     /// The connections that are sending; none means that the device has nothing to send.
     pub senders: Vec<Sender>,
+}
+
+/// Why a report is sent, as far as it matters to whoever hears it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    Telling,
+    /// The device says goodbye: no further report follows.
+    Leaving,
+    /// To one device that fell silent: it is to answer directly, and at once.
+    Asking,
 }
 
 /// A connection that is sending.
@@ -99,7 +108,7 @@ const CLASSES: [Class; 5] = [
     Class::Background,
 ];
 
-const LEAVING: u8 = 1;
+const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 const DOWN: u8 = 1 << 6;
 
 /// Sixteen bits of a session's id: enough to ask it for something, since a wrong answer costs one echo.
@@ -115,7 +124,7 @@ impl Report {
         out.extend(self.challenge.to_be_bytes());
         put_varint(&mut out, self.counter);
         put_varint(&mut out, interval(self.interval_ms)?.into());
-        out.push(if self.leaving { LEAVING } else { 0 });
+        out.push(place(PURPOSES.iter().position(|p| *p == self.purpose)));
         out.push(count(self.doubts.len(), MAX_DOUBTS, "too many doubts")?);
         out.push(count(self.echoes.len(), MAX_ECHOES, "too many echoes")?);
         out.push(count(self.senders.len(), MAX_SENDERS, "too many senders")?);
@@ -133,11 +142,9 @@ impl Report {
         let challenge = u64::from_be_bytes(rest.take()?);
         let counter = rest.varint()?;
         let interval_ms = interval(rest.varint_u32()?)?;
-        let leaving = match rest.byte()? {
-            0 => false,
-            LEAVING => true,
-            _ => return Err(Malformed("a flag that this version does not know")),
-        };
+        let purpose = *PURPOSES
+            .get(usize::from(rest.byte()?))
+            .ok_or(Malformed("unknown purpose"))?;
         let doubts = count(rest.byte()?.into(), MAX_DOUBTS, "too many doubts")?;
         let echoes = count(rest.byte()?.into(), MAX_ECHOES, "too many echoes")?;
         let senders = count(rest.byte()?.into(), MAX_SENDERS, "too many senders")?;
@@ -146,7 +153,7 @@ impl Report {
             counter,
             challenge,
             interval_ms,
-            leaving,
+            purpose,
             doubts: (0..doubts)
                 .map(|_| rest.take().map(u16::from_be_bytes))
                 .collect::<Result<_, _>>()?,
@@ -166,7 +173,6 @@ impl Report {
 
 impl Sender {
     fn put(&self, out: &mut Vec<u8>) {
-        let place = |found: Option<usize>| found.map_or(0, |at| at as u8);
         let state = place(CA_STATES.iter().position(|s| *s == self.ca_state));
         let class = place(CLASSES.iter().position(|c| *c == self.class));
         out.push(state | class << 3 | if self.direction == Direction::Down { DOWN } else { 0 });
@@ -212,6 +218,11 @@ impl Sender {
         self.put(&mut out);
         out.len()
     }
+}
+
+/// A place in one of the lists above, which hold every value.
+fn place(found: Option<usize>) -> u8 {
+    found.map_or(0, |at| at as u8)
 }
 
 fn interval(ms: u32) -> Result<u32, Malformed> {

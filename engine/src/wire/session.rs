@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rand_chacha::rand_core::Rng;
 
-use super::codec::{self, Report, Sender};
+use super::codec::{self, Purpose, Report, Sender};
 use super::seal::MAX_CONTENT_BYTES;
 use super::{Gone, Heard, Refusal};
 
@@ -22,6 +22,9 @@ pub const MAX_BELIEVED: usize = 64;
 pub const MAX_CANDIDATES: usize = 32;
 /// A device is gone after so many of its own intervals (and half a one, for jitter).
 const SILENT_INTERVALS: u32 = 6;
+/// After so many it is asked directly: what goes to one device is acknowledged and repeated on Wi-Fi, what goes
+/// to all is not.
+const ASKED_INTERVALS: u32 = 4;
 /// A device heard for the first time gets its echo so often unasked: broadcasts get lost.
 const FIRST_ECHOES: u8 = 2;
 
@@ -42,6 +45,9 @@ pub struct Session {
     echoes_owed: u8,
     /// The last report of ours that carried its challenge, or our doubt.
     served: u64,
+    /// It fell silent and was asked whether it is still there.
+    asked: bool,
+    answer_owed: bool,
 }
 
 impl Session {
@@ -58,6 +64,8 @@ impl Session {
             challenge: report.challenge,
             echoes_owed: FIRST_ECHOES,
             served: 0,
+            asked: false,
+            answer_owed: false,
         }
     }
 
@@ -70,6 +78,17 @@ impl Session {
 
     fn gone_at(&self) -> Duration {
         self.missed(SILENT_INTERVALS)
+    }
+
+    fn asked_at(&self) -> Option<Duration> {
+        (self.believed && !self.asked).then(|| self.missed(ASKED_INTERVALS))
+    }
+
+    fn next_deadline(&self) -> Duration {
+        if self.answer_owed {
+            return Duration::ZERO;
+        }
+        self.asked_at().unwrap_or_else(|| self.gone_at())
     }
 
     /// Whom to forget first when there is no room: those with nothing to send, then the longest silent.
@@ -168,7 +187,7 @@ impl Sessions {
             }
         };
         let believed_before = session.believed;
-        if report.leaving {
+        if report.purpose == Purpose::Leaving {
             self.forgotten(&session, rng);
             return if believed_before {
                 Ok(Heard::Left)
@@ -179,6 +198,7 @@ impl Sessions {
         session.believed |= proof;
         session.address = from;
         session.last_heard = now;
+        session.asked = false;
         session.interval = Duration::from_millis(report.interval_ms.into());
         session.challenge = report.challenge;
         if report.doubts.contains(&codec::hint(self.own)) {
@@ -189,6 +209,7 @@ impl Sessions {
             self.known.push(session);
             return Err(Refusal::Unbelieved);
         }
+        session.answer_owed |= report.purpose == Purpose::Asking;
         let started = session.senders.is_empty() && !report.senders.is_empty();
         let stopped = !session.senders.is_empty() && report.senders.is_empty();
         session.senders = report.senders;
@@ -239,8 +260,21 @@ impl Sessions {
             .collect()
     }
 
-    pub fn next_expiry(&self) -> Option<Duration> {
-        self.known.iter().map(Session::gone_at).min()
+    /// When to call [`Self::expire`] and [`Self::poll_direct`] next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.known.iter().map(Session::next_deadline).min()
+    }
+
+    /// Whom to send a report of its own now, and whether to answer or to ask.
+    pub fn poll_direct(&mut self, now: Duration) -> Option<(IpAddr, Purpose)> {
+        if let Some(session) = self.known.iter_mut().find(|s| s.answer_owed) {
+            session.answer_owed = false;
+            return Some((session.address, Purpose::Telling));
+        }
+        let silent = |s: &&mut Session| s.asked_at().is_some_and(|at| now >= at);
+        let session = self.known.iter_mut().find(silent)?;
+        session.asked = true;
+        Some((session.address, Purpose::Asking))
     }
 
     fn forget(&mut self, which: impl Fn(&Session) -> bool, rng: &mut impl Rng) -> Vec<Session> {
@@ -259,16 +293,28 @@ impl Sessions {
         }
     }
 
-    /// This device's next report. Tells the first senders that fit; of those that wait for an echo, or are
-    /// doubted, the ones served longest ago come first.
-    pub fn compose(&mut self, senders: &[Sender], interval: Duration, leaving: bool) -> Report {
-        self.counter += 1;
+    /// This device's next report to everyone. Of those that wait for an echo, or are doubted, the ones served
+    /// longest ago come first.
+    pub fn compose(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> Report {
+        let (mut report, left) = self.compose_direct(senders, interval, purpose);
         self.known.sort_by_key(|s| s.served);
-        let mut doubts = Vec::new();
         for session in self.known.iter_mut().filter(|s| !s.believed).take(codec::MAX_DOUBTS) {
-            doubts.push(codec::hint(session.id));
+            report.doubts.push(codec::hint(session.id));
             session.served = self.counter;
         }
+        let room = (2 + left / codec::ECHO_BYTES).min(codec::MAX_ECHOES);
+        for session in self.known.iter_mut().filter(|s| s.echoes_owed > 0).take(room) {
+            report.echoes.push(session.challenge);
+            session.echoes_owed -= 1;
+            session.served = self.counter;
+        }
+        report
+    }
+
+    /// A report to one device, which believes this one already; and the room left in it for more than two
+    /// echoes. Tells the first senders that fit.
+    pub fn compose_direct(&mut self, senders: &[Sender], interval: Duration, purpose: Purpose) -> (Report, usize) {
+        self.counter += 1;
         // Two echoes always fit.
         let mut left = MAX_CONTENT_BYTES - codec::MAX_FIXED_BYTES - 2 * codec::ECHO_BYTES;
         let fits = |sender: &&Sender| {
@@ -282,23 +328,17 @@ impl Sessions {
             .take_while(fits)
             .copied()
             .collect();
-        let room = (2 + left / codec::ECHO_BYTES).min(codec::MAX_ECHOES);
-        let mut echoes = Vec::new();
-        for session in self.known.iter_mut().filter(|s| s.echoes_owed > 0).take(room) {
-            echoes.push(session.challenge);
-            session.echoes_owed -= 1;
-            session.served = self.counter;
-        }
-        Report {
+        let report = Report {
             session: self.own,
             counter: self.counter,
             challenge: self.challenge,
             interval_ms: interval.as_millis().try_into().unwrap_or(u32::MAX),
-            leaving,
-            doubts,
-            echoes,
+            purpose,
+            doubts: Vec::new(),
+            echoes: Vec::new(),
             senders,
-        }
+        };
+        (report, left)
     }
 }
 

@@ -10,7 +10,7 @@ use giveway_engine::action::{Action, CapOutcome, Input};
 use giveway_engine::config::Config;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, TcpState};
 use giveway_engine::record::What;
-use giveway_engine::wire::Keyring;
+use giveway_engine::wire::{Keyring, Outgoing};
 use giveway_engine::{Engine, Setup};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -225,16 +225,19 @@ impl World {
                         actions.extend(engine.step(now, Input::CapOutcome { cookie, outcome }));
                     }
                 }
-                Action::Report { bytes } => self.broadcast(index, &bytes),
+                Action::Report(report) => self.send(index, &report),
                 Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
                 Action::Record(_) | Action::CapNew { .. } => {}
             }
         }
     }
 
-    fn broadcast(&mut self, from: usize, bytes: &[u8]) {
-        for to in (0..self.devices.len()).filter(|to| *to != from) {
-            if self.chance() < self.air.loss {
+    /// What goes to one device is repeated until it is acknowledged, up to seven times.
+    fn send(&mut self, from: usize, report: &Outgoing) {
+        let attempts = if report.to.is_some() { 7 } else { 1 };
+        let meant = |to: &usize| *to != from && report.to.is_none_or(|one| address(*to) == one);
+        for to in (0..self.devices.len()).filter(meant) {
+            if (0..attempts).all(|_| self.chance() < self.air.loss) {
                 continue;
             }
             let behind = if self.chance() < self.air.reorder {
@@ -245,7 +248,7 @@ impl World {
             self.sent += 1;
             self.flying.insert(
                 (self.now + self.air.delay + behind, self.sent),
-                (from, to, bytes.to_vec()),
+                (from, to, report.datagram.clone()),
             );
         }
     }

@@ -302,6 +302,8 @@ fn stations_reach_each_other_through_the_access_point() {
     assert_eq!(releases.len(), 1);
     assert_eq!(releases[0].to, Port::Station(1));
     assert_eq!(medium.access_point().counters.attempts, 1);
+    let leg_ns = DIFS_NS + frame_ns(200, RATES[7]) + SIFS_NS + ACK_NS;
+    assert_eq!(medium.counters.between_stations_airtime_ns, 2 * leg_ns);
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub struct AirCounters {
     /// Frames that were for no port: unknown addresses and stumps.
     pub unroutable: u64,
     pub broadcast: BroadcastCounters,
+    /// Frames from one station to another, on both their ways; as air times are reckoned below.
+    pub between_stations_airtime_ns: u64,
 }
 
 /// Frames to everyone. Air times include the DIFS before every attempt, and on the uplink SIFS and the
@@ -307,7 +309,14 @@ impl Medium {
         sender.counters.collisions += u64::from(collided);
         sender.counters.losses += u64::from(!collided && !received);
         self.counters.busy_ns += response_ns;
-        if sender.head().is_some_and(|packet| packet.to == Destination::Everyone) {
+        let Some(head) = sender.head() else { return };
+        if matches!(
+            (head.from, head.to),
+            (Port::Station(_), Destination::One(Port::Station(_)))
+        ) {
+            self.counters.between_stations_airtime_ns += DIFS_NS + air_ns;
+        }
+        if head.to == Destination::Everyone {
             let broadcast = &mut self.counters.broadcast;
             if index < self.config.stations {
                 broadcast.uplink_frames += u64::from(received);

@@ -21,6 +21,7 @@ struct Report {
     stations: Vec<SenderReport>,
     ap: SenderReport,
     broadcast: BroadcastReport,
+    between_stations_airtime_s: f64,
     lateness_us: LatenessReport,
 }
 
@@ -130,6 +131,7 @@ pub fn line(medium: &Medium, lateness: &Lateness, refused: u64) -> Result<String
             copies_delivered: air.broadcast.copies_delivered,
             copies_lost: air.broadcast.copies_lost,
         },
+        between_stations_airtime_s: seconds(air.between_stations_airtime_ns),
         lateness_us: lateness.report(),
     };
     Ok(serde_json::to_string(&report)?)
