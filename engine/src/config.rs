@@ -40,9 +40,16 @@ struct Key {
     value: &'static str,
 }
 
+/// What the default file says of a section.
+struct Section {
+    name: &'static str,
+    about: &'static [&'static str],
+    keys: &'static [Key],
+}
+
 /// Declares a section once: its struct, its defaults, and the documentation of its keys.
 macro_rules! section {
-    ($(#[doc = $about:literal])* $name:ident $keys:ident {
+    ($(#[doc = $about:literal])* $name:ident $section:ident $written:literal {
         $($(#[doc = $doc:literal])* $key:ident: $type:ty = $default:expr, $text:literal;)*
     }) => {
         $(#[doc = $about])*
@@ -54,9 +61,11 @@ macro_rules! section {
             fn default() -> Self { Self { $($key: $default,)* } }
         }
 
-        const $keys: &[Key] = &[
-            $(Key { name: stringify!($key), doc: &[$($doc),*], value: $text },)*
-        ];
+        const $section: Section = Section {
+            name: $written,
+            about: &[$($about),*],
+            keys: &[$(Key { name: stringify!($key), doc: &[$($doc),*], value: $text },)*],
+        };
     };
 }
 
@@ -73,7 +82,7 @@ pub enum CapPolicyName {
 
 section! {
     /// Which sockets are looked at, and how often.
-    Monitor MONITOR_KEYS {
+    Monitor MONITOR "monitor" {
         /// Passes a second over the sockets that were active since the last one (1 to 100).
         passes_per_second: u32 = 10, "10";
         /// Seconds between two walks over all sockets (1 to 3600).
@@ -82,8 +91,8 @@ section! {
 }
 
 section! {
-    /// The cap on cwnd. Without `capacity_mbit` nothing is capped.
-    Cap CAP_KEYS {
+    /// The cap on cwnd. Without capacity_mbit nothing is capped.
+    Cap CAP "cap" {
         /// "auto", "fixed" (one capacity, shared equally by the devices that send) or "none" (watch only).
         /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".
         policy: CapPolicyName = CapPolicyName::Auto, "\"auto\"";
@@ -101,8 +110,8 @@ section! {
 }
 
 section! {
-    /// The other devices on this access point. Without `key_file` this device works alone.
-    Group GROUP_KEYS {
+    /// The other devices on this access point. Without key_file this device works alone.
+    Group GROUP "group" {
         /// The group's key (`giveway key new FILE`). The file must be readable by its owner only.
         key_file: Option<String> = None, "\"/etc/giveway/group.key\"";
         /// UDP port of the reports.
@@ -118,7 +127,7 @@ section! {
 
 section! {
     /// Who may ask the daemon.
-    Control CONTROL_KEYS {
+    Control CONTROL "control" {
         /// Members of this Unix group may read status and records; only root changes anything.
         group: String = "giveway".to_owned(), "\"giveway\"";
     }
@@ -142,20 +151,7 @@ const TOP_KEYS: &[Key] = &[Key {
     value: "\"wlan0\"",
 }];
 
-const SECTIONS: &[(&str, &str, &[Key])] = &[
-    ("monitor", "Which sockets are looked at, and how often.", MONITOR_KEYS),
-    (
-        "cap",
-        "The cap on cwnd. Without capacity_mbit nothing is capped.",
-        CAP_KEYS,
-    ),
-    (
-        "group",
-        "The other devices on this access point. Without key_file this device works alone.",
-        GROUP_KEYS,
-    ),
-    ("control", "Who may ask the daemon.", CONTROL_KEYS),
-];
+const SECTIONS: &[Section] = &[MONITOR, CAP, GROUP, CONTROL];
 
 impl Config {
     /// Reads a configuration. The whole text is checked; the first problem is reported.
@@ -178,9 +174,11 @@ impl Config {
     pub fn default_file() -> String {
         let mut text = String::from("# giveway: every key with its default. An empty file behaves the same.\n");
         render_keys(&mut text, TOP_KEYS);
-        for (name, about, keys) in SECTIONS {
-            let _ = write!(text, "\n# {about}\n[{name}]\n");
-            render_keys(&mut text, keys);
+        for section in SECTIONS {
+            text.push('\n');
+            render_doc(&mut text, section.about);
+            let _ = writeln!(text, "[{}]", section.name);
+            render_keys(&mut text, section.keys);
         }
         text
     }
@@ -256,25 +254,29 @@ impl Config {
 
 fn render_keys(text: &mut String, keys: &[Key]) {
     for key in keys {
-        for line in key.doc {
-            let _ = writeln!(text, "#{line}");
-        }
+        render_doc(text, key.doc);
         let _ = writeln!(text, "#{} = {}", key.name, key.value);
+    }
+}
+
+fn render_doc(text: &mut String, lines: &[&str]) {
+    for line in lines {
+        let _ = writeln!(text, "#{line}");
     }
 }
 
 fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
     for (name, value) in table {
-        if let Some((_, _, keys)) = SECTIONS.iter().find(|(section, _, _)| section == name) {
-            let Some(section) = value.as_table() else {
+        if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
+            let Some(table) = value.as_table() else {
                 return Err(ConfigError::Value {
                     key: name.clone(),
                     problem: format!("is a section: write [{name}]"),
                 });
             };
-            for key in section.keys() {
-                if !keys.iter().any(|k| k.name == key) {
-                    let names = keys.iter().map(|k| k.name);
+            for key in table.keys() {
+                if !section.keys.iter().any(|k| k.name == key) {
+                    let names = section.keys.iter().map(|k| k.name);
                     return Err(unknown("key", &format!("{name}.{key}"), key, names));
                 }
             }
@@ -282,7 +284,7 @@ fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
             let what = if value.is_table() { "section" } else { "key" };
             let names = SECTIONS
                 .iter()
-                .map(|(s, _, _)| *s)
+                .map(|section| section.name)
                 .chain(TOP_KEYS.iter().map(|k| k.name));
             return Err(unknown(what, name, name, names));
         }
