@@ -5,8 +5,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::linux::fs::MetadataExt;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::time::{ClockId, clock_gettime};
 
 pub mod cgroup;
 pub mod flow_monitor;
@@ -58,4 +60,12 @@ fn check_btf(path: &str) -> Result<()> {
         "this kernel tells no types ({path} is not BTF): {advice}"
     );
     Ok(())
+}
+
+/// Since boot, as the kernel's events count it.
+pub fn now() -> Duration {
+    // CLOCK_MONOTONIC always exists, so this cannot fail.
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(Duration::from)
+        .unwrap_or_default()
 }

@@ -5,6 +5,7 @@
 //! A reader refuses a file of a newer version and passes over kinds that it does not know.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,16 @@ pub struct Record {
     pub what: What,
 }
 
+impl Record {
+    /// `at` is CLOCK_MONOTONIC.
+    pub fn at(at: Duration, what: What) -> Self {
+        Self {
+            t_ns: at.as_nanos() as u64,
+            what,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum What {
@@ -58,6 +69,8 @@ pub enum What {
         present: bool,
         expired: bool,
     },
+    /// The reader was too slow: so many records are missing here.
+    Lost { lines: u64 },
 }
 
 /// A change of one socket's cap, with its reason.

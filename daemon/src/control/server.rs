@@ -18,8 +18,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::{Answer, Request, Status};
+use crate::kernel::now;
 use crate::place::Place;
-use giveway_engine::record::Header;
+use giveway_engine::record::{Header, Record, What};
 
 /// A request that was found lawful, on its way to the daemon, with the way back.
 pub enum Asked {
@@ -126,9 +127,8 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
             Ok(line) => stream.write_all(line.as_bytes()).await?,
             // A client that reads too slowly loses lines, and is told how many: the daemon waits for nobody.
             Err(broadcast::error::RecvError::Lagged(lines)) => {
-                stream
-                    .write_all(format!("{{\"kind\":\"lost\",\"lines\":{lines}}}\n").as_bytes())
-                    .await?;
+                let what = What::Lost { lines };
+                write_line(stream, &Record::at(now(), what)).await?;
             }
             Err(broadcast::error::RecvError::Closed) => return Ok(()),
         }

@@ -11,7 +11,6 @@ use giveway_engine::action::{Action, CapOutcome, Input};
 use giveway_engine::config::Config;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
-use nix::time::{ClockId, clock_gettime};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -24,6 +23,7 @@ use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
 use crate::kernel::cgroup::CgroupNames;
 use crate::kernel::flow_monitor::FlowMonitor;
+use crate::kernel::now;
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
@@ -63,14 +63,6 @@ struct Running {
     cgroups: Option<CgroupNames>,
     started: Duration,
     last_walk: Option<Duration>,
-}
-
-/// Since boot, as the kernel's events count it.
-pub fn now() -> Duration {
-    // CLOCK_MONOTONIC always exists, so this cannot fail.
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map(Duration::from)
-        .unwrap_or_default()
 }
 
 impl Daemon {
@@ -304,10 +296,7 @@ impl Running {
             );
         }
         if self.records.receiver_count() > 0
-            && let Ok(mut line) = serde_json::to_string(&Record {
-                t_ns: now().as_nanos() as u64,
-                what,
-            })
+            && let Ok(mut line) = serde_json::to_string(&Record::at(now(), what))
         {
             line.push('\n');
             // Nobody listening any more is no error.

@@ -62,7 +62,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         rtt_resolution,
         dry_run: args.dry_run || caps.is_none(),
     };
-    let engine = Engine::new(super::daemon::now(), &config, setup);
+    let engine = Engine::new(crate::kernel::now(), &config, setup);
     let guarded = if caps.is_some() { Some(Guarded::start()?) } else { None };
 
     crate::kernel::give_back_memory();
