@@ -164,7 +164,7 @@ impl Config {
         check_names(&table)?;
         let config: Self = toml::from_str(text).map_err(|e| ConfigError::Value {
             key: offending_key(text, &e).unwrap_or_else(|| "configuration".to_owned()),
-            problem: e.message().to_owned(),
+            problem: in_plain_words(e.message()),
         })?;
         config.check_ranges()?;
         Ok(config)
@@ -316,6 +316,16 @@ fn first_line(error: &toml::de::Error) -> String {
         .join(" ")
 }
 
+/// Without the names of Rust's types.
+fn in_plain_words(problem: &str) -> String {
+    const UNIT: &str = "the unit is in the key's name";
+    match problem.rsplit_once("expected ") {
+        Some((what, "f64")) => format!("{what}expected a number; {UNIT}"),
+        Some((what, "u16" | "u32" | "u64")) => format!("{what}expected a whole number; {UNIT}"),
+        _ => problem.to_owned(),
+    }
+}
+
 /// The key on the line that the error points at, with its section.
 fn offending_key(text: &str, error: &toml::de::Error) -> Option<String> {
     let before = text.get(..error.span()?.end)?;
@@ -383,7 +393,10 @@ mod tests {
         let error = Config::parse("[cap]\ncapacity_mbit = \"20 Mbit/s\"")
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with("`cap.capacity_mbit`: "), "{error}");
+        assert_eq!(
+            error,
+            "`cap.capacity_mbit`: invalid type: string \"20 Mbit/s\", expected a number; the unit is in the key's name"
+        );
     }
 
     #[test]

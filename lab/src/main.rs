@@ -32,7 +32,7 @@ use clap::{Args, Parser, Subcommand};
 
 use parameters::Parameters;
 use report::Report;
-use scenario::{Plan, Scenario};
+use scenario::{Plan, Quantity, Scenario};
 
 #[derive(Parser)]
 #[command(
@@ -147,6 +147,11 @@ fn tell(scenario: &Scenario, plan: &Plan, report: &Report, at_defaults: bool) {
     print!("{}", report.table(&variants, plan.columns));
     print!("{}", report.stations_table(&variants));
     println!();
+    for check in &plan.checks {
+        if let Quantity::Ratio { variant, over, metric } = &check.of {
+            print!("{}", report.comparison(variant, over, metric));
+        }
+    }
     print!("{}", report.verdicts());
     if !at_defaults {
         println!("Bounds apply at the default parameters; this run has its own.");

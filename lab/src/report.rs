@@ -85,6 +85,21 @@ impl Report<'_> {
         text
     }
 
+    /// One line on what a variant gained or lost beside another; nothing where one of them was not measured.
+    pub fn comparison(&self, variant: &str, over: &str, metric: &str) -> String {
+        let value = |name: &str| self.variants.get(name)?.get(metric).copied();
+        let (Some(ours), Some(theirs)) = (value(variant), value(over)) else {
+            return String::new();
+        };
+        let (name, unit) = heading(metric);
+        format!(
+            "{variant} against {over}: {name} {} against {} {unit}, {:+.0}%\n",
+            number(ours),
+            number(theirs),
+            (ours / theirs - 1.0) * 100.0
+        )
+    }
+
     pub fn verdicts(&self) -> String {
         let widest = self
             .checks
@@ -185,6 +200,18 @@ mod tests {
             table.contains("15.13") && table.contains("4545") && table.contains(" -"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_comparison_says_what_was_gained_and_is_silent_without_both_numbers() {
+        let mut report = report(vec![]);
+        let plain = Metrics::from([("goodput_mbit".into(), 10.0)]);
+        report.variants.insert("plain".into(), plain);
+        assert_eq!(
+            report.comparison("fixed-cap/arf-lossy", "plain", "goodput_mbit"),
+            "fixed-cap/arf-lossy against plain: goodput 15.13 against 10 Mbit/s, +51%\n"
+        );
+        assert_eq!(report.comparison("plain", "nothing", "goodput_mbit"), "");
     }
 
     #[test]
