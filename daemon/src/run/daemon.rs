@@ -17,13 +17,13 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
-use crate::control::Status;
 use crate::control::server::{self, Asked};
+use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
 use crate::kernel::cgroup::CgroupNames;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::now;
+use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
@@ -63,6 +63,8 @@ struct Running {
     cgroups: Option<CgroupNames>,
     started: Duration,
     last_walk: Option<Duration>,
+    passes: Cost,
+    walks: Cost,
 }
 
 impl Daemon {
@@ -79,6 +81,8 @@ impl Daemon {
             cgroups: CgroupNames::open().ok(),
             started: now(),
             last_walk: None,
+            passes: Cost::default(),
+            walks: Cost::default(),
             daemon: self,
         };
         let outcome = running.serve(asked).await;
@@ -142,6 +146,7 @@ impl Running {
     fn pass(&mut self) -> Result<()> {
         let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
         let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let begun = cpu_time();
         let flows = if complete {
             self.last_walk = Some(now());
             self.daemon.monitor.walk()?
@@ -155,7 +160,10 @@ impl Running {
                 self.record(What::Flow(Box::new(flow.clone())));
             }
         }
-        self.tell(Input::Pass { flows, complete })
+        self.tell(Input::Pass { flows, complete })?;
+        let cost = if complete { &mut self.walks } else { &mut self.passes };
+        cost.add(cpu_time().saturating_sub(begun));
+        Ok(())
     }
 
     fn drain_events(&mut self) -> Result<()> {
@@ -331,6 +339,8 @@ impl Running {
             interface: self.interface.clone(),
             snapshot,
             lost_events: self.daemon.monitor.lost_events().unwrap_or_default(),
+            passes: self.passes,
+            walks: self.walks,
             degraded: self.daemon.degraded.clone(),
         }
     }
