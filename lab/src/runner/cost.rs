@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a daemon costs that watches: its own CPU time, that of its programs in other processes' context,
 //! and its memory, beside one `ss` over the same sockets in the same round.
-//! In: how many sockets there are and how many of them send. Out: medians over the rounds with the smallest and
-//! the largest, and every round's numbers as JSON. What serves to measure is not in the measured time.
+//! In: how many sockets there are and how many of them send. Out: means over the rounds with median, smallest
+//! and largest, and every round's numbers as JSON. What serves to measure is not in the measured time.
 
 mod machine;
 mod meter;
 mod pair;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::interrupt::{pause_until, wait_for};
 use crate::namespace::Namespace;
 use crate::outcome::{Metrics, Outcome};
 use crate::scenario::Cost;
-use crate::statistics::percentile;
+use crate::statistics::{mean, percentile};
 use crate::traffic::crowd;
 use meter::{Meter, Reading, resident_mb, run_ss};
 use pair::{PEER_ADDRESS, Pair};
@@ -36,7 +37,8 @@ pub fn run(cost: &Cost, run: &Run, raw: &Path) -> Result<Outcome> {
     let _host = crowd::start("host", &pair.peer, PEER_ADDRESS, cost.sockets, cost.active)?;
     run.progress.tick("connecting");
     let _guest = crowd::start("guest", &pair.device, PEER_ADDRESS, cost.sockets, cost.active)?;
-    let (mut daemon, mut others) = start_daemons(cost, &pair, raw, &name.replace('/', "-"))?;
+    let key = cost.neighbour.then(|| giveway::new_key(raw)).transpose()?;
+    let (mut daemon, mut others) = start_daemons(key.as_deref(), &pair, raw, &name.replace('/', "-"))?;
     pause_until(Instant::now() + Duration::from_secs_f64(cost.warmup_s))?;
     let neighbours = await_neighbours(cost, &pair.device)?;
 
@@ -57,14 +59,17 @@ pub fn run(cost: &Cost, run: &Run, raw: &Path) -> Result<Outcome> {
     for daemon in others.iter_mut().chain([&mut daemon]) {
         daemon.stop()?;
     }
+    if let Some(key) = key {
+        // The results are kept; a key is not for keeping.
+        std::fs::remove_file(key).context("cannot remove the group's key")?;
+    }
     Ok(outcome)
 }
 
 /// The measured daemon, and its neighbour where it has one.
-fn start_daemons(cost: &Cost, pair: &Pair, raw: &Path, label: &str) -> Result<(Daemon, Vec<Daemon>)> {
-    let key = cost.neighbour.then(|| giveway::new_key(raw)).transpose()?;
+fn start_daemons(key: Option<&Path>, pair: &Pair, raw: &Path, label: &str) -> Result<(Daemon, Vec<Daemon>)> {
     let configuration = raw.join(format!("{label}.toml"));
-    giveway::write_watching_configuration(&configuration, key.as_deref())?;
+    giveway::write_watching_configuration(&configuration, key)?;
     let start = |at: &Namespace, role: &str| {
         let mut daemon = Daemon::start(at, &configuration, raw.join(format!("{label}-{role}.log")))?;
         daemon.wait_until_up(at)?;
@@ -101,9 +106,6 @@ fn one_round(cost: &Cost, device: &Namespace, meter: &Meter, seconds: f64) -> Re
             round.insert(format!("{metric}_ms"), wall.as_secs_f64() * 1e3);
             round.insert(format!("{metric}_cpu_ms"), cpu.as_secs_f64() * 1e3);
         }
-        // CPU time over CPU time: the daemon's whole cost, its walks and its programs in the senders included.
-        let ratio = round["ss_tinp_cpu_ms"] * 1e3 / round["all_per_pass_us"];
-        round.insert("ss_over_pass".into(), ratio);
     }
     Ok(round)
 }
@@ -140,23 +142,30 @@ fn describe(spent: &Reading, before: &Status, after: &Status) -> Metrics {
     round
 }
 
-/// The median of each metric over the rounds, with the extremes beside it.
+/// The mean of each metric over the rounds, so that what happens once a minute counts, with the median and the
+/// extremes beside it.
 fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
-    for metric in rounds.iter().flat_map(|round| round.keys()) {
-        let values: Vec<f64> = rounds.iter().filter_map(|round| round.get(metric).copied()).collect();
-        outcome.set(point, metric, percentile(&values, 50.0));
-        outcome.set(point, &format!("{metric}_min"), percentile(&values, 0.0));
-        outcome.set(point, &format!("{metric}_max"), percentile(&values, 100.0));
+    let of = |metric: &str| -> Vec<f64> { rounds.iter().filter_map(|round| round.get(metric).copied()).collect() };
+    for metric in rounds.iter().flat_map(Metrics::keys).collect::<BTreeSet<_>>() {
+        let values = of(metric);
+        outcome.set(point, metric, mean(&values));
+        for (name, percent) in [("min", 0.0), ("p50", 50.0), ("max", 100.0)] {
+            outcome.set(point, &format!("{metric}_{name}"), percentile(&values, percent));
+        }
     }
+    // CPU time over CPU time: the daemon's whole cost, its walks and its programs in the senders included.
+    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_pass_us"].map(|metric| mean(&of(metric)));
+    outcome.set(
+        point,
+        "ss_over_pass",
+        ss.zip(pass).map(|(ss_ms, pass_us)| ss_ms * 1e3 / pass_us),
+    );
     for (what, metric, unit_s) in [
         ("pass", "all_per_pass_us", 1e-6),
         ("ss -tin", "ss_tin_cpu_ms", 1e-3),
         ("ss -tinp", "ss_tinp_cpu_ms", 1e-3),
     ] {
-        let seconds = rounds
-            .iter()
-            .filter_map(|round| Some(round.get(metric)? * unit_s))
-            .collect();
+        let seconds = of(metric).into_iter().map(|value| value * unit_s).collect();
         outcome.samples.insert(format!("{point}/{what}"), seconds);
     }
 }

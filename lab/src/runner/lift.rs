@@ -184,3 +184,18 @@ fn summarize(outcome: &mut Outcome, point: &str, lifted: &[Vec<Lifted>]) {
     let excess = mean_of(&ours).zip(mean_of(&others)).map(|(ours, others)| ours - others);
     outcome.set(point, "retransmits_excess", excess);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ss_leaves_out_what_is_nothing() {
+        let young = "ESTAB 0 0 10.77.0.1:40000 10.77.0.254:5100 cubic wscale:7,7 rto:460 cwnd:10 bytes_acked:1449 pacing_rate 1Mbps";
+        let old = "ESTAB 0 1 10.77.0.1:40000 10.77.0.254:5100 cubic cwnd:43 ssthresh:43 bytes_acked:9 retrans:3/112 unacked:43";
+        let sample = |line| parse(line).map(|s| (s.cwnd, s.retransmits, s.acked_bytes));
+        assert_eq!(sample(young), Some((10.0, 0.0, 1449.0)));
+        assert_eq!(sample(old), Some((43.0, 112.0, 9.0)));
+        assert_eq!(sample(""), None);
+    }
+}
