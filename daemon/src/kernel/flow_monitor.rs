@@ -38,7 +38,7 @@ const AF_INET: u32 = libc::AF_INET as u32;
 const EVENTS_AT_ONCE: usize = 4096;
 
 /// The search for owners looks at every open file of the machine and costs more than a walk. It is done at the first
-/// walk, at every sixth after the last search, and when a walk shows a connection without an owner that the last
+/// walk, at every sixth one, and when a walk shows a connection without an owner that the last
 /// search did not leave without one. So a socket that a process inherits is ascribed to it within so many walks.
 const WALKS_PER_SEARCH: u32 = 6;
 
@@ -122,15 +122,22 @@ impl FlowMonitor {
 
     /// Every connection of the namespace, with its owner where one can be found.
     pub fn walk(&mut self) -> Result<Vec<Flow>> {
-        let flows = self.read_all()?;
-        self.walks_since_search += 1;
-        let is_news = |flow: &Flow| flow.owner.is_none() && !self.ownerless.contains(&flow.cookie);
-        if self.walks_since_search < WALKS_PER_SEARCH && !flows.iter().any(is_news) {
-            return Ok(flows);
+        if self.walks_since_search >= WALKS_PER_SEARCH {
+            return self.search_and_walk();
         }
-        drop(flows);
+        self.walks_since_search += 1;
+        let flows = self.read_all()?;
+        let is_news = |flow: &Flow| flow.owner.is_none() && !self.ownerless.contains(&flow.cookie);
+        if flows.iter().any(is_news) {
+            drop(flows);
+            return self.search_and_walk();
+        }
+        Ok(flows)
+    }
+
+    fn search_and_walk(&mut self) -> Result<Vec<Flow>> {
         self.reader.run(&self.find_owners, |_: types::gw_flow| ())?;
-        self.walks_since_search = 0;
+        self.walks_since_search = 1;
         let flows = self.read_all()?;
         let ownerless = flows.iter().filter(|flow| flow.owner.is_none());
         self.ownerless = ownerless.map(|flow| flow.cookie).collect();
