@@ -10,6 +10,7 @@
  *
  * Owners are remembered in the storage map `owners`: by `connect`, by the first send or receive of a process, and by
  * `gw_find_owners`, which looks at all open files. In each such search the first process that holds a socket wins.
+ * (It is the dearest of all, and runs when a walk shows a socket that nobody is known to own, and every minute.)
  *
  * What happens between passes goes to the ring buffer `events`. Opening, closing and state changes wake the reader up;
  * retransmissions and congestion-avoidance states, which come in crowds when the network is bad, are limited per
@@ -88,12 +89,15 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
-/* A socket that has an entry is known to be ours: the common case asks nothing else. */
+/* Other namespaces' sockets go by one comparison; one of ours that has an entry is known to be TCP. */
 static __always_inline struct activity *touch(struct sock *sk)
 {
-	struct activity *a = bpf_sk_storage_get(&active, sk, NULL, 0);
+	struct activity *a;
 	struct tcp_sock *tp;
 
+	if (!in_our_netns(sk))
+		return NULL;
+	a = bpf_sk_storage_get(&active, sk, NULL, 0);
 	if (a) {
 		a->touched = 1;
 		return a;

@@ -19,7 +19,7 @@ static __always_inline bool is_our_tcp(const struct sock *sk)
 {
 	__u16 family = sk->__sk_common.skc_family;
 
-	return sk->sk_protocol == IPPROTO_TCP && (family == AF_INET || family == AF_INET6) && in_our_netns(sk);
+	return in_our_netns(sk) && (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
 }
 
 /* A connection: not a listener, and none of the kernel's short records before and after one. */

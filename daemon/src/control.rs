@@ -6,6 +6,8 @@
 pub mod client;
 pub mod server;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
@@ -31,6 +33,23 @@ pub enum Answer<T> {
     Error(String),
 }
 
+/// CPU time of one kind of work since the start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Cost {
+    pub count: u64,
+    pub cpu_us: u64,
+    pub max_us: u64,
+}
+
+impl Cost {
+    pub fn add(&mut self, took: Duration) {
+        let took_us = took.as_micros() as u64;
+        self.count += 1;
+        self.cpu_us += took_us;
+        self.max_us = self.max_us.max(took_us);
+    }
+}
+
 /// What is in force.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Status {
@@ -43,6 +62,10 @@ pub struct Status {
     pub snapshot: Snapshot,
     /// Events that the kernel had no room to tell; the next full walk makes up for them.
     pub lost_events: u64,
+    /// What the passes over the active sockets have cost, with everything that followed from them.
+    pub passes: Cost,
+    /// The same of the walks over all sockets.
+    pub walks: Cost,
     /// What does not work, and why.
     pub degraded: Vec<String>,
 }

@@ -64,8 +64,15 @@ fn check_btf(path: &str) -> Result<()> {
 
 /// Since boot, as the kernel's events count it.
 pub fn now() -> Duration {
-    // CLOCK_MONOTONIC always exists, so this cannot fail.
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map(Duration::from)
-        .unwrap_or_default()
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// CPU time of the calling thread, the kernel's part included.
+pub fn cpu_time() -> Duration {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn read(clock: ClockId) -> Duration {
+    // Both clocks always exist, so this cannot fail.
+    clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }

@@ -33,8 +33,26 @@ pub struct Daemon {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Status {
+    pub uptime_s: f64,
     pub flows: Vec<Flow>,
     pub reports: Reports,
+    pub neighbours: Vec<Neighbour>,
+    pub passes: PassCost,
+    pub walks: PassCost,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Neighbour {
+    pub believed: bool,
+}
+
+/// CPU time since the daemon's start.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PassCost {
+    pub count: u64,
+    pub cpu_us: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -111,6 +129,16 @@ pub fn write_configuration(file: &Path, cap: Cap, key: &Path) -> Result<()> {
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
     }
     let configuration = json!({"cap": policy, "group": {"key_file": key}});
+    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// For a daemon that watches and has nothing to cap; without a key it works alone.
+pub fn write_watching_configuration(file: &Path, key: Option<&Path>) -> Result<()> {
+    let mut configuration = json!({"cap": {"policy": "none"}});
+    if let Some(key) = key {
+        configuration["group"] = json!({"key_file": key});
+    }
     let text = toml::to_string(&configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }

@@ -57,6 +57,10 @@ enum Command {
     Source,
     #[command(hide = true)]
     Sink,
+    #[command(hide = true)]
+    Host(traffic::crowd::Crowd),
+    #[command(hide = true)]
+    Guest(traffic::crowd::Crowd),
 }
 
 #[derive(Args)]
@@ -80,6 +84,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run(&arguments),
         Command::Source => traffic::stream::run_source().map(|()| true),
         Command::Sink => traffic::stream::run_sink().map(|()| true),
+        Command::Host(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
+        Command::Guest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

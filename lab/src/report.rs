@@ -137,6 +137,16 @@ fn heading(metric: &str) -> (&str, &str) {
         "revert_p50_s" => ("p50", "s"),
         "revert_max_s" => ("worst", "s"),
         "false_expiries" => ("false exp", ""),
+        "cpu_percent" => ("CPU", "% of one"),
+        "cpu_percent_bpf" => ("of it BPF", "% of one"),
+        "all_per_pass_us" => ("a pass", "us"),
+        "ss_tinp_ms" => ("ss -tinp", "ms"),
+        "ss_over_pass" => ("ss/pass", "CPU time"),
+        "rss_mb" => ("resident", "MB"),
+        "retransmits_p50" => ("retr p50", ""),
+        "retransmits_max" => ("retr max", ""),
+        "goodput_before_mbit" => ("before", "Mbit/s"),
+        "cwnd_segments" => ("cwnd", "segments"),
         other => (other, ""),
     }
 }

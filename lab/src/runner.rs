@@ -5,7 +5,9 @@
 
 mod converge;
 mod convergence;
+mod cost;
 mod crash;
+mod lift;
 mod progress;
 mod transfer;
 
@@ -57,12 +59,23 @@ pub fn run(plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> 
 }
 
 fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
+    match &run.variant.experiment {
+        Experiment::Transfer(transfer) => on_air(run, raw, is_last, |cell| transfer::run(cell, transfer, run)),
+        Experiment::Converge(converge) => on_air(run, raw, is_last, |cell| converge::run(cell, converge, run)),
+        Experiment::Crash(crash) => on_air(run, raw, is_last, |cell| crash::run(cell, crash, run)),
+        Experiment::Lift(lift) => on_air(run, raw, is_last, |cell| lift::run(cell, lift, run)),
+        Experiment::Cost(cost) => cost::run(cost, run, raw),
+    }
+}
+
+fn on_air(
+    run: &Run,
+    raw: &Path,
+    is_last: bool,
+    experiment: impl FnOnce(&mut Cell) -> Result<Outcome>,
+) -> Result<Outcome> {
     let mut cell = Cell::raise(run.variant, run.seed, raw)?;
-    let outcome = match &run.variant.experiment {
-        Experiment::Transfer(transfer) => transfer::run(&mut cell, transfer, run),
-        Experiment::Converge(converge) => converge::run(&mut cell, converge, run),
-        Experiment::Crash(crash) => crash::run(&mut cell, crash, run),
-    };
+    let outcome = experiment(&mut cell);
     if keep() && (is_last || outcome.is_err()) {
         eprintln!("{}", cell.stay()?);
     } else {

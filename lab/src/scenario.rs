@@ -51,6 +51,8 @@ pub enum Experiment {
     Transfer(Transfer),
     Converge(Converge),
     Crash(Crash),
+    Cost(Cost),
+    Lift(Lift),
 }
 
 /// Endless transfers from stations to the server (iperf3).
@@ -93,6 +95,30 @@ pub struct Crash {
     pub cap_segments: u64,
     /// The guardian dies too, and `giveway revert` has to clean up.
     pub guardian_too: bool,
+}
+
+/// What the daemon costs that watches. Not on the air: two namespaces and a wire.
+pub struct Cost {
+    /// Established connections of the watched namespace.
+    pub sockets: u64,
+    /// Of these, how many send.
+    pub active: u64,
+    /// A group key, and another daemon at the wire's other end.
+    pub neighbour: bool,
+    pub warmup_s: f64,
+    pub seconds: f64,
+}
+
+/// What becomes of a connection whose cap is lifted, beside others that never had one.
+pub struct Lift {
+    pub repetitions: u64,
+    /// What the first station's daemon holds until it ends; none: the first station never has a cap either.
+    pub cap_segments: Option<u64>,
+    pub warmup_s: f64,
+    /// How long the cap is held each time.
+    pub held_s: f64,
+    /// How long is looked at after the lift, and as long before it.
+    pub seconds: f64,
 }
 
 /// A number that the project promises (`Bound`) or strives for (`Goal`).
@@ -301,6 +327,8 @@ impl Experiment {
                 }
                 Experiment::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 6.5),
                 Experiment::Crash(crash) => crash.kills as f64 * 1.6,
+                Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
+                Experiment::Lift(lift) => lift.warmup_s + lift.repetitions as f64 * (lift.held_s + lift.seconds + 2.0),
             }
     }
 }

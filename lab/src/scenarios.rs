@@ -5,6 +5,8 @@ mod contention;
 mod cooperative;
 mod fails_open;
 mod join_leave;
+mod lift;
+mod monitor_cost;
 mod single_cap;
 
 use anyhow::Result;
@@ -17,6 +19,8 @@ pub const ALL: &[Scenario] = &[
     cooperative::SCENARIO,
     fails_open::SCENARIO,
     join_leave::SCENARIO,
+    lift::SCENARIO,
+    monitor_cost::SCENARIO,
     single_cap::SCENARIO,
 ];
 

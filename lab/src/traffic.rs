@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times.
+//! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
+//! `crowd` holds thousands of connections of which a few speak.
 
+pub mod crowd;
 pub mod iperf3;
 pub mod stream;

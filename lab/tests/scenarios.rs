@@ -136,6 +136,34 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
 }
 
 #[test]
+fn watching_is_cheaper_than_asking_ss() {
+    let Some(_turn) = turn() else { return };
+    let settings = ["sockets=500", "active=20", "seconds=5", "warmup_s=2"];
+    let result = run("monitor-cost", &settings);
+    let [daemon, programs, pass] =
+        ["cpu_percent_daemon", "cpu_percent_bpf", "pass_us"].map(|name| metric(&result, "open/500", name));
+    assert!(daemon > 0.0 && programs > 0.0 && pass > 0.0);
+    // Far from the goals: a machine that runs tests is busy.
+    assert!(metric(&result, "open/500", "ss_over_pass") > 2.0);
+    assert!(metric(&result, "open/500", "rss_mb") < 40.0);
+    assert_eq!(metric(&result, "idle/alone", "neighbours"), 0.0);
+    assert_eq!(metric(&result, "idle/neighbour", "neighbours"), 1.0);
+}
+
+#[test]
+fn a_lifted_connection_grows_past_its_cap() {
+    let Some(_turn) = turn() else { return };
+    let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
+    let [before, after] = ["goodput_before_mbit", "goodput_mbit"].map(|name| metric(&result, "lifted/fixed54", name));
+    assert!(
+        (1.0..2.1).contains(&before) && after > before,
+        "{before}, then {after} Mbit/s"
+    );
+    assert!(metric(&result, "lifted/fixed54", "cwnd_segments") > 43.0);
+    assert!(metric(&result, "control/fixed54/beside", "goodput_mbit") > 2.1);
+}
+
+#[test]
 fn what_does_not_exist_is_answered_with_the_nearest_name() {
     assert_usage_error(&["run", "contension"], "did you mean `contention`?");
     assert_usage_error(
@@ -163,6 +191,8 @@ fn list_names_every_scenario_and_its_parameters() {
         "single-cap",
         "join-leave",
         "fails-open",
+        "monitor-cost",
+        "lift",
         "warmup_s",
         "kills_both",
     ] {

@@ -4,6 +4,7 @@
 //!
 //! The iterators show the namespace of the thread that runs them: call from the namespace that is watched.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,6 +37,11 @@ const AF_INET: u32 = libc::AF_INET as u32;
 /// How many events are handed over in one go, so that a flood does not keep the caller from its other work.
 const EVENTS_AT_ONCE: usize = 4096;
 
+/// The search for owners looks at every open file of the machine and costs more than a walk. It is done at the first
+/// walk, at every sixth one, and when a walk shows a connection without an owner that the last
+/// search did not leave without one. So a socket that a process inherits is ascribed to it within so many walks.
+const WALKS_PER_SEARCH: u32 = 6;
+
 /// Something that happened to a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
@@ -59,6 +65,9 @@ pub struct FlowMonitor {
     walk: Link,
     find_owners: Link,
     reader: IteratorReader,
+    walks_since_search: u32,
+    /// Connections that the last search left without an owner.
+    ownerless: BTreeSet<Cookie>,
     _tracing: Vec<Link>,
 }
 
@@ -88,6 +97,8 @@ impl FlowMonitor {
             walk: explain("attach the walk", || programs.gw_walk_all.attach())?,
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
             reader: IteratorReader::default(),
+            walks_since_search: WALKS_PER_SEARCH,
+            ownerless: BTreeSet::new(),
             _tracing: [
                 ("tcp_probe", &programs.gw_mark_segment),
                 ("sock_send_length", &programs.gw_mark_send),
@@ -109,9 +120,31 @@ impl FlowMonitor {
         Ok(flows)
     }
 
-    /// Every connection of the namespace, after a fresh look at which process holds which.
+    /// Every connection of the namespace, with its owner where one can be found.
     pub fn walk(&mut self) -> Result<Vec<Flow>> {
+        if self.walks_since_search >= WALKS_PER_SEARCH {
+            return self.search_and_walk();
+        }
+        self.walks_since_search += 1;
+        let flows = self.read_all()?;
+        let is_news = |flow: &Flow| flow.owner.is_none() && !self.ownerless.contains(&flow.cookie);
+        if flows.iter().any(is_news) {
+            drop(flows);
+            return self.search_and_walk();
+        }
+        Ok(flows)
+    }
+
+    fn search_and_walk(&mut self) -> Result<Vec<Flow>> {
         self.reader.run(&self.find_owners, |_: types::gw_flow| ())?;
+        self.walks_since_search = 1;
+        let flows = self.read_all()?;
+        let ownerless = flows.iter().filter(|flow| flow.owner.is_none());
+        self.ownerless = ownerless.map(|flow| flow.cookie).collect();
+        Ok(flows)
+    }
+
+    fn read_all(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
         self.reader.run(&self.walk, |f| flows.push(flow(&f)))?;
         Ok(flows)

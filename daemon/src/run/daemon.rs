@@ -2,6 +2,9 @@
 //! The daemon's loop: waits for whatever comes first, tells the engine, carries out what follows.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,19 +14,21 @@ use giveway_engine::action::{Action, CapOutcome, Input};
 use giveway_engine::config::Config;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
-use crate::control::Status;
 use crate::control::server::{self, Asked};
+use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
 use crate::kernel::cgroup::CgroupNames;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::now;
+use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
@@ -34,8 +39,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const RECORDS_KEPT: usize = 4096;
 /// The goodbye is said more than once: broadcasts get lost.
 const FAREWELLS: usize = 3;
-/// With no neighbours and no deadline the engine is still asked this often.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// Everything that a start has made ready.
 pub struct Daemon {
@@ -63,6 +66,8 @@ struct Running {
     cgroups: Option<CgroupNames>,
     started: Duration,
     last_walk: Option<Duration>,
+    passes: Cost,
+    walks: Cost,
 }
 
 impl Daemon {
@@ -79,6 +84,8 @@ impl Daemon {
             cgroups: CgroupNames::open().ok(),
             started: now(),
             last_walk: None,
+            passes: Cost::default(),
+            walks: Cost::default(),
             daemon: self,
         };
         let outcome = running.serve(asked).await;
@@ -94,20 +101,26 @@ impl Running {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let period = Duration::from_secs(1) / self.daemon.config.monitor.passes_per_second;
-        let mut passes = interval(period);
-        passes.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut housekeeping = interval(HOUSEKEEPING);
-        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
+        let passes = unsafe { AsyncFd::register(every(period)?) }.context("cannot wait for the time of a pass")?;
+        let mut kept_house: Option<Duration> = None;
         let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
         // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
         let events = unsafe { AsyncFd::register(events) }.context("cannot wait for kernel events")?;
         loop {
-            let nap = self.nap();
+            let deadline = self.daemon.engine.next_deadline().map(instant_of);
             tokio::select! {
                 _ = terminate.recv() => return Ok(None),
                 _ = interrupt.recv() => return Ok(None),
-                _ = housekeeping.tick() => self.keep_house()?,
-                _ = passes.tick() => self.pass()?,
+                ready = passes.readable() => {
+                    ready?.clear_ready();
+                    passes.get_ref().read_exact(&mut [0; 8]).context("cannot read the timer of the passes")?;
+                    if kept_house.is_none_or(|at| now().saturating_sub(at) >= HOUSEKEEPING) {
+                        kept_house = Some(now());
+                        self.keep_house()?;
+                    }
+                    self.pass()?;
+                }
                 ready = events.readable() => {
                     ready?.clear_ready();
                     self.drain_events()?;
@@ -124,24 +137,16 @@ impl Running {
                         return Ok(Some(client));
                     }
                 }
-                () = sleep_until(nap) => self.tell(Input::Tick)?,
+                () = sleep(deadline) => self.tell(Input::Tick)?,
             }
         }
-    }
-
-    fn nap(&self) -> Instant {
-        let wait = self
-            .daemon
-            .engine
-            .next_deadline()
-            .map_or(LONGEST_NAP, |at| at.saturating_sub(now()));
-        Instant::now() + wait.min(LONGEST_NAP)
     }
 
     /// One pass over the active sockets, or over all of them when it is time for that.
     fn pass(&mut self) -> Result<()> {
         let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
         let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let begun = cpu_time();
         let flows = if complete {
             self.last_walk = Some(now());
             self.daemon.monitor.walk()?
@@ -155,7 +160,10 @@ impl Running {
                 self.record(What::Flow(Box::new(flow.clone())));
             }
         }
-        self.tell(Input::Pass { flows, complete })
+        self.tell(Input::Pass { flows, complete })?;
+        let cost = if complete { &mut self.walks } else { &mut self.passes };
+        cost.add(cpu_time().saturating_sub(begun));
+        Ok(())
     }
 
     fn drain_events(&mut self) -> Result<()> {
@@ -331,6 +339,8 @@ impl Running {
             interface: self.interface.clone(),
             snapshot,
             lost_events: self.daemon.monitor.lost_events().unwrap_or_default(),
+            passes: self.passes,
+            walks: self.walks,
             degraded: self.daemon.degraded.clone(),
         }
     }
@@ -394,6 +404,34 @@ fn answer_of(outcome: &Outcome) -> Input<'static> {
 
 fn shown(cap: Option<u32>) -> String {
     cap.map_or("none".to_owned(), |segments| segments.to_string())
+}
+
+/// The kernel's own timer: a process that does little else should be woken up once a period, and tokio's timers wake
+/// it up twice. Periods that were missed count as one.
+fn every(period: Duration) -> Result<File> {
+    let timer = TimerFd::new(
+        timerfd::ClockId::CLOCK_MONOTONIC,
+        TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
+    )
+    .context("cannot make a timer")?;
+    let at_once = TimeSpec::from_duration(Duration::from_nanos(1));
+    let expiration = Expiration::IntervalDelayed(at_once, TimeSpec::from_duration(period));
+    timer
+        .set(expiration, TimerSetTimeFlags::empty())
+        .context("cannot set the timer of the passes")?;
+    Ok(OwnedFd::from(timer).into())
+}
+
+fn instant_of(deadline: Duration) -> Instant {
+    Instant::now() + deadline.saturating_sub(now())
+}
+
+/// Sleeps for ever where there is no deadline: passes come at least once a second.
+async fn sleep(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Waits for a datagram, for ever where there is nobody to hear.

@@ -163,6 +163,51 @@ fn the_owner_of_an_accepted_socket_is_known_from_its_first_receive() {
 }
 
 #[test]
+fn the_owner_of_a_silent_accepted_socket_is_found_by_the_next_walk() {
+    let lab = Lab::enter();
+    let mut monitor = lab.monitor();
+    monitor.walk().unwrap();
+    let listener = TcpListener::bind((NEAR_V4, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let _far = lab.far(|| TcpStream::connect(address).unwrap());
+    let (near, _) = listener.accept().unwrap();
+    let owner = walked(&mut monitor, &near).owner;
+    assert_eq!(owner.map(|owner| owner.pid), Some(std::process::id()));
+}
+
+#[test]
+fn the_owner_of_an_inherited_socket_is_found_within_six_walks() {
+    let lab = Lab::enter();
+    let listener = lab.far_listener(FAR_V4);
+    let (near, _far) = pair(&listener);
+    let mut monitor = lab.monitor();
+    assert_eq!(
+        walked(&mut monitor, &near).owner.map(|owner| owner.pid),
+        Some(std::process::id())
+    );
+    let cookie = walked(&mut monitor, &near).cookie;
+    // The heir holds the socket as its standard input; it is not closed here until the heir runs.
+    let mut heir = Command::new("sleep")
+        .arg("60")
+        .stdin(std::os::fd::OwnedFd::from(near))
+        .spawn()
+        .unwrap();
+    let owners = (0..6).map(|_| {
+        let flows = monitor.walk().unwrap();
+        flows
+            .into_iter()
+            .find(|flow| flow.cookie == cookie)
+            .expect("still open")
+            .owner
+            .map(|owner| owner.pid)
+    });
+    let owners: Vec<_> = owners.collect();
+    heir.kill().unwrap();
+    heir.wait().unwrap();
+    assert!(owners.contains(&Some(heir.id())), "{owners:?}");
+}
+
+#[test]
 fn the_cgroup_has_a_path() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();
