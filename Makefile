@@ -22,7 +22,7 @@ test: build ## Every test: unit, property, simulation, kernel, and a short form 
 	@packaging/check
 
 bench: build ## The daemon's cost, measured beside ss; leaves the raw data under bench/results/
-	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out bench/results/$$(date -u +%Y-%m-%d)
+	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out bench/results/$$(date -u +%Y-%m-%d)/monitor-cost
 
 lint: need ## Formatting and lints
 	cargo fmt --check

@@ -296,22 +296,35 @@ impl Transfer {
 }
 
 impl Check {
-    pub fn bound(name: String, of: Quantity, holds: Relation, at: At) -> Self {
+    /// A bound on one metric of one variant or point, named after both.
+    pub fn metric(variant: &str, metric: &'static str, holds: Relation) -> Self {
+        let of = Quantity::Metric {
+            variant: variant.into(),
+            metric,
+        };
+        Self::of(format!("{variant} {metric}"), of, holds)
+    }
+
+    /// A bound at the scenario's defaults.
+    pub fn of(name: String, of: Quantity, holds: Relation) -> Self {
         Self {
             name,
             kind: CheckKind::Bound,
             of,
             holds,
-            at,
+            at: At::Defaults,
         }
     }
 
-    pub fn goal(name: String, of: Quantity, holds: Relation, at: At) -> Self {
+    pub fn goal(self) -> Self {
         let kind = CheckKind::Goal;
-        Self {
-            kind,
-            ..Self::bound(name, of, holds, at)
-        }
+        Self { kind, ..self }
+    }
+
+    /// Holds whatever is set.
+    pub fn always(self) -> Self {
+        let at = At::Anything;
+        Self { at, ..self }
     }
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    At, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Transfer, Variant, medium,
+    Check, Experiment, FIXED54, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -34,13 +34,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             });
         }
     }
-    let goodput = |variant: &str, holds| {
-        let of = Quantity::Metric {
-            variant: variant.into(),
-            metric: "goodput_mbit",
-        };
-        Check::bound(format!("{variant} goodput_mbit"), of, holds, At::Defaults)
-    };
+    let goodput = |variant: &str, holds| Check::metric(variant, "goodput_mbit", holds);
     let checks = vec![
         goodput(
             "udp/2",

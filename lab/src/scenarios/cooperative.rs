@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    ARF_LOSSY, At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace,
-    Transfer, Variant, medium,
+    ARF_LOSSY, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace, Transfer,
+    Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -101,28 +101,18 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 
 /// Holds at any length, on any medium.
 fn cap_is(variant: &str, cap: Cap, senders: usize) -> Check {
-    let of = Quantity::Metric {
-        variant: variant.into(),
-        metric: "cap_segments",
-    };
     let holds = Relation::Exactly(cap.segments(senders as u64) as f64);
-    Check::bound(format!("{variant} cap_segments"), of, holds, At::Anything)
+    Check::metric(variant, "cap_segments", holds).always()
 }
 
 fn bounds(medium: &str, plain: &str, fixed: &str) -> Vec<Check> {
-    let of_fixed = |metric, holds| {
-        let of = Quantity::Metric {
-            variant: fixed.into(),
-            metric,
-        };
-        Check::bound(format!("{fixed} {metric}"), of, holds, At::Defaults)
-    };
+    let of_fixed = |metric, holds| Check::metric(fixed, metric, holds);
     let gain = Quantity::Ratio {
         variant: fixed.into(),
         over: plain.into(),
         metric: "goodput_mbit",
     };
-    let gain_name = format!("{fixed} over {plain}");
+    let gain = |holds| Check::of(format!("{fixed} over {plain}"), gain, holds);
     match medium {
         FIXED54 => vec![
             of_fixed("jain", Relation::AtLeast(0.999)),
@@ -130,9 +120,9 @@ fn bounds(medium: &str, plain: &str, fixed: &str) -> Vec<Check> {
             of_fixed("goodput_mbit", Relation::Between(14.8, 15.6)),
             of_fixed("report_airtime_percent", Relation::Below(1.0)),
             // What the paper's fixed cap cannot do here: it leaves a quarter of this air unused.
-            Check::goal(gain_name, gain, Relation::AtLeast(1.0), At::Defaults),
+            gain(Relation::AtLeast(1.0)).goal(),
         ],
-        ARF_LOSSY => vec![Check::bound(gain_name, gain, Relation::AtLeast(1.2), At::Defaults)],
+        ARF_LOSSY => vec![gain(Relation::AtLeast(1.2))],
         _ => vec![],
     }
 }

@@ -4,9 +4,7 @@
 use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{
-    At, Cap, Check, Crash, Experiment, FIXED54, Plan, Plot, Quantity, Relation, Scenario, Variant, medium,
-};
+use crate::scenario::{Cap, Check, Crash, Experiment, FIXED54, Plan, Plot, Relation, Scenario, Variant, medium};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
@@ -53,25 +51,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             guardian_too,
         }),
     };
-    let check = |variant: &str, metric, holds, at| {
-        let of = Quantity::Metric {
-            variant: variant.into(),
-            metric,
-        };
-        Check::bound(format!("{variant} {metric}"), of, holds, at)
-    };
     let mut checks = Vec::new();
     for name in ["daemon", "both"] {
-        checks.push(check(name, "failures", Relation::Exactly(0.0), At::Anything));
-        checks.push(check(name, "revert_max_s", Relation::AtMost(1.0), At::Anything));
+        checks.push(Check::metric(name, "failures", Relation::Exactly(0.0)).always());
+        checks.push(Check::metric(name, "revert_max_s", Relation::AtMost(1.0)).always());
     }
     // About half of the kills come late enough to find a cap: without any, nothing was shown.
-    checks.push(check(
-        "daemon",
-        "kills_with_caps",
-        Relation::AtLeast(50.0),
-        At::Defaults,
-    ));
+    checks.push(Check::metric("daemon", "kills_with_caps", Relation::AtLeast(50.0)));
     Ok(Plan {
         variants: vec![variant("daemon", "kills", false), variant("both", "kills_both", true)],
         checks,

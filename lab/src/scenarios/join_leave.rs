@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    ARF_LOSSY, At, Cap, Check, Converge, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Span,
+    ARF_LOSSY, Cap, Check, Converge, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Span,
     Trace, Transfer, Variant, medium,
 };
 use crate::usage::usage;
@@ -150,31 +150,24 @@ fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfer {
 }
 
 fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
-    let check = |variant: &str, metric, holds, at| {
-        let of = Quantity::Metric {
-            variant: variant.into(),
-            metric,
-        };
-        Check::bound(format!("{variant} {metric}"), of, holds, at)
-    };
     let mut checks = Vec::new();
     if converge_medium == ARF_LOSSY {
         for (kind, limit_s) in [("start", 1.0), ("stop", 2.0), ("death", 5.0)] {
             let point = format!("converge/{kind}");
-            checks.push(check(&point, "converge_p95_s", Relation::AtMost(limit_s), At::Defaults));
-            checks.push(check(&point, "events", Relation::AtLeast(40.0), At::Defaults));
+            checks.push(Check::metric(&point, "converge_p95_s", Relation::AtMost(limit_s)));
+            checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
         }
     }
     let daemons = || variants.iter().filter(|variant| variant.giveway.is_some());
     for variant in daemons() {
         let holds = Relation::Below(1.0);
-        checks.push(check(&variant.name, "report_airtime_percent", holds, At::Defaults));
+        checks.push(Check::metric(&variant.name, "report_airtime_percent", holds));
     }
     // `converge/death` too: it counts only those that were alive.
     let lossy = daemons().filter(|variant| variant.medium == ARF_LOSSY);
     let variants: Vec<_> = lossy.map(|variant| variant.name.clone()).collect();
     if !variants.is_empty() {
-        checks.push(Check::bound(
+        checks.push(Check::of(
             "false expiries per hour".into(),
             Quantity::Pooled {
                 variants,
@@ -182,7 +175,6 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
                 over: "observed_h",
             },
             Relation::Below(1.0),
-            At::Defaults,
         ));
     }
     checks

@@ -6,8 +6,7 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    ARF_LOSSY, At, Cap, Check, Experiment, FIXED54, Lift, Plan, Plot, Quantity, Relation, Scenario, Trace, Variant,
-    medium,
+    ARF_LOSSY, Cap, Check, Experiment, FIXED54, Lift, Plan, Plot, Relation, Scenario, Trace, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -57,17 +56,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut checks = Vec::new();
     for &medium in &media {
         let lifted = format!("lifted/{medium}");
-        let of = Quantity::Metric {
-            variant: lifted.clone(),
-            metric: "retransmits_excess",
-        };
         let holds = Relation::AtMost(TOLERATED_EXCESS);
-        checks.push(Check::goal(
-            format!("{lifted} retransmits_excess"),
-            of,
-            holds,
-            At::Defaults,
-        ));
+        checks.push(Check::metric(&lifted, "retransmits_excess", holds).goal());
         variants.push(variant(lifted, medium, Some(CAP_SEGMENTS)));
         variants.push(variant(format!("control/{medium}"), medium, None));
     }

@@ -5,7 +5,7 @@
 use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{At, Check, Cost, Experiment, Plan, Plot, Quantity, Relation, Scenario, Variant};
+use crate::scenario::{Check, Cost, Experiment, Plan, Plot, Relation, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
@@ -56,13 +56,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             seconds: parameters.count("seconds") as f64,
         }),
     };
-    let goal = |variant: &str, metric, holds| {
-        let of = Quantity::Metric {
-            variant: variant.into(),
-            metric,
-        };
-        Check::goal(format!("{variant} {metric}"), of, holds, At::Defaults)
-    };
+    let goal = |variant: &str, metric, holds| Check::metric(variant, metric, holds).goal();
     let open = [sockets, sockets / 10].map(|sockets| (format!("open/{sockets}"), sockets));
     let idle = [("idle/alone", false), ("idle/neighbour", true)];
     let most = open[0].0.clone();

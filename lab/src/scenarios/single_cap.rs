@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    At, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Transfer, Variant, medium,
+    Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
@@ -40,16 +40,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         .map(|cap| variant(format!("cap/{cap}"), Some(Cap::Segments(*cap))));
     let cap_is = |cap: &u64| {
         let point = format!("cap/{cap}");
-        let of = Quantity::Metric {
-            variant: point.clone(),
-            metric: "cap_segments",
-        };
-        Check::bound(
-            format!("{point} cap_segments"),
-            of,
-            Relation::Exactly(*cap as f64),
-            At::Anything,
-        )
+        Check::metric(&point, "cap_segments", Relation::Exactly(*cap as f64)).always()
     };
     Ok(Plan {
         variants: capped.chain([variant("plain".into(), None)]).collect(),
