@@ -124,7 +124,8 @@ impl Engine {
                 tracked.cap = asked;
                 self.note(now, self.change(cookie, old, asked, why), actions);
             }
-            CapOutcome::Deferred | CapOutcome::Gone => {}
+            CapOutcome::Deferred => tracked.deferred = true,
+            CapOutcome::Gone => self.flows.forget(cookie),
             CapOutcome::Foreign { clamp } => {
                 tracked.stepped_back = true;
                 self.step_back(now, cookie, clamp, actions);
@@ -199,7 +200,8 @@ impl Engine {
                 continue;
             };
             let Some(rtt) = tracked.rtt() else { continue };
-            if tracked.stepped_back || tracked.asked.is_some() || !tracked.flow.ca_state.tolerates_clamp_write() {
+            let waits = tracked.asked.is_some() || tracked.deferred || !tracked.flow.ca_state.tolerates_clamp_write();
+            if tracked.stepped_back || waits {
                 continue;
             }
             let wanted = caps::settle(tracked.wanted, self.sharing, self.policy.cap(self.sharing, rtt));
@@ -330,5 +332,95 @@ fn view(tracked: &Tracked) -> FlowView {
         sender: tracked.sending,
         stepped_back: tracked.stepped_back,
         cgroup: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+    use crate::model::{CaState, FlowEvent, TcpState};
+
+    const IFINDEX: u32 = 2;
+    const COOKIE: Cookie = Cookie(7);
+
+    fn upload() -> Flow {
+        let address: SocketAddr = (Ipv4Addr::LOCALHOST, 5201).into();
+        Flow {
+            cookie: COOKIE,
+            local: address,
+            remote: address,
+            state: TcpState::Established,
+            owner: None,
+            cgroup_id: 1,
+            ifindex: IFINDEX,
+            cwnd: 100,
+            clamp: None,
+            ssthresh: None,
+            mss_bytes: 1448,
+            srtt_us: 100_000,
+            min_rtt_us: Some(100_000),
+            rttvar_us: 0,
+            in_flight_bytes: 144_800,
+            unsent_bytes: 100_000,
+            unacked_bytes: 144_800,
+            delivery_rate_bytes_per_s: 125_000,
+            pacing_rate_bytes_per_s: None,
+            retransmits: 0,
+            ca_state: CaState::Open,
+            congestion_control: "cubic".to_owned(),
+        }
+    }
+
+    /// An engine at the moment when it first asks for a cap.
+    fn asking() -> Engine {
+        let config = Config::parse("[cap]\nfixed_segments = 20").expect("a configuration");
+        let setup = Setup {
+            seed: [1; 32],
+            keys: None,
+            rtt_resolution: Vec::new(),
+            dry_run: false,
+        };
+        let mut engine = Engine::new(Duration::ZERO, &config, setup);
+        engine.step(Duration::ZERO, Input::Interface(Some(IFINDEX)));
+        assert!(caps(&pass(&mut engine, 100)).is_empty());
+        assert_eq!(caps(&pass(&mut engine, 200)), [(COOKIE, Some(20))]);
+        engine
+    }
+
+    fn pass(engine: &mut Engine, ms: u64) -> Vec<Action> {
+        let flows = vec![upload()];
+        engine.step(Duration::from_millis(ms), Input::Pass { flows, complete: false })
+    }
+
+    fn answer(engine: &mut Engine, outcome: CapOutcome) -> Vec<Action> {
+        let cookie = COOKIE;
+        engine.step(Duration::from_millis(200), Input::CapOutcome { cookie, outcome })
+    }
+
+    fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
+        let cap = |action: &Action| match action {
+            Action::Cap { cookie, cap } => Some((*cookie, *cap)),
+            _ => None,
+        };
+        actions.iter().filter_map(cap).collect()
+    }
+
+    #[test]
+    fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_before() {
+        let mut engine = asking();
+        assert!(caps(&answer(&mut engine, CapOutcome::Deferred)).is_empty());
+        let event = FlowEvent::CaState { to: CaState::Open };
+        let input = Input::Event { cookie: COOKIE, event };
+        assert!(caps(&engine.step(Duration::from_millis(250), input)).is_empty());
+        assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_socket_that_is_gone() {
+        let mut engine = asking();
+        assert!(caps(&answer(&mut engine, CapOutcome::Gone)).is_empty());
+        assert!(engine.snapshot(Duration::from_secs(1)).flows.is_empty());
     }
 }

@@ -25,6 +25,8 @@ pub struct Tracked {
     pub cap: Option<u32>,
     /// Asked for and not yet answered.
     pub asked: Option<Option<u32>>,
+    /// The kernel put the last cap off: nothing is asked before a pass has shown the socket anew.
+    pub deferred: bool,
     /// What the policy last wanted for it, and for which sharing.
     pub wanted: Option<(Sharing, Option<u32>)>,
     /// Somebody else holds its cwnd: hands off.
@@ -41,6 +43,7 @@ impl Tracked {
             sending: false,
             cap,
             asked: None,
+            deferred: false,
             wanted: None,
             stepped_back: false,
             queued_passes: 0,
@@ -59,6 +62,7 @@ impl Tracked {
             self.sending &= !flow.state.application_has_finished();
         }
         self.flow = flow;
+        self.deferred = false;
         self.expire(now);
     }
 
@@ -133,11 +137,7 @@ impl Flows {
 
     pub fn event(&mut self, cookie: Cookie, event: FlowEvent) {
         match event {
-            FlowEvent::Close => {
-                self.tracked.remove(&cookie);
-                self.sending.remove(&cookie);
-                self.capped_at_connect.remove(&cookie);
-            }
+            FlowEvent::Close => self.forget(cookie),
             FlowEvent::State { to, .. } => {
                 if let Some(tracked) = self.tracked.get_mut(&cookie) {
                     tracked.flow.state = to;
@@ -150,6 +150,12 @@ impl Flows {
             }
             FlowEvent::Open | FlowEvent::Retransmit => {}
         }
+    }
+
+    pub fn forget(&mut self, cookie: Cookie) {
+        self.tracked.remove(&cookie);
+        self.sending.remove(&cookie);
+        self.capped_at_connect.remove(&cookie);
     }
 
     pub fn capped_at_connect(&mut self, cookie: Cookie, cap: u32) {
