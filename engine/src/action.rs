@@ -14,8 +14,8 @@ pub enum Input<'a> {
     Interface(Option<u32>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
     Pass { flows: Vec<Flow>, complete: bool },
-    /// Something happened to a socket.
-    Event { cookie: Cookie, event: FlowEvent },
+    /// What happened to sockets, in order.
+    Events(Vec<(Cookie, FlowEvent)>),
     /// A new connection was given its cap in the kernel, from the table of [`Action::CapNew`].
     CappedAtConnect { cookie: Cookie, cap: u32 },
     /// What became of an [`Action::Cap`].

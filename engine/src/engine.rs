@@ -80,10 +80,9 @@ impl Engine {
                 pass = true;
                 self.observe(now, flows, complete, &mut actions);
             }
-            Input::Event { cookie, event } => {
-                self.flows.event(cookie, event);
-                actions.push(Action::Record(What::Event { cookie, event }));
-            }
+            Input::Events(events) => events
+                .into_iter()
+                .for_each(|(cookie, event)| self.flows.event(cookie, event)),
             Input::CappedAtConnect { cookie, cap } => {
                 self.flows.capped_at_connect(cookie, cap);
                 let why = format!("a new connection; {}", self.evidence(None));
@@ -412,7 +411,7 @@ mod tests {
         let mut engine = asking();
         assert!(caps(&answer(&mut engine, CapOutcome::Deferred)).is_empty());
         let event = FlowEvent::CaState { to: CaState::Open };
-        let input = Input::Event { cookie: COOKIE, event };
+        let input = Input::Events(vec![(COOKIE, event)]);
         assert!(caps(&engine.step(Duration::from_millis(250), input)).is_empty());
         assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
     }

@@ -157,7 +157,7 @@ impl FlowMonitor {
         unsafe { BorrowedFd::borrow_raw(self.events.epoll_fd()) }
     }
 
-    /// Hands over the events that wait, oldest first, up to 4096; returns how many. Call again until it is 0.
+    /// Hands over the events that wait, oldest first, up to 4096; returns how many. More may wait for the next call.
     pub fn poll_events(&mut self, each: &mut impl FnMut(Event)) -> Result<usize> {
         let consumed = self.events.consume_raw_n(EVENTS_AT_ONCE);
         if consumed < 0 {

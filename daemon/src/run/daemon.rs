@@ -27,7 +27,7 @@ use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
 use crate::kernel::cgroup::CgroupNames;
-use crate::kernel::flow_monitor::FlowMonitor;
+use crate::kernel::flow_monitor::{Event, FlowMonitor};
 use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
@@ -157,7 +157,7 @@ impl Running {
         self.drain_events()?;
         if self.records.receiver_count() > 0 {
             for flow in &flows {
-                self.record(What::Flow(Box::new(flow.clone())));
+                self.write(now(), What::Flow(Box::new(flow.clone())));
             }
         }
         self.tell(Input::Pass { flows, complete })?;
@@ -177,15 +177,18 @@ impl Running {
                 cap: new.cap,
             })?;
         }
+        // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
+        let mut arrived = Vec::new();
+        self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;
         let mut events = Vec::new();
-        while self.daemon.monitor.poll_events(&mut |event| events.push(event))? > 0 {}
-        for event in events {
-            self.tell(Input::Event {
-                cookie: event.cookie,
-                event: event.what,
-            })?;
+        for Event { t_ns, cookie, what, .. } in arrived {
+            self.write(Duration::from_nanos(t_ns), What::Event { cookie, event: what });
+            events.push((cookie, what));
         }
-        Ok(())
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.tell(Input::Events(events))
     }
 
     fn keep_house(&mut self) -> Result<()> {
@@ -303,8 +306,13 @@ impl Running {
                 change.why
             );
         }
+        self.write(now(), what);
+    }
+
+    /// A line for those who read the record, if anybody does.
+    fn write(&self, at: Duration, what: What) {
         if self.records.receiver_count() > 0
-            && let Ok(mut line) = serde_json::to_string(&Record::at(now(), what))
+            && let Ok(mut line) = serde_json::to_string(&Record::at(at, what))
         {
             line.push('\n');
             // Nobody listening any more is no error.

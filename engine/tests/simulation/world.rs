@@ -135,17 +135,9 @@ impl World {
 
     /// The applications close their sockets.
     pub fn stop_sending(&mut self, index: usize) {
-        let cookies: Vec<Cookie> = self.devices[index].sockets.keys().copied().collect();
-        self.devices[index].sockets.clear();
-        for cookie in cookies {
-            self.tell(
-                index,
-                Input::Event {
-                    cookie,
-                    event: FlowEvent::Close,
-                },
-            );
-        }
+        let closed = std::mem::take(&mut self.devices[index].sockets);
+        let events = closed.into_keys().map(|cookie| (cookie, FlowEvent::Close)).collect();
+        self.tell(index, Input::Events(events));
     }
 
     pub fn set_clamp_behind_giveways_back(&mut self, index: usize, clamp: u32) {
