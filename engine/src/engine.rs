@@ -23,6 +23,9 @@ use rand_chacha::rand_core::SeedableRng;
 /// So many changes are kept for `why`.
 const CHANGES_KEPT: usize = 256;
 
+/// Why a cap was lifted that a policy would have kept.
+const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
+
 /// What an engine is made with, besides the configuration.
 pub struct Setup {
     /// Entropy for the session's id, challenge and nonces; never the same twice.
@@ -75,10 +78,16 @@ impl Engine {
         let mut actions = Vec::new();
         let mut pass = false;
         match input {
-            Input::Interface(ifindex) => self.ifindex = ifindex,
+            Input::Interface(ifindex) => {
+                self.ifindex = ifindex;
+                self.release_strays(now, &mut actions);
+            }
             Input::Pass { flows, complete } => {
                 pass = true;
                 self.observe(now, flows, complete, &mut actions);
+                if complete {
+                    self.release_strays(now, &mut actions);
+                }
             }
             Input::Events(events) => events
                 .into_iter()
@@ -121,6 +130,8 @@ impl Engine {
         match outcome {
             CapOutcome::Applied => {
                 tracked.cap = asked;
+                let stray = Some(tracked.flow.ifindex) != self.ifindex;
+                let why = if stray { ELSEWHERE.to_owned() } else { why };
                 self.note(now, self.change(cookie, old, asked, why), actions);
             }
             CapOutcome::Deferred => tracked.deferred = true,
@@ -210,7 +221,26 @@ impl Engine {
                 decided.push((cookie, cap));
             }
         }
-        for (cookie, cap) in decided {
+        self.ask(now, decided, actions);
+    }
+
+    /// Lifts the caps of connections that no longer leave by the managed interface.
+    fn release_strays(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let mut strays = Vec::new();
+        for tracked in self.flows.iter_mut() {
+            let is_ours = tracked.cap.is_some() && !tracked.stepped_back && tracked.asked.is_none();
+            // 0: no route is chosen at the moment, which says nothing.
+            let is_elsewhere = ![Some(0), self.ifindex].contains(&Some(tracked.flow.ifindex));
+            if is_ours && is_elsewhere {
+                tracked.asked = Some(None);
+                strays.push((tracked.flow.cookie, None));
+            }
+        }
+        self.ask(now, strays, actions);
+    }
+
+    fn ask(&mut self, now: Duration, caps: Vec<(Cookie, Option<u32>)>, actions: &mut Vec<Action>) {
+        for (cookie, cap) in caps {
             if self.dry_run {
                 self.conclude(now, cookie, CapOutcome::Applied, actions);
             } else {
@@ -414,6 +444,18 @@ mod tests {
         let input = Input::Events(vec![(COOKIE, event)]);
         assert!(caps(&engine.step(Duration::from_millis(250), input)).is_empty());
         assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
+    }
+
+    #[test]
+    fn a_connection_that_leaves_by_another_interface_is_set_free() {
+        let mut engine = asking();
+        answer(&mut engine, CapOutcome::Applied);
+        let moved = engine.step(Duration::from_millis(250), Input::Interface(Some(IFINDEX + 1)));
+        assert_eq!(caps(&moved), [(COOKIE, None)]);
+        answer(&mut engine, CapOutcome::Applied);
+        let changes = engine.snapshot(Duration::from_secs(1)).changes;
+        assert_eq!(changes.last().map(|c| c.change.why.as_str()), Some(ELSEWHERE));
+        assert!(caps(&pass(&mut engine, 300)).is_empty());
     }
 
     #[test]

@@ -179,6 +179,10 @@ impl Flows {
         self.tracked.values()
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+        self.tracked.values_mut()
+    }
+
     /// The senders whose packets leave by `ifindex`.
     pub fn senders(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
         self.sending
