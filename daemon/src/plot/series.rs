@@ -136,7 +136,7 @@ fn sample(at_s: f64, flow: &Flow) -> Sample {
 
 fn label(flow: &Flow) -> String {
     let process = flow.owner.as_ref().map_or("?", |o| o.command.as_str());
-    format!("{process} to {}", flow.remote)
+    format!("{process} :{} to {}", flow.local.port(), flow.remote)
 }
 
 /// How much a socket moved, roughly: enough to order them.
