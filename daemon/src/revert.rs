@@ -15,22 +15,25 @@ use crate::place::Place;
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Lifts every cap that the journal knows. Returns how many there were. The caller holds the lock.
-pub fn lift(place: &Place) -> Result<usize> {
-    let found = caps(place, false).context(
+/// Lifts every cap that the journal knows, or in a dry run only finds them. Returns how many there were. The caller
+/// holds the lock.
+pub fn lift(place: &Place, dry_run: bool) -> Result<usize> {
+    let found = caps(place, dry_run).context(
         "caps may be left on sockets of this network namespace (they vanish with each socket); try `giveway revert` again",
     )?;
     if let Some(errno) = found.iter().find_map(|lifted| lifted.error) {
         bail!("the kernel refused to lift a cap (errno {errno}); try `giveway revert` again");
     }
-    place.clear_journal()?;
+    if !dry_run {
+        place.clear_journal()?;
+    }
     Ok(found.len())
 }
 
 /// Undoes what a daemon left behind that has died. Nothing is done where a new one runs: it has done so.
 pub fn lift_after_death(place: &Place) -> Result<usize> {
     match place.lock_within(PATIENCE) {
-        Ok(_lock) => lift(place),
+        Ok(_lock) => lift(place, false),
         Err(_) => Ok(0),
     }
 }
@@ -56,7 +59,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     }
     let stopped = client::stop_daemon(&place)?;
     let _lock = place.lock_within(PATIENCE)?;
-    let lifted = lift(&place)?;
+    let lifted = lift(&place, false)?;
     if args.output.json {
         println!("{}", json!({ "daemon_stopped": stopped, "caps_lifted": lifted }));
         return Ok(());

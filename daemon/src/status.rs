@@ -59,9 +59,9 @@ fn render(status: &Status) -> String {
 impl Status {
     fn policy_line(&self) -> String {
         let p = &self.snapshot.policy;
-        let dry = if p.dry_run { ", dry run: nothing is changed" } else { "" };
+        let dry = if p.dry_run { "; nothing is changed" } else { "" };
         match p.name.as_str() {
-            "none" => format!("none: no capacity_mbit is configured{dry}"),
+            "none" => "none: only watching (no capacity_mbit is configured, or policy is \"none\")".to_owned(),
             name => format!(
                 "{name}: {} devices send, {} connections of this one{dry}",
                 p.senders, p.connections

@@ -11,7 +11,7 @@ use crate::wire::{Keyring, Outgoing};
 #[derive(Debug)]
 pub enum Input<'a> {
     /// The managed interface; None while there is none.
-    Interface(Option<u32>),
+    Interface(Option<Link>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
     Pass { flows: Vec<Flow>, complete: bool },
     /// What happened to sockets, in order.
@@ -26,6 +26,14 @@ pub enum Input<'a> {
     Datagram { from: IpAddr, bytes: &'a [u8] },
     /// Time has passed.
     Tick,
+}
+
+/// The managed interface.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub ifindex: u32,
+    /// Of the reports on it: 20 for IPv4, 40 for IPv6.
+    pub ip_header_bytes: u32,
 }
 
 /// What became of a cap.

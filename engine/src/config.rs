@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Why a configuration was refused. The old one, if there was one, stays in force.
+/// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum ConfigError {
     #[error("not TOML: {0}")]
@@ -91,7 +91,7 @@ section! {
 }
 
 section! {
-    /// The cap on cwnd. Without capacity_mbit nothing is capped.
+    /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped.
     Cap CAP "cap" {
         /// "auto", "fixed" (one capacity, shared equally by the devices that send) or "none" (watch only).
         /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".

@@ -78,8 +78,11 @@ impl Engine {
         let mut actions = Vec::new();
         let mut pass = false;
         match input {
-            Input::Interface(ifindex) => {
-                self.ifindex = ifindex;
+            Input::Interface(link) => {
+                self.ifindex = link.map(|link| link.ifindex);
+                if let Some(link) = link {
+                    self.neighbourhood.set_ip_header(link.ip_header_bytes);
+                }
                 self.release_strays(now, &mut actions);
             }
             Input::Pass { flows, complete } => {
@@ -115,7 +118,7 @@ impl Engine {
     }
 
     fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool, actions: &mut Vec<Action>) {
-        for (cookie, clamp) in self.flows.observe(now, flows, complete) {
+        for (cookie, clamp) in self.flows.observe(now, flows, complete, !self.dry_run) {
             self.step_back(now, cookie, clamp, actions);
         }
     }
@@ -369,9 +372,13 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::action::Link;
     use crate::model::{CaState, FlowEvent, TcpState};
 
-    const IFINDEX: u32 = 2;
+    const LINK: Link = Link {
+        ifindex: 2,
+        ip_header_bytes: 20,
+    };
     const COOKIE: Cookie = Cookie(7);
 
     fn upload() -> Flow {
@@ -383,7 +390,7 @@ mod tests {
             state: TcpState::Established,
             owner: None,
             cgroup_id: 1,
-            ifindex: IFINDEX,
+            ifindex: LINK.ifindex,
             cwnd: 100,
             clamp: None,
             ssthresh: None,
@@ -402,17 +409,22 @@ mod tests {
         }
     }
 
-    /// An engine at the moment when it first asks for a cap.
-    fn asking() -> Engine {
+    fn engine(dry_run: bool) -> Engine {
         let config = Config::parse("[cap]\nfixed_segments = 20").expect("a configuration");
         let setup = Setup {
             seed: [1; 32],
             keys: None,
             rtt_resolution: Vec::new(),
-            dry_run: false,
+            dry_run,
         };
         let mut engine = Engine::new(Duration::ZERO, &config, setup);
-        engine.step(Duration::ZERO, Input::Interface(Some(IFINDEX)));
+        engine.step(Duration::ZERO, Input::Interface(Some(LINK)));
+        engine
+    }
+
+    /// An engine at the moment when it first asks for a cap.
+    fn asking() -> Engine {
+        let mut engine = engine(false);
         assert!(caps(&pass(&mut engine, 100)).is_empty());
         assert_eq!(caps(&pass(&mut engine, 200)), [(COOKIE, Some(20))]);
         engine
@@ -450,12 +462,27 @@ mod tests {
     fn a_connection_that_leaves_by_another_interface_is_set_free() {
         let mut engine = asking();
         answer(&mut engine, CapOutcome::Applied);
-        let moved = engine.step(Duration::from_millis(250), Input::Interface(Some(IFINDEX + 1)));
+        let moved = engine.step(
+            Duration::from_millis(250),
+            Input::Interface(Some(Link { ifindex: 3, ..LINK })),
+        );
         assert_eq!(caps(&moved), [(COOKIE, None)]);
         answer(&mut engine, CapOutcome::Applied);
         let changes = engine.snapshot(Duration::from_secs(1)).changes;
         assert_eq!(changes.last().map(|c| c.change.why.as_str()), Some(ELSEWHERE));
         assert!(caps(&pass(&mut engine, 300)).is_empty());
+    }
+
+    #[test]
+    fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
+        let mut engine = engine(true);
+        for ms in [100, 200, 300, 400, 500] {
+            assert!(caps(&pass(&mut engine, ms)).is_empty());
+        }
+        let snapshot = engine.snapshot(Duration::from_secs(1));
+        let changes: Vec<_> = snapshot.changes.iter().map(|c| (c.change.new, c.change.made)).collect();
+        assert_eq!(changes, [(Some(20), false)]);
+        assert!(!snapshot.flows[0].stepped_back);
     }
 
     #[test]

@@ -95,8 +95,15 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Takes in a pass. Returns the sockets whose clamp another tool was found to have changed, with its value.
-    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) -> Vec<(Cookie, Option<u32>)> {
+    /// Takes in a pass. Returns the sockets whose clamp another tool was found to have changed, with its value:
+    /// those whose clamp is not what giveway has put there, if it has put anything anywhere (`acting`).
+    pub fn observe(
+        &mut self,
+        now: Duration,
+        flows: Vec<Flow>,
+        complete: bool,
+        acting: bool,
+    ) -> Vec<(Cookie, Option<u32>)> {
         if complete {
             let present: BTreeSet<Cookie> = flows.iter().map(|f| f.cookie).collect();
             self.tracked.retain(|cookie, _| present.contains(cookie));
@@ -115,7 +122,7 @@ impl Flows {
             if tracked.sending {
                 self.sending.insert(cookie);
             }
-            if !tracked.stepped_back && tracked.someone_else_acts() {
+            if acting && !tracked.stepped_back && tracked.someone_else_acts() {
                 tracked.stepped_back = true;
                 taken.push((cookie, clamp));
             }

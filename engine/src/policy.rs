@@ -65,7 +65,7 @@ impl CapPolicy for Watch {
     }
 
     fn reason(&self, _: Sharing, _: Duration) -> String {
-        "no capacity is configured, so nothing is capped".to_owned()
+        "no capacity_mbit is configured, or policy is \"none\", so nothing is capped".to_owned()
     }
 }
 

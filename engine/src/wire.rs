@@ -184,6 +184,11 @@ impl Neighbourhood {
         self.keyring = keyring;
     }
 
+    /// The interface carries reports over another version of IP: 20 bytes of header for IPv4, 40 for IPv6.
+    pub fn set_ip_header(&mut self, bytes: u32) {
+        self.pace.set_ip_header(bytes);
+    }
+
     /// A datagram arrived.
     pub fn receive(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
         let now = self.clock.advance(now);

@@ -3,8 +3,6 @@
 //! why, and what is lost without. Where it is cheap, a thing is tried, not guessed from a version; whatever is tried
 //! is taken back at once.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::btf::{Btf, BtfType};
 
@@ -109,7 +107,7 @@ pub fn capabilities() -> Vec<Capability> {
         ),
         capability(
             "cgroup v2",
-            "names of cgroups, rules by unit, caps on connections as they open",
+            "names of cgroups, caps on connections as they open",
             cgroup_v2(),
         ),
     ];
@@ -126,17 +124,6 @@ pub fn capabilities() -> Vec<Capability> {
             "a lifted cap restarts slow start",
             eased_lifts(),
         ),
-        capability(
-            "BPF qdisc",
-            "deadline order and the gate on the CPU; three bands of htb instead",
-            types.qdisc(),
-        ),
-        capability(
-            "tcx",
-            "admission of packets with deadlines, and its answer to the sender",
-            types.have(&["tcx_prog_attach"]),
-        ),
-        capability("htb", "bands where there is no BPF qdisc", htb(&types)),
     ]);
     list
 }
@@ -192,23 +179,6 @@ fn eased_lifts() -> Result<()> {
     Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
 }
 
-/// Built in, loaded, or there to be loaded.
-fn htb(types: &Types) -> Result<()> {
-    let modules = Path::new("/lib/modules").join(kernel_release());
-    let lists = [
-        modules.join("modules.dep"),
-        modules.join("modules.builtin"),
-        "/proc/modules".into(),
-    ];
-    let listed = |list: &Path| std::fs::read_to_string(list).is_ok_and(|text| text.contains("sch_htb"));
-    if lists.iter().any(|list| listed(list)) {
-        return Ok(());
-    }
-    types
-        .have(&["htb_enqueue"])
-        .context("no module sch_htb, and not built in (CONFIG_NET_SCH_HTB)")
-}
-
 /// The kernel's type information, in which each function and tracepoint has its name.
 struct Types(Option<Btf<'static>>);
 
@@ -232,11 +202,6 @@ impl Types {
             missing.join(", ")
         );
         Ok(())
-    }
-
-    fn qdisc(&self) -> Result<()> {
-        let needs = "needs Linux 6.16 with CONFIG_NET_SCH_BPF";
-        self.have(&["bpf_qdisc_skb_drop"]).context(needs)
     }
 }
 

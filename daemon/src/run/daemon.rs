@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use giveway_engine::Engine;
-use giveway_engine::action::{Action, CapOutcome, Input};
+use giveway_engine::action::{Action, CapOutcome, Input, Link};
 use giveway_engine::config::Config;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
@@ -200,7 +200,11 @@ impl Running {
             }
             self.neighbours = None;
             self.interface = found;
-            self.tell(Input::Interface(self.interface.as_ref().map(|i| i.index)))?;
+            let link = self.interface.as_ref().map(|i| Link {
+                ifindex: i.index,
+                ip_header_bytes: if i.ipv4.is_some() { 20 } else { 40 },
+            });
+            self.tell(Input::Interface(link))?;
         }
         if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) {
             match Neighbours::open(interface, self.daemon.config.group.port) {
@@ -385,8 +389,19 @@ impl Running {
         let Some(mut caps) = self.daemon.caps.take() else {
             return Ok(());
         };
-        let lifted = caps.revert()?.len();
+        let outcomes = caps.revert()?;
         drop(caps);
+        if let Some(CapResult::Failed(errno)) = outcomes
+            .iter()
+            .map(|o| o.result)
+            .find(|r| matches!(r, CapResult::Failed(_)))
+        {
+            bail!("the kernel refused to lift a cap (errno {errno}); the guardian tries again");
+        }
+        let lifted = outcomes
+            .iter()
+            .filter(|o| matches!(o.result, CapResult::Applied { .. }))
+            .count();
         self.daemon.place.clear_journal()?;
         if let Some(guarded) = self.daemon.guarded.take() {
             guarded.dismiss();

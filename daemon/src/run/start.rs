@@ -37,9 +37,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::check_requirements()?;
     let place = Place::here()?;
     let lock = place.lock()?;
-    let left_over = revert::lift(&place)?;
+    let left_over = revert::lift(&place, args.dry_run)?;
     if left_over > 0 {
-        tracing::info!("an earlier daemon died and left {left_over} caps behind; they are lifted");
+        let done = if args.dry_run { "would be" } else { "are" };
+        tracing::info!("an earlier daemon died and left {left_over} caps behind; they {done} lifted");
     }
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
@@ -47,6 +48,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let (caps, mut degraded) = open_caps(&place, args.dry_run);
     if keys.is_none() {
         degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
+    }
+    for line in &degraded {
+        tracing::warn!("{line}");
     }
     let mut seed = [0; 32];
     fs::File::open("/dev/urandom")
@@ -129,7 +133,6 @@ fn open_caps(place: &Place, dry_run: bool) -> (Option<CapActuator>, Vec<String>)
         }
         Err(error) => {
             let line = format!("nothing can be capped: {error:#}; watching and reporting go on");
-            tracing::warn!("{line}");
             (None, vec![line])
         }
     }

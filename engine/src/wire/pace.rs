@@ -142,6 +142,10 @@ impl Pace {
         }
     }
 
+    pub fn set_ip_header(&mut self, bytes: u32) {
+        self.config.ip_header_bytes = bytes;
+    }
+
     /// A report of the group was seen, or sent: its length counts in the average (RFC 3550 section 6.3.3).
     pub fn observe(&mut self, report_bytes: usize) {
         self.average_bytes += (report_bytes as f64 - self.average_bytes) / 16.0;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use giveway_engine::action::{Action, CapOutcome, Input};
+use giveway_engine::action::{Action, CapOutcome, Input, Link};
 use giveway_engine::config::Config;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, TcpState};
 use giveway_engine::record::What;
@@ -16,7 +16,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 const PASS: Duration = Duration::from_millis(100);
-const IFINDEX: u32 = 2;
+const LINK: Link = Link {
+    ifindex: 2,
+    ip_header_bytes: 20,
+};
 const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// What the air does to a copy of a report.
@@ -103,7 +106,7 @@ impl World {
         for socket in self.devices[index].sockets.values_mut() {
             socket.clamp = None;
         }
-        self.tell(index, Input::Interface(Some(IFINDEX)));
+        self.tell(index, Input::Interface(Some(LINK)));
     }
 
     /// The device leaves without a word, its connections with it.
@@ -119,6 +122,11 @@ impl World {
 
     pub fn jump_clock(&mut self, index: usize, by: Duration) {
         self.devices[index].ahead += by;
+    }
+
+    /// Undoes what it jumped forwards.
+    pub fn jump_clock_back(&mut self, index: usize) {
+        self.devices[index].ahead = Duration::ZERO;
     }
 
     pub fn start_sending(&mut self, index: usize) {
@@ -327,7 +335,7 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         state: TcpState::Established,
         owner: None,
         cgroup_id: 1,
-        ifindex: IFINDEX,
+        ifindex: LINK.ifindex,
         cwnd: 10,
         clamp: None,
         ssthresh: None,
