@@ -30,4 +30,4 @@ lint: need ## Formatting and lints
 
 clean: ## Remove what was built
 	cargo clean
-	rm -rf out
+	$(SUDO) rm -rf out

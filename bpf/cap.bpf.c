@@ -102,10 +102,16 @@ static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *t
 	applied = bpf_sk_storage_get(&applied_caps, sk, NULL, 0);
 	decide(sk, applied, asked, &o);
 	if (o.kind == GW_APPLIED) {
-		write_clamp(tp, &o);
+		/* Nothing is written that cannot be remembered. */
 		applied = bpf_sk_storage_get(&applied_caps, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-		if (applied && !o.error)
-			*applied = o.wanted;
+		if (applied) {
+			write_clamp(tp, &o);
+			if (!o.error)
+				*applied = o.wanted;
+		} else {
+			o.kind = GW_FAILED;
+			o.error = -ENOMEM;
+		}
 	}
 	bpf_seq_write(seq, &o, sizeof(o));
 }
@@ -193,12 +199,12 @@ int gw_cap_new(struct bpf_sock_ops *ops)
 		return 1;
 	what.cap = find_new_cap(device->ifindex, what.rtt_us, &what.generation);
 	clamp = what.cap;
-	if (!clamp || bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
+	if (!clamp || !bpf_sk_storage_get(&applied_caps, bpf_sk, &what.cap, BPF_SK_STORAGE_GET_F_CREATE) ||
+	    bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
 		return 1;
 	/* The clamp is looked at when an ACK comes; until then the initial window counts. */
 	if (tp->snd_cwnd > what.cap)
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));
-	bpf_sk_storage_get(&applied_caps, bpf_sk, &what.cap, BPF_SK_STORAGE_GET_F_CREATE);
 	report_new(ops, what);
 	return 1;
 }

@@ -12,6 +12,7 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define ENOMEM 12
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define IFF_LOOPBACK 0x8

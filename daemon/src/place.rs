@@ -6,9 +6,9 @@
 //! work of one that died, whatever moment it died at.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,9 @@ impl Place {
             .truncate(false)
             .open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        // Whoever can open it can hold it.
+        file.set_permissions(Permissions::from_mode(0o600))
+            .with_context(|| format!("cannot close {} to others", path.display()))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((mut file, _)) => {

@@ -13,7 +13,7 @@ use crate::control::client;
 use crate::place::Place;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Lifts every cap that the journal knows, or in a dry run only finds them. Returns how many there were. The caller
 /// holds the lock.
@@ -30,12 +30,13 @@ pub fn lift(place: &Place, dry_run: bool) -> Result<usize> {
     Ok(found.len())
 }
 
-/// Undoes what a daemon left behind that has died. Nothing is done where a new one runs: it has done so.
+/// Undoes what a daemon left behind that has died. Nothing is done where a new one answers: it has done so.
 pub fn lift_after_death(place: &Place) -> Result<usize> {
-    match place.lock_within(PATIENCE) {
-        Ok(_lock) => lift(place, false),
-        Err(_) => Ok(0),
+    let lock = place.lock_within(PATIENCE);
+    if lock.is_err() && client::status(place).is_ok() {
+        return Ok(0);
     }
+    lift(place, false)
 }
 
 fn caps(place: &Place, dry_run: bool) -> Result<Vec<Lifted>> {

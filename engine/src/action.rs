@@ -16,10 +16,10 @@ pub enum Input<'a> {
     Pass { flows: Vec<Flow>, complete: bool },
     /// What happened to sockets, in order.
     Events(Vec<(Cookie, FlowEvent)>),
-    /// A new connection was given its cap in the kernel, from the table of [`Action::CapNew`].
-    CappedAtConnect { cookie: Cookie, cap: u32 },
-    /// What became of an [`Action::Cap`].
-    CapOutcome { cookie: Cookie, outcome: CapOutcome },
+    /// New connections were given their caps in the kernel, from the table of [`Action::CapNew`].
+    CappedAtConnect(Vec<(Cookie, u32)>),
+    /// What became of each [`Action::Cap`].
+    CapOutcomes(Vec<(Cookie, CapOutcome)>),
     /// The group's keys, read anew; None works alone.
     Keys(Option<Keyring>),
     /// A datagram on the group's port.
@@ -57,7 +57,7 @@ pub enum CapOutcome {
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Hold a socket's cwnd below `cap`; None lifts it. Answered by [`Input::CapOutcome`].
+    /// Hold a socket's cwnd below `cap`; None lifts it. Answered in [`Input::CapOutcomes`].
     Cap { cookie: Cookie, cap: Option<u32> },
     /// Caps for connections yet to come, by the RTT of their handshake: one for each step of the
     /// resolution that the engine was made with, 0 for none.

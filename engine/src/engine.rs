@@ -47,7 +47,7 @@ pub struct Engine {
     ifindex: Option<u32>,
     sharing: Sharing,
     /// The last table asked for.
-    cap_new: Vec<u32>,
+    cap_new: (u32, Vec<u32>),
     rtt_resolution: Vec<Duration>,
     dry_run: bool,
     changes: VecDeque<ChangeView>,
@@ -66,7 +66,7 @@ impl Engine {
                 devices: 0,
                 connections: 0,
             },
-            cap_new: vec![0; setup.rtt_resolution.len()],
+            cap_new: (0, vec![0; setup.rtt_resolution.len()]),
             rtt_resolution: setup.rtt_resolution,
             dry_run: setup.dry_run,
             changes: VecDeque::new(),
@@ -83,24 +83,30 @@ impl Engine {
                 if let Some(link) = link {
                     self.neighbourhood.set_ip_header(link.ip_header_bytes);
                 }
-                self.release_strays(now, &mut actions);
+                self.tend_idle(now, &mut actions);
             }
             Input::Pass { flows, complete } => {
                 pass = true;
                 self.observe(now, flows, complete, &mut actions);
                 if complete {
-                    self.release_strays(now, &mut actions);
+                    self.tend_idle(now, &mut actions);
                 }
             }
             Input::Events(events) => events
                 .into_iter()
                 .for_each(|(cookie, event)| self.flows.event(cookie, event)),
-            Input::CappedAtConnect { cookie, cap } => {
-                self.flows.capped_at_connect(cookie, cap);
-                let why = format!("a new connection; {}", self.evidence(None));
-                self.note(now, self.change(cookie, None, Some(cap), why), &mut actions);
+            Input::CappedAtConnect(new) => {
+                for (cookie, cap) in new {
+                    self.flows.capped_at_connect(cookie, cap);
+                    let why = format!("a new connection; {}", self.evidence(None));
+                    self.note(now, self.change(cookie, None, Some(cap), why), &mut actions);
+                }
             }
-            Input::CapOutcome { cookie, outcome } => self.conclude(now, cookie, outcome, &mut actions),
+            Input::CapOutcomes(outcomes) => {
+                for (cookie, outcome) in outcomes {
+                    self.conclude(now, cookie, outcome, &mut actions);
+                }
+            }
             Input::Keys(keys) => {
                 self.cooperates = keys.is_some();
                 self.neighbourhood.set_keyring(keys);
@@ -118,8 +124,24 @@ impl Engine {
     }
 
     fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool, actions: &mut Vec<Action>) {
-        for (cookie, clamp) in self.flows.observe(now, flows, complete, !self.dry_run) {
-            self.step_back(now, cookie, clamp, actions);
+        let doubtful = self.flows.observe(now, flows, complete);
+        if self.dry_run {
+            // None of the caps is really there.
+            return;
+        }
+        for cookie in doubtful {
+            let Some(tracked) = self.flows.get_mut(cookie) else {
+                continue;
+            };
+            if tracked.flow.clamp.is_none() {
+                tracked.stepped_back = true;
+                self.step_back(now, cookie, None, actions);
+            } else if !tracked.deferred {
+                // Only the kernel remembers whose this clamp is: it refuses if it is not ours.
+                let wish = tracked.wanted.map_or(tracked.cap, |(_, wanted)| wanted);
+                tracked.asked = Some(wish);
+                self.ask(now, vec![(cookie, wish)], actions);
+            }
         }
     }
 
@@ -227,19 +249,40 @@ impl Engine {
         self.ask(now, decided, actions);
     }
 
-    /// Lifts the caps of connections that no longer leave by the managed interface.
-    fn release_strays(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let mut strays = Vec::new();
+    /// Caps that are left over from busier times: of connections that no longer leave by the managed interface they
+    /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
+    fn tend_idle(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let one_more = self.one_more();
+        let mut decided = Vec::new();
         for tracked in self.flows.iter_mut() {
-            let is_ours = tracked.cap.is_some() && !tracked.stepped_back && tracked.asked.is_none();
+            let (Some(cap), Some(rtt)) = (tracked.cap, tracked.rtt()) else {
+                continue;
+            };
+            if tracked.stepped_back || tracked.asked.is_some() || tracked.deferred {
+                continue;
+            }
             // 0: no route is chosen at the moment, which says nothing.
             let is_elsewhere = ![Some(0), self.ifindex].contains(&Some(tracked.flow.ifindex));
-            if is_ours && is_elsewhere {
-                tracked.asked = Some(None);
-                strays.push((tracked.flow.cookie, None));
+            let wish = if is_elsewhere {
+                None
+            } else {
+                self.policy.cap(one_more, rtt)
+            };
+            if is_elsewhere || (!tracked.sending && wish.is_none_or(|wish| wish > cap)) {
+                tracked.asked = Some(wish);
+                decided.push((tracked.flow.cookie, wish));
             }
         }
-        self.ask(now, strays, actions);
+        self.ask(now, decided, actions);
+    }
+
+    /// What the shares would be with one more connection of this device that sends.
+    fn one_more(&self) -> Sharing {
+        let others = self.sharing.devices - u32::from(self.sharing.connections > 0);
+        Sharing {
+            devices: others + 1,
+            connections: self.sharing.connections + 1,
+        }
     }
 
     fn ask(&mut self, now: Duration, caps: Vec<(Cookie, Option<u32>)>, actions: &mut Vec<Action>) {
@@ -252,18 +295,16 @@ impl Engine {
         }
     }
 
-    /// The table for connections yet to come: one more connection of a device that then sends.
+    /// The table for connections yet to come.
     fn cap_new_connections(&mut self, actions: &mut Vec<Action>) {
-        let Some(ifindex) = self.ifindex else { return };
-        let others = self.sharing.devices - u32::from(self.sharing.connections > 0);
-        let sharing = Sharing {
-            devices: others + 1,
-            connections: self.sharing.connections + 1,
-        };
-        let cap = |rtt: &Duration| self.policy.cap(sharing, *rtt).unwrap_or(0);
+        let one_more = self.one_more();
+        let cap = |rtt: &Duration| self.ifindex.and_then(|_| self.policy.cap(one_more, *rtt)).unwrap_or(0);
         let caps: Vec<u32> = self.rtt_resolution.iter().map(cap).collect();
-        if caps != self.cap_new && !self.dry_run {
-            self.cap_new.clone_from(&caps);
+        let ifindex = self.ifindex.filter(|_| caps.iter().any(|cap| *cap > 0)).unwrap_or(0);
+        let table = (ifindex, caps);
+        if table != self.cap_new && !self.dry_run {
+            self.cap_new.clone_from(&table);
+            let (ifindex, caps) = table;
             actions.push(Action::CapNew { ifindex, caps });
         }
     }
@@ -409,12 +450,14 @@ mod tests {
         }
     }
 
-    fn engine(dry_run: bool) -> Engine {
-        let config = Config::parse("[cap]\nfixed_segments = 20").expect("a configuration");
+    const CONSTANT: &str = "[cap]\nfixed_segments = 20";
+
+    fn engine(config: &str, dry_run: bool) -> Engine {
+        let config = Config::parse(config).expect("a configuration");
         let setup = Setup {
             seed: [1; 32],
             keys: None,
-            rtt_resolution: Vec::new(),
+            rtt_resolution: vec![Duration::from_millis(1)],
             dry_run,
         };
         let mut engine = Engine::new(Duration::ZERO, &config, setup);
@@ -424,7 +467,7 @@ mod tests {
 
     /// An engine at the moment when it first asks for a cap.
     fn asking() -> Engine {
-        let mut engine = engine(false);
+        let mut engine = engine(CONSTANT, false);
         assert!(caps(&pass(&mut engine, 100)).is_empty());
         assert_eq!(caps(&pass(&mut engine, 200)), [(COOKIE, Some(20))]);
         engine
@@ -436,8 +479,7 @@ mod tests {
     }
 
     fn answer(engine: &mut Engine, outcome: CapOutcome) -> Vec<Action> {
-        let cookie = COOKIE;
-        engine.step(Duration::from_millis(200), Input::CapOutcome { cookie, outcome })
+        engine.step(Duration::from_millis(200), Input::CapOutcomes(vec![(COOKIE, outcome)]))
     }
 
     fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
@@ -475,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
-        let mut engine = engine(true);
+        let mut engine = engine(CONSTANT, true);
         for ms in [100, 200, 300, 400, 500] {
             assert!(caps(&pass(&mut engine, ms)).is_empty());
         }
@@ -483,6 +525,73 @@ mod tests {
         let changes: Vec<_> = snapshot.changes.iter().map(|c| (c.change.new, c.change.made)).collect();
         assert_eq!(changes, [(Some(20), false)]);
         assert!(!snapshot.flows[0].stepped_back);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
+        let mut engine = asking();
+        answer(&mut engine, CapOutcome::Applied);
+        let held = |clamp| Flow { clamp, ..upload() };
+        let mut pass = |ms, clamp| {
+            let flows = vec![held(clamp)];
+            caps(&engine.step(Duration::from_millis(ms), Input::Pass { flows, complete: false }))
+        };
+        assert!(pass(300, Some(20)).is_empty());
+        assert!(pass(400, Some(33)).is_empty());
+        assert_eq!(pass(500, Some(33)), [(COOKIE, Some(20))]);
+        answer(&mut engine, CapOutcome::Foreign { clamp: Some(33) });
+        assert!(engine.snapshot(Duration::from_secs(1)).flows[0].stepped_back);
+    }
+
+    #[test]
+    fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
+        let mut engine = engine(CONSTANT, false);
+        engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 20)]));
+        let nothing = Input::Pass {
+            flows: Vec::new(),
+            complete: true,
+        };
+        engine.step(Duration::from_millis(50), nothing);
+        for ms in [100, 200, 300] {
+            let flows = vec![Flow {
+                clamp: Some(20),
+                ..upload()
+            }];
+            let input = Input::Pass { flows, complete: false };
+            assert!(caps(&engine.step(Duration::from_millis(ms), input)).is_empty());
+        }
+        assert_eq!(engine.snapshot(Duration::from_secs(1)).flows[0].cap, Some(20));
+    }
+
+    #[test]
+    fn new_connections_are_capped_on_the_managed_interface_only() {
+        let mut engine = engine(CONSTANT, false);
+        let mut table = |link| {
+            let actions = engine.step(Duration::ZERO, Input::Interface(link));
+            actions.into_iter().find_map(|action| match action {
+                Action::CapNew { ifindex, caps } => Some((ifindex, caps)),
+                _ => None,
+            })
+        };
+        assert_eq!(table(Some(LINK)), None, "the same as before");
+        assert_eq!(table(Some(Link { ifindex: 3, ..LINK })), Some((3, vec![20])));
+        assert_eq!(table(None), Some((0, vec![0])));
+        assert_eq!(table(None), None);
+    }
+
+    #[test]
+    fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
+        // 1.2 Mbit/s x 100 ms are ten segments.
+        let mut engine = engine("[cap]\ncapacity_mbit = 1.2", false);
+        engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 4)]));
+        let idle = Flow {
+            unsent_bytes: 0,
+            clamp: Some(4),
+            ..upload()
+        };
+        let flows = vec![idle];
+        let actions = engine.step(Duration::from_millis(100), Input::Pass { flows, complete: true });
+        assert_eq!(caps(&actions), [(COOKIE, Some(10))]);
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl Tracked {
         (us > 0).then(|| Duration::from_micros(us.into()))
     }
 
-    /// Whether the clamp on the socket has stopped being what we left there.
-    fn someone_else_acts(&mut self) -> bool {
+    /// Whether the clamp on the socket has stopped being what we think that we left there.
+    fn is_doubtful(&mut self) -> bool {
         let ours = self.asked.is_some() || self.flow.clamp == self.cap;
         self.foreign_passes = if ours { 0 } else { self.foreign_passes + 1 };
         self.foreign_passes >= FOREIGN_AFTER_PASSES
@@ -90,45 +90,41 @@ pub struct Flows {
     tracked: BTreeMap<Cookie, Tracked>,
     /// Those of them that send: few, where the sockets may be many.
     sending: BTreeSet<Cookie>,
-    /// Caps of connections that the kernel capped as they were made and no pass has shown yet.
-    capped_at_connect: BTreeMap<Cookie, u32>,
+    /// Caps of connections that the kernel capped as they were made and no pass has shown yet; and whether they are
+    /// older than the last complete pass.
+    capped_at_connect: BTreeMap<Cookie, (u32, bool)>,
 }
 
 impl Flows {
-    /// Takes in a pass. Returns the sockets whose clamp another tool was found to have changed, with its value:
-    /// those whose clamp is not what giveway has put there, if it has put anything anywhere (`acting`).
-    pub fn observe(
-        &mut self,
-        now: Duration,
-        flows: Vec<Flow>,
-        complete: bool,
-        acting: bool,
-    ) -> Vec<(Cookie, Option<u32>)> {
+    /// Takes in a pass. Returns the sockets whose clamp is not the one that giveway thinks it left there: only the
+    /// kernel knows whether another tool has set it, or a report of giveway's own got lost.
+    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) -> Vec<Cookie> {
         if complete {
             let present: BTreeSet<Cookie> = flows.iter().map(|f| f.cookie).collect();
             self.tracked.retain(|cookie, _| present.contains(cookie));
             self.sending.retain(|cookie| present.contains(cookie));
-            self.capped_at_connect.retain(|cookie, _| present.contains(cookie));
+            // One that opened while this pass was read is not in it.
+            self.capped_at_connect
+                .retain(|cookie, (_, old)| present.contains(cookie) || !std::mem::replace(old, true));
         }
-        let mut taken = Vec::new();
+        let mut doubtful = Vec::new();
         for flow in flows {
-            let (cookie, clamp) = (flow.cookie, flow.clamp);
+            let cookie = flow.cookie;
             let at_connect = &mut self.capped_at_connect;
             let tracked = self
                 .tracked
                 .entry(cookie)
-                .or_insert_with(|| Tracked::new(flow.clone(), at_connect.remove(&cookie)));
+                .or_insert_with(|| Tracked::new(flow.clone(), at_connect.remove(&cookie).map(|(cap, _)| cap)));
             tracked.observe(now, flow);
             if tracked.sending {
                 self.sending.insert(cookie);
             }
-            if acting && !tracked.stepped_back && tracked.someone_else_acts() {
-                tracked.stepped_back = true;
-                taken.push((cookie, clamp));
+            if !tracked.stepped_back && tracked.is_doubtful() {
+                doubtful.push(cookie);
             }
         }
         self.expire(now);
-        taken
+        doubtful
     }
 
     /// Sockets that no pass shows any more (they have gone quiet) stop being senders by the clock.
@@ -169,7 +165,7 @@ impl Flows {
         match self.tracked.get_mut(&cookie) {
             Some(tracked) => tracked.cap = Some(cap),
             None => {
-                self.capped_at_connect.insert(cookie, cap);
+                self.capped_at_connect.insert(cookie, (cap, false));
             }
         }
     }

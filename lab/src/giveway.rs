@@ -59,7 +59,9 @@ pub struct PassCost {
 #[serde(default)]
 pub struct Flow {
     pub cookie: u64,
+    /// What giveway says that it holds cwnd below, and what the kernel says.
     pub cap: Option<u64>,
+    pub clamp: Option<u64>,
     pub sender: bool,
 }
 
@@ -79,6 +81,8 @@ pub struct Entry {
     pub cookie: u64,
     /// Of a "cap" entry: the cap from now on; null when it is lifted.
     pub new: Option<u64>,
+    /// Of a "cap" entry: it was really made.
+    pub made: bool,
     /// Of a "neighbour" entry.
     pub address: String,
     /// Of a "neighbour" entry: it fell silent.

@@ -149,7 +149,7 @@ impl CapActuator {
         self.staged.insert(cookie, cap.unwrap_or(UNLIMITED).clamp(1, UNLIMITED));
     }
 
-    /// Applies what is staged in one walk over the sockets; one outcome for each. Only deferred ones stay staged.
+    /// Applies what is staged in one walk over the sockets; one outcome for each, and nothing stays staged.
     pub fn apply(&mut self) -> Result<Vec<Outcome>> {
         if self.staged.is_empty() {
             return Ok(Vec::new());
@@ -170,12 +170,7 @@ impl CapActuator {
         walked?;
         let mut asked = std::mem::take(&mut self.staged);
         for outcome in &outcomes {
-            match asked.remove(&outcome.cookie) {
-                Some(wanted) if matches!(outcome.result, CapResult::Deferred(_)) => {
-                    self.staged.insert(outcome.cookie, wanted);
-                }
-                _ => {}
-            }
+            asked.remove(&outcome.cookie);
         }
         outcomes.extend(asked.into_iter().map(|(cookie, wanted)| Outcome {
             cookie,

@@ -33,8 +33,10 @@ pub enum Asked {
 /// A request is one short line, and comes at once.
 const REQUEST_BYTES: u64 = 4096;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
-/// So many clients at a time; more wait in the kernel's queue.
+/// So many clients other than root at a time; more are turned away, so that nobody keeps root waiting.
 const CLIENTS: usize = 32;
+/// A client that takes nothing for so long is left.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Opens the socket and serves it until the receiver of `daemon` is gone.
 pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<()> {
@@ -48,17 +50,19 @@ pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<
     let places = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
     tokio::task::spawn_local(async move {
         loop {
-            let Ok(permit) = places.clone().acquire_owned().await else {
-                return;
-            };
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    let Ok(peer) = stream.peer_cred() else { continue };
+                    let place = places.clone().try_acquire_owned().ok();
+                    if place.is_none() && peer.uid() != 0 {
+                        continue;
+                    }
                     let daemon = daemon.clone();
                     tokio::task::spawn_local(async move {
-                        if let Err(error) = answer(stream, readers, daemon).await {
+                        if let Err(error) = answer(stream, peer, readers, daemon).await {
                             tracing::debug!("a client of the control socket: {error:#}");
                         }
-                        drop(permit);
+                        drop(place);
                     });
                 }
                 Err(error) => {
@@ -71,8 +75,7 @@ pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<
     Ok(())
 }
 
-async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Sender<Asked>) -> Result<()> {
-    let peer = stream.peer_cred()?;
+async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, daemon: mpsc::Sender<Asked>) -> Result<()> {
     let mut line = String::new();
     let (reader, _) = stream.split();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES));
@@ -83,7 +86,9 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
         Ok(request) => request,
         Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
     };
-    if let Err(reason) = judge(request, &peer, readers) {
+    // Whose groups these are may have to be asked of a server.
+    let judged = tokio::task::spawn_blocking(move || judge(request, &peer, readers)).await?;
+    if let Err(reason) = judged {
         return refuse(&mut stream, &reason).await;
     }
     match request {
@@ -124,7 +129,7 @@ async fn answer(mut stream: UnixStream, readers: Option<Gid>, daemon: mpsc::Send
 async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receiver<Rc<str>>) -> Result<()> {
     loop {
         match records.recv().await {
-            Ok(line) => stream.write_all(line.as_bytes()).await?,
+            Ok(line) => write(stream, line.as_bytes()).await?,
             // A client that reads too slowly loses lines, and is told how many: the daemon waits for nobody.
             Err(broadcast::error::RecvError::Lagged(lines)) => {
                 let what = What::Lost { lines };
@@ -164,5 +169,12 @@ async fn refuse(stream: &mut UnixStream, reason: &str) -> Result<()> {
 async fn write_line(stream: &mut UnixStream, answer: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
-    stream.write_all(&line).await.context("the client went away")
+    write(stream, &line).await
+}
+
+async fn write(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
+    tokio::time::timeout(WRITE_PATIENCE, stream.write_all(bytes))
+        .await
+        .context("the client reads nothing")?
+        .context("the client went away")
 }

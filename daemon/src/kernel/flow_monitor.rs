@@ -282,5 +282,6 @@ fn address(tuple: &types::gw_tuple, bytes: [u8; 16], port: u16) -> SocketAddr {
 /// The kernel's names end at the first NUL and may be anything before it.
 fn text(name: &[i8; 16]) -> String {
     let bytes: Vec<u8> = name.iter().map(|c| c.cast_unsigned()).take_while(|c| *c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    // Any process may choose its name; it must not choose what a terminal does.
+    String::from_utf8_lossy(&bytes).replace(char::is_control, "?")
 }

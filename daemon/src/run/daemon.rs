@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use giveway_engine::Engine;
 use giveway_engine::action::{Action, CapOutcome, Input, Link};
 use giveway_engine::config::Config;
+use giveway_engine::model::Cookie;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
 use nix::sys::time::TimeSpec;
@@ -32,6 +33,7 @@ use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
+use crate::revert;
 
 /// How often the managed interface and the guardian are looked at.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -61,6 +63,8 @@ struct Running {
     journal: Option<Journal>,
     interface: Option<Interface>,
     neighbours: Option<Neighbours>,
+    /// Why there are none, though there is a key.
+    alone_because: Option<String>,
     records: broadcast::Sender<Rc<str>>,
     /// None where cgroup v2 is not mounted.
     cgroups: Option<CgroupNames>,
@@ -80,6 +84,7 @@ impl Daemon {
             journal,
             interface: None,
             neighbours: None,
+            alone_because: None,
             records: broadcast::channel(RECORDS_KEPT).0,
             cgroups: CgroupNames::open().ok(),
             started: now(),
@@ -169,13 +174,10 @@ impl Running {
     fn drain_events(&mut self) -> Result<()> {
         let mut capped = Vec::new();
         if let Some(caps) = &mut self.daemon.caps {
-            caps.poll_events(&mut |new| capped.push(new))?;
+            caps.poll_events(&mut |new| capped.push((new.cookie, new.cap)))?;
         }
-        for new in capped {
-            self.tell(Input::CappedAtConnect {
-                cookie: new.cookie,
-                cap: new.cap,
-            })?;
+        if !capped.is_empty() {
+            self.tell(Input::CappedAtConnect(capped))?;
         }
         // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
         let mut arrived = Vec::new();
@@ -208,11 +210,20 @@ impl Running {
         }
         if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) {
             match Neighbours::open(interface, self.daemon.config.group.port) {
-                Ok(neighbours) => self.neighbours = Some(neighbours),
-                Err(error) => tracing::warn!(
-                    "cannot reach the neighbours on {}: {error}; working alone",
-                    interface.name
-                ),
+                Ok(neighbours) => {
+                    self.neighbours = Some(neighbours);
+                    self.alone_because = None;
+                }
+                Err(error) => {
+                    let line = format!(
+                        "cannot reach the neighbours on {}: {error}; working alone",
+                        interface.name
+                    );
+                    if self.alone_because.as_ref() != Some(&line) {
+                        tracing::warn!("{line}");
+                    }
+                    self.alone_because = Some(line);
+                }
             }
         }
         self.reread_keys()?;
@@ -262,13 +273,12 @@ impl Running {
             if caps.is_empty() {
                 return Ok(());
             }
-            for input in self.cap(&caps)? {
-                actions.extend(self.daemon.engine.step(now(), input));
-            }
+            let outcomes = self.cap(&caps)?;
+            actions.extend(self.daemon.engine.step(now(), Input::CapOutcomes(outcomes)));
         }
     }
 
-    fn cap(&mut self, wanted: &[(giveway_engine::model::Cookie, Option<u32>)]) -> Result<Vec<Input<'static>>> {
+    fn cap(&mut self, wanted: &[(Cookie, Option<u32>)]) -> Result<Vec<(Cookie, CapOutcome)>> {
         let (Some(actuator), Some(journal)) = (&mut self.daemon.caps, &mut self.journal) else {
             return Ok(Vec::new());
         };
@@ -353,7 +363,13 @@ impl Running {
             lost_events: self.daemon.monitor.lost_events().unwrap_or_default(),
             passes: self.passes,
             walks: self.walks,
-            degraded: self.daemon.degraded.clone(),
+            degraded: self
+                .daemon
+                .degraded
+                .iter()
+                .chain(&self.alone_because)
+                .cloned()
+                .collect(),
         }
     }
 
@@ -402,7 +418,8 @@ impl Running {
             .iter()
             .filter(|o| matches!(o.result, CapResult::Applied { .. }))
             .count();
-        self.daemon.place.clear_journal()?;
+        // What was not remembered in its socket is found by its value.
+        let lifted = lifted + revert::lift(&self.daemon.place, false)?;
         if let Some(guarded) = self.daemon.guarded.take() {
             guarded.dismiss();
         }
@@ -411,7 +428,7 @@ impl Running {
     }
 }
 
-fn answer_of(outcome: &Outcome) -> Input<'static> {
+fn answer_of(outcome: &Outcome) -> (Cookie, CapOutcome) {
     let answer = match outcome.result {
         CapResult::Applied { .. } | CapResult::Unchanged => CapOutcome::Applied,
         CapResult::Deferred(_) => CapOutcome::Deferred,
@@ -419,10 +436,7 @@ fn answer_of(outcome: &Outcome) -> Input<'static> {
         CapResult::Gone | CapResult::Loopback => CapOutcome::Gone,
         CapResult::Failed(errno) => CapOutcome::Failed { errno },
     };
-    Input::CapOutcome {
-        cookie: outcome.cookie,
-        outcome: answer,
-    }
+    (outcome.cookie, answer)
 }
 
 fn shown(cap: Option<u32>) -> String {

@@ -36,7 +36,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
     crate::kernel::check_requirements()?;
     let place = Place::here()?;
-    let lock = place.lock()?;
+    // The guardian of a daemon that has just died may still be at work.
+    let lock = place.lock_within(revert::PATIENCE)?;
     let left_over = revert::lift(&place, args.dry_run)?;
     if left_over > 0 {
         let done = if args.dry_run { "would be" } else { "are" };

@@ -48,6 +48,8 @@ struct Device {
     ahead: Duration,
     next_pass: Duration,
     sockets: BTreeMap<Cookie, Flow>,
+    /// What the kernel remembers of giveway's writes.
+    written: BTreeMap<Cookie, Option<u32>>,
     has_key: bool,
     expired: u64,
 }
@@ -80,6 +82,7 @@ impl World {
                 ahead: Duration::from_secs(index as u64 * 17),
                 next_pass: world.now + PASS * index as u32 / devices as u32,
                 sockets: BTreeMap::new(),
+                written: BTreeMap::new(),
                 has_key: true,
                 expired: 0,
             });
@@ -222,7 +225,7 @@ impl World {
                 Action::Cap { cookie, cap } => {
                     let outcome = self.devices[index].cap(cookie, cap);
                     if let Some(engine) = &mut self.devices[index].engine {
-                        actions.extend(engine.step(now, Input::CapOutcome { cookie, outcome }));
+                        actions.extend(engine.step(now, Input::CapOutcomes(vec![(cookie, outcome)])));
                     }
                 }
                 Action::Report(report) => self.send(index, &report),
@@ -312,8 +315,12 @@ impl Device {
     fn cap(&mut self, cookie: Cookie, cap: Option<u32>) -> CapOutcome {
         match self.sockets.get_mut(&cookie) {
             None => CapOutcome::Gone,
+            Some(socket) if socket.clamp.is_some() && self.written.get(&cookie) != Some(&socket.clamp) => {
+                CapOutcome::Foreign { clamp: socket.clamp }
+            }
             Some(socket) if !socket.ca_state.tolerates_clamp_write() => CapOutcome::Deferred,
             Some(socket) => {
+                self.written.insert(cookie, cap);
                 socket.clamp = cap;
                 socket.cwnd = cap.unwrap_or(1000);
                 CapOutcome::Applied

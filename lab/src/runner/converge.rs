@@ -269,7 +269,7 @@ impl<'a> Group<'a> {
 
 impl Seen {
     fn cap_changes(&self) -> Vec<CapChange> {
-        let caps = self.entries.iter().filter(|entry| entry.kind == "cap");
+        let caps = self.entries.iter().filter(|entry| entry.kind == "cap" && entry.made);
         let change = |entry: &Entry| CapChange {
             t_ns: entry.t_ns,
             cookie: entry.cookie,

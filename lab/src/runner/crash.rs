@@ -31,6 +31,8 @@ use crate::traffic::stream::{Source, start_sink};
 const LATEST_KILL_MS: u32 = 2_000;
 /// Longer than this and the kill is a failure.
 const LIMIT: Duration = Duration::from_secs(1);
+/// cwnd has passed the cap by then: some round trips of congestion avoidance after the limit.
+const GROWTH: Duration = Duration::from_secs(2);
 /// When nothing more will happen by itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 const VICTIM: usize = 0;
@@ -150,7 +152,7 @@ fn sockets(station: &Namespace) -> Result<String> {
 
 /// Whether the victim's cwnd passes the cap that it had: what the kernel does, whatever giveway says.
 fn outgrows(station: &Namespace, cap_segments: u64) -> Result<bool> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + GROWTH;
     while Instant::now() < deadline {
         check()?;
         let said = sockets(station)?;

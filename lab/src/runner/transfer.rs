@@ -115,14 +115,16 @@ fn follow(cell: &mut Cell, transfer: &Transfer, transfers: &mut [Running], run: 
     Ok(observed)
 }
 
-/// Caps of the sockets that send; one that has none counts as 0, which no bound accepts.
+/// Caps of the sockets that send, as the kernel has them; one that has none, or another than giveway says, counts as
+/// 0, which no bound accepts.
 fn caps_in_force(cell: &Cell) -> Result<Vec<f64>> {
     let statuses = cell.statuses()?;
     let senders = statuses
         .iter()
         .flat_map(|status| &status.flows)
         .filter(|flow| flow.sender);
-    Ok(senders.map(|flow| flow.cap.unwrap_or(0) as f64).collect())
+    let cap = |flow: &crate::giveway::Flow| flow.clamp.filter(|_| flow.clamp == flow.cap).unwrap_or(0);
+    Ok(senders.map(|flow| cap(flow) as f64).collect())
 }
 
 fn measure(outcome: &mut Outcome, point: &str, transfer: &Transfer, flows: &[Flow], observed: &Observed) {
