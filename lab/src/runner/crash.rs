@@ -31,9 +31,8 @@ use crate::traffic::stream::{Source, start_sink};
 const LATEST_KILL_MS: u32 = 2_000;
 /// Longer than this and the kill is a failure.
 const LIMIT: Duration = Duration::from_secs(1);
-/// cwnd has passed the cap by then: some round trips of congestion avoidance after the limit.
-const GROWTH: Duration = Duration::from_secs(2);
-/// When nothing more will happen by itself.
+/// When nothing more will happen by itself. Also, how long cwnd may take to pass the cap that it had: by one segment a
+/// round trip, which behind the other station's queue lasts up to a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 const VICTIM: usize = 0;
 const NAME_PREFIX: &str = "gw_";
@@ -152,7 +151,7 @@ fn sockets(station: &Namespace) -> Result<String> {
 
 /// Whether the victim's cwnd passes the cap that it had: what the kernel does, whatever giveway says.
 fn outgrows(station: &Namespace, cap_segments: u64) -> Result<bool> {
-    let deadline = Instant::now() + GROWTH;
+    let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         check()?;
         let said = sockets(station)?;
