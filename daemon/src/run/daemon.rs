@@ -33,7 +33,6 @@ use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
-use crate::revert;
 
 /// How often the managed interface and the guardian are looked at.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -418,8 +417,7 @@ impl Running {
             .iter()
             .filter(|o| matches!(o.result, CapResult::Applied { .. }))
             .count();
-        // What was not remembered in its socket is found by its value.
-        let lifted = lifted + revert::lift(&self.daemon.place, false)?;
+        self.daemon.place.clear_journal()?;
         if let Some(guarded) = self.daemon.guarded.take() {
             guarded.dismiss();
         }
