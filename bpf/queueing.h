@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What admission (admission.bpf.c), the qdisc (qdisc.bpf.c) and the daemon tell each other about the managed link.
+ * Times are CLOCK_MONOTONIC in nanoseconds unless the name says otherwise. Native-endian, without holes.
+ */
+#ifndef GIVEWAY_QUEUEING_H
+#define GIVEWAY_QUEUEING_H
+
+#include "giveway.h"
+
+/* In the order of service. */
+enum gw_band {
+	GW_REALTIME,    /* has a deadline: earliest first, admitted */
+	GW_BEST_EFFORT, /* everything else: fair between flows */
+	GW_BACKGROUND,  /* lower than best effort: when nothing else waits, and the CPU has nothing better to do */
+	GW_BANDS,
+};
+
+/* What serves the packets below the tcx hook: decides what admission has to model. */
+enum gw_backend {
+	GW_BACKEND_NONE, /* nothing of ours, or no known rate: packets are classified, deadlines promise nothing */
+	GW_BACKEND_EDF,  /* the BPF qdisc */
+	GW_BACKEND_FIFO, /* htb: a FIFO in each band */
+};
+
+enum gw_link_flag {
+	GW_ADMIT = 1,     /* refuse what cannot be in time; without it every deadline is only an order */
+	GW_DROP_LATE = 2, /* at dequeue, drop what cannot be in time any more */
+	GW_GATE = 4,      /* hold background while this CPU runs something more important */
+	GW_NICE = 8,      /* sockets that a task at nice 19 made are background */
+};
+
+/* Written by the daemon, as a whole; read for every packet. */
+struct gw_link_config {
+	__u64 rate_bytes_per_s;       /* 0: not known, nothing is paced or promised */
+	__u64 trickle_bytes_per_s;    /* what background gets though it should wait; 0: nothing */
+	__u32 ifindex;                /* 0: no link is managed */
+	enum gw_backend backend;
+	__u32 flags;                  /* enum gw_link_flag */
+	__u32 overhead_bytes;         /* what a packet takes on the link beyond its own length */
+	__u32 max_packet_bytes;       /* of an ordinary packet with its link header: what may be in the way */
+	__u32 driver_bytes;           /* at most this much, or one packet, is handed to the driver ahead of the link */
+	__u32 realtime_percent;       /* of the rate, for packets with deadlines: 1 to 100 */
+	__u32 guard_us;               /* kept free before each deadline, for delays between admission and enqueue */
+	__u32 path_budget_us;         /* taken from each deadline for what comes after the link; a rule's own wins */
+	__u32 codel_target_us;        /* RFC 8289; 0: no sojourn bound */
+	__u32 codel_interval_us;
+	__u32 rules;                  /* how many entries deadline_rules has */
+	__u32 background_flows;       /* how many entries background_flows has */
+	__u32 class_of_band[3]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
+};
+
+/* Of unmodified programs: by protocol and remote port. */
+struct gw_rule_key {
+	__u16 remote_port; /* host order */
+	__u8 protocol;
+	__u8 reserved;
+};
+
+struct gw_rule {
+	__u32 deadline_us;    /* after it is sent; 0: only what the packet itself says */
+	__u32 path_budget_us;
+	__u32 has_path_budget;
+	__u32 signal;         /* SIGURG for each refusal */
+};
+
+/* P0's triple; local_port 0 for any. IPv4 addresses stand in the first four bytes. Ports in host order. */
+struct gw_background_key {
+	__u8 remote[16];
+	__u16 remote_port;
+	__u16 local_port;
+	__u32 family;
+};
+
+enum gw_queue_event_kind {
+	GW_REFUSED_OWN = 1, /* it could not be in time itself */
+	GW_REFUSED_OTHERS,  /* it would make one late that was admitted */
+	GW_REFUSED_FULL,    /* as many are admitted as the band holds */
+	GW_LATE,            /* admitted, and dropped at dequeue because it could not be in time any more */
+	GW_QUEUE_EVENTS,
+};
+
+/* A packet with a deadline that is not sent. */
+struct gw_queue_event {
+	__u64 t_ns;
+	__u64 deadline_ns; /* by which its last bit should have left the link */
+	__u64 work_ns;     /* its time on the link at the real-time share */
+	__u64 cookie;      /* of its socket; 0: none */
+	enum gw_queue_event_kind kind;
+	__u32 protocol;
+	struct gw_tuple tuple; /* zero for GW_LATE */
+	__u32 reserved;
+};
+
+/* Logarithmic: eight steps to an octave from 1 us, see sojourn_step(). */
+#define GW_SOJOURN_STEPS 256
+
+struct gw_band_counters {
+	__u64 queued_packets;
+	__u64 queued_bytes;
+	__u64 sent_packets;
+	__u64 sent_bytes;
+	__u64 dropped_full;
+	__u64 dropped_sojourn; /* by CoDel */
+	__u64 dropped_late;
+	__u64 dropped_reset;   /* the link went down or the qdisc away */
+	__u64 backlog_packets;
+	__u64 backlog_bytes;
+	__u64 sojourn_max_ns;
+	__u64 sojourn[GW_SOJOURN_STEPS];
+};
+
+struct gw_queue_counters {
+	__u64 admitted;
+	__u64 refused[GW_QUEUE_EVENTS]; /* by enum gw_queue_event_kind */
+	__u64 returned;  /* credits given back at dequeue or drop */
+	__u64 expired;   /* credits of packets that were lost on the way */
+	__u64 events_lost;
+	__u64 gate_closed; /* dequeues at which background had to wait for the CPU */
+	struct gw_band_counters band[GW_BANDS];
+};
+
+#endif
