@@ -12,6 +12,10 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+#define PF_KTHREAD 0x00200000
+#define NICE_19_PRIO 139
+#define CLOCK_MONOTONIC 1
 #define ENOMEM 12
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
@@ -78,6 +82,7 @@ struct sock_common {
 struct net_device {
 	int ifindex;
 	unsigned int flags;
+	possible_net_t nd_net;
 };
 
 struct dst_entry {
@@ -100,10 +105,18 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+/* include/net/sock.h; only its name counts, the loader asks the kernel for its value */
+enum sock_flags {
+	SOCK_TXTIME = 23,
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	socket_lock_t sk_lock;
 	__u16 sk_protocol;
+	unsigned long sk_flags;
+	__u8 sk_clockid;
+	__u8 sk_txtime_deadline_mode : 1;
 	unsigned long sk_pacing_rate;
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -163,10 +176,59 @@ struct tcp_sock {
 };
 
 struct file;
-struct sk_buff;
+
+struct sk_buff {
+	struct sock *sk;
+	char cb[48];
+	unsigned int len;
+	__u32 hash;
+	__s64 tstamp;
+};
+
+struct qdisc_skb_cb {
+	unsigned int pkt_len;
+	unsigned char data[20];
+};
+
+struct qdisc_skb_head {
+	__u32 qlen;
+};
+
+struct gnet_stats_queue {
+	__u32 backlog;
+	__u32 drops;
+	__u32 overlimits;
+};
+
+struct netdev_queue {
+	struct net_device *dev;
+};
+
+struct Qdisc {
+	__u32 limit;
+	struct netdev_queue *dev_queue;
+	struct qdisc_skb_head q;
+	struct gnet_stats_queue qstats;
+};
+
+struct nlattr;
+struct netlink_ext_ack;
+struct bpf_sk_buff_ptr;
+
+struct Qdisc_ops {
+	char id[16];
+	int (*enqueue)(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free);
+	struct sk_buff *(*dequeue)(struct Qdisc *sch);
+	int (*init)(struct Qdisc *sch, struct nlattr *arg, struct netlink_ext_ack *extack);
+	void (*reset)(struct Qdisc *sch);
+	void (*destroy)(struct Qdisc *sch);
+};
 
 struct task_struct {
+	int pid;
 	int tgid;
+	unsigned int flags;
+	int static_prio;
 	struct task_struct *group_leader;
 	char comm[16];
 };

@@ -95,6 +95,7 @@ struct gw_queue_event {
 /* Logarithmic: eight steps to an octave from 1 us, see sojourn_step(). */
 #define GW_SOJOURN_STEPS 256
 
+/* Of one band of one instance of the qdisc. */
 struct gw_band_counters {
 	__u64 queued_packets;
 	__u64 queued_bytes;
@@ -106,18 +107,20 @@ struct gw_band_counters {
 	__u64 dropped_reset;   /* the link went down or the qdisc away */
 	__u64 backlog_packets;
 	__u64 backlog_bytes;
+	__u64 gate_closed;     /* dequeues at which the band had to wait for the CPU */
 	__u64 sojourn_max_ns;
 	__u64 sojourn[GW_SOJOURN_STEPS];
 };
 
-struct gw_queue_counters {
+/* A device with many queues has an instance under each. */
+#define GW_INSTANCES 8
+
+struct gw_admission_counters {
 	__u64 admitted;
 	__u64 refused[GW_QUEUE_EVENTS]; /* by enum gw_queue_event_kind */
-	__u64 returned;  /* credits given back at dequeue or drop */
-	__u64 expired;   /* credits of packets that were lost on the way */
+	__u64 expired;                  /* credits of packets that were lost on the way, in packets */
 	__u64 events_lost;
-	__u64 gate_closed; /* dequeues at which background had to wait for the CPU */
-	struct gw_band_counters band[GW_BANDS];
+	__u64 packets[GW_BANDS];        /* classified */
 };
 
 #endif

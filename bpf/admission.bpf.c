@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Egress of the managed link, in the sender's context: which band a packet belongs to, and whether its deadline can
+ * be promised. A datagram that is refused here comes back to its sender as ENOBUFS (with IP_RECVERR or IPV6_RECVERR),
+ * which a drop any further down does not do reliably.
+ *
+ * A deadline comes from SO_TXTIME in deadline mode, from an IP option, or from a rule for unmodified programs.
+ * Everything that cannot be read is best effort. Attach it last: what is dropped after it was promised for nothing.
+ */
+#include "kernel_types.h"
+#include "link.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "sockets.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define TCX_PASS 0
+#define TCX_DROP 2
+#define DSCP_LE 1 /* RFC 8622 */
+/* RFC 4727's experimental numbers: copied into fragments; a 32-bit time in microseconds follows, big-endian. */
+#define IPV4_OPTION_DEADLINE 0x9e
+#define IPV6_OPTION_DEADLINE 0x1e
+#define IPV6_EXTENSIONS 4
+
+extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct gw_rule_key);
+	__type(value, struct gw_rule);
+} deadline_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct gw_background_key);
+	__type(value, __u8);
+} background_flows SEC(".maps");
+
+/* Sockets that a task at nice 19 made. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u8);
+} nice_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gw_admission_counters);
+} admission_counters SEC(".maps");
+
+/* A datagram in fragments, by what they have in common. */
+struct datagram {
+	__u8 local[16];
+	__u8 remote[16];
+	__u32 id;
+	__u32 protocol;
+};
+
+/* What became of its first fragment, and thereby of all. */
+struct verdict {
+	__u64 deadline_ns;
+	__u32 slot;
+	__u32 epoch;
+	__u32 admitted; /* 0: refused */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct datagram);
+	__type(value, struct verdict);
+} datagrams SEC(".maps");
+
+/* Puts the types of the border into the skeleton. */
+struct gw_queue_event *event_type __attribute__((unused));
+enum gw_band *band_type __attribute__((unused));
+enum gw_link_flag *flag_type __attribute__((unused));
+
+struct ipv4_header {
+	__u8 version_and_words;
+	__u8 tos;
+	__be16 total_bytes;
+	__be16 id;
+	__be16 fragment; /* 3 flags, offset in 8 bytes */
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__be32 local;
+	__be32 remote;
+};
+
+struct ipv6_header {
+	__be32 version_class_flow;
+	__be16 payload_bytes;
+	__u8 next;
+	__u8 hops;
+	__u8 local[16];
+	__u8 remote[16];
+};
+
+/* What is read of a packet. */
+struct packet {
+	struct gw_tuple tuple;
+	__u32 id;              /* of the datagram that it is a fragment of */
+	__u32 option_us;       /* time left as its IP option says */
+	__u32 transport_at;    /* bytes from the network header */
+	__u32 end_at;
+	__u16 fragment_at;     /* bytes of the datagram before this fragment */
+	__u8 protocol;
+	__u8 dscp;
+	bool more_fragments;
+	bool has_option;
+};
+
+static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
+{
+	return bpf_skb_load_bytes_relative(skb, at, to, bytes, BPF_HDR_START_NET);
+}
+
+/* Options of either family: type, length of what follows (IPv6) or of all (IPv4), data. One-byte ones are padding. */
+static __always_inline void read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
+{
+	bool is_ipv4 = wanted == IPV4_OPTION_DEADLINE;
+
+	for (int n = 0; n < 40 && at + 2 <= end; n++) {
+		__u8 option[6] = {};
+		__u32 bytes;
+
+		if (load(skb, at, option, 2) || (is_ipv4 && option[0] == 0))
+			return;
+		if (option[0] <= is_ipv4) { /* IPv4: no operation; IPv6: one byte of padding */
+			at++;
+			continue;
+		}
+		bytes = is_ipv4 ? option[1] : option[1] + 2;
+		if (bytes < 2)
+			return;
+		if (option[0] == wanted && bytes == sizeof(option) && at + bytes <= end && !load(skb, at, option, 6)) {
+			p->option_us = (__u32)option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5];
+			p->has_option = true;
+			return;
+		}
+		at += bytes;
+	}
+}
+
+static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
+{
+	struct ipv4_header h;
+	__u32 header_bytes;
+
+	if (load(skb, 0, &h, sizeof(h)))
+		return false;
+	header_bytes = (h.version_and_words & 0xf) * 4;
+	if (header_bytes < sizeof(h))
+		return false;
+	p->tuple.family = AF_INET;
+	__builtin_memcpy(p->tuple.local, &h.local, 4);
+	__builtin_memcpy(p->tuple.remote, &h.remote, 4);
+	p->protocol = h.protocol;
+	p->dscp = h.tos >> 2;
+	p->id = h.id;
+	p->fragment_at = (bpf_ntohs(h.fragment) & 0x1fff) * 8;
+	p->more_fragments = bpf_ntohs(h.fragment) & 0x2000;
+	p->transport_at = header_bytes;
+	p->end_at = bpf_ntohs(h.total_bytes);
+	if (header_bytes > sizeof(h))
+		read_options(skb, p, sizeof(h), header_bytes, IPV4_OPTION_DEADLINE);
+	return true;
+}
+
+static __always_inline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
+{
+	struct ipv6_header h;
+	__u32 at = sizeof(h);
+	__u8 next;
+
+	if (load(skb, 0, &h, sizeof(h)))
+		return false;
+	p->tuple.family = AF_INET6;
+	__builtin_memcpy(p->tuple.local, h.local, 16);
+	__builtin_memcpy(p->tuple.remote, h.remote, 16);
+	p->dscp = (bpf_ntohl(h.version_class_flow) >> 22) & 0x3f;
+	p->end_at = sizeof(h) + bpf_ntohs(h.payload_bytes);
+	next = h.next;
+	for (int n = 0; n < IPV6_EXTENSIONS; n++) {
+		__u8 extension[8];
+
+		if (next != 0 && next != 43 && next != 44 && next != 60)
+			break;
+		if (load(skb, at, extension, sizeof(extension)))
+			return false;
+		if (next == 44) { /* fragment */
+			__u16 offset = extension[2] << 8 | extension[3];
+
+			p->fragment_at = offset & 0xfff8;
+			p->more_fragments = offset & 1;
+			__builtin_memcpy(&p->id, extension + 4, 4);
+			at += 8;
+		} else {
+			__u32 bytes = (extension[1] + 1) * 8;
+
+			if (next != 43)
+				read_options(skb, p, at + 2, at + bytes, IPV6_OPTION_DEADLINE);
+			at += bytes;
+		}
+		next = extension[0];
+	}
+	p->protocol = next;
+	p->transport_at = at;
+	return true;
+}
+
+static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
+{
+	__u8 version;
+	__be16 ports[2];
+
+	/* A VLAN's tag lies before the network header; the version says what is behind it. */
+	if (load(skb, 0, &version, 1))
+		return false;
+	if (version >> 4 == 4 ? !read_ipv4(skb, p) : version >> 4 != 6 || !read_ipv6(skb, p))
+		return false;
+	if (!p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
+	    !load(skb, p->transport_at, ports, sizeof(ports))) {
+		p->tuple.local_port = bpf_ntohs(ports[0]);
+		p->tuple.remote_port = bpf_ntohs(ports[1]);
+	}
+	return true;
+}
+
+/* SO_TXTIME in deadline mode. Anything else in tstamp is pacing of TCP's own, or the time of arrival. */
+static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+	__u8 state;
+
+	if (!kernel_skb->tstamp || !sk)
+		return 0;
+	state = sk->__sk_common.skc_state;
+	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV)
+		return 0; /* a short record, not a socket */
+	if (!(sk->sk_flags >> bpf_core_enum_value(enum sock_flags, SOCK_TXTIME) & 1) || sk->sk_clockid != CLOCK_MONOTONIC ||
+	    !BPF_CORE_READ_BITFIELD(sk, sk_txtime_deadline_mode))
+		return 0;
+	return kernel_skb->tstamp;
+}
+
+static __always_inline struct gw_rule *find_rule(const struct gw_link_config *config, const struct packet *p)
+{
+	struct gw_rule_key key = { .remote_port = p->tuple.remote_port, .protocol = p->protocol };
+
+	return config->rules && key.remote_port ? bpf_map_lookup_elem(&deadline_rules, &key) : NULL;
+}
+
+/* By when the last bit has to leave the link; 0: whenever. */
+static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+					   const struct packet *p, const struct gw_rule *rule, __u64 now_ns)
+{
+	__u64 deadline_ns = socket_deadline(skb);
+	__u64 budget_ns = 1000ULL * (rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us);
+
+	if (!deadline_ns && p->has_option)
+		deadline_ns = now_ns + 1000ULL * p->option_us;
+	if (!deadline_ns && rule && rule->deadline_us)
+		deadline_ns = now_ns + 1000ULL * rule->deadline_us;
+	if (!deadline_ns)
+		return 0;
+	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
+}
+
+static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
+					  const struct packet *p)
+{
+	struct gw_background_key key = {
+		.remote_port = p->tuple.remote_port,
+		.local_port = p->tuple.local_port,
+		.family = p->tuple.family,
+	};
+	struct bpf_sock *sk;
+
+	if (skb->priority == 1 || p->dscp == DSCP_LE)
+		return true;
+	if (config->background_flows) {
+		__builtin_memcpy(key.remote, p->tuple.remote, 16);
+		if (bpf_map_lookup_elem(&background_flows, &key))
+			return true;
+		key.local_port = 0;
+		if (bpf_map_lookup_elem(&background_flows, &key))
+			return true;
+	}
+	if (!(config->flags & GW_NICE))
+		return false;
+	sk = skb->sk;
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
+}
+
+/* One packet's promise. */
+struct promise {
+	__u64 deadline_ns;
+	__u64 work_ns; /* its time on the link at the real-time share */
+	__u32 slot;
+	__u32 epoch;
+	__u32 packets; /* as many of the qdisc's */
+	enum gw_queue_event_kind refused; /* 0: it is promised */
+};
+
+/*
+ * The link's start, as the slack test sees it: what the driver has; what best effort is still owed; one ordinary
+ * packet that may get in before this one is queued; a timer that may come late; the guard.
+ */
+static __always_inline __u64 latest_begin(const struct gw_link *link, const struct gw_link_config *config, __u64 now_ns)
+{
+	__u64 packet_ns = time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
+	__u64 begin_ns = now_ns > link->busy_ns ? now_ns : link->busy_ns;
+
+	return begin_ns + link->owed_ns + (link->largest_ns > packet_ns ? link->largest_ns : packet_ns) +
+	       catch_up_ns(config) + 1000ULL * config->guard_us;
+}
+
+static __always_inline void admit_edf(struct gw_link *link, const struct gw_link_config *config, __u64 now_ns,
+				      struct promise *p)
+{
+	__u64 slot = slack_slot(p->deadline_ns), begin_ns = latest_begin(link, config, now_ns);
+	__u64 end = link->tree.first + GW_RING - 1;
+	struct gw_latest latest;
+
+	if (slot < link->tree.first) {
+		p->refused = GW_REFUSED_OWN; /* over already */
+		return;
+	}
+	/* Beyond the ring it counts as due at the ring's end. */
+	if (slot > end)
+		slot = end;
+	latest = slack_latest_start(&link->tree, slot,
+				    slot == end ? (__s64)(end << GW_SLOT_SHIFT) : (__s64)p->deadline_ns, p->work_ns);
+	if ((__s64)begin_ns > latest.own_ns)
+		p->refused = GW_REFUSED_OWN;
+	else if ((__s64)begin_ns > latest.others_ns)
+		p->refused = GW_REFUSED_OTHERS;
+	else if (link->promised + p->packets > GW_PROMISES)
+		p->refused = GW_REFUSED_FULL;
+	if (p->refused)
+		return;
+	slack_add(&link->tree, slot, slot == end ? (__s64)(end << GW_SLOT_SHIFT) : (__s64)p->deadline_ns, p->work_ns);
+	link->packets[slack_leaf(slot) & (GW_SLOTS - 1)] += p->packets;
+	link->promised += p->packets;
+	p->slot = slot;
+	p->epoch = link->epoch;
+}
+
+/* A FIFO cannot let anyone pass: in time is who would be if all before it are served first. */
+static __always_inline void admit_fifo(struct gw_link *link, const struct gw_link_config *config, __u64 now_ns,
+				       struct promise *p)
+{
+	__u64 begin_ns = latest_begin(link, config, now_ns);
+	__u64 done_ns = (link->fifo_ns > begin_ns ? link->fifo_ns : begin_ns) + p->work_ns;
+
+	if (done_ns > p->deadline_ns)
+		p->refused = GW_REFUSED_OWN;
+	else
+		link->fifo_ns = done_ns;
+}
+
+static __always_inline struct gw_admission_counters *the_counters(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&admission_counters, &key);
+}
+
+static __always_inline void decide(const struct gw_link_config *config, __u64 now_ns, struct promise *p)
+{
+	struct gw_link *link = the_link();
+	__u32 lost = 0;
+
+	if (!link)
+		return;
+	bpf_spin_lock(&link->lock);
+	if (config->backend == GW_BACKEND_EDF) {
+		lost = advance(link, now_ns);
+		admit_edf(link, config, now_ns, p);
+	} else {
+		admit_fifo(link, config, now_ns, p);
+	}
+	bpf_spin_unlock(&link->lock);
+	if (lost) {
+		struct gw_admission_counters *counters = the_counters();
+
+		if (counters)
+			__sync_fetch_and_add(&counters->expired, lost);
+	}
+}
+
+/* What the datagram takes of the link, of which this is the whole or the first fragment. */
+static __always_inline void measure(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
+				    struct promise *promise)
+{
+	__u32 segments = skb->gso_segs ? skb->gso_segs : 1;
+	__u64 percent = config->realtime_percent ? config->realtime_percent : 100;
+	__u64 bytes = skb->wire_len + segments * config->overhead_bytes;
+	__u64 work_ns = time_on_link(config, bytes) * 100 / percent;
+	__be16 udp_bytes;
+
+	promise->packets = 1;
+	promise->work_ns = work_ns;
+	if (p->more_fragments && p->protocol == IPPROTO_UDP && p->end_at > p->transport_at &&
+	    !load(skb, p->transport_at + 4, &udp_bytes, sizeof(udp_bytes))) {
+		__u32 datagram_bytes = bpf_ntohs(udp_bytes), each = p->end_at - p->transport_at;
+		__u32 whole = datagram_bytes / each, rest = datagram_bytes % each;
+
+		promise->work_ns = whole * work_ns;
+		promise->packets = whole;
+		if (rest) {
+			promise->work_ns += time_on_link(config, bytes - each + rest) * 100 / percent;
+			promise->packets++;
+		}
+	}
+}
+
+static __always_inline void tell(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
+				 __u64 now_ns)
+{
+	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
+	struct gw_admission_counters *counters;
+
+	if (!event) {
+		counters = the_counters();
+		if (counters)
+			__sync_fetch_and_add(&counters->events_lost, 1);
+		return;
+	}
+	event->t_ns = now_ns;
+	event->deadline_ns = promise->deadline_ns;
+	event->work_ns = promise->work_ns;
+	event->cookie = bpf_get_socket_cookie(skb);
+	event->kind = promise->refused;
+	event->protocol = p->protocol;
+	event->tuple = p->tuple;
+	event->reserved = 0;
+	/* The daemon looks in at every pass. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
+				  const struct promise *promise, __u32 work_ns)
+{
+	struct gw_admission_counters *counters = the_counters();
+	__u32 class = config->class_of_band[band];
+
+	skb->cb[0] = STAMP_MAGIC | STAMP_EPOCH(promise->epoch) | band;
+	if (band == GW_REALTIME) {
+		skb->cb[1] = promise->deadline_ns;
+		skb->cb[2] = promise->deadline_ns >> 32;
+		skb->cb[3] = work_ns;
+		skb->cb[4] = promise->slot;
+	} else {
+		skb->cb[1] = bpf_get_hash_recalc(skb);
+		skb->cb[3] = 0;
+	}
+	if (class)
+		skb->priority = class;
+	if (counters)
+		__sync_fetch_and_add(&counters->packets[band], 1);
+}
+
+static __always_inline struct datagram datagram_of(const struct packet *p)
+{
+	struct datagram key = { .id = p->id, .protocol = p->protocol };
+
+	__builtin_memcpy(key.local, p->tuple.local, 16);
+	__builtin_memcpy(key.remote, p->tuple.remote, 16);
+	return key;
+}
+
+/* A later fragment shares the fate of the first. */
+static __noinline int follow(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p)
+{
+	struct datagram key = datagram_of(p);
+	struct verdict *first = bpf_map_lookup_elem(&datagrams, &key);
+	struct promise promise = {}, own = {};
+
+	if (!first) {
+		stamp(skb, config, is_background(skb, config, p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		return TCX_PASS;
+	}
+	if (!first->admitted)
+		return TCX_DROP;
+	promise.deadline_ns = first->deadline_ns;
+	promise.slot = first->slot;
+	promise.epoch = first->epoch;
+	measure(skb, config, p, &own);
+	stamp(skb, config, GW_REALTIME, &promise, own.work_ns);
+	return TCX_PASS;
+}
+
+static __always_inline void remember(const struct packet *p, const struct promise *promise)
+{
+	struct datagram key = datagram_of(p);
+	struct verdict verdict = {
+		.deadline_ns = promise->deadline_ns,
+		.slot = promise->slot,
+		.epoch = promise->epoch,
+		.admitted = !promise->refused,
+	};
+
+	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
+}
+
+SEC("tcx/egress")
+int gw_admit(struct __sk_buff *skb)
+{
+	struct gw_link_config *config = the_config();
+	struct promise promise = {};
+	struct packet p = {};
+	struct gw_admission_counters *counters;
+	__u64 now_ns, deadline_ns;
+	struct gw_rule *rule;
+	__u64 own_work_ns;
+
+	skb->cb[0] = 0;
+	if (!config || !config->ifindex)
+		return TCX_PASS;
+	if (!read_packet(skb, &p)) {
+		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		return TCX_PASS;
+	}
+	if (p.fragment_at)
+		return follow(skb, config, &p);
+	now_ns = bpf_ktime_get_ns();
+	rule = find_rule(config, &p);
+	deadline_ns = find_deadline(skb, config, &p, rule, now_ns);
+	if (!deadline_ns) {
+		stamp(skb, config, is_background(skb, config, &p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		return TCX_PASS;
+	}
+	promise.deadline_ns = deadline_ns;
+	promise.slot = slack_slot(deadline_ns);
+	measure(skb, config, &p, &promise);
+	own_work_ns = promise.work_ns;
+	if (config->flags & GW_ADMIT && config->backend != GW_BACKEND_NONE && config->rate_bytes_per_s) {
+		if (promise.work_ns > ~0u)
+			promise.refused = GW_REFUSED_OWN;
+		else
+			decide(config, now_ns, &promise);
+		if (p.more_fragments)
+			remember(&p, &promise);
+	} else {
+		own_work_ns = 0;
+	}
+	counters = the_counters();
+	if (promise.refused) {
+		if (counters)
+			__sync_fetch_and_add(&counters->refused[promise.refused & 3], 1);
+		tell(skb, &p, &promise, now_ns);
+		return TCX_DROP;
+	}
+	if (counters && own_work_ns)
+		__sync_fetch_and_add(&counters->admitted, 1);
+	if (p.more_fragments && own_work_ns) {
+		struct promise own = {};
+		struct packet alone = p;
+
+		/* The promise covers the whole datagram; this fragment gives back its own part. */
+		alone.more_fragments = false;
+		measure(skb, config, &alone, &own);
+		own_work_ns = own.work_ns;
+	}
+	stamp(skb, config, GW_REALTIME, &promise, own_work_ns);
+	return TCX_PASS;
+}
+
+/* P0's own way in: a task that has lowered itself sends in the background. */
+SEC("cgroup/sock_create")
+int gw_mark_nice(struct bpf_sock *ctx)
+{
+	struct sock *sk = bpf_cast_to_kern_ctx(ctx);
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u8 yes = 1;
+
+	if (task->static_prio == NICE_19_PRIO && in_our_netns(sk))
+		bpf_sk_storage_get(&nice_sockets, ctx, &yes, BPF_SK_STORAGE_GET_F_CREATE);
+	return 1;
+}

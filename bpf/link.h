@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The managed link as admission and the qdisc share it: what is promised, until when the link is busy. The daemon
+ * makes both objects use the same maps. Whatever touches `struct gw_link` holds its lock and calls nothing.
+ */
+#ifndef GIVEWAY_LINK_H
+#define GIVEWAY_LINK_H
+
+#include "queueing.h"
+#include "slack.h"
+
+/* As many packets with deadlines are promised at once; the qdisc has room for more, so that it never refuses one. */
+#define GW_PROMISES 4096
+/* A promise this long after its deadline was lost between admission and the link (another filter, a reset). */
+#define GW_LOST_AFTER_NS (50 * NSEC_PER_MSEC)
+/* Slots that one call may leave behind; more are left to the next calls. */
+#define GW_STEPS 64
+
+struct gw_link {
+	struct bpf_spin_lock lock;
+	__u32 epoch;       /* a reset forgets every promise, and with it what comes back from before */
+	__u64 busy_ns;     /* when the link will have sent what the driver has */
+	__u64 owed_ns;     /* of its share of the link, what best effort did not get yet while deadlines were served */
+	__u64 largest_ns;  /* the time of the largest ordinary packet lately */
+	__u64 fifo_ns;     /* where a FIFO serves: when it will have served what is promised */
+	__u32 promised;    /* packets */
+	__u32 reserved;
+	struct gw_slack_tree tree;
+	__u32 packets[GW_SLOTS]; /* promised, by leaf */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gw_link);
+} link_state SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gw_link_config);
+} link_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1024 * 1024);
+} queue_events SEC(".maps");
+
+/*
+ * What admission tells the qdisc in the 20 bytes of the skb's control block that are anybody's between them:
+ *   0: STAMP_MAGIC | epoch (14 bits) | band (2 bits)
+ *   1, 2: of a deadline, its halves;  1: of anything else, the hash of its flow
+ *   3: promised work in ns, 0 where nothing is promised;  4: the lower half of its slot
+ */
+#define STAMP_MAGIC 0x6a7d0000u
+#define STAMP_EPOCH(epoch) (((epoch) & 0x3fff) << 2)
+
+static __always_inline struct gw_link_config *the_config(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&link_config, &key);
+}
+
+static __always_inline struct gw_link *the_link(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&link_state, &key);
+}
+
+static __always_inline __u64 time_on_link(const struct gw_link_config *config, __u64 bytes)
+{
+	return config->rate_bytes_per_s ? bytes * NSEC_PER_SEC / config->rate_bytes_per_s : 0;
+}
+
+/* How far the link may be behind the qdisc's clock after a timer that came late: one ordinary packet, at most 1 ms. */
+static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
+{
+	__u64 packet_ns = time_on_link(config, config->max_packet_bytes);
+
+	return packet_ns < NSEC_PER_MSEC ? packet_ns : NSEC_PER_MSEC;
+}
+
+/* The wrapped number of a slot, back in full: slots in use are close to the ring's first. */
+static __always_inline __u64 unwrap_slot(const struct gw_link *link, __u32 low)
+{
+	return link->tree.first + (__s32)(low - (__u32)link->tree.first);
+}
+
+/* Takes promises back: of one packet at dequeue or drop. */
+static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u32 slot_low, __u32 work_ns)
+{
+	__u64 slot = unwrap_slot(link, slot_low);
+	__u32 leaf = slack_leaf(slot) & (GW_SLOTS - 1);
+
+	/* Forgotten already by a reset, or counted as lost. */
+	if (STAMP_EPOCH(link->epoch) != STAMP_EPOCH(epoch) || slot < link->tree.first || !link->packets[leaf])
+		return;
+	slack_remove(&link->tree, slot, work_ns);
+	link->packets[leaf]--;
+	link->promised--;
+}
+
+/* Moves the ring's beginning up to now, past empty slots and promises that were lost; returns how many were. */
+static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
+{
+	__u64 now_slot = slack_slot(now_ns);
+	__u32 lost = 0;
+
+	if (!link->promised) {
+		if (link->tree.first < now_slot)
+			link->tree.first = now_slot;
+		return 0;
+	}
+	for (int step = 0; step < GW_STEPS && link->tree.first < now_slot; step++) {
+		__u32 leaf = slack_leaf(link->tree.first) & (GW_SLOTS - 1);
+
+		if (link->packets[leaf]) {
+			/* One a call is enough to keep up, and bounds the work. */
+			if (lost || ((link->tree.first + 1) << GW_SLOT_SHIFT) + GW_LOST_AFTER_NS > now_ns)
+				break;
+			lost = link->packets[leaf];
+			link->promised -= lost;
+			link->packets[leaf] = 0;
+			slack_clear(&link->tree, link->tree.first);
+		}
+		link->tree.first++;
+	}
+	return lost;
+}
+
+#endif
