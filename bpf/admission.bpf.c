@@ -8,10 +8,10 @@
  * Everything that cannot be read is best effort. Attach it last: what is dropped after it was promised for nothing.
  */
 #include "kernel_types.h"
-#include "link.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "link.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -125,8 +125,11 @@ static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32
 	return bpf_skb_load_bytes_relative(skb, at, to, bytes, BPF_HDR_START_NET);
 }
 
-/* Options of either family: type, length of what follows (IPv6) or of all (IPv4), data. One-byte ones are padding. */
-static __always_inline void read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
+/*
+ * Whether there is one that says how much time is left. Options of either family: type, length of what follows (IPv6)
+ * or of all (IPv4), data. One-byte ones are padding.
+ */
+static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
 {
 	bool is_ipv4 = wanted == IPV4_OPTION_DEADLINE;
 
@@ -135,24 +138,24 @@ static __always_inline void read_options(struct __sk_buff *skb, struct packet *p
 		__u32 bytes;
 
 		if (load(skb, at, option, 2) || (is_ipv4 && option[0] == 0))
-			return;
+			return false;
 		if (option[0] <= is_ipv4) { /* IPv4: no operation; IPv6: one byte of padding */
 			at++;
 			continue;
 		}
 		bytes = is_ipv4 ? option[1] : option[1] + 2;
 		if (bytes < 2)
-			return;
+			return false;
 		if (option[0] == wanted && bytes == sizeof(option) && at + bytes <= end && !load(skb, at, option, 6)) {
 			p->option_us = (__u32)option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5];
-			p->has_option = true;
-			return;
+			return true;
 		}
 		at += bytes;
 	}
+	return false;
 }
 
-static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
+static __noinline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv4_header h;
 	__u32 header_bytes;
@@ -173,11 +176,11 @@ static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
 	p->transport_at = header_bytes;
 	p->end_at = bpf_ntohs(h.total_bytes);
 	if (header_bytes > sizeof(h))
-		read_options(skb, p, sizeof(h), header_bytes, IPV4_OPTION_DEADLINE);
+		p->has_option = read_options(skb, p, sizeof(h), header_bytes, IPV4_OPTION_DEADLINE);
 	return true;
 }
 
-static __always_inline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
+static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv6_header h;
 	__u32 at = sizeof(h);
@@ -209,7 +212,7 @@ static __always_inline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 			__u32 bytes = (extension[1] + 1) * 8;
 
 			if (next != 43)
-				read_options(skb, p, at + 2, at + bytes, IPV6_OPTION_DEADLINE);
+				p->has_option |= read_options(skb, p, at + 2, at + bytes, IPV6_OPTION_DEADLINE);
 			at += bytes;
 		}
 		next = extension[0];
@@ -249,8 +252,8 @@ static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 	state = sk->__sk_common.skc_state;
 	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV)
 		return 0; /* a short record, not a socket */
-	if (!(sk->sk_flags >> bpf_core_enum_value(enum sock_flags, SOCK_TXTIME) & 1) || sk->sk_clockid != CLOCK_MONOTONIC ||
-	    !BPF_CORE_READ_BITFIELD(sk, sk_txtime_deadline_mode))
+	if (!(sk->__sk_common.skc_flags >> bpf_core_enum_value(enum sock_flags, SOCK_TXTIME) & 1) ||
+	    sk->sk_clockid != CLOCK_MONOTONIC || !BPF_CORE_READ_BITFIELD(sk, sk_txtime_deadline_mode))
 		return 0;
 	return kernel_skb->tstamp;
 }
@@ -328,7 +331,7 @@ static __always_inline __u64 latest_begin(const struct gw_link *link, const stru
 	       catch_up_ns(config) + 1000ULL * config->guard_us;
 }
 
-static __always_inline void admit_edf(struct gw_link *link, const struct gw_link_config *config, __u64 now_ns,
+static __noinline void admit_edf(struct gw_link *link, const struct gw_link_config *config, __u64 now_ns,
 				      struct promise *p)
 {
 	__u64 slot = slack_slot(p->deadline_ns), begin_ns = latest_begin(link, config, now_ns);
@@ -353,7 +356,7 @@ static __always_inline void admit_edf(struct gw_link *link, const struct gw_link
 	if (p->refused)
 		return;
 	slack_add(&link->tree, slot, slot == end ? (__s64)(end << GW_SLOT_SHIFT) : (__s64)p->deadline_ns, p->work_ns);
-	link->packets[slack_leaf(slot) & (GW_SLOTS - 1)] += p->packets;
+	link->packets[slack_leaf(slot)] += p->packets;
 	link->promised += p->packets;
 	p->slot = slot;
 	p->epoch = link->epoch;
@@ -428,7 +431,7 @@ static __always_inline void measure(struct __sk_buff *skb, const struct gw_link_
 	}
 }
 
-static __always_inline void tell(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
+static __noinline void tell(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
 				 __u64 now_ns)
 {
 	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
@@ -504,7 +507,7 @@ static __noinline int follow(struct __sk_buff *skb, const struct gw_link_config 
 	return TCX_PASS;
 }
 
-static __always_inline void remember(const struct packet *p, const struct promise *promise)
+static __noinline void remember(const struct packet *p, const struct promise *promise)
 {
 	struct datagram key = datagram_of(p);
 	struct verdict verdict = {
@@ -560,8 +563,8 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	counters = the_counters();
 	if (promise.refused) {
-		if (counters)
-			__sync_fetch_and_add(&counters->refused[promise.refused & 3], 1);
+		if (counters && promise.refused < GW_QUEUE_EVENTS)
+			__sync_fetch_and_add(&counters->refused[promise.refused], 1);
 		tell(skb, &p, &promise, now_ns);
 		return TCX_DROP;
 	}
@@ -569,11 +572,10 @@ int gw_admit(struct __sk_buff *skb)
 		__sync_fetch_and_add(&counters->admitted, 1);
 	if (p.more_fragments && own_work_ns) {
 		struct promise own = {};
-		struct packet alone = p;
 
 		/* The promise covers the whole datagram; this fragment gives back its own part. */
-		alone.more_fragments = false;
-		measure(skb, config, &alone, &own);
+		p.more_fragments = false;
+		measure(skb, config, &p, &own);
 		own_work_ns = own.work_ns;
 	}
 	stamp(skb, config, GW_REALTIME, &promise, own_work_ns);

@@ -73,6 +73,7 @@ struct sock_common {
 	unsigned short skc_family;
 	unsigned char skc_state;
 	int skc_bound_dev_if;
+	unsigned long skc_flags;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -114,7 +115,6 @@ struct sock {
 	struct sock_common __sk_common;
 	socket_lock_t sk_lock;
 	__u16 sk_protocol;
-	unsigned long sk_flags;
 	__u8 sk_clockid;
 	__u8 sk_txtime_deadline_mode : 1;
 	unsigned long sk_pacing_rate;

@@ -94,7 +94,7 @@ static __always_inline __u64 unwrap_slot(const struct gw_link *link, __u32 low)
 static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u32 slot_low, __u32 work_ns)
 {
 	__u64 slot = unwrap_slot(link, slot_low);
-	__u32 leaf = slack_leaf(slot) & (GW_SLOTS - 1);
+	__u32 leaf = slack_leaf(slot);
 
 	/* Forgotten already by a reset, or counted as lost. */
 	if (STAMP_EPOCH(link->epoch) != STAMP_EPOCH(epoch) || slot < link->tree.first || !link->packets[leaf])
@@ -116,7 +116,7 @@ static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
 		return 0;
 	}
 	for (int step = 0; step < GW_STEPS && link->tree.first < now_slot; step++) {
-		__u32 leaf = slack_leaf(link->tree.first) & (GW_SLOTS - 1);
+		__u32 leaf = slack_leaf(link->tree.first);
 
 		if (link->packets[leaf]) {
 			/* One a call is enough to keep up, and bounds the work. */

@@ -69,13 +69,13 @@ static __always_inline struct gw_slack slack_pick(const struct gw_slack_tree *t,
 }
 
 /* The leaves between two others, both left out. */
-static __always_inline struct gw_slack slack_between(const struct gw_slack_tree *t, __u32 left, __u32 right)
+static __noinline void slack_between(const struct gw_slack_tree *t, __u32 left, __u32 right, struct gw_slack *found)
 {
 	struct gw_slack low = {}, high = {};
 	__u32 l = GW_SLOTS + left, r = GW_SLOTS + right;
 
 	/* Both climb until they are siblings; on the way each takes in the sibling that lies inside. */
-#pragma clang loop unroll(full)
+#pragma clang loop unroll(disable)
 	for (int level = 0; level < GW_LEVELS; level++) {
 		__u32 a = l >> level, b = r >> level;
 		__s64 apart = (1 - (__s64)(a ^ b)) >> 63;
@@ -87,12 +87,16 @@ static __always_inline struct gw_slack slack_between(const struct gw_slack_tree 
 		low = slack_join(low, slack_pick(t, a ^ 1, apart & a_is_left));
 		high = slack_join(slack_pick(t, b ^ 1, apart & b_is_right), high);
 	}
-	return slack_join(low, high);
+	*found = slack_join(low, high);
 }
 
 static __always_inline __u32 slack_leaf(__u64 slot)
 {
-	return slot % GW_RING + 1;
+	__u32 leaf = slot % GW_RING + 1;
+
+	/* In range already; the verifier cannot see it, and the compiler must not. */
+	gw_opaque(leaf);
+	return leaf & (GW_SLOTS - 1);
 }
 
 static __always_inline __u64 slack_slot(__u64 deadline_ns)
@@ -105,18 +109,21 @@ static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t
 {
 	__u32 first = slack_leaf(t->first);
 	__s64 wraps = ((__s64)first - 1 - (__s64)leaf) >> 63; /* first <= leaf: the ring goes on at its beginning */
+	struct gw_slack next, beyond;
 	__u32 right, rest;
 
 	gw_opaque(wraps);
 	right = first + ((GW_SLOTS - 1 - first) & (__u32)wraps);
 	rest = 1 + ((first - 1) & (__u32)wraps);
-	return slack_join(slack_between(t, leaf, right), slack_between(t, 0, rest));
+	slack_between(t, leaf, right, &next);
+	slack_between(t, 0, rest, &beyond);
+	return slack_join(next, beyond);
 }
 
 /* Brings the nodes above a leaf up to date. */
-static __always_inline void slack_climb(struct gw_slack_tree *t, __u32 leaf)
+static __noinline void slack_climb(struct gw_slack_tree *t, __u32 leaf)
 {
-#pragma clang loop unroll(full)
+#pragma clang loop unroll(disable)
 	for (int level = 1; level <= GW_LEVELS; level++) {
 		__u32 node = ((GW_SLOTS + leaf) >> level) & (GW_SLOTS - 1);
 
