@@ -40,6 +40,11 @@ enum {
 	TCP_CA_DISORDER = 1,
 };
 
+/* Of bpf_for; newer than Debian 12's <linux/bpf.h>. */
+struct bpf_iter_num {
+	__u64 __opaque[1];
+} __attribute__((aligned(8)));
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct in6_addr {
@@ -213,7 +218,10 @@ struct Qdisc {
 
 struct nlattr;
 struct netlink_ext_ack;
-struct bpf_sk_buff_ptr;
+
+struct bpf_sk_buff_ptr {
+	struct sk_buff *skb;
+};
 
 struct Qdisc_ops {
 	char id[16];
