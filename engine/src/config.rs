@@ -6,8 +6,9 @@
 //! valid configuration.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why a configuration was refused.
@@ -44,12 +45,20 @@ struct Key {
 struct Section {
     name: &'static str,
     about: &'static [&'static str],
+    /// A list: written as often as wanted, each time with two brackets.
+    repeated: bool,
     keys: &'static [Key],
 }
 
 /// Declares a section once: its struct, its defaults, and the documentation of its keys.
 macro_rules! section {
-    ($(#[doc = $about:literal])* $name:ident $section:ident $written:literal {
+    ($(#[doc = $about:literal])* $name:ident $section:ident $written:literal {$($keys:tt)*}) => {
+        section! { @ false $(#[doc = $about])* $name $section $written {$($keys)*} }
+    };
+    ($(#[doc = $about:literal])* list of $name:ident $section:ident $written:literal {$($keys:tt)*}) => {
+        section! { @ true $(#[doc = $about])* $name $section $written {$($keys)*} }
+    };
+    (@ $repeated:literal $(#[doc = $about:literal])* $name:ident $section:ident $written:literal {
         $($(#[doc = $doc:literal])* $key:ident: $type:ty = $default:expr, $text:literal;)*
     }) => {
         $(#[doc = $about])*
@@ -64,6 +73,7 @@ macro_rules! section {
         const $section: Section = Section {
             name: $written,
             about: &[$($about),*],
+            repeated: $repeated,
             keys: &[$(Key { name: stringify!($key), doc: &[$($doc),*], value: $text },)*],
         };
     };
@@ -133,6 +143,94 @@ section! {
     }
 }
 
+/// What puts the bands in order.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    #[default]
+    Auto,
+    Qdisc,
+    Htb,
+    None,
+}
+
+/// Whose port a rule names.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    #[default]
+    Udp,
+    Tcp,
+}
+
+section! {
+    /// The managed interface's link, towards the network.
+    LinkSection LINK "link" {
+        /// What the link really carries, Mbit/s, all headers included. No default: a wired physical device's own
+        /// speed counts, elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised.
+        rate_mbit: Option<f64> = None, "20.0";
+        /// Bytes that each packet takes beyond its own (0 to 256). No default: 24 on wired Ethernet (preamble, FCS,
+        /// gap), 0 elsewhere.
+        overhead_bytes: Option<u32> = None, "24";
+        /// Bytes handed to the driver ahead of the link, at most. No default: one packet of the MTU.
+        driver_bytes: Option<u32> = None, "1514";
+    }
+}
+
+section! {
+    /// The three bands of the managed interface: packets with a deadline, best effort, background.
+    QueueSection QUEUE "queue" {
+        /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (nothing is changed), or "auto":
+        /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
+        /// whose own speed is above 1 Gbit/s. `giveway status` says which and why.
+        backend: BackendName = BackendName::Auto, "\"auto\"";
+        /// At most this share of the rate is for packets with deadlines, percent (1 to 100).
+        realtime_percent: u32 = 80, "80";
+        /// Taken from each deadline for what comes after the link, microseconds; a rule's own wins over it.
+        path_budget_us: u32 = 0, "0";
+        /// Kept free before each deadline for delays inside this machine, microseconds. No default: 100.
+        guard_us: Option<u32> = None, "100";
+        /// Refuse at once what cannot be in time; without it a deadline is only an order.
+        admission: bool = true, "true";
+        /// Drop what is too late all the same ("qdisc" only).
+        drop_late: bool = true, "true";
+        /// Hold background packets while the CPU runs something more important ("qdisc" only).
+        gate: bool = true, "true";
+        /// What background gets though it should wait, kbit/s.
+        trickle_kbit: u32 = 0, "0";
+        /// How long best effort may stand in the queue, ms. No default: 5 ms, or 1.5 packets' time where that is more.
+        sojourn_target_ms: Option<f64> = None, "5.0";
+    }
+}
+
+section! {
+    /// Packets of unmodified programs that have a deadline. One [[deadline]] for each remote port.
+    list of Deadline DEADLINE "deadline" {
+        /// "udp" or "tcp".
+        protocol: Protocol = Protocol::Udp, "\"udp\"";
+        /// The remote port (1 to 65535).
+        port: u16 = 0, "5005";
+        /// The last bit is to leave so long after the packet was sent, ms; 0: only what the packet itself says.
+        deadline_ms: f64 = 0.0, "10.0";
+        /// In place of path_budget_us in [queue].
+        path_budget_us: Option<u32> = None, "2000";
+        /// Tell the sender of each refusal by SIGURG.
+        sigurg: bool = false, "false";
+    }
+}
+
+section! {
+    /// Flows that are background. One [[background]] for each; `giveway lbe add` names more at run time.
+    list of Background BACKGROUND "background" {
+        /// The remote address.
+        address: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED), "\"192.0.2.1\"";
+        /// The remote port (1 to 65535).
+        port: u16 = 0, "873";
+        /// The local port. No default: any.
+        local_port: Option<u16> = None, "40000";
+    }
+}
+
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
@@ -141,8 +239,12 @@ pub struct Config {
     pub interface: Option<String>,
     pub monitor: Monitor,
     pub cap: Cap,
+    pub link: LinkSection,
+    pub queue: QueueSection,
     pub group: Group,
     pub control: Control,
+    pub deadline: Vec<Deadline>,
+    pub background: Vec<Background>,
 }
 
 const TOP_KEYS: &[Key] = &[Key {
@@ -151,7 +253,10 @@ const TOP_KEYS: &[Key] = &[Key {
     value: "\"wlan0\"",
 }];
 
-const SECTIONS: &[Section] = &[MONITOR, CAP, GROUP, CONTROL];
+/// No deadline and no part of one is longer.
+const LONGEST_US: u32 = 10_000_000;
+
+const SECTIONS: &[Section] = &[MONITOR, CAP, LINK, QUEUE, GROUP, CONTROL, DEADLINE, BACKGROUND];
 
 impl Config {
     /// Reads a configuration. The whole text is checked; the first problem is reported.
@@ -177,7 +282,12 @@ impl Config {
         for section in SECTIONS {
             text.push('\n');
             render_doc(&mut text, section.about);
-            let _ = writeln!(text, "[{}]", section.name);
+            // An empty list entry would be one with nothing in it; an empty section changes nothing.
+            let _ = if section.repeated {
+                writeln!(text, "#[[{}]]", section.name)
+            } else {
+                writeln!(text, "[{}]", section.name)
+            };
             render_keys(&mut text, section.keys);
         }
         text
@@ -185,7 +295,8 @@ impl Config {
 
     fn check_ranges(&self) -> Result<(), ConfigError> {
         let positive = |x: f64| x.is_finite() && x > 0.0;
-        let cap = &self.cap;
+        let (cap, link, queue) = (&self.cap, &self.link, &self.queue);
+        let within = |x: f64, most: f64| x.is_finite() && (0.0..=most).contains(&x);
         let checks = [
             (
                 "monitor.passes_per_second",
@@ -233,6 +344,73 @@ impl Config {
                 positive(self.group.basic_rate_mbit) && self.group.basic_rate_mbit <= 1000.0,
                 "above 0, at most 1000 Mbit/s",
             ),
+            (
+                "link.rate_mbit",
+                link.rate_mbit.is_none_or(|r| (0.01..=400_000.0).contains(&r)),
+                "from 0.01 to 400000 Mbit/s",
+            ),
+            (
+                "link.overhead_bytes",
+                link.overhead_bytes.is_none_or(|o| o <= 256),
+                "from 0 to 256 bytes",
+            ),
+            (
+                "link.driver_bytes",
+                link.driver_bytes.is_none_or(|d| d <= 1 << 20),
+                "from 0 to 1048576 bytes",
+            ),
+            (
+                "queue.realtime_percent",
+                (1..=100).contains(&queue.realtime_percent),
+                "from 1 to 100 percent",
+            ),
+            (
+                "queue.path_budget_us",
+                queue.path_budget_us <= LONGEST_US,
+                "from 0 to 10000000 us",
+            ),
+            (
+                "queue.guard_us",
+                queue.guard_us.is_none_or(|g| g <= LONGEST_US),
+                "from 0 to 10000000 us",
+            ),
+            (
+                "queue.trickle_kbit",
+                queue.trickle_kbit <= 1_000_000,
+                "from 0 to 1000000 kbit/s",
+            ),
+            (
+                "queue.sojourn_target_ms",
+                queue.sojourn_target_ms.is_none_or(|t| within(t, 10_000.0)),
+                "from 0 to 10000 ms",
+            ),
+            (
+                "deadline.port",
+                self.deadline.iter().all(|d| d.port != 0),
+                "given, from 1 to 65535",
+            ),
+            (
+                "deadline.deadline_ms",
+                self.deadline.iter().all(|d| within(d.deadline_ms, 10_000.0)),
+                "from 0 to 10000 ms",
+            ),
+            (
+                "deadline.path_budget_us",
+                self.deadline
+                    .iter()
+                    .all(|d| d.path_budget_us.is_none_or(|b| b <= LONGEST_US)),
+                "from 0 to 10000000 us",
+            ),
+            (
+                "background.address",
+                self.background.iter().all(|b| !b.address.is_unspecified()),
+                "given, an IPv4 or IPv6 address",
+            ),
+            (
+                "background.port",
+                self.background.iter().all(|b| b.port != 0),
+                "given, from 1 to 65535",
+            ),
         ];
         for (key, holds, range) in checks {
             if !holds {
@@ -268,13 +446,7 @@ fn render_doc(text: &mut String, lines: &[&str]) {
 fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
     for (name, value) in table {
         if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
-            let Some(table) = value.as_table() else {
-                return Err(ConfigError::Value {
-                    key: name.clone(),
-                    problem: format!("is a section: write [{name}]"),
-                });
-            };
-            for key in table.keys() {
+            for key in entries(section, value)?.iter().flat_map(|table| table.keys()) {
                 if !section.keys.iter().any(|k| k.name == key) {
                     let names = section.keys.iter().map(|k| k.name);
                     return Err(unknown("key", &format!("{name}.{key}"), key, names));
@@ -290,6 +462,20 @@ fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// The tables of a section: one, or as many as a list has.
+fn entries<'a>(section: &Section, value: &'a toml::Value) -> Result<Vec<&'a toml::Table>, ConfigError> {
+    let (tables, written) = if section.repeated {
+        let list = value.as_array().map(|list| list.iter().map(toml::Value::as_table));
+        (list.and_then(Iterator::collect), format!("[[{}]]", section.name))
+    } else {
+        (value.as_table().map(|table| vec![table]), format!("[{}]", section.name))
+    };
+    tables.ok_or_else(|| ConfigError::Value {
+        key: section.name.to_owned(),
+        problem: format!("is a section: write {written}"),
+    })
 }
 
 fn unknown<'a>(what: &'static str, shown: &str, typed: &str, known: impl Iterator<Item = &'a str>) -> ConfigError {
@@ -331,10 +517,15 @@ fn offending_key(text: &str, error: &toml::de::Error) -> Option<String> {
     let before = text.get(..error.span()?.end)?;
     let line = before.lines().last()?;
     let key = line.split('=').next()?.trim();
-    let section = before
-        .lines()
-        .rev()
-        .find_map(|l| l.trim().strip_prefix('[')?.strip_suffix(']').map(str::to_owned));
+    let section = before.lines().rev().find_map(|l| {
+        Some(
+            l.trim()
+                .strip_prefix('[')?
+                .strip_suffix(']')?
+                .trim_matches(['[', ']'])
+                .to_owned(),
+        )
+    });
     Some(match section {
         Some(section) => format!("{section}.{key}"),
         None => key.to_owned(),
@@ -367,7 +558,52 @@ mod tests {
         assert_eq!(config.cap.rtt_ms.take(), Some(256));
         assert_eq!(config.cap.fixed_segments.take(), Some(30));
         assert_eq!(config.group.key_file.take().as_deref(), Some("/etc/giveway/group.key"));
-        assert_eq!(config, Config::default());
+        assert_eq!(
+            config.link,
+            LinkSection {
+                rate_mbit: Some(20.0),
+                overhead_bytes: Some(24),
+                driver_bytes: Some(1514)
+            }
+        );
+        assert_eq!(
+            (config.queue.guard_us.take(), config.queue.sojourn_target_ms.take()),
+            (Some(100), Some(5.0))
+        );
+        assert_eq!((config.deadline[0].port, config.deadline[0].deadline_ms), (5005, 10.0));
+        assert_eq!(
+            (config.background[0].port, config.background[0].local_port),
+            (873, Some(40_000))
+        );
+        let rest = Config {
+            link: LinkSection::default(),
+            deadline: Vec::new(),
+            background: Vec::new(),
+            ..config
+        };
+        assert_eq!(rest, Config::default());
+    }
+
+    #[test]
+    fn a_list_holds_several_and_each_is_checked() {
+        let config = Config::parse("[[deadline]]\nport = 5005\ndeadline_ms = 10\n[[deadline]]\nport = 5006\n").unwrap();
+        assert_eq!(config.deadline.iter().map(|d| d.port).collect::<Vec<_>>(), [5005, 5006]);
+        let error = |text| Config::parse(text).unwrap_err().to_string();
+        let misspelt = error("[[deadline]]\nport = 5005\n[[deadline]]\nprot = 5006\n");
+        assert!(
+            misspelt.contains("unknown key `deadline.prot`; did you mean `port`?"),
+            "{misspelt}"
+        );
+        assert_eq!(
+            error("[deadline]\nport = 5005\n"),
+            "`deadline`: is a section: write [[deadline]]"
+        );
+        assert_eq!(
+            error("[[background]]\nport = 1\n"),
+            "`background.address`: must be given, an IPv4 or IPv6 address"
+        );
+        let wrong = error("[[deadline]]\nport = 5005\n[[deadline]]\nport = 70000\n");
+        assert!(wrong.starts_with("`deadline.port`: "), "{wrong}");
     }
 
     #[test]
