@@ -2,3 +2,4 @@
 //! What giveway changes on the machine. Each actuator applies and reverts one kind of change; none decides.
 
 pub mod cap;
+pub mod queue;

@@ -20,7 +20,7 @@ pub enum Command {
     Run(RunArgs),
     /// Show what is in force: policy, senders, sockets, neighbours
     Status(Json),
-    /// Show what was changed on a process or socket, by which rule, on what evidence, and when
+    /// Show what was changed on a process, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
     /// Show what this kernel allows, and what is therefore off
     Doctor(Json),
@@ -62,7 +62,7 @@ pub struct Json {
 
 #[derive(Args)]
 pub struct WhyArgs {
-    /// A process id, a socket cookie, or an address and port as `status` prints them; everything if absent
+    /// A process id, a socket cookie, an address and port as `status` prints them, or `queue`; everything if absent
     #[arg(value_name = "PID|FLOW")]
     pub subject: Option<String>,
     #[command(flatten)]

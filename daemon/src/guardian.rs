@@ -61,7 +61,7 @@ pub fn run() -> Result<()> {
     if last_words.contains(&FAREWELL) {
         return Ok(());
     }
-    let lifted = revert::lift_after_death(&Place::here()?)?;
-    eprintln!("giveway guardian: the daemon died; {lifted} caps lifted");
+    let undone = revert::undo_after_death(&Place::here()?)?;
+    eprintln!("giveway guardian: the daemon died; undone: {undone}");
     Ok(())
 }

@@ -13,8 +13,11 @@ use nix::time::{ClockId, clock_gettime};
 pub mod cgroup;
 pub mod flow_monitor;
 pub mod libbpf_log;
+pub mod netlink;
 pub mod probe;
+pub mod qdisc;
 pub mod records;
+pub mod uplink;
 
 /// The kernel's own type information, by which the programs find its fields.
 pub const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -3,7 +3,8 @@
 //!
 //! The journal holds every clamp value that giveway was ever about to put on a socket here, written before
 //! it is used. A clamp with one of these values is ours to lift; that is how a later process undoes the
-//! work of one that died, whatever moment it died at.
+//! work of one that died, whatever moment it died at. What a device's queue was before giveway touched it stands in
+//! a journal of its own, a JSON object a line.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::actuate::queue::Before;
 
 const ROOT: &str = "/run/giveway";
 
@@ -44,6 +47,10 @@ impl Place {
 
     fn journal(&self) -> PathBuf {
         self.directory.join("caps")
+    }
+
+    fn queue_journal(&self) -> PathBuf {
+        self.directory.join("queues")
     }
 
     fn create(&self) -> Result<()> {
@@ -121,14 +128,45 @@ impl Place {
         }
     }
 
+    /// Writes down what a queue was, before it is changed.
+    pub fn journal_queue(&self, before: &Before) -> Result<()> {
+        self.create()?;
+        let line = format!("{}\n", serde_json::to_string(before)?);
+        let mut file = OpenOptions::new().append(true).create(true).open(self.queue_journal());
+        file.as_mut()
+            .map_err(|error| std::io::Error::from(error.kind()))
+            .and_then(|file| file.write_all(line.as_bytes()))
+            .context("cannot write down what the queue was, so it is not changed")
+    }
+
+    /// The queues that giveway may have changed, as they were before.
+    pub fn journalled_queues(&self) -> Result<Vec<Before>> {
+        match fs::read_to_string(self.queue_journal()) {
+            // A line cut short by a crash was never put to use.
+            Ok(text) => Ok(text
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.queue_journal().display())),
+        }
+    }
+
+    /// Forgets the queues, once each is what it was.
+    pub fn clear_queue_journal(&self) -> Result<()> {
+        remove(&self.queue_journal())
+    }
+
     /// Forgets the journal, once nothing that it names is left on any socket.
     pub fn clear_journal(&self) -> Result<()> {
-        match fs::remove_file(self.journal()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).context("cannot clear the journal")
-            }
-            _ => Ok(()),
-        }
+        remove(&self.journal())
+    }
+}
+
+fn remove(journal: &Path) -> Result<()> {
+    match fs::remove_file(journal) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("cannot clear the journal"),
+        _ => Ok(()),
     }
 }
 

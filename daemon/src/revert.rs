@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway revert`: undo everything, now. A running daemon is asked to undo its work and end; whatever a
-//! dead one left behind is found by the journal and lifted here.
+//! dead one left behind is found by the journals and undone here.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::actuate::cap::lift::{Lift, Lifted};
+use crate::actuate::queue;
 use crate::cli::RevertArgs;
 use crate::control::client;
 use crate::place::Place;
@@ -15,9 +17,39 @@ use crate::place::Place;
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Lifts every cap that the journal knows, or in a dry run only finds them. Returns how many there were. The caller
-/// holds the lock.
-pub fn lift(place: &Place, dry_run: bool) -> Result<usize> {
+/// What was undone, or in a dry run found.
+#[derive(Debug, Default)]
+pub struct Undone {
+    pub caps: usize,
+    /// A line for each.
+    pub queues: Vec<String>,
+}
+
+impl Undone {
+    pub fn is_nothing(&self) -> bool {
+        self.caps == 0 && self.queues.is_empty()
+    }
+}
+
+impl Display for Undone {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} caps", self.caps)?;
+        self.queues.iter().try_for_each(|line| write!(f, ", {line}"))
+    }
+}
+
+/// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock.
+pub fn undo(place: &Place, dry_run: bool) -> Result<Undone> {
+    // Neither may keep the other from being undone.
+    let queues = queue::undo(place, dry_run);
+    let caps = lift(place, dry_run);
+    Ok(Undone {
+        caps: caps?,
+        queues: queues.context("a queue may be left behind; try `giveway revert` again")?,
+    })
+}
+
+fn lift(place: &Place, dry_run: bool) -> Result<usize> {
     let found = caps(place, dry_run).context(
         "caps may be left on sockets of this network namespace (they vanish with each socket); try `giveway revert` again",
     )?;
@@ -31,12 +63,12 @@ pub fn lift(place: &Place, dry_run: bool) -> Result<usize> {
 }
 
 /// Undoes what a daemon left behind that has died. Nothing is done where a new one answers: it has done so.
-pub fn lift_after_death(place: &Place) -> Result<usize> {
+pub fn undo_after_death(place: &Place) -> Result<Undone> {
     let lock = place.lock_within(PATIENCE);
     if lock.is_err() && client::status(place).is_ok() {
-        return Ok(0);
+        return Ok(Undone::default());
     }
-    lift(place, false)
+    undo(place, false)
 }
 
 fn caps(place: &Place, dry_run: bool) -> Result<Vec<Lifted>> {
@@ -50,25 +82,33 @@ fn caps(place: &Place, dry_run: bool) -> Result<Vec<Lifted>> {
 pub fn run(args: &RevertArgs) -> Result<()> {
     let place = Place::here()?;
     if args.dry_run {
-        let found = caps(&place, true)?.len();
+        let found = undo(&place, true)?;
         if args.output.json {
-            println!("{}", json!({ "caps_found": found }));
+            println!("{}", json!({ "caps_found": found.caps, "queues_found": found.queues }));
         } else {
-            println!("{found} sockets carry a cap of giveway's; nothing was changed");
+            println!("{} sockets carry a cap of giveway's; nothing was changed", found.caps);
+            found.queues.iter().for_each(|line| println!("to be put back: {line}"));
         }
         return Ok(());
     }
     let stopped = client::stop_daemon(&place)?;
     let _lock = place.lock_within(PATIENCE)?;
-    let lifted = lift(&place, false)?;
+    let left_over = undo(&place, false)?;
     if args.output.json {
-        println!("{}", json!({ "daemon_stopped": stopped, "caps_lifted": lifted }));
+        println!(
+            "{}",
+            json!({ "daemon_stopped": stopped, "caps_lifted": left_over.caps, "queues_put_back": left_over.queues })
+        );
         return Ok(());
     }
     match stopped {
         Some(pid) => println!("the daemon (pid {pid}) has undone its work and ended"),
         None => println!("no daemon runs in this network namespace"),
     }
-    println!("{lifted} left-over caps lifted; nothing of giveway's is in force");
+    left_over.queues.iter().for_each(|line| println!("left over: {line}"));
+    println!(
+        "{} left-over caps lifted; nothing of giveway's is in force",
+        left_over.caps
+    );
     Ok(())
 }

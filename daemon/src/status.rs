@@ -2,6 +2,7 @@
 //! `giveway status`: what is in force, on a narrow terminal or as JSON.
 
 use anyhow::Result;
+use giveway_engine::queue::{Plan, QueueView};
 use giveway_engine::snapshot::{FlowView, NeighbourView};
 
 use crate::cli::Json;
@@ -29,6 +30,7 @@ fn render(status: &Status) -> String {
         None => text += "interface   none now: watching only\n",
     }
     text += &format!("caps        {policy}\n");
+    text += &format!("queue       {}\n", status.queue_line());
     text += &format!("neighbours  {}\n", status.neighbours_line());
     for line in &status.degraded {
         text += &format!("degraded    {line}\n");
@@ -67,6 +69,17 @@ impl Status {
                 p.senders, p.connections
             ),
         }
+    }
+
+    fn queue_line(&self) -> String {
+        let QueueView { in_force, why } = &self.snapshot.queue;
+        let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
+        let dry = if in_force.is_some() && self.snapshot.policy.dry_run {
+            "; nothing is changed"
+        } else {
+            ""
+        };
+        format!("{shown}: {why}{dry}")
     }
 
     fn neighbours_line(&self) -> String {

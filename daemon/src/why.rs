@@ -2,7 +2,8 @@
 //! `giveway why`: the changes of one process or socket, oldest first, with rule, evidence and time.
 
 use anyhow::Result;
-use giveway_engine::snapshot::{ChangeView, FlowView};
+use giveway_engine::snapshot::{ChangeView, FlowView, QueueChangeView};
+use serde_json::json;
 
 use crate::cli::WhyArgs;
 use crate::control::client;
@@ -27,12 +28,20 @@ pub fn run(args: &WhyArgs) -> Result<()> {
                 .is_none_or(|subject| concerns(subject, c, flow_of(c)))
         })
         .collect();
+    let of_queue = |view: &&QueueChangeView| {
+        let subject = args.subject.as_deref();
+        subject.is_none_or(|subject| subject == "queue" || subject == view.change.interface)
+    };
+    let queue: Vec<&QueueChangeView> = status.snapshot.queue_changes.iter().filter(of_queue).collect();
     if args.output.json {
-        println!("{}", serde_json::to_string(&changes)?);
+        println!("{}", json!({ "caps": changes, "queue": queue }));
         return Ok(());
     }
-    if changes.is_empty() {
+    if changes.is_empty() && queue.is_empty() {
         println!("giveway has changed nothing there (the latest 256 changes were looked at)");
+    }
+    for view in queue {
+        print!("{}", render_queue(view));
     }
     for change in changes {
         print!("{}", render(change, flow_of(change)));
@@ -47,6 +56,20 @@ fn concerns(subject: &str, change: &ChangeView, flow: Option<&FlowView>) -> bool
             || f.flow.owner.as_ref().is_some_and(|o| o.pid.to_string() == subject)
     };
     change.change.cookie.0.to_string() == subject || flow.is_some_and(of_flow)
+}
+
+fn render_queue(view: &QueueChangeView) -> String {
+    let change = &view.change;
+    format!(
+        "{:.3} s since boot: the queue of {}\n  {} -> {}{}, rule {}\n  because {}\n",
+        view.t_ns as f64 / 1e9,
+        change.interface,
+        change.old,
+        change.new,
+        if change.made { "" } else { " (not made)" },
+        change.rule,
+        change.why,
+    )
 }
 
 fn render(view: &ChangeView, flow: Option<&FlowView>) -> String {

@@ -12,4 +12,5 @@ mod daemon {
     mod failures;
     mod life;
     mod process;
+    mod queue;
 }

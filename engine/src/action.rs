@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use crate::model::{Cookie, Flow, FlowEvent};
+use crate::queue::{Plan, Uplink};
 use crate::record::What;
 use crate::wire::{Keyring, Outgoing};
 
@@ -12,6 +13,10 @@ use crate::wire::{Keyring, Outgoing};
 pub enum Input<'a> {
     /// The managed interface; None while there is none.
     Interface(Option<Link>),
+    /// The managed link's way out, as it is now; None while there is none.
+    Uplink(Option<Uplink>),
+    /// What became of [`Action::Queue`]; the reason where it could not be done, and then nothing of it is left.
+    QueueOutcome(Result<(), String>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
     Pass { flows: Vec<Flow>, complete: bool },
     /// What happened to sockets, in order.
@@ -62,6 +67,8 @@ pub enum Action {
     /// Caps for connections yet to come, by the RTT of their handshake: one for each step of the
     /// resolution that the engine was made with, 0 for none.
     CapNew { ifindex: u32, caps: Vec<u32> },
+    /// Put this queue up in place of ours, or (None) take ours down. Answered by [`Input::QueueOutcome`].
+    Queue(Option<Plan>),
     /// Tell the neighbours.
     Report(Outgoing),
     /// Something worth a line in the record.

@@ -14,8 +14,9 @@ use crate::config::{Config, Group};
 use crate::flows::{Flows, Tracked};
 use crate::model::{Cookie, Flow};
 use crate::policy::{self, CapPolicy, Sharing};
+use crate::queue::{Backends, Plan, Queue, QueueChange};
 use crate::record::{CapChange, What};
-use crate::snapshot::{ChangeView, FlowView, NeighbourView, PolicyView, ReportView, Snapshot};
+use crate::snapshot::{ChangeView, FlowView, NeighbourView, PolicyView, QueueChangeView, ReportView, Snapshot};
 use crate::wire::{Class, Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -34,8 +35,10 @@ pub struct Setup {
     pub keys: Option<Keyring>,
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
-    /// Decide and explain, but ask for no change.
+    /// Decide and explain, but ask for no change of a socket.
     pub dry_run: bool,
+    /// What can put packets in order here.
+    pub backends: Backends,
 }
 
 pub struct Engine {
@@ -51,6 +54,8 @@ pub struct Engine {
     rtt_resolution: Vec<Duration>,
     dry_run: bool,
     changes: VecDeque<ChangeView>,
+    queue: Queue,
+    queue_changes: VecDeque<QueueChangeView>,
 }
 
 impl Engine {
@@ -70,6 +75,8 @@ impl Engine {
             rtt_resolution: setup.rtt_resolution,
             dry_run: setup.dry_run,
             changes: VecDeque::new(),
+            queue: Queue::new(config.link.clone(), config.queue.clone(), setup.backends),
+            queue_changes: VecDeque::new(),
         }
     }
 
@@ -107,6 +114,11 @@ impl Engine {
                     self.conclude(now, cookie, outcome, &mut actions);
                 }
             }
+            Input::Uplink(uplink) => {
+                let wanted = self.queue.observe(uplink);
+                self.ask_queue(now, wanted, &mut actions);
+            }
+            Input::QueueOutcome(outcome) => self.conclude_queue(now, outcome, &mut actions),
             Input::Keys(keys) => {
                 self.cooperates = keys.is_some();
                 self.neighbourhood.set_keyring(keys);
@@ -343,6 +355,33 @@ impl Engine {
         actions.push(Action::Record(What::Cap(change)));
     }
 
+    fn ask_queue(&mut self, now: Duration, wanted: Option<Option<Plan>>, actions: &mut Vec<Action>) {
+        match wanted {
+            Some(_) if self.queue.dry_run() => self.conclude_queue(now, Ok(()), actions),
+            Some(plan) => actions.push(Action::Queue(plan)),
+            None => {}
+        }
+    }
+
+    fn conclude_queue(&mut self, now: Duration, outcome: Result<(), String>, actions: &mut Vec<Action>) {
+        let (change, wanted) = self.queue.conclude(outcome);
+        if let Some(change) = change {
+            self.note_queue(now, change, actions);
+        }
+        self.ask_queue(now, wanted, actions);
+    }
+
+    fn note_queue(&mut self, now: Duration, change: QueueChange, actions: &mut Vec<Action>) {
+        if self.queue_changes.len() == CHANGES_KEPT {
+            self.queue_changes.pop_front();
+        }
+        self.queue_changes.push_back(QueueChangeView {
+            t_ns: now.as_nanos() as u64,
+            change: change.clone(),
+        });
+        actions.push(Action::Record(What::Queue(change)));
+    }
+
     /// The last words to the neighbours: this device leaves. Worth sending more than once.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
         self.neighbourhood.farewell(now)
@@ -367,6 +406,8 @@ impl Engine {
                 counters: self.neighbourhood.counters(),
             },
             changes: self.changes.iter().cloned().collect(),
+            queue: self.queue.view(),
+            queue_changes: self.queue_changes.iter().cloned().collect(),
         }
     }
 }
@@ -459,6 +500,7 @@ mod tests {
             keys: None,
             rtt_resolution: vec![Duration::from_millis(1)],
             dry_run,
+            backends: Backends::none(),
         };
         let mut engine = Engine::new(Duration::ZERO, &config, setup);
         engine.step(Duration::ZERO, Input::Interface(Some(LINK)));

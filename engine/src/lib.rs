@@ -13,6 +13,7 @@ mod engine;
 mod flows;
 pub mod model;
 pub mod policy;
+pub mod queue;
 pub mod record;
 pub mod snapshot;
 pub mod wire;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow, FlowEvent};
+use crate::queue::QueueChange;
 
 /// Raised when a field changes its meaning; a new field or kind does not raise it.
 pub const VERSION: u32 = 1;
@@ -61,6 +62,8 @@ pub enum What {
     },
     /// giveway changed a cap, or gave one up.
     Cap(CapChange),
+    /// giveway changed the queue of the managed interface, or left it.
+    Queue(QueueChange),
     /// The number of devices that send has changed, this one included.
     Senders { devices: u32, connections: u32 },
     /// A neighbour is believed from now on, or is gone: it said so, or (`expired`) fell silent.

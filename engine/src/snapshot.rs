@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Flow;
+use crate::queue::{QueueChange, QueueView};
 use crate::record::CapChange;
 use crate::wire::{Counters, Peer, Sender};
 
@@ -19,6 +20,11 @@ pub struct Snapshot {
     pub reports: ReportView,
     /// The latest changes, oldest first.
     pub changes: Vec<ChangeView>,
+    #[serde(default)]
+    pub queue: QueueView,
+    /// The latest changes of the queue, oldest first.
+    #[serde(default)]
+    pub queue_changes: Vec<QueueChangeView>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -88,4 +94,11 @@ pub struct ChangeView {
     pub t_ns: u64,
     #[serde(flatten)]
     pub change: CapChange,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct QueueChangeView {
+    pub t_ns: u64,
+    #[serde(flatten)]
+    pub change: QueueChange,
 }

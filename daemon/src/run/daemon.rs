@@ -13,6 +13,7 @@ use giveway_engine::Engine;
 use giveway_engine::action::{Action, CapOutcome, Input, Link};
 use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
+use giveway_engine::queue::{Plan, Uplink};
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
 use nix::sys::time::TimeSpec;
@@ -23,6 +24,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
+use crate::actuate::queue::{self, QueueActuator};
 use crate::control::server::{self, Asked};
 use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
@@ -50,6 +52,7 @@ pub struct Daemon {
     pub monitor: FlowMonitor,
     /// None where caps are impossible or not wanted.
     pub caps: Option<CapActuator>,
+    pub queue: QueueActuator,
     pub guarded: Option<Guarded>,
     /// None works alone.
     pub keys: Option<KeyFile>,
@@ -61,6 +64,7 @@ struct Running {
     daemon: Daemon,
     journal: Option<Journal>,
     interface: Option<Interface>,
+    uplink: Option<Uplink>,
     neighbours: Option<Neighbours>,
     /// Why there are none, though there is a key.
     alone_because: Option<String>,
@@ -82,6 +86,7 @@ impl Daemon {
         let mut running = Running {
             journal,
             interface: None,
+            uplink: None,
             neighbours: None,
             alone_because: None,
             records: broadcast::channel(RECORDS_KEPT).0,
@@ -207,6 +212,7 @@ impl Running {
             });
             self.tell(Input::Interface(link))?;
         }
+        self.look_at_uplink()?;
         if let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) {
             match Neighbours::open(interface, self.daemon.config.group.port) {
                 Ok(neighbours) => {
@@ -231,6 +237,22 @@ impl Running {
         {
             tracing::warn!("the guardian has died; starting another");
             *guarded = Guarded::start()?;
+        }
+        Ok(())
+    }
+
+    /// Rate, MTU and qdisc of the managed link may change at any time, by anybody.
+    fn look_at_uplink(&mut self) -> Result<()> {
+        let uplink = self.interface.as_ref().and_then(|interface| {
+            let looked = self.daemon.queue.look(interface);
+            // The link may vanish while it is looked at; the next second tells.
+            looked
+                .inspect_err(|error| tracing::debug!("{}: {error:#}", interface.name))
+                .ok()
+        });
+        if uplink != self.uplink {
+            self.uplink.clone_from(&uplink);
+            self.tell(Input::Uplink(uplink))?;
         }
         Ok(())
     }
@@ -265,6 +287,10 @@ impl Running {
                 match action {
                     Action::Cap { cookie, cap } => caps.push((cookie, cap)),
                     Action::CapNew { ifindex, caps } => self.cap_new(ifindex, &caps)?,
+                    Action::Queue(plan) => {
+                        let outcome = self.set_queue(plan.as_ref());
+                        actions.extend(self.daemon.engine.step(now(), Input::QueueOutcome(outcome)));
+                    }
                     Action::Report(report) => self.report(&report),
                     Action::Record(what) => self.record(what),
                 }
@@ -302,6 +328,14 @@ impl Running {
         Ok(())
     }
 
+    fn set_queue(&mut self, plan: Option<&Plan>) -> Result<(), String> {
+        let name = self.interface.as_ref().map_or("", |interface| &interface.name);
+        let outcome = self.daemon.queue.set(plan, name).map_err(|error| format!("{error:#}"));
+        // What stands there now is our own doing, and no news.
+        self.uplink = None;
+        outcome
+    }
+
     fn report(&self, report: &Outgoing) {
         if let Some(Err(error)) = self.neighbours.as_ref().map(|n| n.send(report)) {
             tracing::debug!("a report was not sent: {error}");
@@ -316,6 +350,16 @@ impl Running {
                 change.cookie.0,
                 shown(change.old),
                 shown(change.new),
+                change.why
+            );
+        }
+        if let What::Queue(change) = &what {
+            let verb = if change.made { "" } else { "not changed: " };
+            tracing::info!(
+                "{verb}queue of {}: {} -> {}: {}",
+                change.interface,
+                change.old,
+                change.new,
                 change.why
             );
         }
@@ -394,15 +438,30 @@ impl Running {
         }
     }
 
-    /// Takes every cap away. Whatever fails here is left to the guardian, which has not been dismissed.
+    /// Puts the queue back and takes every cap away. Whatever fails here is left to the guardian, which has not been dismissed.
     fn undo(&mut self) -> Result<()> {
         for _ in 0..FAREWELLS {
             if let Some(datagram) = self.daemon.engine.farewell(now()) {
                 self.report(&Outgoing { to: None, datagram });
             }
         }
-        let Some(mut caps) = self.daemon.caps.take() else {
+        let Some(guarded) = self.daemon.guarded.take() else {
             return Ok(());
+        };
+        let queues = queue::undo(&self.daemon.place, false);
+        let lifted = self.lift_caps();
+        let (queues, lifted) = (queues?, lifted?);
+        guarded.dismiss();
+        for line in queues {
+            tracing::info!("{line}");
+        }
+        tracing::info!("ended; {lifted} caps lifted, nothing of giveway's is left");
+        Ok(())
+    }
+
+    fn lift_caps(&mut self) -> Result<usize> {
+        let Some(mut caps) = self.daemon.caps.take() else {
+            return Ok(0);
         };
         let outcomes = caps.revert()?;
         drop(caps);
@@ -418,11 +477,7 @@ impl Running {
             .filter(|o| matches!(o.result, CapResult::Applied { .. }))
             .count();
         self.daemon.place.clear_journal()?;
-        if let Some(guarded) = self.daemon.guarded.take() {
-            guarded.dismiss();
-        }
-        tracing::info!("ended; {lifted} caps lifted, nothing of giveway's is left");
-        Ok(())
+        Ok(lifted)
     }
 }
 

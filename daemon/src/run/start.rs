@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::config::Config;
+use giveway_engine::queue::Backends;
 use giveway_engine::{Engine, Setup};
 
 use super::daemon::Daemon;
 use crate::actuate::cap::{CapActuator, rtt_floors_us};
+use crate::actuate::queue::QueueActuator;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::guardian::Guarded;
@@ -38,10 +40,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let place = Place::here()?;
     // The guardian of a daemon that has just died may still be at work.
     let lock = place.lock_within(revert::PATIENCE)?;
-    let left_over = revert::lift(&place, args.dry_run)?;
-    if left_over > 0 {
-        let done = if args.dry_run { "would be" } else { "are" };
-        tracing::info!("an earlier daemon died and left {left_over} caps behind; they {done} lifted");
+    let left_over = revert::undo(&place, args.dry_run)?;
+    if !left_over.is_nothing() {
+        let done = if args.dry_run { "would be" } else { "is" };
+        tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
     }
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
@@ -66,9 +68,16 @@ pub fn run(args: &RunArgs) -> Result<()> {
         keys: keyring,
         rtt_resolution,
         dry_run: args.dry_run || caps.is_none(),
+        backends: Backends {
+            qdisc: Err("this version has none".to_owned()),
+            // Whether the kernel has it is found out by trying.
+            htb: Ok(()),
+            dry_run: args.dry_run,
+        },
     };
     let engine = Engine::new(crate::kernel::now(), &config, setup);
-    let guarded = if caps.is_some() { Some(Guarded::start()?) } else { None };
+    let queue = QueueActuator::open(&place)?;
+    let guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
 
     crate::kernel::give_back_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,6 +92,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         engine,
         monitor,
         caps,
+        queue,
         guarded,
         keys,
         degraded,

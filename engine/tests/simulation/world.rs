@@ -103,6 +103,7 @@ impl World {
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
             dry_run: false,
+            backends: giveway_engine::queue::Backends::none(),
         };
         let now = self.now + self.devices[index].ahead;
         self.devices[index].engine = Some(Engine::new(now, &config, setup));
@@ -230,7 +231,7 @@ impl World {
                 }
                 Action::Report(report) => self.send(index, &report),
                 Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
-                Action::Record(_) | Action::CapNew { .. } => {}
+                Action::Record(_) | Action::CapNew { .. } | Action::Queue(_) => {}
             }
         }
     }

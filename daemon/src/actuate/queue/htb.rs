@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The three bands as classes of htb, for kernels without the BPF qdisc. In comes a plan with a rate, out goes a tree:
+//!
+//! | class | rate | at most | before |
+//! |---|---|---|---|
+//! | the link | the link's | the link's | |
+//! | real time | its share | its share | everything |
+//! | best effort | the rest | the link's | background |
+//! | background | its trickle | the link's | nothing |
+//!
+//! htb serves first whoever is within its own rate, then by priority whoever borrows. It takes the class of a packet
+//! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
+
+use anyhow::{Context as _, Result};
+use giveway_engine::queue::Plan;
+use nix::errno::Errno;
+
+use super::{HANDLE, refused};
+use crate::kernel::netlink::{Body, Netlink};
+use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
+
+pub const KIND: &str = "htb";
+
+/// Minor numbers of the classes.
+const LINK: u32 = 1;
+const REALTIME: u32 = 0x10;
+const BEST_EFFORT: u32 = 0x20;
+const BACKGROUND: u32 = 0x30;
+
+/// Attributes of htb and its structs (include/uapi/linux/pkt_sched.h).
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+const HTB_VERSION: u32 = 3;
+const TC_LINKLAYER_ETHERNET: u8 = 1;
+/// Attributes of fq_codel.
+const TCA_FQ_CODEL_TARGET: u16 = 1;
+const TCA_FQ_CODEL_LIMIT: u16 = 2;
+const TCA_FQ_CODEL_INTERVAL: u16 = 3;
+const TCA_FQ_CODEL_ECN: u16 = 4;
+
+/// Nanoseconds in a tick of the packet scheduler.
+const TICK_NS: u64 = 64;
+/// Timers are as fine as this at best: a class may catch up on so much of its rate.
+const BURST_US: u64 = 100;
+/// Admission bounds the real-time band; its own limit only has to be above that.
+const REALTIME_PACKETS: u32 = 4096;
+/// What best effort and background may hold where there is no fq_codel to keep their queues short.
+const QUEUE_US: u64 = 100_000;
+const FEWEST_PACKETS: u64 = 16;
+const MOST_PACKETS: u64 = 1000;
+
+struct Class {
+    minor: u32,
+    parent: u32,
+    rate: u64,
+    ceil: u64,
+    priority: u32,
+}
+
+/// Puts the tree up at the root, or changes the one that stands there.
+pub fn put_up(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
+    let rate = plan.rate_bytes_per_s.context("htb cannot order without a rate")?;
+    put_root(netlink, plan.ifindex).context("cannot put htb up")?;
+    for class in classes(plan, rate) {
+        let message = class.message(plan);
+        netlink
+            .change(libc::RTM_NEWTCLASS, libc::NLM_F_CREATE, &message)
+            .with_context(|| format!("cannot make htb's class {:x}", class.minor))?;
+    }
+    for (minor, fair) in [(REALTIME, false), (BEST_EFFORT, true), (BACKGROUND, true)] {
+        put_leaf(netlink, plan, rate, minor, fair).context("cannot give htb's classes their queues")?;
+    }
+    Ok(())
+}
+
+fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
+    if super::is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
+        return Ok(());
+    }
+    // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
+    let init = [HTB_VERSION, 10, BEST_EFFORT, 0, 0].map(u32::to_ne_bytes).concat();
+    let message = tcmsg(ifindex, HANDLE, ROOT)
+        .text(qdisc::KIND, KIND)
+        .nested(OPTIONS, Body::default().attribute(TCA_HTB_INIT, &init));
+    let put = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message);
+    put.map_err(|error| match refused(&error) {
+        Some(Errno::ENOENT) => error.context("this kernel has no htb (CONFIG_NET_SCH_HTB)"),
+        _ => error,
+    })
+}
+
+fn classes(plan: &Plan, rate: u64) -> [Class; 4] {
+    let realtime = (rate * u64::from(plan.realtime_percent) / 100).max(1);
+    let background = plan.trickle_bytes_per_s.clamp(1, rate);
+    let class = |minor, rate, ceil, priority| Class {
+        minor,
+        parent: LINK,
+        rate,
+        ceil,
+        priority,
+    };
+    [
+        Class {
+            parent: 0,
+            ..class(LINK, rate, rate, 0)
+        },
+        class(REALTIME, realtime, realtime, 0),
+        class(BEST_EFFORT, (rate - realtime).max(1), rate, 1),
+        class(BACKGROUND, background, rate, 2),
+    ]
+}
+
+impl Class {
+    fn message(&self, plan: &Plan) -> Body {
+        let mut parameters = [
+            ratespec(self.rate, plan.overhead_bytes),
+            ratespec(self.ceil, plan.overhead_bytes),
+        ]
+        .concat();
+        let packet = u64::from(plan.max_packet_bytes + plan.overhead_bytes);
+        let burst_ticks = |rate: u64| {
+            let burst_bytes = packet.max(rate * BURST_US / 1_000_000);
+            u32::try_from(burst_bytes * 1_000_000_000 / rate / TICK_NS).unwrap_or(u32::MAX)
+        };
+        // struct tc_htb_opt goes on: buffer, cbuffer, quantum, level, prio.
+        let quantum = plan.max_packet_bytes;
+        let rest = [
+            burst_ticks(self.rate),
+            burst_ticks(self.ceil),
+            quantum,
+            0,
+            self.priority,
+        ];
+        parameters.extend(rest.map(u32::to_ne_bytes).concat());
+        let options = Body::default()
+            .attribute(TCA_HTB_PARMS, &parameters)
+            .attribute(TCA_HTB_RATE64, &self.rate.to_ne_bytes())
+            .attribute(TCA_HTB_CEIL64, &self.ceil.to_ne_bytes());
+        let parent = if self.parent == 0 { ROOT } else { HANDLE | self.parent };
+        tcmsg(plan.ifindex, HANDLE | self.minor, parent)
+            .text(qdisc::KIND, KIND)
+            .nested(OPTIONS, options)
+    }
+}
+
+/// struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. A link layer that is named needs none of
+/// the tables that older tools send.
+fn ratespec(rate: u64, overhead_bytes: u32) -> Vec<u8> {
+    let overhead = u16::try_from(overhead_bytes).unwrap_or(u16::MAX);
+    let rate = u32::try_from(rate).unwrap_or(u32::MAX);
+    [
+        &[0, TC_LINKLAYER_ETHERNET][..],
+        &overhead.to_ne_bytes(),
+        &[0; 4],
+        &rate.to_ne_bytes(),
+    ]
+    .concat()
+}
+
+/// A queue for a class: a plain FIFO in the order admitted, or a fair one where the kernel has it.
+fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: bool) -> Result<()> {
+    let message = |kind| tcmsg(plan.ifindex, HANDLE + (minor << 16), HANDLE | minor).text(qdisc::KIND, kind);
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    if fair {
+        let number = |value: u32| value.to_ne_bytes();
+        let options = Body::default()
+            .attribute(TCA_FQ_CODEL_TARGET, &number(plan.sojourn_target_us))
+            .attribute(TCA_FQ_CODEL_INTERVAL, &number(plan.sojourn_interval_us))
+            .attribute(TCA_FQ_CODEL_LIMIT, &number(MOST_PACKETS as u32))
+            .attribute(TCA_FQ_CODEL_ECN, &number(1));
+        match netlink.change(libc::RTM_NEWQDISC, flags, &message("fq_codel").nested(OPTIONS, options)) {
+            Err(error) if refused(&error) == Some(Errno::ENOENT) => {}
+            done => return done,
+        }
+    }
+    let packets = rate * QUEUE_US / 1_000_000 / u64::from(plan.max_packet_bytes.max(1));
+    let limit = if fair {
+        packets.clamp(FEWEST_PACKETS, MOST_PACKETS) as u32
+    } else {
+        REALTIME_PACKETS
+    };
+    // struct tc_fifo_qopt: the limit.
+    netlink.change(
+        libc::RTM_NEWQDISC,
+        flags,
+        &message("pfifo").attribute(OPTIONS, &limit.to_ne_bytes()),
+    )
+}

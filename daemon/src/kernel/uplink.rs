@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The managed link's way out, as the kernel tells it now: MTU, kind, speed, root qdisc. Reads only, and asks the
+//! namespace itself: /sys may show another one's devices.
+
+use std::os::fd::AsRawFd as _;
+
+use anyhow::{Context as _, Result};
+use giveway_engine::queue::{RootQdisc, Uplink};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::netlink::{Body, Netlink, attribute, u16_at, u32_at};
+use super::qdisc;
+
+/// Bytes of a message before its attributes (struct ifinfomsg).
+const IFINFOMSG_BYTES: usize = 16;
+const ETHERNET_HEADER_BYTES: u32 = 14;
+
+/// A device, as far as queueing asks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Device {
+    pub ifindex: u32,
+    pub mtu_bytes: u32,
+    pub ethernet: bool,
+    /// There is hardware behind it.
+    pub physical: bool,
+    /// Segments that TCP may put into one packet for it.
+    pub gso_max_segments: u32,
+}
+
+/// The link of this name and what stands at its root; `is_ours` knows our own qdisc.
+pub fn look(
+    netlink: &mut Netlink,
+    ifindex: u32,
+    name: &str,
+    is_ours: impl Fn(&qdisc::Qdisc) -> bool,
+) -> Result<Uplink> {
+    let device = device(netlink, ifindex)?;
+    let root = qdisc::root(netlink, ifindex)?;
+    // What a virtual device says of its speed is an invention: there is no wire.
+    let speed_mbit = speed_mbit(name).filter(|_| device.physical && device.ethernet);
+    Ok(Uplink {
+        ifindex,
+        name: name.to_owned(),
+        mtu_bytes: device.mtu_bytes,
+        header_bytes: if device.ethernet { ETHERNET_HEADER_BYTES } else { 0 },
+        wired: speed_mbit.is_some(),
+        speed_mbit,
+        root: RootQdisc {
+            ours: is_ours(&root.qdisc),
+            kind: root.qdisc.kind,
+            handle: root.qdisc.handle,
+            entangled: root.entangled,
+        },
+    })
+}
+
+/// The device of this index.
+pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
+    let message = netlink
+        .get(libc::RTM_GETLINK, &ifinfomsg(ifindex))
+        .context("cannot look at the interface")?;
+    let number = |kind| attribute(&message, IFINFOMSG_BYTES, kind).and_then(|value| u32_at(value, 0).ok());
+    Ok(Device {
+        ifindex,
+        mtu_bytes: number(libc::IFLA_MTU).context("the kernel tells no MTU")?,
+        ethernet: u16_at(&message, 2)? == libc::ARPHRD_ETHER,
+        physical: attribute(&message, IFINFOMSG_BYTES, libc::IFLA_PARENT_DEV_NAME).is_some(),
+        gso_max_segments: number(libc::IFLA_GSO_MAX_SEGS).context("the kernel tells no gso_max_segs")?,
+    })
+}
+
+/// The fixed part of a message about a device.
+pub fn ifinfomsg(ifindex: u32) -> Body {
+    Body::new(&[0, ifindex, 0, 0].map(u32::to_ne_bytes).concat())
+}
+
+/// As ethtool tells it; None for what has no wire, or no link on it.
+fn speed_mbit(name: &str) -> Option<u32> {
+    // struct ethtool_cmd (include/uapi/linux/ethtool.h), by its words: the command, and the speed in two halves.
+    const ETHTOOL_GSET: u32 = 1;
+    let mut settings = [0u32; 11];
+    settings[0] = ETHTOOL_GSET;
+    // SAFETY: all zero is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = settings.as_mut_ptr().cast();
+    let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    // SAFETY: the request and what it points to are valid, and as large as ETHTOOL_GSET fills them.
+    let answer = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let first_half = |word: u32| {
+        let [a, b, ..] = word.to_ne_bytes();
+        u32::from(u16::from_ne_bytes([a, b]))
+    };
+    let speed = first_half(settings[3]) | first_half(settings[7]) << 16;
+    // 0 and all bits mean that there is none to tell.
+    (answer == 0 && !matches!(speed, 0 | 0xffff | u32::MAX)).then_some(speed)
+}

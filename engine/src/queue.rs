@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What stands on the managed link's way out. In come the configuration, what the kernel can do, the link as it is
+//! now and what became of the last request; out goes the queue to ask for, with its reason. Never asks twice for the
+//! same, and never for anything once another tool has taken the link's qdisc over.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{BackendName, LinkSection, QueueSection};
+
+/// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
+const FASTEST_UNASKED_MBIT: f64 = 1000.0;
+/// At lower rates a packet of 64 kB, which TCP makes when it may, takes more than a millisecond.
+const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
+/// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
+const ETHERNET_OVERHEAD_BYTES: u32 = 24;
+/// Queues that only order and drop: they can be put back as they were. The others shape, emulate or hold queues of
+/// their own, which is somebody's intention.
+const REPLACEABLE: [&str; 12] = [
+    "noqueue",
+    "pfifo_fast",
+    "pfifo",
+    "bfifo",
+    "pfifo_head_drop",
+    "fq",
+    "fq_codel",
+    "fq_pie",
+    "codel",
+    "pie",
+    "sfq",
+    "mq",
+];
+
+/// What this kernel has; the reason where it has it not.
+#[derive(Clone, Debug)]
+pub struct Backends {
+    pub qdisc: Result<(), String>,
+    pub htb: Result<(), String>,
+    /// Decide and explain, but ask for no change.
+    pub dry_run: bool,
+}
+
+impl Backends {
+    /// A device that changes no queue.
+    pub fn none() -> Self {
+        let why = || Err("not looked for".to_owned());
+        Self {
+            qdisc: why(),
+            htb: why(),
+            dry_run: false,
+        }
+    }
+}
+
+/// The managed link at one moment.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Uplink {
+    pub ifindex: u32,
+    pub name: String,
+    pub mtu_bytes: u32,
+    /// Bytes that a packet has on it before its IP header.
+    pub header_bytes: u32,
+    /// Ethernet on a cable, as far as the kernel tells.
+    pub wired: bool,
+    /// The device's own speed, where it has one that means anything.
+    pub speed_mbit: Option<u32>,
+    pub root: RootQdisc,
+}
+
+/// What stands at the root of a device's way out.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RootQdisc {
+    pub kind: String,
+    /// 0: the kernel put it there.
+    pub handle: u32,
+    /// Why it could not be put back as it is: filters, a size table, children of its own.
+    pub entangled: Option<String>,
+    /// giveway put it there.
+    pub ours: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    Qdisc,
+    Htb,
+}
+
+/// Where the link's rate is known from.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RateSource {
+    Configuration,
+    Device,
+}
+
+/// A queue as it is to be.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Plan {
+    pub ifindex: u32,
+    pub backend: Backend,
+    /// None: not known, so that nothing is paced and no deadline promised.
+    pub rate_bytes_per_s: Option<u64>,
+    pub rate_source: Option<RateSource>,
+    pub overhead_bytes: u32,
+    pub max_packet_bytes: u32,
+    pub driver_bytes: u32,
+    pub realtime_percent: u32,
+    pub guard_us: u32,
+    pub path_budget_us: u32,
+    pub trickle_bytes_per_s: u64,
+    pub sojourn_target_us: u32,
+    pub sojourn_interval_us: u32,
+    pub admission: bool,
+    pub drop_late: bool,
+    pub gate: bool,
+    /// TCP is kept from making packets of many segments.
+    pub single_segments: bool,
+}
+
+/// The queue's part of the engine.
+pub struct Queue {
+    link: LinkSection,
+    queue: QueueSection,
+    backends: Backends,
+    uplink: Option<Uplink>,
+    in_force: Option<Plan>,
+    asked: Option<Option<Plan>>,
+    /// The interface whose qdisc another tool has changed, and what stands there now.
+    taken_over: Option<(u32, String)>,
+    why: String,
+}
+
+/// A change of the queue, before it is made or after.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct QueueChange {
+    pub interface: String,
+    pub old: String,
+    pub new: String,
+    pub rule: String,
+    pub why: String,
+    /// False where only `--dry-run` would have made it.
+    pub made: bool,
+}
+
+/// What is in force, for `status`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct QueueView {
+    pub in_force: Option<Plan>,
+    pub why: String,
+}
+
+impl Queue {
+    pub fn new(link: LinkSection, queue: QueueSection, backends: Backends) -> Self {
+        Self {
+            link,
+            queue,
+            backends,
+            uplink: None,
+            in_force: None,
+            asked: None,
+            taken_over: None,
+            why: "no interface is managed".to_owned(),
+        }
+    }
+
+    pub fn dry_run(&self) -> bool {
+        self.backends.dry_run
+    }
+
+    /// Takes in the link as it is now. Returns what to ask for: a queue, or (`Some(None)`) that ours goes. While there
+    /// is no link everything stays: it comes back, or another one does.
+    pub fn observe(&mut self, uplink: Option<Uplink>) -> Option<Option<Plan>> {
+        self.uplink = Some(uplink?);
+        self.notice_others();
+        self.ask()
+    }
+
+    /// Takes in what became of the last request. Returns the change that was made, and what to ask for next.
+    pub fn conclude(&mut self, outcome: Result<(), String>) -> (Option<QueueChange>, Option<Option<Plan>>) {
+        let Some(asked) = self.asked.take() else {
+            return (None, None);
+        };
+        if let (Err(error), Some(plan)) = (&outcome, &asked) {
+            // It would fail the next time too; another backend may not.
+            let backend = match plan.backend {
+                Backend::Qdisc => &mut self.backends.qdisc,
+                Backend::Htb => &mut self.backends.htb,
+            };
+            *backend = Err(error.clone());
+            self.why = format!("{} could not be put up: {error}", plan.shown());
+            let change = self.change(None, self.in_force.is_some());
+            self.in_force = None;
+            return (change, self.ask());
+        }
+        if let Err(error) = outcome {
+            self.why = error;
+        }
+        let change = self.change(asked.clone(), !self.backends.dry_run);
+        self.in_force = asked;
+        (change, None)
+    }
+
+    pub fn view(&self) -> QueueView {
+        QueueView {
+            in_force: self.in_force.clone(),
+            why: self.why.clone(),
+        }
+    }
+
+    fn ask(&mut self) -> Option<Option<Plan>> {
+        let (wanted, why) = match &self.uplink {
+            Some(uplink) => match self.choose(uplink) {
+                Ok((plan, why)) => (Some(plan), why),
+                Err(why) => (None, why),
+            },
+            None => return None,
+        };
+        self.why = why;
+        (wanted != self.in_force).then(|| {
+            self.asked = Some(wanted.clone());
+            wanted
+        })
+    }
+
+    /// Another tool may replace what we put there; from then on the link is its own.
+    fn notice_others(&mut self) {
+        let (Some(uplink), Some(plan), false) = (&self.uplink, &self.in_force, self.backends.dry_run) else {
+            return;
+        };
+        if plan.ifindex == uplink.ifindex && !uplink.root.ours {
+            self.taken_over = Some((uplink.ifindex, uplink.root.kind.clone()));
+        }
+    }
+
+    fn choose(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
+        if self.queue.backend == BackendName::None {
+            return Err("backend = \"none\" in [queue]".to_owned());
+        }
+        if let Some((_, kind)) = self.taken_over.as_ref().filter(|(at, _)| *at == uplink.ifindex) {
+            return Err(format!(
+                "another tool has put the qdisc {kind} on {} in place of ours; it is left alone until giveway is started again",
+                uplink.name
+            ));
+        }
+        may_replace(uplink)?;
+        let rate = self.rate(uplink);
+        let (backend, why) = self.backend(uplink, rate)?;
+        Ok((self.plan(uplink, backend, rate), why))
+    }
+
+    fn rate(&self, uplink: &Uplink) -> Option<(f64, RateSource)> {
+        let device = || uplink.speed_mbit.map(|mbit| (f64::from(mbit), RateSource::Device));
+        let configured = self.link.rate_mbit.map(|mbit| (mbit, RateSource::Configuration));
+        configured.or_else(device)
+    }
+
+    fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
+        let name = &uplink.name;
+        let known = match rate {
+            Some((mbit, RateSource::Configuration)) => format!("{name} carries {mbit} Mbit/s, by rate_mbit in [link]"),
+            Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
+            None => format!("{name} has no known rate (rate_mbit in [link])"),
+        };
+        let unknown = if rate.is_none() {
+            ": nothing is paced and no deadline promised"
+        } else {
+            ""
+        };
+        let qdisc = || {
+            self.backends
+                .qdisc
+                .as_ref()
+                .map(|()| Backend::Qdisc)
+                .map_err(Clone::clone)
+        };
+        let htb = || match (&self.backends.htb, rate) {
+            (Err(why), _) => Err(why.clone()),
+            (Ok(()), None) => Err(format!("htb cannot order without a rate, and {known}")),
+            (Ok(()), Some(_)) => Ok(Backend::Htb),
+        };
+        match self.queue.backend {
+            BackendName::Qdisc => Ok((qdisc()?, format!("backend = \"qdisc\"; {known}{unknown}"))),
+            BackendName::Htb => Ok((htb()?, format!("backend = \"htb\"; {known}"))),
+            BackendName::Auto | BackendName::None => {
+                if let Some((mbit, RateSource::Device)) = rate
+                    && mbit > FASTEST_UNASKED_MBIT
+                {
+                    return Err(format!(
+                        "{known}: packets hardly wait there, and one queue would slow it down"
+                    ));
+                }
+                match qdisc() {
+                    Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
+                    Err(no_qdisc) => match htb() {
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
+                    },
+                }
+            }
+        }
+    }
+
+    fn plan(&self, uplink: &Uplink, backend: Backend, rate: Option<(f64, RateSource)>) -> Plan {
+        let rate_bytes_per_s = rate.map(|(mbit, _)| (mbit * 125_000.0).round().max(1.0) as u64);
+        let overhead_bytes = self
+            .link
+            .overhead_bytes
+            .unwrap_or(if uplink.wired { ETHERNET_OVERHEAD_BYTES } else { 0 });
+        let max_packet_bytes = uplink.mtu_bytes.saturating_add(uplink.header_bytes);
+        // RFC 8289 sections 4.2 and 4.3: 5 ms and 100 ms, but never less than the link needs for a packet or two.
+        let packet_us = rate_bytes_per_s.map_or(0, |rate| {
+            u64::from(max_packet_bytes + overhead_bytes) * 1_000_000 / rate
+        });
+        let target_us = self
+            .queue
+            .sojourn_target_ms
+            .map_or((packet_us * 3 / 2).max(5_000), |ms| (ms * 1000.0) as u64);
+        Plan {
+            ifindex: uplink.ifindex,
+            backend,
+            rate_bytes_per_s,
+            rate_source: rate.map(|(_, source)| source),
+            overhead_bytes,
+            max_packet_bytes,
+            driver_bytes: self.link.driver_bytes.unwrap_or(max_packet_bytes),
+            realtime_percent: self.queue.realtime_percent,
+            guard_us: self.queue.guard_us.unwrap_or(100),
+            path_budget_us: self.queue.path_budget_us,
+            trickle_bytes_per_s: u64::from(self.queue.trickle_kbit) * 125,
+            sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
+            sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
+            admission: self.queue.admission,
+            drop_late: self.queue.drop_late,
+            gate: self.queue.gate,
+            single_segments: rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
+        }
+    }
+
+    fn change(&self, new: Option<Plan>, made: bool) -> Option<QueueChange> {
+        let uplink = self.uplink.as_ref()?;
+        let before = || format!("{} (what was there)", uplink.root.kind);
+        let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(before, Plan::shown);
+        Some(QueueChange {
+            interface: uplink.name.clone(),
+            old: shown(&self.in_force),
+            new: shown(&new),
+            rule: format!("{:?}", self.queue.backend).to_lowercase(),
+            why: self.why.clone(),
+            made,
+        })
+    }
+}
+
+impl Plan {
+    /// In a few words.
+    pub fn shown(&self) -> String {
+        let backend = match self.backend {
+            Backend::Qdisc => "BPF qdisc",
+            Backend::Htb => "htb",
+        };
+        match self.rate_bytes_per_s {
+            Some(rate) => format!("{backend} at {} kbit/s", rate * 8 / 1000),
+            None => format!("{backend}, unpaced"),
+        }
+    }
+}
+
+fn may_replace(uplink: &Uplink) -> Result<(), String> {
+    let root = &uplink.root;
+    if root.ours {
+        return Ok(());
+    }
+    let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
+    if !REPLACEABLE.contains(&root.kind.as_str()) {
+        return Err(format!(
+            "{} has the qdisc {}, which could not be put back as it is; {alone}",
+            uplink.name, root.kind
+        ));
+    }
+    match &root.entangled {
+        Some(how) => Err(format!("the qdisc {} on {} {how}; {alone}", root.kind, uplink.name)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn root(kind: &str) -> RootQdisc {
+        RootQdisc {
+            kind: kind.to_owned(),
+            ..RootQdisc::default()
+        }
+    }
+
+    fn cable() -> Uplink {
+        Uplink {
+            ifindex: 2,
+            name: "eth0".to_owned(),
+            mtu_bytes: 1500,
+            header_bytes: 14,
+            wired: true,
+            speed_mbit: Some(100),
+            root: root("pfifo_fast"),
+        }
+    }
+
+    fn wifi() -> Uplink {
+        Uplink {
+            wired: false,
+            speed_mbit: None,
+            root: root("noqueue"),
+            ..cable()
+        }
+    }
+
+    fn queue(text: &str, with_qdisc: bool) -> Queue {
+        let config = Config::parse(text).unwrap();
+        let backends = Backends {
+            qdisc: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
+            htb: Ok(()),
+            dry_run: false,
+        };
+        Queue::new(config.link, config.queue, backends)
+    }
+
+    /// What is asked for first on this link.
+    fn first(text: &str, with_qdisc: bool, uplink: Uplink) -> (Option<Plan>, String) {
+        let mut queue = queue(text, with_qdisc);
+        let plan = queue.observe(Some(uplink)).flatten();
+        (plan, queue.why)
+    }
+
+    fn in_force(text: &str) -> Queue {
+        let mut queue = queue(text, false);
+        queue.observe(Some(cable())).unwrap();
+        assert!(queue.conclude(Ok(())).0.unwrap().made);
+        queue
+    }
+
+    fn ours(uplink: Uplink) -> Uplink {
+        let root = RootQdisc {
+            ours: true,
+            ..root("htb")
+        };
+        Uplink { root, ..uplink }
+    }
+
+    #[test]
+    fn a_cable_has_its_own_rate_and_a_radio_has_none() {
+        let (plan, _) = first("", true, cable());
+        let plan = plan.unwrap();
+        assert_eq!(
+            (plan.backend, plan.rate_bytes_per_s),
+            (Backend::Qdisc, Some(12_500_000))
+        );
+        assert_eq!(
+            (plan.overhead_bytes, plan.max_packet_bytes, plan.driver_bytes),
+            (24, 1514, 1514)
+        );
+        let (plan, why) = first("", true, wifi());
+        assert_eq!(plan.unwrap().rate_bytes_per_s, None);
+        assert!(why.contains("nothing is paced and no deadline promised"), "{why}");
+    }
+
+    #[test]
+    fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
+        assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
+        let (plan, why) = first("", false, wifi());
+        assert!(
+            plan.is_none() && why.contains("htb cannot order without a rate"),
+            "{why}"
+        );
+        let (plan, _) = first("[link]\nrate_mbit = 5", false, wifi());
+        assert_eq!(plan.unwrap().rate_bytes_per_s, Some(625_000));
+    }
+
+    #[test]
+    fn a_link_faster_than_1_gbit_is_left_alone_unless_asked_for() {
+        let fast = || Uplink {
+            speed_mbit: Some(10_000),
+            ..cable()
+        };
+        assert!(first("", true, fast()).0.is_none());
+        assert!(first("[queue]\nbackend = \"htb\"", true, fast()).0.is_some());
+        assert!(first("[link]\nrate_mbit = 10000", true, fast()).0.is_some());
+    }
+
+    #[test]
+    fn somebodys_intention_is_left_alone() {
+        for kind in ["htb", "tbf", "netem", "cake", "prio", "bpf_something"] {
+            let (plan, why) = first(
+                "",
+                true,
+                Uplink {
+                    root: root(kind),
+                    ..cable()
+                },
+            );
+            assert!(
+                plan.is_none() && why.contains(kind) && why.contains("left alone"),
+                "{why}"
+            );
+        }
+        let mut filtered = root("fq_codel");
+        filtered.entangled = Some("has filters".to_owned());
+        assert!(
+            first(
+                "",
+                true,
+                Uplink {
+                    root: filtered,
+                    ..cable()
+                }
+            )
+            .0
+            .is_none()
+        );
+    }
+
+    #[test]
+    fn what_stands_is_not_asked_for_again() {
+        let mut queue = in_force("");
+        assert_eq!(queue.observe(Some(ours(cable()))), None);
+        assert_eq!(queue.observe(None), None, "the link is down");
+        assert_eq!(queue.observe(Some(ours(cable()))), None, "and comes back");
+    }
+
+    #[test]
+    fn a_new_rate_and_a_new_mtu_are_asked_for() {
+        let mut queue = in_force("");
+        let slower = Uplink {
+            speed_mbit: Some(10),
+            mtu_bytes: 9000,
+            ..ours(cable())
+        };
+        let plan = queue.observe(Some(slower)).unwrap().unwrap();
+        assert_eq!((plan.rate_bytes_per_s, plan.max_packet_bytes), (Some(1_250_000), 9014));
+        assert_eq!(plan.sojourn_target_us, 10_845, "1.5 packets' time");
+    }
+
+    #[test]
+    fn a_qdisc_that_another_tool_put_in_our_place_stays() {
+        let mut queue = in_force("");
+        assert_eq!(queue.observe(Some(cable())), Some(None));
+        let (change, next) = queue.conclude(Ok(()));
+        assert!(change.unwrap().why.contains("another tool"));
+        assert_eq!((next, queue.observe(Some(cable()))), (None, None));
+        let other = Uplink { ifindex: 3, ..cable() };
+        assert!(
+            queue.observe(Some(other)).flatten().is_some(),
+            "another link is another matter"
+        );
+    }
+
+    #[test]
+    fn a_backend_that_fails_is_not_tried_again_and_the_other_one_is() {
+        let mut queue = queue("", true);
+        queue.observe(Some(cable())).unwrap();
+        let (_, next) = queue.conclude(Err("the verifier refused it".to_owned()));
+        assert_eq!(next.unwrap().unwrap().backend, Backend::Htb);
+        assert!(queue.why.contains("the verifier refused it"));
+        let (_, next) = queue.conclude(Err("no htb either".to_owned()));
+        assert_eq!(next, None);
+        assert_eq!(queue.observe(Some(cable())), None);
+    }
+
+    #[test]
+    fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
+        let single = |mbit: u32| {
+            let text = format!("[link]\nrate_mbit = {mbit}");
+            first(&text, true, cable()).0.unwrap().single_segments
+        };
+        assert!(single(500) && !single(600));
+    }
+}
