@@ -27,7 +27,10 @@ pub fn run(args: &Json) -> Result<()> {
             .unwrap_or_default();
         println!(
             "{}",
-            json!({"kernel": probe::kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded})
+            json!({
+                "kernel": probe::kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded,
+                "queue": daemon.as_ref().ok().map(|status| &status.snapshot.queue),
+            })
         );
     } else {
         println!("Linux {}", probe::kernel_release());
@@ -38,8 +41,9 @@ pub fn run(args: &Json) -> Result<()> {
             Ok(status) => println!("\nthe daemon runs (pid {}, up {:.0} s)", status.pid, status.uptime_s),
             Err(error) => println!("\n{error:#}"),
         }
-        for line in daemon.iter().flat_map(|status| &status.degraded) {
-            println!("  {line}");
+        for status in daemon.iter() {
+            println!("  queue: {}", status.queue_line());
+            status.degraded.iter().for_each(|line| println!("  {line}"));
         }
     }
     if capabilities

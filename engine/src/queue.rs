@@ -127,6 +127,8 @@ pub struct Queue {
     asked: Option<Option<Plan>>,
     /// The interface whose qdisc another tool has changed, and what stands there now.
     taken_over: Option<(u32, String)>,
+    /// The kind of qdisc that stands there without us.
+    without_us: String,
     why: String,
 }
 
@@ -159,6 +161,7 @@ impl Queue {
             in_force: None,
             asked: None,
             taken_over: None,
+            without_us: String::new(),
             why: "no interface is managed".to_owned(),
         }
     }
@@ -170,7 +173,10 @@ impl Queue {
     /// Takes in the link as it is now. Returns what to ask for: a queue, or (`Some(None)`) that ours goes. While there
     /// is no link everything stays: it comes back, or another one does.
     pub fn observe(&mut self, uplink: Option<Uplink>) -> Option<Option<Plan>> {
-        self.uplink = Some(uplink?);
+        let uplink = self.uplink.insert(uplink?);
+        if !uplink.root.ours {
+            self.without_us.clone_from(&uplink.root.kind);
+        }
         self.notice_others();
         self.ask()
     }
@@ -338,8 +344,8 @@ impl Queue {
 
     fn change(&self, new: Option<Plan>, made: bool) -> Option<QueueChange> {
         let uplink = self.uplink.as_ref()?;
-        let before = || format!("{} (what was there)", uplink.root.kind);
-        let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(before, Plan::shown);
+        let without_us = || format!("{} (not ours)", self.without_us);
+        let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(without_us, Plan::shown);
         Some(QueueChange {
             interface: uplink.name.clone(),
             old: shown(&self.in_force),

@@ -3,6 +3,8 @@
 //! why, and what is lost without. Where it is cheap, a thing is tried, not guessed from a version; whatever is tried
 //! is taken back at once.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::btf::{Btf, BtfType};
 
@@ -124,6 +126,19 @@ pub fn capabilities() -> Vec<Capability> {
             "a lifted cap restarts slow start",
             eased_lifts(),
         ),
+        capability(
+            "admission (tcx)",
+            "no packet is classified, none with a deadline refused in time",
+            types.have(&["tcx_prog_attach"]).context("needs Linux 6.6"),
+        ),
+        capability(
+            "BPF qdisc",
+            "no deadline order but FIFO within the band, no sojourn figures, no gate; htb where the link's rate is known",
+            types
+                .have(&["Qdisc_ops", "bpf_qdisc_skb_drop"])
+                .context("needs Linux 6.16 with CONFIG_NET_SCH_BPF"),
+        ),
+        capability("htb", "no bands where there is no BPF qdisc", htb(&types)),
     ]);
     list
 }
@@ -177,6 +192,19 @@ fn caps() -> (Result<()>, Result<()>) {
 
 fn eased_lifts() -> Result<()> {
     Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
+}
+
+/// Built in, loaded, or there to be loaded.
+fn htb(types: &Types) -> Result<()> {
+    let modules = Path::new("/lib/modules").join(kernel_release());
+    let lists = [modules.join("modules.dep"), "/proc/modules".into()];
+    let listed = |list: &Path| std::fs::read_to_string(list).is_ok_and(|text| text.contains("sch_htb"));
+    if lists.iter().any(|list| listed(list)) {
+        return Ok(());
+    }
+    types
+        .have(&["htb_enqueue"])
+        .context("no module sch_htb, and not built in (CONFIG_NET_SCH_HTB)")
 }
 
 /// The kernel's type information, in which each function and tracepoint has its name.

@@ -63,7 +63,7 @@ fn the_three_bands_stand_with_their_rates() {
     assert_eq!(gso_max_segs(), "1");
     let why = giveway(&["why", "queue"]);
     let why = String::from_utf8(why.stdout).unwrap();
-    assert!(why.contains("noqueue (what was there) -> htb at 20000 kbit/s"), "{why}");
+    assert!(why.contains("noqueue (not ours) -> htb at 20000 kbit/s"), "{why}");
     assert!(why.contains("by rate_mbit in [link]"), "{why}");
     drop(daemon);
 }

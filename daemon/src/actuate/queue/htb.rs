@@ -161,7 +161,11 @@ fn ratespec(rate: u64, overhead_bytes: u32) -> Vec<u8> {
 
 /// A queue for a class: a plain FIFO in the order admitted, or a fair one where the kernel has it.
 fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: bool) -> Result<()> {
-    let message = |kind| tcmsg(plan.ifindex, HANDLE + (minor << 16), HANDLE | minor).text(qdisc::KIND, kind);
+    // Each kind has a handle of its own: what stands there under the same handle could not be replaced by another kind.
+    let message = |kind, offset: u32| {
+        let handle = HANDLE + ((minor + offset) << 16);
+        tcmsg(plan.ifindex, handle, HANDLE | minor).text(qdisc::KIND, kind)
+    };
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     if fair {
         let number = |value: u32| value.to_ne_bytes();
@@ -170,7 +174,11 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
             .attribute(TCA_FQ_CODEL_INTERVAL, &number(plan.sojourn_interval_us))
             .attribute(TCA_FQ_CODEL_LIMIT, &number(MOST_PACKETS as u32))
             .attribute(TCA_FQ_CODEL_ECN, &number(1));
-        match netlink.change(libc::RTM_NEWQDISC, flags, &message("fq_codel").nested(OPTIONS, options)) {
+        match netlink.change(
+            libc::RTM_NEWQDISC,
+            flags,
+            &message("fq_codel", 1).nested(OPTIONS, options),
+        ) {
             Err(error) if refused(&error) == Some(Errno::ENOENT) => {}
             done => return done,
         }
@@ -185,6 +193,6 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
     netlink.change(
         libc::RTM_NEWQDISC,
         flags,
-        &message("pfifo").attribute(OPTIONS, &limit.to_ne_bytes()),
+        &message("pfifo", 0).attribute(OPTIONS, &limit.to_ne_bytes()),
     )
 }
