@@ -11,6 +11,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+mod names;
+mod ranges;
+
+use names::{check_names, first_line, in_plain_words, offending_key};
+
 /// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum ConfigError {
@@ -253,9 +258,6 @@ const TOP_KEYS: &[Key] = &[Key {
     value: "\"wlan0\"",
 }];
 
-/// No deadline and no part of one is longer.
-const LONGEST_US: u32 = 10_000_000;
-
 const SECTIONS: &[Section] = &[MONITOR, CAP, LINK, QUEUE, GROUP, CONTROL, DEADLINE, BACKGROUND];
 
 impl Config {
@@ -292,142 +294,6 @@ impl Config {
         }
         text
     }
-
-    fn check_ranges(&self) -> Result<(), ConfigError> {
-        let positive = |x: f64| x.is_finite() && x > 0.0;
-        let (cap, link, queue) = (&self.cap, &self.link, &self.queue);
-        let within = |x: f64, most: f64| x.is_finite() && (0.0..=most).contains(&x);
-        let checks = [
-            (
-                "monitor.passes_per_second",
-                (1..=100).contains(&self.monitor.passes_per_second),
-                "from 1 to 100",
-            ),
-            (
-                "monitor.full_walk_s",
-                (1..=3600).contains(&self.monitor.full_walk_s),
-                "from 1 to 3600 seconds",
-            ),
-            (
-                "cap.capacity_mbit",
-                cap.capacity_mbit.is_none_or(|c| positive(c) && c <= 1e6),
-                "above 0, at most 1000000 Mbit/s",
-            ),
-            (
-                "cap.segment_bytes",
-                (64..=65_535).contains(&cap.segment_bytes),
-                "from 64 to 65535 bytes",
-            ),
-            (
-                "cap.rtt_ms",
-                cap.rtt_ms.is_none_or(|r| (1..=60_000).contains(&r)),
-                "from 1 to 60000 ms",
-            ),
-            (
-                "cap.fixed_segments",
-                cap.fixed_segments.is_none_or(|s| (4..=1_000_000).contains(&s)),
-                "from 4 to 1000000 segments",
-            ),
-            ("group.port", self.group.port != 0, "from 1 to 65535"),
-            (
-                "group.report_interval_ms",
-                (100..=10_000).contains(&self.group.report_interval_ms),
-                "from 100 to 10000 ms",
-            ),
-            (
-                "group.airtime_percent",
-                positive(self.group.airtime_percent) && self.group.airtime_percent <= 10.0,
-                "above 0, at most 10 percent",
-            ),
-            (
-                "group.basic_rate_mbit",
-                positive(self.group.basic_rate_mbit) && self.group.basic_rate_mbit <= 1000.0,
-                "above 0, at most 1000 Mbit/s",
-            ),
-            (
-                "link.rate_mbit",
-                link.rate_mbit.is_none_or(|r| (0.01..=400_000.0).contains(&r)),
-                "from 0.01 to 400000 Mbit/s",
-            ),
-            (
-                "link.overhead_bytes",
-                link.overhead_bytes.is_none_or(|o| o <= 256),
-                "from 0 to 256 bytes",
-            ),
-            (
-                "link.driver_bytes",
-                link.driver_bytes.is_none_or(|d| d <= 1 << 20),
-                "from 0 to 1048576 bytes",
-            ),
-            (
-                "queue.realtime_percent",
-                (1..=100).contains(&queue.realtime_percent),
-                "from 1 to 100 percent",
-            ),
-            (
-                "queue.path_budget_us",
-                queue.path_budget_us <= LONGEST_US,
-                "from 0 to 10000000 us",
-            ),
-            (
-                "queue.guard_us",
-                queue.guard_us.is_none_or(|g| g <= LONGEST_US),
-                "from 0 to 10000000 us",
-            ),
-            (
-                "queue.trickle_kbit",
-                queue.trickle_kbit <= 1_000_000,
-                "from 0 to 1000000 kbit/s",
-            ),
-            (
-                "queue.sojourn_target_ms",
-                queue.sojourn_target_ms.is_none_or(|t| within(t, 10_000.0)),
-                "from 0 to 10000 ms",
-            ),
-            (
-                "deadline.port",
-                self.deadline.iter().all(|d| d.port != 0),
-                "given, from 1 to 65535",
-            ),
-            (
-                "deadline.deadline_ms",
-                self.deadline.iter().all(|d| within(d.deadline_ms, 10_000.0)),
-                "from 0 to 10000 ms",
-            ),
-            (
-                "deadline.path_budget_us",
-                self.deadline
-                    .iter()
-                    .all(|d| d.path_budget_us.is_none_or(|b| b <= LONGEST_US)),
-                "from 0 to 10000000 us",
-            ),
-            (
-                "background.address",
-                self.background.iter().all(|b| !b.address.is_unspecified()),
-                "given, an IPv4 or IPv6 address",
-            ),
-            (
-                "background.port",
-                self.background.iter().all(|b| b.port != 0),
-                "given, from 1 to 65535",
-            ),
-        ];
-        for (key, holds, range) in checks {
-            if !holds {
-                return Err(ConfigError::Value {
-                    key: key.to_owned(),
-                    problem: format!("must be {range}"),
-                });
-            }
-        }
-        if cap.policy == CapPolicyName::Fixed && cap.capacity_mbit.is_none() && cap.fixed_segments.is_none() {
-            return Err(ConfigError::Value {
-                key: "cap.policy".to_owned(),
-                problem: "\"fixed\" needs cap.capacity_mbit, what the access point really carries".to_owned(),
-            });
-        }
-        Ok(())
-    }
 }
 
 fn render_keys(text: &mut String, keys: &[Key]) {
@@ -441,95 +307,6 @@ fn render_doc(text: &mut String, lines: &[&str]) {
     for line in lines {
         let _ = writeln!(text, "#{line}");
     }
-}
-
-fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
-    for (name, value) in table {
-        if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
-            for key in entries(section, value)?.iter().flat_map(|table| table.keys()) {
-                if !section.keys.iter().any(|k| k.name == key) {
-                    let names = section.keys.iter().map(|k| k.name);
-                    return Err(unknown("key", &format!("{name}.{key}"), key, names));
-                }
-            }
-        } else if !TOP_KEYS.iter().any(|k| k.name == name) {
-            let what = if value.is_table() { "section" } else { "key" };
-            let names = SECTIONS
-                .iter()
-                .map(|section| section.name)
-                .chain(TOP_KEYS.iter().map(|k| k.name));
-            return Err(unknown(what, name, name, names));
-        }
-    }
-    Ok(())
-}
-
-/// The tables of a section: one, or as many as a list has.
-fn entries<'a>(section: &Section, value: &'a toml::Value) -> Result<Vec<&'a toml::Table>, ConfigError> {
-    let (tables, written) = if section.repeated {
-        let list = value.as_array().map(|list| list.iter().map(toml::Value::as_table));
-        (list.and_then(Iterator::collect), format!("[[{}]]", section.name))
-    } else {
-        (value.as_table().map(|table| vec![table]), format!("[{}]", section.name))
-    };
-    tables.ok_or_else(|| ConfigError::Value {
-        key: section.name.to_owned(),
-        problem: format!("is a section: write {written}"),
-    })
-}
-
-fn unknown<'a>(what: &'static str, shown: &str, typed: &str, known: impl Iterator<Item = &'a str>) -> ConfigError {
-    // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing.
-    let nearest = known
-        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= name.len().max(typed.len()) / 2)
-        .map(|(_, name)| name.to_owned());
-    ConfigError::Unknown {
-        what,
-        name: shown.to_owned(),
-        nearest,
-    }
-}
-
-fn first_line(error: &toml::de::Error) -> String {
-    error
-        .to_string()
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Without the names of Rust's types.
-fn in_plain_words(problem: &str) -> String {
-    const UNIT: &str = "the unit is in the key's name";
-    match problem.rsplit_once("expected ") {
-        Some((what, "f64")) => format!("{what}expected a number; {UNIT}"),
-        Some((what, "u16" | "u32" | "u64")) => format!("{what}expected a whole number; {UNIT}"),
-        _ => problem.to_owned(),
-    }
-}
-
-/// The key on the line that the error points at, with its section.
-fn offending_key(text: &str, error: &toml::de::Error) -> Option<String> {
-    let before = text.get(..error.span()?.end)?;
-    let line = before.lines().last()?;
-    let key = line.split('=').next()?.trim();
-    let section = before.lines().rev().find_map(|l| {
-        Some(
-            l.trim()
-                .strip_prefix('[')?
-                .strip_suffix(']')?
-                .trim_matches(['[', ']'])
-                .to_owned(),
-        )
-    });
-    Some(match section {
-        Some(section) => format!("{section}.{key}"),
-        None => key.to_owned(),
-    })
 }
 
 #[cfg(test)]

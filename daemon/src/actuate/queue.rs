@@ -175,7 +175,8 @@ fn set_gso_max_segments(netlink: &mut Netlink, ifindex: u32, segments: u32) -> R
     netlink
         .change(libc::RTM_NEWLINK, 0, &message)
         .context("cannot set gso_max_segs")?;
-    // Connections keep the limit that they found with their route; this makes them look again (IPv4 only).
+    // Connections keep the limit that they found with their route; this makes those over IPv4 look again. IPv6 has no
+    // such means: its open connections keep the old limit, until they end or their route changes.
     let _ = fs::write("/proc/sys/net/ipv4/route/flush", "1");
     Ok(())
 }
