@@ -56,11 +56,12 @@ impl QueueActuator {
         let Some(plan) = plan else {
             return undo(&self.place, false).map(drop);
         };
-        let known = self.place.journalled_queues()?;
-        if !known.iter().all(|before| before.ifindex == plan.ifindex) {
+        let mut known = self.place.journalled_queues()?;
+        if known.iter().any(|before| before.ifindex != plan.ifindex) {
             undo(&self.place, false)?;
+            known.clear();
         }
-        if !known.iter().any(|before| before.ifindex == plan.ifindex) {
+        if known.is_empty() {
             self.write_down(plan.ifindex, name)?;
         }
         self.put_up(plan).inspect_err(|_| {
@@ -106,12 +107,17 @@ pub fn undo(place: &Place, dry_run: bool) -> Result<Vec<String>> {
     }
     let mut netlink = Netlink::open()?;
     let mut undone = Vec::new();
+    let mut failed = None;
     for before in &known {
-        let found = put_back(&mut netlink, before, dry_run);
-        undone.extend(found.with_context(|| format!("the qdisc of {} is not what it was", before.name))?);
+        match put_back(&mut netlink, before, dry_run) {
+            Ok(lines) => undone.extend(lines),
+            Err(error) => failed = Some(error.context(format!("the qdisc of {} is not what it was", before.name))),
+        }
     }
-    if !dry_run {
-        place.clear_queue_journal()?;
+    match failed {
+        Some(error) => return Err(error),
+        None if !dry_run => place.clear_queue_journal()?,
+        None => {}
     }
     Ok(undone)
 }

@@ -13,7 +13,7 @@ use giveway_engine::Engine;
 use giveway_engine::action::{Action, CapOutcome, Input, Link};
 use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
-use giveway_engine::queue::{Plan, Uplink};
+use giveway_engine::queue::Uplink;
 use giveway_engine::record::{Header, Record, SCHEMA, VERSION, What};
 use giveway_engine::wire::Outgoing;
 use nix::sys::time::TimeSpec;
@@ -24,7 +24,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
-use crate::actuate::queue::{self, QueueActuator};
+use crate::actuate::queue::{QueueActuator, undo};
 use crate::control::server::{self, Asked};
 use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
@@ -35,6 +35,8 @@ use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
+
+mod queue;
 
 /// How often the managed interface and the guardian are looked at.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -241,22 +243,6 @@ impl Running {
         Ok(())
     }
 
-    /// Rate, MTU and qdisc of the managed link may change at any time, by anybody.
-    fn look_at_uplink(&mut self) -> Result<()> {
-        let uplink = self.interface.as_ref().and_then(|interface| {
-            let looked = self.daemon.queue.look(interface);
-            // The link may vanish while it is looked at; the next second tells.
-            looked
-                .inspect_err(|error| tracing::debug!("{}: {error:#}", interface.name))
-                .ok()
-        });
-        if uplink != self.uplink {
-            self.uplink.clone_from(&uplink);
-            self.tell(Input::Uplink(uplink))?;
-        }
-        Ok(())
-    }
-
     /// The key file may change while the daemon runs: a group changes its key without a restart.
     fn reread_keys(&mut self) -> Result<()> {
         let Some(file) = &mut self.daemon.keys else {
@@ -328,14 +314,6 @@ impl Running {
         Ok(())
     }
 
-    fn set_queue(&mut self, plan: Option<&Plan>) -> Result<(), String> {
-        let name = self.interface.as_ref().map_or("", |interface| &interface.name);
-        let outcome = self.daemon.queue.set(plan, name).map_err(|error| format!("{error:#}"));
-        // What stands there now is our own doing, and no news.
-        self.uplink = None;
-        outcome
-    }
-
     fn report(&self, report: &Outgoing) {
         if let Some(Err(error)) = self.neighbours.as_ref().map(|n| n.send(report)) {
             tracing::debug!("a report was not sent: {error}");
@@ -354,14 +332,7 @@ impl Running {
             );
         }
         if let What::Queue(change) = &what {
-            let verb = if change.made { "" } else { "not changed: " };
-            tracing::info!(
-                "{verb}queue of {}: {} -> {}: {}",
-                change.interface,
-                change.old,
-                change.new,
-                change.why
-            );
+            queue::tell_log(change);
         }
         self.write(now(), what);
     }
@@ -448,7 +419,7 @@ impl Running {
         let Some(guarded) = self.daemon.guarded.take() else {
             return Ok(());
         };
-        let queues = queue::undo(&self.daemon.place, false);
+        let queues = undo(&self.daemon.place, false);
         let lifted = self.lift_caps();
         let (queues, lifted) = (queues?, lifted?);
         guarded.dismiss();

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loop's part that concerns the managed link's queue: tells the engine what the link is now, carries out what the
+//! engine wants of it.
+
+use anyhow::Result;
+use giveway_engine::action::Input;
+use giveway_engine::queue::{Plan, QueueChange};
+
+use super::Running;
+
+impl Running {
+    /// Rate, MTU and qdisc of the managed link may change at any time, by anybody.
+    pub(super) fn look_at_uplink(&mut self) -> Result<()> {
+        let uplink = self.interface.as_ref().and_then(|interface| {
+            let looked = self.daemon.queue.look(interface);
+            // The link may vanish while it is looked at; the next second tells.
+            looked
+                .inspect_err(|error| tracing::debug!("{}: {error:#}", interface.name))
+                .ok()
+        });
+        if uplink != self.uplink {
+            self.uplink.clone_from(&uplink);
+            self.tell(Input::Uplink(uplink))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_queue(&mut self, plan: Option<&Plan>) -> Result<(), String> {
+        let name = self.interface.as_ref().map_or("", |interface| &interface.name);
+        let outcome = self.daemon.queue.set(plan, name).map_err(|error| format!("{error:#}"));
+        // What stands there now is our own doing, and no news.
+        self.uplink = None;
+        outcome
+    }
+}
+
+pub fn tell_log(change: &QueueChange) {
+    let verb = if change.made { "" } else { "not changed: " };
+    tracing::info!(
+        "{verb}queue of {}: {} -> {}: {}",
+        change.interface,
+        change.old,
+        change.new,
+        change.why
+    );
+}
