@@ -66,10 +66,8 @@ struct datagram {
 /* What became of its first fragment, and thereby of all. */
 struct verdict {
 	__u64 deadline_ns;
-	__u32 slot;
 	__u32 epoch;
 	__u32 admitted; /* 0: refused */
-	__u32 reserved;
 };
 
 struct {
@@ -312,7 +310,6 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 struct promise {
 	__u64 deadline_ns;
 	__u64 work_ns; /* its time on the link at the real-time share */
-	__u32 slot;
 	__u32 epoch;
 	__u32 packets; /* as many of the qdisc's */
 	enum gw_queue_event_kind refused; /* 0: it is promised */
@@ -320,15 +317,17 @@ struct promise {
 
 /*
  * The link's start, as the slack test sees it: what the driver has; what best effort is still owed; one ordinary
- * packet that may get in before this one is queued; a timer that may come late; the guard.
+ * packet that may get in before this one is queued; what a timer is allowed to be late; the delays that were seen
+ * lately; the guard.
  */
 static __always_inline __u64 latest_begin(const struct gw_link *link, const struct gw_link_config *config, __u64 now_ns)
 {
 	__u64 packet_ns = time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	__u64 begin_ns = now_ns > link->busy_ns ? now_ns : link->busy_ns;
 
-	return begin_ns + link->owed_ns + (link->largest_ns > packet_ns ? link->largest_ns : packet_ns) +
-	       catch_up_ns(config) + 1000ULL * config->guard_us;
+	return begin_ns + (link->owed_ns > 0 ? link->owed_ns : 0) +
+	       (link->largest_ns > packet_ns ? link->largest_ns : packet_ns) + catch_up_ns(config) + link->delay_ns +
+	       1000ULL * config->guard_us;
 }
 
 static __noinline void admit_edf(struct gw_link *link, const struct gw_link_config *config, __u64 now_ns,
@@ -342,11 +341,12 @@ static __noinline void admit_edf(struct gw_link *link, const struct gw_link_conf
 		p->refused = GW_REFUSED_OWN; /* over already */
 		return;
 	}
-	/* Beyond the ring it counts as due at the ring's end. */
-	if (slot > end)
+	/* Beyond the ring it is promised for the ring's end. */
+	if (slot > end) {
 		slot = end;
-	latest = slack_latest_start(&link->tree, slot,
-				    slot == end ? (__s64)(end << GW_SLOT_SHIFT) : (__s64)p->deadline_ns, p->work_ns);
+		p->deadline_ns = end << GW_SLOT_SHIFT;
+	}
+	latest = slack_latest_start(&link->tree, slot, p->deadline_ns, p->work_ns);
 	if ((__s64)begin_ns > latest.own_ns)
 		p->refused = GW_REFUSED_OWN;
 	else if ((__s64)begin_ns > latest.others_ns)
@@ -355,10 +355,9 @@ static __noinline void admit_edf(struct gw_link *link, const struct gw_link_conf
 		p->refused = GW_REFUSED_FULL;
 	if (p->refused)
 		return;
-	slack_add(&link->tree, slot, slot == end ? (__s64)(end << GW_SLOT_SHIFT) : (__s64)p->deadline_ns, p->work_ns);
+	slack_add(&link->tree, slot, p->deadline_ns, p->work_ns);
 	link->packets[slack_leaf(slot)] += p->packets;
 	link->promised += p->packets;
-	p->slot = slot;
 	p->epoch = link->epoch;
 }
 
@@ -456,7 +455,7 @@ static __noinline void tell(struct __sk_buff *skb, const struct packet *p, const
 }
 
 static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
-				  const struct promise *promise, __u32 work_ns)
+				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
 {
 	struct gw_admission_counters *counters = the_counters();
 	__u32 class = config->class_of_band[band];
@@ -466,7 +465,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		skb->cb[1] = promise->deadline_ns;
 		skb->cb[2] = promise->deadline_ns >> 32;
 		skb->cb[3] = work_ns;
-		skb->cb[4] = promise->slot;
+		skb->cb[4] = now_ns;
 	} else {
 		skb->cb[1] = bpf_get_hash_recalc(skb);
 		skb->cb[3] = 0;
@@ -494,16 +493,15 @@ static __noinline int follow(struct __sk_buff *skb, const struct gw_link_config 
 	struct promise promise = {}, own = {};
 
 	if (!first) {
-		stamp(skb, config, is_background(skb, config, p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		stamp(skb, config, is_background(skb, config, p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
 		return TCX_PASS;
 	}
 	if (!first->admitted)
 		return TCX_DROP;
 	promise.deadline_ns = first->deadline_ns;
-	promise.slot = first->slot;
 	promise.epoch = first->epoch;
 	measure(skb, config, p, &own);
-	stamp(skb, config, GW_REALTIME, &promise, own.work_ns);
+	stamp(skb, config, GW_REALTIME, &promise, own.work_ns, bpf_ktime_get_ns());
 	return TCX_PASS;
 }
 
@@ -512,7 +510,6 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 	struct datagram key = datagram_of(p);
 	struct verdict verdict = {
 		.deadline_ns = promise->deadline_ns,
-		.slot = promise->slot,
 		.epoch = promise->epoch,
 		.admitted = !promise->refused,
 	};
@@ -535,7 +532,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (!config || !config->ifindex)
 		return TCX_PASS;
 	if (!read_packet(skb, &p)) {
-		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
 		return TCX_PASS;
 	}
 	if (p.fragment_at)
@@ -544,11 +541,10 @@ int gw_admit(struct __sk_buff *skb)
 	rule = find_rule(config, &p);
 	deadline_ns = find_deadline(skb, config, &p, rule, now_ns);
 	if (!deadline_ns) {
-		stamp(skb, config, is_background(skb, config, &p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0);
+		stamp(skb, config, is_background(skb, config, &p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
 		return TCX_PASS;
 	}
 	promise.deadline_ns = deadline_ns;
-	promise.slot = slack_slot(deadline_ns);
 	measure(skb, config, &p, &promise);
 	own_work_ns = promise.work_ns;
 	if (config->flags & GW_ADMIT && config->backend != GW_BACKEND_NONE && config->rate_bytes_per_s) {
@@ -578,7 +574,7 @@ int gw_admit(struct __sk_buff *skb)
 		measure(skb, config, &p, &own);
 		own_work_ns = own.work_ns;
 	}
-	stamp(skb, config, GW_REALTIME, &promise, own_work_ns);
+	stamp(skb, config, GW_REALTIME, &promise, own_work_ns, now_ns);
 	return TCX_PASS;
 }
 

@@ -20,7 +20,9 @@ struct gw_link {
 	struct bpf_spin_lock lock;
 	__u32 epoch;       /* a reset forgets every promise, and with it what comes back from before */
 	__u64 busy_ns;     /* when the link will have sent what the driver has */
-	__u64 owed_ns;     /* of its share of the link, what best effort did not get yet while deadlines were served */
+	__s64 owed_ns;     /* of its share of the link, what best effort did not get yet while deadlines were served;
+			      below 0, what it has to give up for time that was lost to them */
+	__u64 delay_ns;    /* the longest delay lately between a decision and what was decided; a late timer's too */
 	__u64 largest_ns;  /* the time of the largest ordinary packet lately */
 	__u64 fifo_ns;     /* where a FIFO serves: when it will have served what is promised */
 	__u32 promised;    /* packets */
@@ -52,7 +54,7 @@ struct {
  * What admission tells the qdisc in the 20 bytes of the skb's control block that are anybody's between them:
  *   0: STAMP_MAGIC | epoch (14 bits) | band (2 bits)
  *   1, 2: of a deadline, its halves;  1: of anything else, the hash of its flow
- *   3: promised work in ns, 0 where nothing is promised;  4: the lower half of its slot
+ *   3: promised work in ns, 0 where nothing is promised;  4: the lower half of when that was
  */
 #define STAMP_MAGIC 0x6a7d0000u
 #define STAMP_EPOCH(epoch) (((epoch) & 0x3fff) << 2)
@@ -84,16 +86,18 @@ static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 	return packet_ns < NSEC_PER_MSEC ? packet_ns : NSEC_PER_MSEC;
 }
 
-/* The wrapped number of a slot, back in full: slots in use are close to the ring's first. */
-static __always_inline __u64 unwrap_slot(const struct gw_link *link, __u32 low)
+/* A maximum that forgets: by half in 2,840 packets. */
+static __always_inline void note_delay(struct gw_link *link, __u64 delay_ns)
 {
-	return link->tree.first + (__s32)(low - (__u32)link->tree.first);
+	link->delay_ns -= link->delay_ns >> 12;
+	if (link->delay_ns < delay_ns)
+		link->delay_ns = delay_ns;
 }
 
 /* Takes promises back: of one packet at dequeue or drop. */
-static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u32 slot_low, __u32 work_ns)
+static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u64 deadline_ns, __u32 work_ns)
 {
-	__u64 slot = unwrap_slot(link, slot_low);
+	__u64 slot = slack_slot(deadline_ns);
 	__u32 leaf = slack_leaf(slot);
 
 	/* Forgotten already by a reset, or counted as lost. */

@@ -51,7 +51,6 @@ struct place {
 	__u64 queued_ns;
 	__u64 deadline_ns;
 	__u32 work_ns; /* promised; 0: nothing is */
-	__u32 slot;
 	__u32 epoch;
 	__u32 link_bytes;
 	__u32 bytes;
@@ -228,11 +227,17 @@ static __always_inline void vacate(struct instance *i, __u32 leaf)
 		i->occupied_words[(leaf >> 12) & (WORDS / 64 - 1)] &= ~(1ULL << ((leaf >> 6) & 63));
 }
 
-static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 index, struct place *place)
+static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 index, struct place *place, __u32 decided)
 {
 	__u64 now_slot = slack_slot(place->queued_ns), slot = slack_slot(place->deadline_ns);
+	struct gw_link *link = the_link();
 	__u32 leaf;
 
+	if (link && place->work_ns) {
+		bpf_spin_lock(&link->lock);
+		note_delay(link, (__u32)place->queued_ns - decided);
+		bpf_spin_unlock(&link->lock);
+	}
 	if (!i->realtime_packets)
 		i->first = now_slot;
 	/* What is over already goes first; what is beyond the ring, last. */
@@ -289,7 +294,7 @@ struct stamped {
 	enum gw_band band;
 	__u32 hash;
 	__u32 work_ns;
-	__u32 slot;
+	__u32 decided; /* the lower half of when */
 	__u32 epoch;
 	__u64 deadline_ns;
 };
@@ -310,7 +315,7 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 	if (s.band == GW_REALTIME) {
 		s.deadline_ns = (__u64)word[2] << 32 | word[1];
 		s.work_ns = word[3];
-		s.slot = word[4];
+		s.decided = word[4];
 	} else {
 		s.hash = word[1];
 	}
@@ -324,7 +329,7 @@ static __always_inline void release(const struct place *place)
 	if (!link)
 		return;
 	bpf_spin_lock(&link->lock);
-	give_back(link, place->epoch, place->slot, place->work_ns);
+	give_back(link, place->epoch, place->deadline_ns, place->work_ns);
 	bpf_spin_unlock(&link->lock);
 }
 
@@ -412,7 +417,11 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	if (!place) {
 		c->dropped_full++;
 		if (stamp.work_ns) {
-			struct place lost = { .work_ns = stamp.work_ns, .slot = stamp.slot, .epoch = stamp.epoch };
+			struct place lost = {
+				.work_ns = stamp.work_ns,
+				.deadline_ns = stamp.deadline_ns,
+				.epoch = stamp.epoch,
+			};
 
 			release(&lost);
 		}
@@ -421,13 +430,12 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->queued_ns = bpf_ktime_get_ns();
 	place->deadline_ns = stamp.deadline_ns;
 	place->work_ns = stamp.work_ns;
-	place->slot = stamp.slot;
 	place->epoch = stamp.epoch;
 	place->bytes = ((const struct qdisc_skb_cb *)skb->cb)->pkt_len;
 	place->link_bytes = place->bytes + config->overhead_bytes;
 	place->next = 0;
 	if (stamp.band == GW_REALTIME) {
-		queue_realtime(i, number, index, place);
+		queue_realtime(i, number, index, place, stamp.decided);
 	} else if (stamp.band == GW_BEST_EFFORT) {
 		queue_best_effort(i, number, index, stamp.hash, config->max_packet_bytes);
 	} else {
@@ -641,18 +649,27 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 	if (!link)
 		return 0;
 	bpf_spin_lock(&link->lock);
-	if (link->busy_ns + behind_ns < now_ns)
+	if (link->busy_ns + behind_ns < now_ns) {
+		/* The link was idle meanwhile; where a promised packet waited for a late timer, best effort pays. */
+		__u64 since_ns = link->busy_ns > place->queued_ns ? link->busy_ns : place->queued_ns;
+		__s64 lost_ns = now_ns - since_ns - behind_ns;
+
+		if (place->work_ns && lost_ns > 0) {
+			note_delay(link, lost_ns);
+			link->owed_ns -= lost_ns;
+		}
 		link->busy_ns = now_ns - behind_ns;
+	}
 	link->busy_ns += time_ns;
 	if (band == GW_REALTIME) {
 		if (place->work_ns)
-			give_back(link, place->epoch, place->slot, place->work_ns);
+			give_back(link, place->epoch, place->deadline_ns, place->work_ns);
 		if (percent)
 			link->owed_ns += time_ns * (100 - percent) / percent;
-		if (link->owed_ns > packet_ns)
+		if (link->owed_ns > (__s64)packet_ns)
 			link->owed_ns = packet_ns;
 	} else {
-		link->owed_ns = link->owed_ns > time_ns ? link->owed_ns - time_ns : 0;
+		link->owed_ns = link->owed_ns > (__s64)time_ns ? link->owed_ns - time_ns : 0;
 		link->largest_ns -= link->largest_ns >> 10;
 		if (link->largest_ns < time_ns)
 			link->largest_ns = time_ns;
@@ -736,7 +753,7 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 	if (!config || !link)
 		return 0;
 	best_effort_is_due = i->best_effort_packets && config->rate_bytes_per_s &&
-			     link->owed_ns >= time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
+			     link->owed_ns >= (__s64)time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	if (i->realtime_packets && !best_effort_is_due)
 		index = choose_realtime(i, number, sch, now_ns);
 	chosen->band = GW_REALTIME;
