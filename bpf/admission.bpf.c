@@ -16,6 +16,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+#define SIGURG 23
 #define TCX_PASS 0
 #define TCX_DROP 2
 #define DSCP_LE 1 /* RFC 8622 */
@@ -25,6 +26,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define IPV6_EXTENSIONS 4
 
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+/* Since 6.13, where it may be called from here at all. */
+extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type, __u64 value) __ksym __weak;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -129,28 +132,30 @@ static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32
  */
 static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
 {
-	bool is_ipv4 = wanted == IPV4_OPTION_DEADLINE;
+	bool is_ipv4 = wanted == IPV4_OPTION_DEADLINE, found = false;
+	int n;
 
-	for (int n = 0; n < 40 && at + 2 <= end; n++) {
+	bpf_for(n, 0, 40) {
 		__u8 option[6] = {};
 		__u32 bytes;
 
-		if (load(skb, at, option, 2) || (is_ipv4 && option[0] == 0))
-			return false;
+		if (at + 2 > end || load(skb, at, option, 2) || (is_ipv4 && option[0] == 0))
+			break;
 		if (option[0] <= is_ipv4) { /* IPv4: no operation; IPv6: one byte of padding */
 			at++;
 			continue;
 		}
 		bytes = is_ipv4 ? option[1] : option[1] + 2;
 		if (bytes < 2)
-			return false;
+			break;
 		if (option[0] == wanted && bytes == sizeof(option) && at + bytes <= end && !load(skb, at, option, 6)) {
 			p->option_us = (__u32)option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5];
-			return true;
+			found = true;
+			break;
 		}
 		at += bytes;
 	}
-	return false;
+	return found;
 }
 
 static __noinline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
@@ -182,7 +187,9 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv6_header h;
 	__u32 at = sizeof(h);
+	bool broken = false;
 	__u8 next;
+	int n;
 
 	if (load(skb, 0, &h, sizeof(h)))
 		return false;
@@ -192,13 +199,15 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 	p->dscp = (bpf_ntohl(h.version_class_flow) >> 22) & 0x3f;
 	p->end_at = sizeof(h) + bpf_ntohs(h.payload_bytes);
 	next = h.next;
-	for (int n = 0; n < IPV6_EXTENSIONS; n++) {
+	bpf_for(n, 0, IPV6_EXTENSIONS) {
 		__u8 extension[8];
 
 		if (next != 0 && next != 43 && next != 44 && next != 60)
 			break;
-		if (load(skb, at, extension, sizeof(extension)))
-			return false;
+		if (load(skb, at, extension, sizeof(extension))) {
+			broken = true;
+			break;
+		}
 		if (next == 44) { /* fragment */
 			__u16 offset = extension[2] << 8 | extension[3];
 
@@ -217,7 +226,7 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 	}
 	p->protocol = next;
 	p->transport_at = at;
-	return true;
+	return !broken;
 }
 
 static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
@@ -381,13 +390,16 @@ static __always_inline struct gw_admission_counters *the_counters(void)
 	return bpf_map_lookup_elem(&admission_counters, &key);
 }
 
-static __always_inline void decide(const struct gw_link_config *config, __u64 now_ns, struct promise *p)
+/* Not static, so that it is verified once and not for every way here. */
+__noinline int decide(struct promise *p, __u64 now_ns)
 {
+	struct gw_link_config *config = the_config();
+	struct gw_admission_counters *counters = the_counters();
 	struct gw_link *link = the_link();
 	__u32 lost = 0;
 
-	if (!link)
-		return;
+	if (!p || !config || !link)
+		return 0;
 	bpf_spin_lock(&link->lock);
 	if (config->backend == GW_BACKEND_EDF) {
 		lost = advance(link, now_ns);
@@ -396,12 +408,9 @@ static __always_inline void decide(const struct gw_link_config *config, __u64 no
 		admit_fifo(link, config, now_ns, p);
 	}
 	bpf_spin_unlock(&link->lock);
-	if (lost) {
-		struct gw_admission_counters *counters = the_counters();
-
-		if (counters)
-			__sync_fetch_and_add(&counters->expired, lost);
-	}
+	if (lost && counters)
+		__sync_fetch_and_add(&counters->expired, lost);
+	return 0;
 }
 
 /* What the datagram takes of the link, of which this is the whole or the first fragment. */
@@ -551,7 +560,7 @@ int gw_admit(struct __sk_buff *skb)
 		if (promise.work_ns > ~0u)
 			promise.refused = GW_REFUSED_OWN;
 		else
-			decide(config, now_ns, &promise);
+			decide(&promise, now_ns);
 		if (p.more_fragments)
 			remember(&p, &promise);
 	} else {
@@ -562,6 +571,9 @@ int gw_admit(struct __sk_buff *skb)
 		if (counters && promise.refused < GW_QUEUE_EVENTS)
 			__sync_fetch_and_add(&counters->refused[promise.refused], 1);
 		tell(skb, &p, &promise, now_ns);
+		/* Ignored by whoever did not ask for it, should this not be the sender's context. */
+		if (rule && rule->signal && bpf_ksym_exists(bpf_send_signal_task))
+			bpf_send_signal_task(bpf_get_current_task_btf(), SIGURG, PIDTYPE_TGID, 0);
 		return TCX_DROP;
 	}
 	if (counters && own_work_ns)

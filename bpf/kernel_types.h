@@ -216,6 +216,12 @@ struct Qdisc {
 	struct gnet_stats_queue qstats;
 };
 
+/* include/linux/pid_types.h */
+enum pid_type {
+	PIDTYPE_PID,
+	PIDTYPE_TGID,
+};
+
 struct nlattr;
 struct netlink_ext_ack;
 
