@@ -8,6 +8,7 @@ mod air;
 mod cell;
 mod check;
 mod giveway;
+mod guest;
 mod interrupt;
 mod medium;
 mod namespace;
@@ -51,6 +52,8 @@ enum Command {
     List,
     /// Run one scenario and judge its numbers
     Run(RunArguments),
+    /// Run a command in a QEMU guest with the newest 7.x kernel
+    Guest(guest::Arguments),
     #[command(hide = true)]
     Medium,
     #[command(hide = true)]
@@ -58,9 +61,9 @@ enum Command {
     #[command(hide = true)]
     Sink,
     #[command(hide = true)]
-    Host(traffic::crowd::Crowd),
+    CrowdHost(traffic::crowd::Crowd),
     #[command(hide = true)]
-    Guest(traffic::crowd::Crowd),
+    CrowdGuest(traffic::crowd::Crowd),
 }
 
 #[derive(Args)]
@@ -80,12 +83,16 @@ struct RunArguments {
 fn main() -> ExitCode {
     let done = match CommandLine::parse().command {
         Command::Medium => return medium::run(),
+        Command::Guest(arguments) => match guest::command(&arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
         Command::List => list(),
         Command::Run(arguments) => run(&arguments),
         Command::Source => traffic::stream::run_source().map(|()| true),
         Command::Sink => traffic::stream::run_sink().map(|()| true),
-        Command::Host(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
-        Command::Guest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
+        Command::CrowdHost(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
+        Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -34,9 +34,9 @@ const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(10);
 pub fn run(cost: &Cost, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
     let pair = Pair::create()?;
-    let _host = crowd::start("host", &pair.peer, PEER_ADDRESS, cost.sockets, cost.active)?;
+    let _host = crowd::start("crowd-host", &pair.peer, PEER_ADDRESS, cost.sockets, cost.active)?;
     run.progress.tick("connecting");
-    let _guest = crowd::start("guest", &pair.device, PEER_ADDRESS, cost.sockets, cost.active)?;
+    let _guest = crowd::start("crowd-guest", &pair.device, PEER_ADDRESS, cost.sockets, cost.active)?;
     let key = cost.neighbour.then(|| giveway::new_key(raw)).transpose()?;
     let (mut daemon, mut others) = start_daemons(key.as_deref(), &pair, raw, &name.replace('/', "-"))?;
     pause_until(Instant::now() + Duration::from_secs_f64(cost.warmup_s))?;

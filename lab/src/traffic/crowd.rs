@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Many established connections, of which the first few send small messages at a steady pace.
 //! In: how many, and where to. Out: a line on standard output when all of them stand; then traffic until
-//! killed. `giveway-lab guest` connects and sends, `giveway-lab host` accepts, reads and forgets.
+//! killed. `giveway-lab crowd-guest` connects and sends, `giveway-lab crowd-host` accepts, reads and forgets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -45,12 +45,12 @@ pub fn start(role: &str, at: &Namespace, host: &str, connections: u64, active: u
     let mut line = String::new();
     BufReader::new(said).read_line(&mut line)?;
     if line.is_empty() {
-        bail!("the crowd's {role} ended; its reason is above");
+        bail!("{role} ended; its reason is above");
     }
     Ok(process)
 }
 
-/// `giveway-lab host`.
+/// `giveway-lab crowd-host`.
 pub fn run_host(crowd: &Crowd) -> Result<()> {
     allow_files(crowd.connections)?;
     let listener = TcpListener::bind((crowd.address, PORT)).context("cannot listen")?;
@@ -69,7 +69,7 @@ pub fn run_host(crowd: &Crowd) -> Result<()> {
     Ok(())
 }
 
-/// `giveway-lab guest`.
+/// `giveway-lab crowd-guest`.
 pub fn run_guest(crowd: &Crowd) -> Result<()> {
     allow_files(crowd.connections)?;
     let connect = |number| {

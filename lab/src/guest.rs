@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A QEMU guest with a real 7.x kernel, in which this very build runs anything.
+//! In: a command, a kernel, a clock. Out: its output as it comes, its exit code, the files it left under /out, the
+//! kernel's log. One guest at a time on a machine; a second one waits and says so. Installs nothing.
+
+mod archive;
+mod kernel;
+pub mod log;
+mod machine;
+mod modules;
+mod root;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::interrupt::{self, wait_for};
+use crate::process::Process;
+pub use kernel::Flavour;
+use kernel::Kernel;
+use machine::Machine;
+
+/// How long another run's guest is waited for.
+const TURN_LIMIT: Duration = Duration::from_secs(3600);
+/// How much of the console an error quotes.
+const LAST_LINES: usize = 12;
+
+/// A machine that a run needs.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Guest {
+    pub kernel: Flavour,
+    pub cpus: u8,
+    pub clock: Clock,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
+pub enum Clock {
+    /// One instruction is one nanosecond, and idle time is skipped: figures do not depend on the host
+    Virtual,
+    /// The host's
+    Real,
+}
+
+/// What is to be done in a guest.
+pub struct Errand<'a> {
+    pub command: &'a [OsString],
+    /// Programs that the guest has besides the lab's own, found by their names.
+    pub programs: &'a [PathBuf],
+    /// The host's time for it, boot included.
+    pub limit: Duration,
+    /// Receives the files of the guest's /out, `kernel.log` and `console.log`.
+    pub out: &'a Path,
+}
+
+pub struct Ended {
+    pub code: u8,
+    /// Of the guest's kernel.
+    pub release: String,
+    /// Lines of the kernel's log that say something is wrong with it.
+    pub complaints: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct Arguments {
+    #[arg(long, value_enum, default_value = "stock")]
+    kernel: Flavour,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    cpus: u8,
+    #[arg(long, value_enum, default_value = "virtual")]
+    clock: Clock,
+    /// The host's time for boot and command together
+    #[arg(long, value_name = "LIMIT", default_value_t = 300)]
+    seconds: u64,
+    /// A further program for the guest's path, with the libraries it needs
+    #[arg(long = "with", value_name = "FILE")]
+    programs: Vec<PathBuf>,
+    /// Where the files of the guest's /out and its logs go
+    #[arg(long, value_name = "DIR", default_value = "out/guest")]
+    out: PathBuf,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// `giveway-lab guest`: the command's exit code is ours.
+pub fn command(arguments: &Arguments) -> Result<u8> {
+    interrupt::install()?;
+    let guest = Guest {
+        kernel: arguments.kernel,
+        cpus: arguments.cpus,
+        clock: arguments.clock,
+    };
+    let errand = Errand {
+        command: &arguments.command,
+        programs: &arguments.programs,
+        limit: Duration::from_secs(arguments.seconds),
+        out: &arguments.out,
+    };
+    let ended = guest.run(&errand, &mut io::stdout(), &mut io::stderr())?;
+    if let Some(first) = ended.complaints.first() {
+        let log = arguments.out.join("kernel.log");
+        eprintln!(
+            "guest: the kernel complained {} times, see {}: {first}",
+            ended.complaints.len(),
+            log.display()
+        );
+    }
+    Ok(ended.code)
+}
+
+impl Guest {
+    /// Must be called from the main thread, as every start of a process.
+    pub fn run(
+        &self,
+        errand: &Errand,
+        stdout: &mut (impl Write + Send),
+        stderr: &mut (impl Write + Send),
+    ) -> Result<Ended> {
+        let cache = cache()?;
+        let _turn = turn(&cache)?;
+        let kernel = kernel::newest(self.kernel, &cache)?;
+        let initrd = cache.join("initrd");
+        write_initrd(&kernel, errand, &initrd)?;
+        fs::create_dir_all(errand.out).with_context(|| format!("cannot create {}", errand.out.display()))?;
+        let console = errand.out.join("console.log");
+        for old in ["exit", "kernel.log"].map(|name| errand.out.join(name)) {
+            if old.exists() {
+                fs::remove_file(old)?;
+            }
+        }
+        let begun = Instant::now();
+        let clock = if self.clock == Clock::Virtual {
+            "virtual"
+        } else {
+            "real"
+        };
+        eprintln!("guest: booting {}, {} CPUs, {clock} clock", kernel.release, self.cpus);
+        let machine = Machine::start(self, &kernel.image(), &initrd, &console)?;
+        follow(machine, errand, stdout, stderr).map_err(|error| explain(error, &console))?;
+        let code = code(errand.out).map_err(|error| explain(error, &console))?;
+        eprintln!("guest: ended with {code} after {:.1} s", begun.elapsed().as_secs_f64());
+        let log = fs::read(errand.out.join("kernel.log")).context("the guest left no kernel log")?;
+        let log = String::from_utf8_lossy(&log);
+        Ok(Ended {
+            code,
+            release: kernel.release,
+            complaints: log::complaints(&log).map(Into::into).collect(),
+        })
+    }
+}
+
+/// Where kernels are kept: GIVEWAY_LAB_CACHE, or the user's own cache.
+fn cache() -> Result<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let users = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let cache = set("GIVEWAY_LAB_CACHE").or_else(|| Some(users()?.join("giveway-lab")));
+    let cache = cache.context("there is no HOME to keep a kernel in: name a folder in GIVEWAY_LAB_CACHE")?;
+    fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    Ok(cache)
+}
+
+/// One guest at a time: two would slow each other down, and in virtual time disturb each other's figures.
+fn turn(cache: &Path) -> Result<Flock<File>> {
+    let mut told = false;
+    wait_for("another guest to end", TURN_LIMIT, || {
+        match Flock::lock(File::create(cache.join("lock"))?, FlockArg::LockExclusiveNonblock) {
+            Ok(turn) => Ok(Some(turn)),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!("guest: waiting for another guest to end");
+                }
+                Ok(None)
+            }
+            Err((_, error)) => Err(error).context("cannot lock the guest"),
+        }
+    })
+}
+
+fn write_initrd(kernel: &Kernel, errand: &Errand, initrd: &Path) -> Result<()> {
+    let tree = root::tree(errand.command, errand.programs)?;
+    fs::copy(kernel.modules(), initrd).context("cannot copy the kernel's modules")?;
+    let end = File::options().append(true).open(initrd)?;
+    tree.write(io::BufWriter::new(end))
+        .with_context(|| format!("cannot write {}", initrd.display()))
+}
+
+/// Passes on what the guest says until it is off.
+fn follow(
+    machine: Machine,
+    errand: &Errand,
+    stdout: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
+) -> Result<()> {
+    let Machine {
+        mut qemu,
+        stdout: said,
+        stderr: told,
+        files,
+    } = machine;
+    let mut unpack = unpack(files, errand.out)?;
+    thread::scope(|scope| {
+        let relays = [scope.spawn(|| relay(said, stdout)), scope.spawn(|| relay(told, stderr))];
+        let status = wait_for("the guest to end", errand.limit, || qemu.exit());
+        // Its end closes the streams, and so ends the relays.
+        drop(qemu);
+        let relayed = relays.into_iter().map(ScopedJoinHandle::join);
+        let relayed: Vec<io::Result<()>> = relayed.map(|done| done.unwrap_or(Ok(()))).collect();
+        let status = status?;
+        if !status.success() {
+            bail!("QEMU failed ({status})");
+        }
+        relayed
+            .into_iter()
+            .try_for_each(|done| done.context("cannot pass on the guest's output"))
+    })?;
+    wait_for("the guest's files", errand.limit, || unpack.exit()).map(drop)
+}
+
+fn relay(mut from: UnixStream, to: &mut impl Write) -> io::Result<()> {
+    let mut some = [0; 65_536];
+    loop {
+        match from.read(&mut some)? {
+            0 => return Ok(()),
+            count => {
+                to.write_all(&some[..count])?;
+                to.flush()?;
+            }
+        }
+    }
+}
+
+fn unpack(files: UnixStream, out: &Path) -> Result<Process> {
+    let mut tar = Command::new("tar");
+    tar.args(["--no-same-owner", "-xC"]).arg(out);
+    // What is missing in the end says more than tar about a stream that never began.
+    tar.stdin(Stdio::from(OwnedFd::from(files))).stderr(Stdio::null());
+    Process::spawn(tar)
+}
+
+/// The command's, which the guest leaves as a file.
+fn code(out: &Path) -> Result<u8> {
+    let file = out.join("exit");
+    let text = fs::read_to_string(&file).map_err(|_| anyhow!("the guest ended before its command did"))?;
+    fs::remove_file(&file)?;
+    text.trim().parse().context("the guest's exit code is not readable")
+}
+
+fn explain(error: anyhow::Error, console: &Path) -> anyhow::Error {
+    let said = fs::read(console).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<_> = said
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    if last.is_empty() {
+        error.context(format!("the guest said nothing on its console ({})", console.display()))
+    } else {
+        anyhow!(
+            "{error:#}; its console ({}) says at last:\n{}",
+            console.display(),
+            last.join("\n")
+        )
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The emulated machine: QEMU without hardware virtualisation, so that it runs anywhere and in virtual time.
+//! In: a kernel, an initrd, how many CPUs and whose clock. Out: a running QEMU, with three streams from the guest.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use super::{Clock, Guest};
+use crate::process::Process;
+
+const MEMORY_MB: u32 = 1536;
+/// Where the guest's time begins when it is not the host's.
+const EPOCH: &str = "2026-01-01T00:00:00";
+
+pub struct Machine {
+    pub qemu: Process,
+    pub stdout: UnixStream,
+    pub stderr: UnixStream,
+    /// A tar archive of what the guest leaves.
+    pub files: UnixStream,
+}
+
+impl Machine {
+    /// What QEMU itself has to say, and the guest's console, goes into `log`.
+    pub fn start(guest: &Guest, image: &Path, initrd: &Path, log: &Path) -> Result<Self> {
+        let (stdout, its_stdout) = stream()?;
+        let (stderr, its_stderr) = stream()?;
+        let (files, its_files) = stream()?;
+        let messages = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args("-nodefaults -no-user-config -display none -no-reboot -machine q35".split(' '));
+        command.args(["-m", &MEMORY_MB.to_string(), "-smp", &guest.cpus.to_string()]);
+        command.args(clock_options(guest.clock));
+        command.arg("-kernel").arg(image).arg("-initrd").arg(initrd);
+        command.args(["-append", &kernel_words(guest.clock)]);
+        command.args(["-serial", "stdio", "-device", "virtio-serial-pci"]);
+        for (number, end) in (1..).zip([&its_stdout, &its_stderr, &its_files]) {
+            command.args(["-chardev", &format!("socket,id=port{number},fd={}", end.as_raw_fd())]);
+            command.args([
+                "-device",
+                &format!("virtserialport,nr={number},chardev=port{number},name=port{number}"),
+            ]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(messages.try_clone()?)
+            .stderr(messages);
+        let qemu = Process::spawn(command).context("the guest needs QEMU: packaging/need installs it")?;
+        Ok(Self {
+            qemu,
+            stdout,
+            stderr,
+            files,
+        })
+    }
+}
+
+/// Our end, which no child inherits, and QEMU's, which closes here once QEMU has it.
+fn stream() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, its) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty())?;
+    fcntl(&ours, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok((ours.into(), its))
+}
+
+/// In virtual time one instruction takes one nanosecond and idle time none, whatever the host does meanwhile.
+fn clock_options(clock: Clock) -> Vec<String> {
+    let words = match clock {
+        Clock::Real => "-accel tcg -cpu max".into(),
+        Clock::Virtual => {
+            format!("-accel tcg -icount shift=0,sleep=off -cpu max,-rdrand,-rdseed -rtc clock=vm,base={EPOCH} -seed 1")
+        }
+    };
+    words.split(' ').map(Into::into).collect()
+}
+
+fn kernel_words(clock: Clock) -> String {
+    // A panic ends QEMU; a warning shows on the console, progress does not.
+    let always = "console=ttyS0 loglevel=5 panic=-1 log_buf_len=4M rdinit=/init net.ifnames=0";
+    match clock {
+        Clock::Real => always.into(),
+        Clock::Virtual => {
+            format!("{always} nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off tsc=reliable")
+        }
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's file system: busybox, this build's own binaries, the programs that the lab runs with their libraries,
+//! and the command.
+//! In: what is installed here. Out: a file tree. Nothing of this machine's configuration but iproute2's names.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::archive::Tree;
+use crate::giveway;
+use crate::process::run;
+
+const INIT: &str = include_str!("init.sh");
+/// As installed here. The shell and what starts other programs are among them because busybox's own would start
+/// busybox's `ip` and `tc`, whatever the path says.
+const PROGRAMS: &[&str] = &[
+    "bpftool", "chrt", "dash", "env", "ethtool", "ip", "iperf3", "nice", "ss", "sysctl", "taskset", "tc", "timeout",
+];
+/// Loaded by name at run time, so that no list of libraries names it: `pthread_cancel` needs it.
+const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
+const MOUNT_POINTS: &[&str] = &["proc", "sys", "dev", "run", "tmp", "root", "out", "etc"];
+const MERGED: &[&str] = &["bin", "sbin", "lib", "lib64"];
+
+/// `added` are further programs, by their own names in the guest's path.
+pub fn tree(command: &[OsString], added: &[PathBuf]) -> Result<Tree> {
+    let mut tree = Tree::default();
+    for folder in MOUNT_POINTS {
+        tree.folder(folder);
+    }
+    for folder in MERGED {
+        tree.folder(&format!("usr/{folder}"));
+        tree.link(folder, &format!("usr/{folder}"));
+    }
+    tree.program("init", INIT.into());
+    tree.file("command", shell_line(command));
+    tree.file(
+        "etc/passwd",
+        b"root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n".into(),
+    );
+    tree.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n".into());
+    let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| find(name)).collect::<Result<_>>()?;
+    programs.extend([std::env::current_exe()?, giveway::binary()?]);
+    programs.extend(added.iter().cloned());
+    for program in &programs {
+        add_program(&mut tree, program)?;
+    }
+    tree.link("usr/bin/sh", "dash");
+    add_libraries(&mut tree, &programs)?;
+    add_busybox(&mut tree)?;
+    add_data(&mut tree)?;
+    Ok(tree)
+}
+
+/// A line that a shell reads back as these very words.
+fn shell_line(words: &[OsString]) -> Vec<u8> {
+    let mut line = b"exec".to_vec();
+    for word in words {
+        line.extend(b" '");
+        for byte in word.as_bytes() {
+            match byte {
+                b'\'' => line.extend(b"'\\''"),
+                other => line.push(*other),
+            }
+        }
+        line.push(b'\'');
+    }
+    line.push(b'\n');
+    line
+}
+
+fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
+}
+
+fn add_program(tree: &mut Tree, program: &Path) -> Result<()> {
+    let name = program.file_name().and_then(|name| name.to_str());
+    let name = name.with_context(|| format!("{} has no plain name", program.display()))?;
+    let content = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    tree.program(&format!("usr/bin/{name}"), content);
+    Ok(())
+}
+
+/// Every library that the programs name, and what those name.
+fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()> {
+    let mut folder_of_libc = None;
+    for program in programs {
+        for library in libraries(program)? {
+            if library.ends_with("libc.so.6") {
+                folder_of_libc = library.parent().map(Path::to_owned);
+            }
+            add_library(tree, &library)?;
+        }
+    }
+    let folder = folder_of_libc.context("no program of the guest uses the C library")?;
+    add_library(tree, &folder.join(LIBRARY_BY_NAME))
+}
+
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let said = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("cannot start `ldd`")?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    if let Some(missing) = said.lines().find(|line| line.contains("not found")) {
+        bail!("{} lacks a library: {}", program.display(), missing.trim());
+    }
+    // `name => /path (address)` or `/path (address)`; a script or a static program has neither.
+    let path = |line: &str| {
+        let words = line.split_whitespace();
+        words.into_iter().find(|word| word.starts_with('/')).map(PathBuf::from)
+    };
+    let is_library = |line: &&str| line.trim_end().ends_with(')');
+    Ok(said.lines().filter(is_library).filter_map(path).collect())
+}
+
+fn add_library(tree: &mut Tree, library: &Path) -> Result<()> {
+    let path = library.to_str().context("a library has no plain name")?;
+    let path = merged(path.trim_start_matches('/'));
+    if !tree.has(&path) {
+        let content = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
+        tree.program(&path, content);
+    }
+    Ok(())
+}
+
+/// Where a file of `/lib` or `/bin` really is.
+fn merged(path: &str) -> String {
+    let top = path.split('/').next().unwrap_or(path);
+    if MERGED.contains(&top) {
+        format!("usr/{path}")
+    } else {
+        path.into()
+    }
+}
+
+fn add_busybox(tree: &mut Tree) -> Result<()> {
+    let busybox = find("busybox")?;
+    ensure!(
+        libraries(&busybox)?.is_empty(),
+        "`busybox` is not the static one: apt-get install busybox-static"
+    );
+    let mut list = Command::new(&busybox);
+    list.arg("--list");
+    let applets = run(list)?.stdout;
+    tree.program("usr/bin/busybox", fs::read(&busybox)?);
+    for applet in String::from_utf8_lossy(&applets).lines() {
+        let path = format!("usr/bin/{applet}");
+        if !tree.has(&path) {
+            tree.link(&path, "busybox");
+        }
+    }
+    // Where the kernel looks for it when it misses a module.
+    tree.link("usr/sbin/modprobe", "../bin/busybox");
+    Ok(())
+}
+
+/// Names of tables and the delay distributions, which `ip` and `tc` read.
+fn add_data(tree: &mut Tree) -> Result<()> {
+    let distributions = libraries(&find("tc")?)?;
+    let beside_libc = distributions
+        .iter()
+        .filter_map(|library| library.parent())
+        .map(|folder| folder.join("tc"));
+    let mut folders: Vec<PathBuf> = beside_libc.collect();
+    folders.extend(["/etc/iproute2", "/usr/share/iproute2", "/usr/lib/tc"].map(PathBuf::from));
+    folders.sort();
+    folders.dedup();
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        for entry in fs::read_dir(folder)? {
+            let file = entry?.path();
+            if let (true, Some(path)) = (file.is_file(), file.to_str()) {
+                tree.file(&merged(path.trim_start_matches('/')), fs::read(&file)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_guest_as_they_are() {
+        let words = ["echo", "it's $HOME", "", "a\nb"].map(OsString::from);
+        let line = shell_line(&words);
+        let said = Command::new("sh")
+            .arg("-c")
+            .arg(std::ffi::OsStr::from_bytes(&line))
+            .output();
+        assert_eq!(said.unwrap().stdout, b"it's $HOME  a\nb\n");
+    }
+
+    #[test]
+    fn a_library_is_where_the_merged_file_system_has_it() {
+        assert_eq!(
+            merged("lib/x86_64-linux-gnu/libc.so.6"),
+            "usr/lib/x86_64-linux-gnu/libc.so.6"
+        );
+        assert_eq!(merged("etc/iproute2/group"), "etc/iproute2/group");
+    }
+}
