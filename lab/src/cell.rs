@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One access point with its stations and the server behind it, standing: namespaces, medium and,
 //! where the variant has them, a giveway daemon on every station.
-//! In: a variant. Out: the place in which its experiment happens, taken down when dropped.
+//! In: what it is to be. Out: the place in which its experiment happens, taken down when dropped.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::air::Air;
 use crate::giveway::{self, Daemon, Status};
 use crate::namespace::Namespace;
-use crate::scenario::Variant;
+use crate::scenario::{AccessPoint, Cap};
 use crate::topology::Topology;
 
 /// Fields go in this order: daemons revert while their namespaces still stand.
@@ -18,38 +18,42 @@ pub struct Cell {
     daemons: Vec<Option<Daemon>>,
     pub air: Air,
     topology: Topology,
+    /// What the daemons do.
+    pub cap: Option<Cap>,
     /// Where logs and raw results of this variant are kept, and what their names begin with.
     raw: PathBuf,
     label: String,
 }
 
 impl Cell {
-    pub fn raise(variant: &Variant, seed: u64, raw: &Path) -> Result<Self> {
-        let topology = Topology::create(variant.stations)?;
+    /// `name` is the variant's.
+    pub fn raise(access_point: &AccessPoint, name: &str, seed: u64, raw: &Path) -> Result<Self> {
+        let topology = Topology::create(access_point.stations)?;
         let air = Air::start(
             &topology.stations,
             &topology.server,
-            variant.medium,
-            variant.rtt_ms,
+            access_point.medium,
+            access_point.rtt_ms,
             seed,
         )?;
         topology.connect()?;
-        let daemons = (0..variant.stations).map(|_| None).collect();
-        let label = variant.name.replace('/', "-");
+        let daemons = (0..access_point.stations).map(|_| None).collect();
+        let label = name.replace('/', "-");
         let mut cell = Self {
             daemons,
             air,
             topology,
+            cap: access_point.giveway,
             raw: raw.into(),
             label,
         };
-        if let Some(cap) = variant.giveway {
+        if let Some(cap) = access_point.giveway {
             let key = giveway::new_key(raw)?;
             giveway::write_configuration(&cell.configuration(), cap, &key)?;
-            for station in 0..variant.stations {
+            for station in 0..access_point.stations {
                 cell.start_daemon(station)?;
             }
-            for station in 0..variant.stations {
+            for station in 0..access_point.stations {
                 cell.wait_for_daemon(station)?;
             }
         }

@@ -11,6 +11,7 @@ mod modules;
 mod root;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -21,6 +22,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -65,8 +67,6 @@ pub struct Errand<'a> {
 
 pub struct Ended {
     pub code: u8,
-    /// Of the guest's kernel.
-    pub release: String,
     /// Lines of the kernel's log that say something is wrong with it.
     pub complaints: Vec<String>,
 }
@@ -118,6 +118,20 @@ pub fn command(arguments: &Arguments) -> Result<u8> {
     Ok(ended.code)
 }
 
+/// `stock-2-virtual`: kernel, CPUs, clock.
+impl fmt::Display for Guest {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        let word = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let [kernel, clock] = [self.kernel.to_possible_value(), self.clock.to_possible_value()].map(word);
+        write!(to, "{kernel}-{}-{clock}", self.cpus)
+    }
+}
+
+/// Whether this very machine is such a guest.
+pub fn is_inside() -> bool {
+    std::env::var_os("GIVEWAY_LAB_INSIDE").is_some()
+}
+
 impl Guest {
     /// Must be called from the main thread, as every start of a process.
     pub fn run(
@@ -139,12 +153,7 @@ impl Guest {
             }
         }
         let begun = Instant::now();
-        let clock = if self.clock == Clock::Virtual {
-            "virtual"
-        } else {
-            "real"
-        };
-        eprintln!("guest: booting {}, {} CPUs, {clock} clock", kernel.release, self.cpus);
+        eprintln!("guest: booting {} as {self}", kernel.release);
         let machine = Machine::start(self, &kernel.image(), &initrd, &console)?;
         follow(machine, errand, stdout, stderr).map_err(|error| explain(error, &console))?;
         let code = code(errand.out).map_err(|error| explain(error, &console))?;
@@ -153,7 +162,6 @@ impl Guest {
         let log = String::from_utf8_lossy(&log);
         Ok(Ended {
             code,
-            release: kernel.release,
             complaints: log::complaints(&log).map(Into::into).collect(),
         })
     }

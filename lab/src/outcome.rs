@@ -2,7 +2,10 @@
 //! What a run measured: numbers by variant and metric, and the traces behind the plots.
 //! In: one outcome per variant and round. Out: the mean over the rounds. Judges nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+
+use serde::{Deserialize, Serialize};
 
 use crate::scenario::Trace;
 use crate::statistics::mean;
@@ -20,6 +23,7 @@ pub struct Outcome {
 }
 
 /// Something of one station over time.
+#[derive(Deserialize, Serialize)]
 pub struct Curve {
     pub of: Trace,
     pub station: usize,
@@ -28,8 +32,10 @@ pub struct Curve {
 }
 
 /// All rounds of all variants.
-#[derive(Default)]
+#[derive(Default, Deserialize, Serialize)]
 pub struct Results {
+    /// On which they ran.
+    pub kernels: BTreeSet<String>,
     rounds: BTreeMap<String, Vec<Metrics>>,
     /// Of the last round, by variant.
     pub traces: BTreeMap<String, Vec<Curve>>,
@@ -38,7 +44,8 @@ pub struct Results {
 
 impl Outcome {
     pub fn set(&mut self, point: &str, metric: &str, value: impl Into<Option<f64>>) {
-        if let Some(value) = value.into() {
+        // What is no number was not measured.
+        if let Some(value) = value.into().filter(|value: &f64| value.is_finite()) {
             self.points
                 .entry(point.into())
                 .or_default()
@@ -48,6 +55,30 @@ impl Outcome {
 }
 
 impl Results {
+    pub fn of_kernel(release: &OsStr) -> Self {
+        let kernels = BTreeSet::from([release.to_string_lossy().into_owned()]);
+        Self {
+            kernels,
+            ..Self::default()
+        }
+    }
+
+    /// Those of other variants.
+    pub fn merge(&mut self, other: Results) {
+        self.kernels.extend(other.kernels);
+        self.rounds.extend(other.rounds);
+        self.traces.extend(other.traces);
+        self.samples.extend(other.samples);
+    }
+
+    /// The same in every round.
+    pub fn set(&mut self, point: &str, metric: &str, value: f64) {
+        let rounds = self.rounds.entry(point.into()).or_insert_with(|| vec![Metrics::new()]);
+        for round in rounds {
+            round.insert(metric.into(), value);
+        }
+    }
+
     pub fn add(&mut self, variant: &str, outcome: Outcome) {
         for (point, metrics) in outcome.points {
             self.rounds.entry(point).or_default().push(metrics);

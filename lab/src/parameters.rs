@@ -68,6 +68,16 @@ impl Parameters {
         Ok(Self { values })
     }
 
+    /// What `new` would read as these very values.
+    pub fn settings(&self) -> Vec<String> {
+        let text = |(name, value): (&&str, &Value)| match value {
+            Value::Count(count) => Some(format!("{name}={count}")),
+            Value::Choice(word) => word.as_ref().map(|word| format!("{name}={word}")),
+            Value::List(words) => Some(format!("{name}={}", words.join(","))),
+        };
+        self.values.iter().filter_map(text).collect()
+    }
+
     /// A name that the scenario does not have is a mistake in the scenario.
     fn value(&self, name: &str) -> &Value {
         self.values
@@ -186,6 +196,15 @@ mod tests {
         assert_eq!(parameters.count("stations"), 3);
         assert_eq!(parameters.choice("medium"), None);
         assert_eq!(parameters.counts("caps").expect("numbers"), [7, 9]);
+    }
+
+    #[test]
+    fn settings_give_the_same_values_again() {
+        let parameters = set(&["stations=3", "medium=arf", "caps="]).expect("valid");
+        let settings = parameters.settings();
+        let again = Parameters::new(KNOWN, &settings).expect("valid");
+        assert_eq!(parameters.values, again.values);
+        assert_eq!(set(&[]).expect("valid").settings(), ["caps=10,20", "stations=8"]);
     }
 
     #[test]

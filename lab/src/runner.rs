@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The one interpreter of scenarios.
 //! In: a scenario, its parameters, a folder. Out: the results of every selected variant, interleaved
-//! over the rounds, each in a cell of its own that is gone afterwards. Progress goes to stderr.
+//! over the rounds, each in a place of its own that is gone afterwards; those that need a guest in the guest. Progress
+//! goes to stderr.
 
 mod converge;
 mod convergence;
 mod cost;
 mod crash;
+pub mod guests;
 mod lift;
 mod progress;
 mod transfer;
@@ -20,7 +22,7 @@ use crate::giveway;
 use crate::namespace::{keep, sweep};
 use crate::outcome::{Outcome, Results};
 use crate::parameters::Parameters;
-use crate::scenario::{Experiment, Plan, Variant};
+use crate::scenario::{AccessPoint, Experiment, OnAir, Plan, Variant};
 use crate::usage::{nearest, usage};
 use progress::Progress;
 
@@ -31,9 +33,22 @@ pub struct Run<'a> {
     pub progress: &'a Progress,
 }
 
-pub fn run(plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> {
+pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> {
     let selected = select(plan, parameters.list("variants"))?;
-    check_machine(&selected)?;
+    let (here, groups) = guests::split(&selected);
+    let mut results = if here.is_empty() {
+        Results::default()
+    } else {
+        run_here(&here, parameters, out)?
+    };
+    for group in &groups {
+        results.merge(guests::run(scenario, group, parameters, out)?);
+    }
+    Ok(results)
+}
+
+fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Result<Results> {
+    check_machine(selected)?;
     sweep()?;
     let raw = out.join("raw");
     std::fs::create_dir_all(&raw).with_context(|| format!("cannot create {}", raw.display()))?;
@@ -41,7 +56,7 @@ pub fn run(plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> 
     let turns = (0..rounds).flat_map(|round| selected.iter().map(move |variant| (round, *variant)));
     let turns: Vec<_> = turns.collect();
     let mut progress = Progress::new(turns.iter().map(|(_, variant)| *variant));
-    let mut results = Results::default();
+    let mut results = Results::of_kernel(nix::sys::utsname::uname()?.release());
     for (turn, (round, variant)) in turns.iter().enumerate() {
         progress.begin(variant);
         let seed = parameters.count("seed").wrapping_add(*round);
@@ -60,22 +75,19 @@ pub fn run(plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> 
 
 fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
     match &run.variant.experiment {
-        Experiment::Transfer(transfer) => on_air(run, raw, is_last, |cell| transfer::run(cell, transfer, run)),
-        Experiment::Converge(converge) => on_air(run, raw, is_last, |cell| converge::run(cell, converge, run)),
-        Experiment::Crash(crash) => on_air(run, raw, is_last, |cell| crash::run(cell, crash, run)),
-        Experiment::Lift(lift) => on_air(run, raw, is_last, |cell| lift::run(cell, lift, run)),
+        Experiment::OnAir(access_point, what) => on_air(access_point, what, run, raw, is_last),
         Experiment::Cost(cost) => cost::run(cost, run, raw),
     }
 }
 
-fn on_air(
-    run: &Run,
-    raw: &Path,
-    is_last: bool,
-    experiment: impl FnOnce(&mut Cell) -> Result<Outcome>,
-) -> Result<Outcome> {
-    let mut cell = Cell::raise(run.variant, run.seed, raw)?;
-    let outcome = experiment(&mut cell);
+fn on_air(access_point: &AccessPoint, what: &OnAir, run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
+    let mut cell = Cell::raise(access_point, &run.variant.name, run.seed, raw)?;
+    let outcome = match what {
+        OnAir::Transfer(transfer) => transfer::run(&mut cell, transfer, run),
+        OnAir::Converge(converge) => converge::run(&mut cell, converge, run),
+        OnAir::Crash(crash) => crash::run(&mut cell, crash, run),
+        OnAir::Lift(lift) => lift::run(&mut cell, lift, run),
+    };
     if keep() && (is_last || outcome.is_err()) {
         eprintln!("{}", cell.stay()?);
     } else {
@@ -130,7 +142,11 @@ fn check_machine(variants: &[&Variant]) -> Result<()> {
             bail!("`{program}` is missing, which the lab needs: apt-get install {package}");
         }
     }
-    if variants.iter().any(|variant| variant.giveway.is_some()) {
+    let access_points = variants.iter().filter_map(|variant| variant.access_point());
+    if access_points
+        .into_iter()
+        .any(|access_point| access_point.giveway.is_some())
+    {
         giveway::binary()?;
     }
     Ok(())

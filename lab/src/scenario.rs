@@ -5,13 +5,17 @@
 
 use anyhow::Result;
 
+use serde::{Deserialize, Serialize};
+
+use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
 
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
+    /// How many stations are on the access point by default; none: it is not about the air.
+    pub stations: Option<u64>,
     /// Defaults of the parameters that every scenario has.
-    pub stations: u64,
     pub seconds: u64,
     pub warmup_s: u64,
     /// Parameters of its own.
@@ -30,12 +34,19 @@ pub struct Plan {
 
 pub struct Variant {
     pub name: String,
+    /// The machine that it needs; none: this one.
+    pub guest: Option<Guest>,
+    pub experiment: Experiment,
+}
+
+/// Stations on one emulated access point, with a server behind it.
+#[derive(Clone, Copy)]
+pub struct AccessPoint {
     pub medium: &'static str,
     pub rtt_ms: u64,
     pub stations: usize,
     /// What the daemon on every station does; none runs without it.
     pub giveway: Option<Cap>,
-    pub experiment: Experiment,
 }
 
 /// The daemon's policy in the lab.
@@ -48,10 +59,15 @@ pub enum Cap {
 }
 
 pub enum Experiment {
+    OnAir(AccessPoint, OnAir),
+    Cost(Cost),
+}
+
+/// What stations and server do.
+pub enum OnAir {
     Transfer(Transfer),
     Converge(Converge),
     Crash(Crash),
-    Cost(Cost),
     Lift(Lift),
 }
 
@@ -199,7 +215,7 @@ pub enum Plot {
     },
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Serialize)]
 pub enum Trace {
     Goodput,
     Cwnd,
@@ -222,10 +238,8 @@ impl Scenario {
             kind: Kind::Count { default, least, most },
             about,
         };
-        let media = Kind::Choice { of: MEDIA };
         let all = Kind::List { default: "" };
         let mut parameters = vec![
-            count("stations", self.stations, 1, 16, "stations on the access point"),
             count("seconds", self.seconds, 1, 86_400, "measured time of a variant"),
             count(
                 "warmup_s",
@@ -234,7 +248,6 @@ impl Scenario {
                 3_600,
                 "time before it that is not measured",
             ),
-            count("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
             count("repeats", 1, 1, 100, "rounds; a metric is the mean over them"),
             count(
                 "seed",
@@ -244,16 +257,22 @@ impl Scenario {
                 "of the medium and of every random choice",
             ),
             Parameter {
-                name: "medium",
-                kind: media,
-                about: "instead of the scenario's own",
-            },
-            Parameter {
                 name: "variants",
                 kind: all,
                 about: "only these, or those below them",
             },
         ];
+        if let Some(stations) = self.stations {
+            parameters.extend([
+                count("stations", stations, 1, 16, "stations on the access point"),
+                count("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
+                Parameter {
+                    name: "medium",
+                    kind: Kind::Choice { of: MEDIA },
+                    about: "instead of the scenario's own",
+                },
+            ]);
+        }
         parameters.extend(self.parameters);
         parameters
     }
@@ -328,21 +347,47 @@ impl Check {
     }
 }
 
+impl Variant {
+    /// On this machine's kernel.
+    pub fn on_air(name: String, access_point: AccessPoint, what: OnAir) -> Self {
+        Self {
+            name,
+            guest: None,
+            experiment: Experiment::OnAir(access_point, what),
+        }
+    }
+
+    pub fn access_point(&self) -> Option<&AccessPoint> {
+        match &self.experiment {
+            Experiment::OnAir(access_point, _) => Some(access_point),
+            Experiment::Cost(_) => None,
+        }
+    }
+}
+
 impl Experiment {
     /// Roughly how long it takes, for the progress line.
-    pub fn estimated_s(&self, stations: usize) -> f64 {
+    pub fn estimated_s(&self) -> f64 {
         const RAISE_AND_REPORT: f64 = 6.0;
         RAISE_AND_REPORT
             + match self {
-                Experiment::Transfer(transfer) => transfer.warmup_s + transfer.seconds,
-                Experiment::Converge(Converge::StartStop { events, settle_s }) => {
-                    *events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0
-                }
-                Experiment::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 6.5),
-                Experiment::Crash(crash) => crash.kills as f64 * 1.6,
+                Experiment::OnAir(access_point, what) => what.estimated_s(access_point.stations),
                 Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
-                Experiment::Lift(lift) => lift.warmup_s + lift.repetitions as f64 * (lift.held_s + lift.seconds + 2.0),
             }
+    }
+}
+
+impl OnAir {
+    fn estimated_s(&self, stations: usize) -> f64 {
+        match self {
+            OnAir::Transfer(transfer) => transfer.warmup_s + transfer.seconds,
+            OnAir::Converge(Converge::StartStop { events, settle_s }) => {
+                *events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0
+            }
+            OnAir::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 6.5),
+            OnAir::Crash(crash) => crash.kills as f64 * 1.6,
+            OnAir::Lift(lift) => lift.warmup_s + lift.repetitions as f64 * (lift.held_s + lift.seconds + 2.0),
+        }
     }
 }
 

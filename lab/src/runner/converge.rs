@@ -59,7 +59,7 @@ struct Death {
 
 pub fn run(cell: &mut Cell, converge: &Converge, run: &Run) -> Result<Outcome> {
     let begun = cell.air.counters()?;
-    let cap = run.variant.giveway.context("convergence needs giveway")?;
+    let cap = cell.cap.context("convergence needs giveway")?;
     let mut group = Group::gather(cell, cap, run.seed)?;
     match *converge {
         Converge::StartStop { events, settle_s } => group.walk(events, settle_s, run)?,

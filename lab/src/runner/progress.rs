@@ -35,7 +35,10 @@ impl Progress {
 
     pub fn begin(&mut self, variant: &Variant) {
         self.turn += 1;
-        self.name = format!("{} ({})", variant.name, variant.medium);
+        self.name = match variant.access_point() {
+            Some(access_point) => format!("{} ({})", variant.name, access_point.medium),
+            None => variant.name.clone(),
+        };
         self.drawn.set(None);
         self.draw("set up");
     }
@@ -77,7 +80,7 @@ impl Progress {
 }
 
 fn estimate_s(variant: &Variant) -> f64 {
-    variant.experiment.estimated_s(variant.stations)
+    variant.experiment.estimated_s()
 }
 
 fn clock(seconds: f64) -> String {

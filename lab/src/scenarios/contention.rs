@@ -5,13 +5,13 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    Check, Experiment, FIXED54, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
+    AccessPoint, Check, FIXED54, OnAir, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
     name: "contention",
     about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
-    stations: 8,
+    stations: Some(8),
     seconds: 60,
     warmup_s: 20,
     parameters: &[],
@@ -24,14 +24,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut variants = Vec::new();
     for (name, protocol) in [("udp", Protocol::Udp), ("tcp", Protocol::Tcp)] {
         for senders in 2.min(most)..=most {
-            variants.push(Variant {
-                name: format!("{name}/{senders}"),
+            let access_point = AccessPoint {
                 medium,
                 rtt_ms: parameters.count("rtt_ms"),
                 stations: senders,
                 giveway: None,
-                experiment: Experiment::Transfer(Transfer::steady(parameters, protocol, senders)),
-            });
+            };
+            let transfer = OnAir::Transfer(Transfer::steady(parameters, protocol, senders));
+            variants.push(Variant::on_air(format!("{name}/{senders}"), access_point, transfer));
         }
     }
     let goodput = |variant: &str, holds| Check::metric(variant, "goodput_mbit", holds);

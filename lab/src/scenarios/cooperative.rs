@@ -7,14 +7,14 @@ use anyhow::Result;
 
 use crate::parameters::Parameters;
 use crate::scenario::{
-    ARF_LOSSY, Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace, Transfer,
-    Variant, medium,
+    ARF_LOSSY, AccessPoint, Cap, Check, FIXED54, OnAir, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace,
+    Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
     name: "cooperative",
     about: "N stations, plain and with the paper's fixed cap (P1, figures 7 to 10)",
-    stations: 8,
+    stations: Some(8),
     seconds: 60,
     warmup_s: 20,
     parameters: &[],
@@ -39,13 +39,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let cap = Cap::Formula {
         rtt_ms: parameters.count("rtt_ms"),
     };
-    let variant = |name: String, medium, giveway, transfer| Variant {
-        name,
-        medium,
-        rtt_ms: parameters.count("rtt_ms"),
-        stations,
-        giveway,
-        experiment: Experiment::Transfer(transfer),
+    let variant = |name: String, medium, giveway, transfer| {
+        let access_point = AccessPoint {
+            medium,
+            rtt_ms: parameters.count("rtt_ms"),
+            stations,
+            giveway,
+        };
+        Variant::on_air(name, access_point, OnAir::Transfer(transfer))
     };
 
     let mut variants = Vec::new();

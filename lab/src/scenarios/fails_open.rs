@@ -4,12 +4,14 @@
 use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{Cap, Check, Crash, Experiment, FIXED54, Plan, Plot, Relation, Scenario, Variant, medium};
+use crate::scenario::{
+    AccessPoint, Cap, Check, Crash, FIXED54, OnAir, Plan, Plot, Relation, Scenario, Variant, medium,
+};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
     about: "SIGKILL at random moments under traffic: nothing may be left",
-    stations: 2,
+    stations: Some(2),
     seconds: 60,
     warmup_s: 20,
     parameters: &[
@@ -39,17 +41,19 @@ pub const SCENARIO: Scenario = Scenario {
 const CAP_SEGMENTS: u64 = 20;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let variant = |name: &str, kills, guardian_too| Variant {
-        name: name.into(),
+    let access_point = AccessPoint {
         medium: parameters.choice("medium").map_or(FIXED54, medium),
         rtt_ms: parameters.count("rtt_ms"),
         stations: parameters.count("stations") as usize,
         giveway: Some(Cap::Segments(CAP_SEGMENTS)),
-        experiment: Experiment::Crash(Crash {
+    };
+    let variant = |name: &str, kills, guardian_too| {
+        let crash = Crash {
             kills: parameters.count(kills),
             cap_segments: CAP_SEGMENTS,
             guardian_too,
-        }),
+        };
+        Variant::on_air(name.into(), access_point, OnAir::Crash(crash))
     };
     let mut checks = Vec::new();
     for name in ["daemon", "both"] {

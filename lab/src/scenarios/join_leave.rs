@@ -6,15 +6,15 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    ARF_LOSSY, Cap, Check, Converge, Experiment, FIXED54, Plan, Plot, Protocol, Quantity, Relation, Scenario, Span,
-    Trace, Transfer, Variant, medium,
+    ARF_LOSSY, AccessPoint, Cap, Check, Converge, FIXED54, OnAir, Plan, Plot, Protocol, Quantity, Relation, Scenario,
+    Span, Trace, Transfer, Variant, medium,
 };
 use crate::usage::usage;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "join-leave",
     about: "senders join or leave; how soon the others' caps are right (P1, 4.1)",
-    stations: 8,
+    stations: Some(8),
     seconds: 240,
     warmup_s: 0,
     parameters: &[Parameter {
@@ -46,13 +46,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let cap = Cap::Formula {
         rtt_ms: parameters.count("rtt_ms"),
     };
-    let variant = |name: String, medium, giveway, experiment| Variant {
-        name,
-        medium,
-        rtt_ms: parameters.count("rtt_ms"),
-        stations,
-        giveway,
-        experiment,
+    let variant = |name: String, medium, giveway, what| {
+        let access_point = AccessPoint {
+            medium,
+            rtt_ms: parameters.count("rtt_ms"),
+            stations,
+            giveway,
+        };
+        Variant::on_air(name, access_point, what)
     };
     let mut variants = Vec::new();
     let mut plots = Vec::new();
@@ -61,7 +62,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             let mut names = Vec::new();
             for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap))] {
                 let name = format!("{kind}/{what}/{medium}");
-                let transfer = Experiment::Transfer(changing(parameters, stations, joins));
+                let transfer = OnAir::Transfer(changing(parameters, stations, joins));
                 variants.push(variant(name.clone(), medium, giveway, transfer));
                 names.push(name);
             }
@@ -86,12 +87,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let walk = Converge::StartStop { events, settle_s: 3.5 };
     let death = Converge::Death { events, settle_s: 7.0 };
     for (name, converge) in [("converge", walk), ("converge/death", death)] {
-        variants.push(variant(
-            name.into(),
-            media[0],
-            Some(cap),
-            Experiment::Converge(converge),
-        ));
+        variants.push(variant(name.into(), media[0], Some(cap), OnAir::Converge(converge)));
     }
     plots.push(Plot::Distribution {
         file: "converge",
@@ -158,14 +154,21 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
             checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
         }
     }
-    let daemons = || variants.iter().filter(|variant| variant.giveway.is_some());
-    for variant in daemons() {
+    let places = variants
+        .iter()
+        .filter_map(|variant| Some((variant, variant.access_point()?)));
+    let daemons = || {
+        places
+            .clone()
+            .filter(|(_, access_point)| access_point.giveway.is_some())
+    };
+    for (variant, _) in daemons() {
         let holds = Relation::Below(1.0);
         checks.push(Check::metric(&variant.name, "report_airtime_percent", holds));
     }
     // `converge/death` too: it counts only those that were alive.
-    let lossy = daemons().filter(|variant| variant.medium == ARF_LOSSY);
-    let variants: Vec<_> = lossy.map(|variant| variant.name.clone()).collect();
+    let lossy = daemons().filter(|(_, access_point)| access_point.medium == ARF_LOSSY);
+    let variants: Vec<_> = lossy.map(|(variant, _)| variant.name.clone()).collect();
     if !variants.is_empty() {
         checks.push(Check::of(
             "false expiries per hour".into(),

@@ -6,13 +6,13 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    ARF_LOSSY, Cap, Check, Experiment, FIXED54, Lift, Plan, Plot, Relation, Scenario, Trace, Variant, medium,
+    ARF_LOSSY, AccessPoint, Cap, Check, FIXED54, Lift, OnAir, Plan, Plot, Relation, Scenario, Trace, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
     name: "lift",
     about: "a cap is lifted at once, beside a connection that never had one",
-    stations: 2,
+    stations: Some(2),
     seconds: 5,
     warmup_s: 20,
     parameters: &[Parameter {
@@ -38,19 +38,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let chosen = parameters.choice("medium").map(medium);
     let media = chosen.map_or(vec![FIXED54, ARF_LOSSY], |chosen| vec![chosen]);
     let stations = parameters.count("stations").max(2) as usize;
-    let variant = |name: String, medium, cap_segments: Option<u64>| Variant {
-        name,
-        medium,
-        rtt_ms: parameters.count("rtt_ms"),
-        stations,
-        giveway: cap_segments.map(Cap::Segments),
-        experiment: Experiment::Lift(Lift {
+    let variant = |name: String, medium, cap_segments: Option<u64>| {
+        let access_point = AccessPoint {
+            medium,
+            rtt_ms: parameters.count("rtt_ms"),
+            stations,
+            giveway: cap_segments.map(Cap::Segments),
+        };
+        let lift = Lift {
             repetitions: parameters.count("lifts"),
             cap_segments,
             warmup_s: parameters.count("warmup_s") as f64,
             held_s: HELD_S,
             seconds: parameters.count("seconds") as f64,
-        }),
+        };
+        Variant::on_air(name, access_point, OnAir::Lift(lift))
     };
     let mut variants = Vec::new();
     let mut checks = Vec::new();

@@ -10,7 +10,7 @@ use crate::scenario::{Check, Cost, Experiment, Plan, Plot, Relation, Scenario, V
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
     about: "CPU and memory of the daemon, busy and idle, beside ss",
-    stations: 1,
+    stations: None,
     seconds: 60,
     warmup_s: 20,
     parameters: &[
@@ -44,10 +44,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let active = parameters.count("active");
     let variant = |name: String, sockets, active: u64, neighbour| Variant {
         name,
-        medium: "veth",
-        rtt_ms: 0,
-        stations: 1,
-        giveway: None,
+        guest: None,
         experiment: Experiment::Cost(Cost {
             sockets,
             active: active.min(sockets),

@@ -5,13 +5,13 @@ use anyhow::Result;
 
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::{
-    Cap, Check, Experiment, FIXED54, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
+    AccessPoint, Cap, Check, FIXED54, OnAir, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
 };
 
 pub const SCENARIO: Scenario = Scenario {
     name: "single-cap",
     about: "one station's goodput over its cap (P1, figure 6)",
-    stations: 1,
+    stations: Some(1),
     seconds: 60,
     warmup_s: 20,
     parameters: &[Parameter {
@@ -26,13 +26,15 @@ pub const SCENARIO: Scenario = Scenario {
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let stations = parameters.count("stations") as usize;
-    let variant = |name: String, giveway| Variant {
-        name,
-        medium: parameters.choice("medium").map_or(FIXED54, medium),
-        rtt_ms: parameters.count("rtt_ms"),
-        stations,
-        giveway,
-        experiment: Experiment::Transfer(Transfer::steady(parameters, Protocol::Tcp, stations)),
+    let variant = |name: String, giveway| {
+        let access_point = AccessPoint {
+            medium: parameters.choice("medium").map_or(FIXED54, medium),
+            rtt_ms: parameters.count("rtt_ms"),
+            stations,
+            giveway,
+        };
+        let transfer = Transfer::steady(parameters, Protocol::Tcp, stations);
+        Variant::on_air(name, access_point, OnAir::Transfer(transfer))
     };
     let caps = parameters.counts("caps")?;
     let capped = caps
