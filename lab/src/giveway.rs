@@ -39,6 +39,14 @@ pub struct Status {
     pub neighbours: Vec<Neighbour>,
     pub passes: PassCost,
     pub walks: PassCost,
+    pub queue: Option<Queue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// By reason.
+    pub refused: std::collections::BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +151,18 @@ pub fn write_watching_configuration(file: &Path, key: Option<&Path>) -> Result<(
     if let Some(key) = key {
         configuration["group"] = json!({"key_file": key});
     }
+    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// For a daemon that only queues, at the rate of the link below.
+pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, guard_us: u64) -> Result<()> {
+    let configuration = json!({
+        "cap": {"policy": "none"},
+        "link": {"rate_mbit": rate_mbit as f64},
+        // A packet that is late all the same is to be seen late by the link.
+        "queue": {"admission": admission, "drop_late": false, "guard_us": guard_us},
+    });
     let text = toml::to_string(&configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }

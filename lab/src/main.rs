@@ -10,6 +10,7 @@ mod check;
 mod giveway;
 mod guest;
 mod interrupt;
+mod link;
 mod medium;
 mod namespace;
 mod outcome;
@@ -68,6 +69,12 @@ enum Command {
     CrowdHost(traffic::crowd::Crowd),
     #[command(hide = true)]
     CrowdGuest(traffic::crowd::Crowd),
+    #[command(hide = true)]
+    RealtimeSender { description: String },
+    #[command(hide = true)]
+    RealtimeReceiver { description: String },
+    #[command(hide = true)]
+    Flood { description: String },
 }
 
 #[derive(Args)]
@@ -100,6 +107,9 @@ fn main() -> ExitCode {
         Command::Sink => traffic::stream::run_sink().map(|()| true),
         Command::CrowdHost(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
         Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
+        Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
+        Command::RealtimeReceiver { .. } => traffic::realtime::receiver::run().map(|()| true),
+        Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

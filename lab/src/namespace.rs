@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::linux::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -49,6 +50,11 @@ impl Namespace {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// By which BPF programs know it.
+    pub fn number(&self) -> Result<u32> {
+        Ok(u32::try_from(self.handle.metadata()?.st_ino())?)
     }
 
     /// A command whose process will be in this namespace.

@@ -8,6 +8,7 @@ mod converge;
 mod convergence;
 mod cost;
 mod crash;
+mod deadline;
 pub mod guests;
 mod lift;
 mod progress;
@@ -77,6 +78,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
     match &run.variant.experiment {
         Experiment::OnAir(access_point, what) => on_air(access_point, what, run, raw, is_last),
         Experiment::Cost(cost) => cost::run(cost, run, raw),
+        Experiment::Deadline(deadline) => deadline::run(deadline, run, raw),
     }
 }
 

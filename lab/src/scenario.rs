@@ -3,12 +3,15 @@
 //! configuration of giveway; what is expected of the numbers; what is drawn.
 //! `runner` interprets it; nothing here runs anything.
 
+pub mod deadline;
+
 use anyhow::Result;
 
 use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
+use deadline::Deadline;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -61,6 +64,7 @@ pub enum Cap {
 pub enum Experiment {
     OnAir(AccessPoint, OnAir),
     Cost(Cost),
+    Deadline(Deadline),
 }
 
 /// What stations and server do.
@@ -373,6 +377,7 @@ impl Experiment {
             + match self {
                 Experiment::OnAir(access_point, what) => what.estimated_s(access_point.stations),
                 Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
+                Experiment::Deadline(deadline) => deadline.estimated_s(),
             }
     }
 }

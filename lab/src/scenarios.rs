@@ -3,6 +3,7 @@
 
 mod contention;
 mod cooperative;
+mod deadline;
 mod fails_open;
 mod join_leave;
 mod lift;
@@ -17,6 +18,7 @@ use crate::usage::{nearest, usage};
 pub const ALL: &[Scenario] = &[
     contention::SCENARIO,
     cooperative::SCENARIO,
+    deadline::SCENARIO,
     fails_open::SCENARIO,
     join_leave::SCENARIO,
     lift::SCENARIO,

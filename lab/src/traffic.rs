@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
-//! `crowd` holds thousands of connections of which a few speak.
+//! `crowd` holds thousands of connections of which a few speak; `realtime` sends packets with deadlines beside floods.
 
 pub mod crowd;
 pub mod iperf3;
+pub mod realtime;
 pub mod stream;

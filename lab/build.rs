@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles the lab's own BPF objects and generates their skeletons: in come the C files of `bpf/`, out go
+//! `*.skel.rs` with the compiled program inside. Needs clang; never looks at this machine's kernel.
+
+use std::path::PathBuf;
+use std::{env, process};
+
+use libbpf_cargo::SkeletonBuilder;
+
+const OBJECTS: &[&str] = &["link"];
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
+    let out = PathBuf::from(variable("OUT_DIR"));
+    for object in OBJECTS {
+        let source = format!("bpf/{object}.bpf.c");
+        println!("cargo::rerun-if-changed={source}");
+        let built = SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(clang_args())
+            .build_and_generate(out.join(format!("{object}.skel.rs")));
+        if let Err(error) = built {
+            fail(&format!(
+                "{source}: {error:#} (Debian's package clang-19 has the compiler; the variable CLANG names another)"
+            ));
+        }
+    }
+}
+
+/// Debian keeps the C types of each architecture in a folder of its own, which clang's BPF target does not search.
+fn clang_args() -> Vec<String> {
+    let multiarch = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
+    let args = [
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-parameter",
+        "-mcpu=v3",
+        "-idirafter",
+        &multiarch,
+    ];
+    args.map(str::to_owned).into()
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| fail(&format!("cargo did not set {name}")))
+}
+
+fn fail(message: &str) -> ! {
+    for line in message.lines() {
+        println!("cargo::error={line}");
+    }
+    process::exit(1)
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! P3: packets with deadlines beside a flood, over a link of 100 Mbit/s. What each queue of the kernel makes of
+//! them, and giveway's with and without admission.
+
+use anyhow::Result;
+
+use crate::guest::{Clock, Flavour, Guest};
+use crate::parameters::{Kind, Parameter, Parameters};
+use crate::scenario::deadline::{Deadline, Marking, Queue, RealtimeFlow};
+use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "deadline",
+    about: "packets with deadlines beside floods, under each queue (P3)",
+    stations: None,
+    seconds: 1,
+    warmup_s: 0,
+    parameters: &[
+        count("packets", 50_000, "with deadlines, under giveway with admission"),
+        count("packets_others", 5_000, "with deadlines, under each other queue"),
+        Parameter {
+            name: "kernel",
+            kind: Kind::Choice { of: &["host"] },
+            about: "this machine's instead of a guest's, with the queues it has",
+        },
+    ],
+    plan,
+};
+
+const fn count(name: &'static str, default: u64, about: &'static str) -> Parameter {
+    let kind = Kind::Count {
+        default,
+        least: 1,
+        most: 1_000_000,
+    };
+    Parameter { name, kind, about }
+}
+
+const RATE_MBIT: u64 = 100;
+/// What admission leaves to ordinary traffic (giveway's `realtime_percent`), as goodput, less a twentieth: a packet of
+/// 1,400 bytes is one of 1,442 on the wire.
+const BEST_EFFORT_MBIT: f64 = 0.95 * 20.0 * 1_400.0 / 1_442.0;
+/// Kept free before each deadline for what happens between admission and the queue.
+const GUARD_US: u64 = 100;
+
+/// P3, section 5, at a tenth of its 1 Gbit/s: every time is ten times the paper's. A deadline 10 ms, 30 packets each
+/// 3 ms; B 1 ms, 10 packets each 3 ms.
+const PAPER: [RealtimeFlow; 2] = [
+    flow("A", 30, 30_000, 0, (100_000, 100_000)),
+    flow("B", 10, 30_000, 500, (10_000, 10_000)),
+];
+/// B's 120 packets are 13.8 ms of work: they cannot all be in time, and those of A that still wait must let them by.
+const TIGHT: [RealtimeFlow; 2] = [
+    flow("A", 30, 30_000, 0, (100_000, 100_000)),
+    flow("B", 120, 30_000, 500, (10_000, 10_000)),
+];
+/// Four senders, together 1.3 times the link: 4 x 10 packets of 115.36 us each 3,550 us.
+const OVERLOAD: [RealtimeFlow; 4] = [
+    flow("R", 10, 3_550, 0, (1_000, 50_000)),
+    flow("S", 10, 3_550, 900, (1_000, 50_000)),
+    flow("T", 10, 3_550, 1_800, (1_000, 50_000)),
+    flow("U", 10, 3_550, 2_700, (1_000, 50_000)),
+];
+
+const fn flow(name: &'static str, burst: u64, every_us: u64, after_us: u64, deadline_us: (u64, u64)) -> RealtimeFlow {
+    RealtimeFlow {
+        name,
+        burst,
+        every_us,
+        after_us,
+        deadline_us,
+    }
+}
+
+/// The link's back pressure for queues that do not pace: one packet at a time, at the link's rate.
+fn paced(marking: Marking, children: &[&str]) -> Queue {
+    let pace = format!("root handle 1: tbf rate {RATE_MBIT}mbit burst 1514 limit 10000000");
+    let lines = std::iter::once(pace).chain(children.iter().map(|line| line.to_string()));
+    let lines = lines.collect();
+    Queue::Kernel { lines, marking }
+}
+
+fn queues() -> Vec<(&'static str, Queue)> {
+    let by_priority = "parent 1: handle 10: prio";
+    let by_deadline = "parent 10:1 handle 20: etf clockid CLOCK_TAI delta 0 deadline_mode";
+    let cake = format!("root handle 1: cake bandwidth {RATE_MBIT}mbit diffserv4");
+    let giveway = |admission| Queue::Giveway {
+        admission,
+        guard_us: GUARD_US,
+    };
+    vec![
+        ("pfifo_fast", paced(Marking::None, &["parent 1: handle 10: pfifo_fast"])),
+        ("prio", paced(Marking::Classes, &[by_priority])),
+        ("fq_codel", paced(Marking::Classes, &["parent 1: handle 10: fq_codel"])),
+        (
+            "cake",
+            Queue::Kernel {
+                lines: vec![cake],
+                marking: Marking::Classes,
+            },
+        ),
+        ("etf", paced(Marking::ClassesAndTai, &[by_priority, by_deadline])),
+        ("edf-without-admission", giveway(false)),
+        ("giveway", giveway(true)),
+    ]
+}
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let mut variants = Vec::new();
+    let mut checks = Vec::new();
+    let loads: [(&str, &[RealtimeFlow]); 3] = [("paper", &PAPER), ("tight", &TIGHT), ("overload", &OVERLOAD)];
+    for (load, flows) in loads {
+        let guest = Guest {
+            kernel: Flavour::Stock,
+            // Only four senders need more than one to get in each other's way.
+            cpus: if flows.len() > 2 { 2 } else { 1 },
+            clock: Clock::Virtual,
+        };
+        for (queue_name, queue) in queues() {
+            let name = format!("{queue_name}/{load}");
+            let is_ours = queue_name == "giveway";
+            let packets = parameters.count(if is_ours { "packets" } else { "packets_others" });
+            checks.push(Check::metric(&name, "sent", Relation::AtLeast(packets as f64)).always());
+            if is_ours {
+                checks.extend(promises(&name));
+            }
+            variants.push(Variant {
+                name,
+                guest: parameters.choice("kernel").is_none().then_some(guest),
+                experiment: Experiment::Deadline(Deadline {
+                    rate_mbit: RATE_MBIT,
+                    queue,
+                    flows: flows.to_vec(),
+                    packets,
+                }),
+            });
+        }
+    }
+    checks.extend(inversion());
+    Ok(Plan {
+        variants,
+        checks,
+        plots: Vec::new(),
+        columns: &[
+            "sent",
+            "refused",
+            "refused_told",
+            "late",
+            "total_mean_us",
+            "total_max_us",
+        ],
+    })
+}
+
+/// What giveway promises under every load, however short.
+fn promises(name: &str) -> Vec<Check> {
+    let zero = |metric| Check::metric(name, metric, Relation::Exactly(0.0)).always();
+    let share = Relation::AtLeast(BEST_EFFORT_MBIT);
+    vec![
+        zero("late"),
+        zero("refused_untold"),
+        zero("refused_miscounted"),
+        Check::metric(name, "best_effort_goodput_mbit", share).always(),
+    ]
+}
+
+/// P3 could not show it: B, whose deadline is nearer, is earlier than A when both wait.
+fn inversion() -> Vec<Check> {
+    let earlier = Quantity::Ratio {
+        variant: "giveway/tight/B".into(),
+        over: "giveway/tight/A".into(),
+        metric: "total_mean_us",
+    };
+    let overtakes = Relation::AtLeast(90.0);
+    vec![
+        Check::of(
+            "giveway/tight B over A, total_mean_us".into(),
+            earlier,
+            Relation::Below(1.0),
+        )
+        .always(),
+        Check::metric("giveway/tight/B", "overtook_percent", overtakes).always(),
+    ]
+}

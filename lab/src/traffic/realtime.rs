@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packets with deadlines, from processes of their own: `giveway-lab realtime-sender` sends bursts at set times and
+//! counts what it is told, `giveway-lab realtime-receiver` notes when each came; `giveway-lab flood` fills a queue.
+//! In: a description in JSON as the one argument. Out: see each. They share the machine's monotonic clock.
+
+pub mod flood;
+pub mod receiver;
+pub mod sender;
+
+use anyhow::{Context, Result};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use serde::Serialize;
+
+use crate::namespace::Namespace;
+use crate::process::Process;
+
+pub const PORT: u16 = 5_005;
+/// P3, section 5: packets of 1,400 bytes.
+pub const PACKET_BYTES: usize = 1_400;
+/// What it is on the wire: UDP, IP and Ethernet before it.
+pub const FRAME_BYTES: u64 = PACKET_BYTES as u64 + 8 + 20 + 14;
+
+pub fn now_ns(clock: ClockId) -> Result<u64> {
+    let now = clock_gettime(clock)?;
+    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+/// `now_ns` of the clock that the link, the senders and the receiver all use.
+pub fn monotonic_ns() -> Result<u64> {
+    now_ns(ClockId::CLOCK_MONOTONIC)
+}
+
+fn sleep_until(monotonic_ns: u64) -> Result<()> {
+    let when = TimeSpec::new((monotonic_ns / 1_000_000_000) as _, (monotonic_ns % 1_000_000_000) as _);
+    let flags = ClockNanosleepFlags::TIMER_ABSTIME;
+    match clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &when) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error).context("cannot wait"),
+    }
+}
+
+/// Starts `giveway-lab ROLE DESCRIPTION` with its standard input and output as pipes.
+fn start(role: &str, at: &Namespace, description: &impl Serialize) -> Result<Process> {
+    let mut command = at.command(std::env::current_exe()?)?;
+    command.arg(role).arg(serde_json::to_string(description)?);
+    command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    Process::spawn(command)
+}
