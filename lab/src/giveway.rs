@@ -160,8 +160,8 @@ pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, g
     let configuration = json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit as f64},
-        // A packet that is late all the same is to be seen late by the link.
-        "queue": {"admission": admission, "drop_late": false, "guard_us": guard_us},
+        // Without admission what is late is to be seen late by the link.
+        "queue": {"admission": admission, "drop_late": admission, "guard_us": guard_us},
     });
     let text = toml::to_string(&configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))

@@ -105,9 +105,16 @@ impl Link {
 }
 
 /// A plain struct of link.bpf.c.
-trait Record: Copy {}
-impl Record for Stamps {}
-impl Record for types::bss {}
+///
+/// # Safety
+/// Every combination of bytes of this size is a valid value.
+unsafe trait Record: Copy {}
+// SAFETY: integers only.
+unsafe impl Record for Stamps {}
+// SAFETY: integers only.
+unsafe impl Record for Payload {}
+// SAFETY: integers only.
+unsafe impl Record for types::bss {}
 
 fn record<T: Record>(bytes: &[u8]) -> Result<T> {
     ensure!(
@@ -115,7 +122,7 @@ fn record<T: Record>(bytes: &[u8]) -> Result<T> {
         "a record of the link has {} bytes",
         bytes.len()
     );
-    // SAFETY: exactly the type's size is read, without asking for its alignment, and any integers are valid.
+    // SAFETY: exactly the type's size is read, without asking for its alignment, and every value is valid.
     Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
@@ -127,8 +134,6 @@ pub fn payload_bytes(payload: &Payload) -> [u8; size_of::<Payload>()] {
 
 /// The payload that these bytes begin with, if it is one.
 pub fn read_payload(bytes: &[u8]) -> Option<Payload> {
-    let bytes = bytes.get(..size_of::<Payload>())?;
-    // SAFETY: as in `record`.
-    let payload: Payload = unsafe { bytes.as_ptr().cast::<Payload>().read_unaligned() };
+    let payload: Payload = record(bytes.get(..size_of::<Payload>())?).ok()?;
     (payload.magic == PAYLOAD_MAGIC).then_some(payload)
 }

@@ -72,7 +72,7 @@ enum Command {
     #[command(hide = true)]
     RealtimeSender { description: String },
     #[command(hide = true)]
-    RealtimeReceiver { description: String },
+    RealtimeReceiver,
     #[command(hide = true)]
     Flood { description: String },
 }
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         Command::CrowdHost(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
         Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
         Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
-        Command::RealtimeReceiver { .. } => traffic::realtime::receiver::run().map(|()| true),
+        Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
     };
     match done {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::scenario::Trace;
 use crate::statistics::mean;
@@ -39,7 +39,18 @@ pub struct Results {
     rounds: BTreeMap<String, Vec<Metrics>>,
     /// Of the last round, by variant.
     pub traces: BTreeMap<String, Vec<Curve>>,
+    #[serde(deserialize_with = "read_samples")]
     pub samples: BTreeMap<String, Vec<f64>>,
+}
+
+/// JSON has no word for infinity, of what never came; it is written as null.
+fn read_samples<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<f64>>, D::Error> {
+    let written = BTreeMap::<String, Vec<Option<f64>>>::deserialize(from)?;
+    let read = |samples: Vec<Option<f64>>| samples.into_iter().map(|s| s.unwrap_or(f64::INFINITY)).collect();
+    Ok(written
+        .into_iter()
+        .map(|(point, samples)| (point, read(samples)))
+        .collect())
 }
 
 impl Outcome {
@@ -109,6 +120,15 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_never_came_is_still_infinite_when_it_is_read_back() {
+        let mut results = Results::default();
+        results.samples.insert("flow".into(), vec![1.0, f64::INFINITY]);
+        let written = serde_json::to_string(&results).unwrap();
+        let read: Results = serde_json::from_str(&written).unwrap();
+        assert_eq!(read.samples["flow"], [1.0, f64::INFINITY]);
+    }
 
     #[test]
     fn rounds_are_averaged_and_what_one_lacks_is_left_out() {

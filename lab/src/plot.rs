@@ -35,9 +35,12 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
                 }
                 None
             }
-            Plot::Distribution { file, title, points } => {
-                distribution(&out.join(format!("{file}.svg")), title, points, results)?
-            }
+            Plot::Distribution {
+                file,
+                title,
+                axes,
+                points,
+            } => distribution(&out.join(format!("{file}.svg")), title, *axes, points, results)?,
         };
         files.extend(drawn);
     }
@@ -137,7 +140,13 @@ fn stations(file: &Path, title: &str, variants: &[String], results: &Results) ->
     .draw(file)
 }
 
-fn distribution(file: &Path, title: &str, points: &[String], results: &Results) -> Result<Option<PathBuf>> {
+fn distribution(
+    file: &Path,
+    title: &str,
+    (x, y): (&str, &str),
+    points: &[String],
+    results: &Results,
+) -> Result<Option<PathBuf>> {
     let line = |point: &String| {
         let mut sorted: Vec<f64> = results.samples.get(point)?.clone();
         sorted.sort_by(f64::total_cmp);
@@ -153,11 +162,5 @@ fn distribution(file: &Path, title: &str, points: &[String], results: &Results) 
         })
     };
     let lines = points.iter().filter_map(line).collect();
-    Chart {
-        title,
-        x: "time, s",
-        y: "events that are over, %",
-        lines,
-    }
-    .draw(file)
+    Chart { title, x, y, lines }.draw(file)
 }

@@ -211,10 +211,11 @@ pub enum Plot {
     },
     /// Something of every station over time, one chart a variant.
     Timeline { of: Trace, variants: Vec<String> },
-    /// The share of events that were over within the time on the axis.
+    /// The share of events that were over within the time on the axis; `axes` are named by what they show.
     Distribution {
-        file: &'static str,
-        title: &'static str,
+        file: String,
+        title: String,
+        axes: (&'static str, &'static str),
         points: Vec<String>,
     },
 }
@@ -364,7 +365,7 @@ impl Variant {
     pub fn access_point(&self) -> Option<&AccessPoint> {
         match &self.experiment {
             Experiment::OnAir(access_point, _) => Some(access_point),
-            Experiment::Cost(_) => None,
+            Experiment::Cost(_) | Experiment::Deadline(_) => None,
         }
     }
 }

@@ -199,3 +199,16 @@ fn list_names_every_scenario_and_its_parameters() {
         assert!(said.contains(word), "{word} is not in:\n{said}");
     }
 }
+
+#[test]
+fn a_fifo_makes_every_packet_with_a_near_deadline_late() {
+    let Some(_turn) = turn() else { return };
+    let result = run("deadline", &["variants=pfifo_fast/tight", "packets_others=450"]);
+    let b = "pfifo_fast/tight/B";
+    assert_eq!(metric(&result, b, "sent"), 360.0);
+    // The flood before it is 100 ms of work, the deadline 10 ms away.
+    assert_eq!(metric(&result, b, "missed"), 360.0);
+    assert!(metric(&result, b, "queue_mean_us") > 20_000.0);
+    assert_eq!(metric(&result, b, "overtook_percent"), 0.0);
+    assert!(metric(&result, "pfifo_fast/tight", "best_effort_goodput_mbit") > 20.0);
+}

@@ -17,7 +17,7 @@ use crate::link::wire::Wire;
 use crate::link::{BACKGROUND_PORT, BEST_EFFORT_PORT, Link, Passed};
 use crate::outcome::Outcome;
 use crate::process::Process;
-use crate::scenario::deadline::{Deadline, Marking, Queue};
+use crate::scenario::deadline::{Deadline, Marking, Queue, RealtimeFlow};
 use crate::traffic::realtime::flood::{self, Flood};
 use crate::traffic::realtime::receiver::Receiver;
 use crate::traffic::realtime::sender::{Flow, Sender, Told};
@@ -52,7 +52,7 @@ pub fn run(deadline: &Deadline, run: &Run, raw: &Path) -> Result<Outcome> {
     )?;
 
     let receiver = Receiver::start(&wire.receiver)?;
-    let floods = start_floods(deadline, &wire)?;
+    let floods = start_floods(&wire)?;
     let first = Instant::now() + HEAD_START;
     let first_ns = monotonic_ns()? + HEAD_START.as_nanos() as u64;
     let senders = start_senders(deadline, &wire, run.seed, bursts, first_ns)?;
@@ -107,8 +107,7 @@ fn marking(queue: &Queue) -> Marking {
 }
 
 /// Background says what it is to every queue; whether that means anything there is the queue's affair.
-fn start_floods(deadline: &Deadline, wire: &Wire) -> Result<Vec<Process>> {
-    debug_assert!(deadline.rate_mbit > 0);
+fn start_floods(wire: &Wire) -> Result<Vec<Process>> {
     let best_effort = Flood {
         port: BEST_EFFORT_PORT,
         marking: None,
@@ -125,7 +124,7 @@ fn start_floods(deadline: &Deadline, wire: &Wire) -> Result<Vec<Process>> {
 
 fn start_senders(deadline: &Deadline, wire: &Wire, seed: u64, bursts: u64, first_ns: u64) -> Result<Vec<Sender>> {
     let marking = marking(&deadline.queue);
-    let start = |(number, flow): (usize, &crate::scenario::deadline::RealtimeFlow)| {
+    let start = |(number, flow): (usize, &RealtimeFlow)| {
         let flow = Flow {
             flow: number as u32,
             packets: flow.burst * bursts,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::guest::{Clock, Flavour, Guest};
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::deadline::{Deadline, Marking, Queue, RealtimeFlow};
-use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
+use crate::scenario::{Check, Experiment, Plan, Plot, Quantity, Relation, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "deadline",
@@ -140,7 +140,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants,
         checks,
-        plots: Vec::new(),
+        plots: vec![figure("paper", "/B"), figure("tight", "/B"), figure("overload", "")],
         columns: &[
             "sent",
             "refused",
@@ -150,6 +150,18 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             "total_max_us",
         ],
     })
+}
+
+fn figure(load: &str, flow: &str) -> Plot {
+    Plot::Distribution {
+        file: load.into(),
+        title: format!("Until the last bit had left: load {load}"),
+        axes: ("ms after it was made", "packets that have left, %"),
+        points: queues()
+            .iter()
+            .map(|(queue, _)| format!("{queue}/{load}{flow}"))
+            .collect(),
+    }
 }
 
 /// What giveway promises under every load, however short.

@@ -66,8 +66,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants: vec![variant("daemon", "kills", false), variant("both", "kills_both", true)],
         checks,
         plots: vec![Plot::Distribution {
-            file: "revert",
-            title: "Time from the kill until nothing of giveway is left",
+            file: "revert".into(),
+            title: "Time from the kill until nothing of giveway is left".into(),
+            axes: ("time, s", "events that are over, %"),
             points: vec!["daemon".into(), "both".into()],
         }],
         columns: &["kills", "failures", "revert_p50_s", "revert_max_s"],

@@ -90,8 +90,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants.push(variant(name.into(), media[0], Some(cap), OnAir::Converge(converge)));
     }
     plots.push(Plot::Distribution {
-        file: "converge",
-        title: "Time until every other sender's cap is right",
+        file: "converge".into(),
+        title: "Time until every other sender's cap is right".into(),
+        axes: ("time, s", "events that are over, %"),
         points: ["start", "stop", "death"].map(|kind| format!("converge/{kind}")).into(),
     });
     Ok(Plan {

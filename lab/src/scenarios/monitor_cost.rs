@@ -71,8 +71,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants: busy.into_iter().chain(idle).collect(),
         checks,
         plots: vec![Plot::Distribution {
-            file: "cost",
-            title: "CPU time of one look at all sockets",
+            file: "cost".into(),
+            title: "CPU time of one look at all sockets".into(),
+            axes: ("time, s", "events that are over, %"),
             points: ["pass", "ss -tin", "ss -tinp"]
                 .map(|what| format!("{most}/{what}"))
                 .into(),

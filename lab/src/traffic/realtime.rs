@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets with deadlines, from processes of their own: `giveway-lab realtime-sender` sends bursts at set times and
 //! counts what it is told, `giveway-lab realtime-receiver` notes when each came; `giveway-lab flood` fills a queue.
-//! In: a description in JSON as the one argument. Out: see each. They share the machine's monotonic clock.
+//! In: a description in JSON as the one argument (the receiver needs none). Out: see each. They share the machine's monotonic clock.
 
 pub mod flood;
 pub mod receiver;
@@ -40,10 +40,12 @@ fn sleep_until(monotonic_ns: u64) -> Result<()> {
     }
 }
 
-/// Starts `giveway-lab ROLE DESCRIPTION` with its standard input and output as pipes.
-fn start(role: &str, at: &Namespace, description: &impl Serialize) -> Result<Process> {
+/// Starts `giveway-lab ROLE [DESCRIPTION]` with its standard input and output as pipes.
+fn start(role: &str, at: &Namespace, description: Option<&impl Serialize>) -> Result<Process> {
     let mut command = at.command(std::env::current_exe()?)?;
-    command.arg(role).arg(serde_json::to_string(description)?);
+    command
+        .arg(role)
+        .args(description.map(serde_json::to_string).transpose()?);
     command
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped());

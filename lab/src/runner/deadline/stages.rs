@@ -25,6 +25,8 @@ struct Fate {
     late: u64,
     worst_late_ns: u64,
     stages_us: [Vec<f64>; 5],
+    /// Until the last bit had left the link.
+    took_ms: Vec<f64>,
     /// Packets that left before one of another flow that was queued earlier.
     overtook: u64,
 }
@@ -65,6 +67,8 @@ impl Fate {
         self.left += 1;
         self.late += u64::from(late_ns > 0);
         self.worst_late_ns = self.worst_late_ns.max(late_ns);
+        self.took_ms
+            .push(stamps.left_ns.saturating_sub(payload.made_ns) as f64 / 1e6);
         let Some(at_ns) = delivered.get(&(payload.flow, payload.number)) else {
             return;
         };
@@ -83,6 +87,17 @@ impl Fate {
         }
     }
 
+    /// From making a packet to its last bit having left the link.
+    fn curve_ms(&self) -> Vec<f64> {
+        let mut ms = self.took_ms.clone();
+        ms.sort_by(f64::total_cmp);
+        ms.resize(self.told.sent as usize, f64::INFINITY);
+        ms.iter()
+            .step_by(ms.len().div_ceil(CURVE_SAMPLES).max(1))
+            .copied()
+            .collect()
+    }
+
     fn join(&mut self, other: Self) {
         self.told.sent += other.told.sent;
         self.told.refused += other.told.refused;
@@ -90,6 +105,7 @@ impl Fate {
         self.late += other.late;
         self.worst_late_ns = self.worst_late_ns.max(other.worst_late_ns);
         self.overtook += other.overtook;
+        self.took_ms.extend(other.took_ms);
         for (all, stage) in self.stages_us.iter_mut().zip(other.stages_us) {
             all.extend(stage);
         }
@@ -115,6 +131,7 @@ impl Fate {
             "missed_percent",
             100.0 * (refused + self.late) as f64 / sent as f64,
         );
+        outcome.samples.insert(point.into(), self.curve_ms());
         let overtook = (self.left > 0).then(|| 100.0 * self.overtook as f64 / self.left as f64);
         outcome.set(point, "overtook_percent", overtook);
         for (stage, samples) in STAGES.iter().zip(&self.stages_us) {
@@ -124,6 +141,9 @@ impl Fate {
         }
     }
 }
+
+/// How long packets took, as so many samples that share the whole between them; infinite where they never left.
+const CURVE_SAMPLES: usize = 400;
 
 /// How many of these packets left while one of the others, queued before them, still waited.
 fn overtaken<'a>(packets: &[Stamps], others: impl Iterator<Item = &'a Stamps>) -> u64 {

@@ -28,7 +28,7 @@ pub struct Flood {
 
 /// Runs until it is dropped.
 pub fn start(at: &Namespace, flood: &Flood) -> Result<Process> {
-    super::start("flood", at, flood)
+    super::start("flood", at, Some(flood))
 }
 
 /// `giveway-lab flood`.

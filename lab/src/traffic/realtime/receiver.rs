@@ -32,7 +32,7 @@ pub struct Delivered {
 impl Receiver {
     /// Waits until it listens.
     pub fn start(at: &Namespace) -> Result<Self> {
-        let mut receiver = Self(super::start("realtime-receiver", at, &())?);
+        let mut receiver = Self(super::start("realtime-receiver", at, None::<&()>)?);
         let output = receiver
             .0
             .pipes()

@@ -49,7 +49,7 @@ pub struct Sender(Process);
 
 impl Sender {
     pub fn start(at: &Namespace, flow: &Flow) -> Result<Self> {
-        super::start("realtime-sender", at, flow).map(Self)
+        super::start("realtime-sender", at, Some(flow)).map(Self)
     }
 
     /// Waits until it has sent everything.
