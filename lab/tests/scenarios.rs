@@ -203,7 +203,10 @@ fn list_names_every_scenario_and_its_parameters() {
 #[test]
 fn a_fifo_makes_every_packet_with_a_near_deadline_late() {
     let Some(_turn) = turn() else { return };
-    let result = run("deadline", &["variants=pfifo_fast/tight", "packets_others=450"]);
+    let result = run(
+        "deadline",
+        &["variants=pfifo_fast/tight", "packets_others=450", "kernel=host"],
+    );
     let b = "pfifo_fast/tight/B";
     assert_eq!(metric(&result, b, "sent"), 360.0);
     // The flood before it is 100 ms of work, the deadline 10 ms away.

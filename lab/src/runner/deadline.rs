@@ -34,7 +34,7 @@ const PACKETS_OF_BACKGROUND: usize = 64;
 /// From the start of the processes to the first packet with a deadline; the floods have filled the queue by then.
 const HEAD_START: Duration = Duration::from_secs(1);
 /// After the last one was sent; longer than any queue here.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN: Duration = Duration::from_secs(1);
 
 pub fn run(deadline: &Deadline, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
