@@ -51,6 +51,9 @@ struct {
 	__type(value, __u8);
 } nice_sockets SEC(".maps");
 
+/* There ever was one. */
+bool has_nice_sockets;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -158,13 +161,11 @@ static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u
 	return found;
 }
 
-static __noinline bool read_ipv4(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p, const struct ipv4_header *header)
 {
-	struct ipv4_header h;
+	struct ipv4_header h = *header;
 	__u32 header_bytes;
 
-	if (load(skb, 0, &h, sizeof(h)))
-		return false;
 	header_bytes = (h.version_and_words & 0xf) * 4;
 	if (header_bytes < sizeof(h))
 		return false;
@@ -231,20 +232,24 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 
 static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 {
-	__u8 version;
+	struct ipv4_header h;
+
+	/* A VLAN's tag lies before the network header; the version says what is behind it. IPv6 headers are longer. */
+	if (load(skb, 0, &h, sizeof(h)))
+		return false;
+	return h.version_and_words >> 4 == 4 ? read_ipv4(skb, p, &h) : h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
+}
+
+/* Only some ask for them. */
+static __always_inline void read_ports(struct __sk_buff *skb, struct packet *p)
+{
 	__be16 ports[2];
 
-	/* A VLAN's tag lies before the network header; the version says what is behind it. */
-	if (load(skb, 0, &version, 1))
-		return false;
-	if (version >> 4 == 4 ? !read_ipv4(skb, p) : version >> 4 != 6 || !read_ipv6(skb, p))
-		return false;
 	if (!p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
 	    !load(skb, p->transport_at, ports, sizeof(ports))) {
 		p->tuple.local_port = bpf_ntohs(ports[0]);
 		p->tuple.remote_port = bpf_ntohs(ports[1]);
 	}
-	return true;
 }
 
 /* SO_TXTIME in deadline mode. Anything else in tstamp is pacing of TCP's own, or the time of arrival. */
@@ -272,17 +277,17 @@ static __always_inline struct gw_rule *find_rule(const struct gw_link_config *co
 	return config->rules && key.remote_port ? bpf_map_lookup_elem(&deadline_rules, &key) : NULL;
 }
 
-/* By when the last bit has to leave the link; 0: whenever. */
+/* By when the last bit has to leave the link; 0: whenever. Takes the time only where it counts. */
 static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-					   const struct packet *p, const struct gw_rule *rule, __u64 now_ns)
+					   const struct packet *p, const struct gw_rule *rule)
 {
 	__u64 deadline_ns = socket_deadline(skb);
 	__u64 budget_ns = 1000ULL * (rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us);
 
 	if (!deadline_ns && p->has_option)
-		deadline_ns = now_ns + 1000ULL * p->option_us;
+		deadline_ns = bpf_ktime_get_ns() + 1000ULL * p->option_us;
 	if (!deadline_ns && rule && rule->deadline_us)
-		deadline_ns = now_ns + 1000ULL * rule->deadline_us;
+		deadline_ns = bpf_ktime_get_ns() + 1000ULL * rule->deadline_us;
 	if (!deadline_ns)
 		return 0;
 	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
@@ -308,7 +313,7 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 		if (bpf_map_lookup_elem(&background_flows, &key))
 			return true;
 	}
-	if (!(config->flags & GW_NICE))
+	if (!has_nice_sockets)
 		return false;
 	sk = skb->sk;
 	sk = sk ? bpf_sk_fullsock(sk) : NULL;
@@ -343,7 +348,7 @@ static __noinline void admit_edf(struct gw_link *link, const struct gw_link_conf
 				      struct promise *p)
 {
 	__u64 slot = slack_slot(p->deadline_ns), begin_ns = latest_begin(link, config, now_ns);
-	__u64 end = link->tree.first + GW_RING - 1;
+	__u64 end = link->tree.first + GW_SLOTS - 1;
 	struct gw_latest latest;
 
 	if (slot < link->tree.first) {
@@ -546,13 +551,15 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (p.fragment_at)
 		return follow(skb, config, &p);
-	now_ns = bpf_ktime_get_ns();
+	if (config->rules || config->background_flows)
+		read_ports(skb, &p);
 	rule = find_rule(config, &p);
-	deadline_ns = find_deadline(skb, config, &p, rule, now_ns);
+	deadline_ns = find_deadline(skb, config, &p, rule);
 	if (!deadline_ns) {
 		stamp(skb, config, is_background(skb, config, &p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
 		return TCX_PASS;
 	}
+	now_ns = bpf_ktime_get_ns();
 	promise.deadline_ns = deadline_ns;
 	measure(skb, config, &p, &promise);
 	own_work_ns = promise.work_ns;
@@ -570,6 +577,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (promise.refused) {
 		if (counters && promise.refused < GW_QUEUE_EVENTS)
 			__sync_fetch_and_add(&counters->refused[promise.refused], 1);
+		read_ports(skb, &p);
 		tell(skb, &p, &promise, now_ns);
 		/* Ignored by whoever did not ask for it, should this not be the sender's context. */
 		if (rule && rule->signal && bpf_ksym_exists(bpf_send_signal_task))
@@ -598,7 +606,8 @@ int gw_mark_nice(struct bpf_sock *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u8 yes = 1;
 
-	if (task->static_prio == NICE_19_PRIO && in_our_netns(sk))
-		bpf_sk_storage_get(&nice_sockets, ctx, &yes, BPF_SK_STORAGE_GET_F_CREATE);
+	if (task->static_prio == NICE_19_PRIO && in_our_netns(sk) &&
+	    bpf_sk_storage_get(&nice_sockets, ctx, &yes, BPF_SK_STORAGE_GET_F_CREATE))
+		has_nice_sockets = true;
 	return 1;
 }

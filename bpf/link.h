@@ -13,8 +13,9 @@
 #define GW_PROMISES 4096
 /* A promise this long after its deadline was lost between admission and the link (another filter, a reset). */
 #define GW_LOST_AFTER_NS (50 * NSEC_PER_MSEC)
-/* Slots that one call may leave behind; more are left to the next calls. */
-#define GW_STEPS 64
+/* The ring's beginning moves by so many slots, 2.1 ms: the leaves below one node. */
+#define GROUP 64
+#define GROUPS_A_CALL 32
 
 struct gw_link {
 	struct bpf_spin_lock lock;
@@ -108,30 +109,33 @@ static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u64 d
 	link->promised--;
 }
 
-/* Moves the ring's beginning up to now, past empty slots and promises that were lost; returns how many were. */
+/*
+ * Moves the ring's beginning towards now, past empty groups; of one long over that is not empty it takes a leaf's lost
+ * promises back, and returns how many.
+ */
 static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
 {
-	__u64 now_slot = slack_slot(now_ns);
-	__u32 lost = 0;
+	__u64 now_slot = slack_slot(now_ns), first = link->tree.first;
+	__u32 leaf, lost = 0;
 
-	if (!link->promised) {
-		if (link->tree.first < now_slot)
-			link->tree.first = now_slot;
-		return 0;
+	if (!link->promised)
+		first = now_slot & ~(GROUP - 1ULL);
+	for (int step = 0; step < GROUPS_A_CALL && first + GROUP <= now_slot; step++) {
+		if (link->tree.node[(GW_SLOTS + slack_leaf(first)) / GROUP].work_ns)
+			break;
+		first += GROUP;
 	}
-	for (int step = 0; step < GW_STEPS && link->tree.first < now_slot; step++) {
-		__u32 leaf = slack_leaf(link->tree.first);
-
-		if (link->packets[leaf]) {
-			/* One a call is enough to keep up, and bounds the work. */
-			if (lost || ((link->tree.first + 1) << GW_SLOT_SHIFT) + GW_LOST_AFTER_NS > now_ns)
-				break;
-			lost = link->packets[leaf];
-			link->promised -= lost;
-			link->packets[leaf] = 0;
-			slack_clear(&link->tree, link->tree.first);
-		}
-		link->tree.first++;
+	link->tree.first = first;
+	leaf = slack_leaf(first);
+	if (((first + GROUP) << GW_SLOT_SHIFT) + GW_LOST_AFTER_NS > now_ns || !link->promised)
+		return 0;
+	for (int n = 0; n < GROUP && !lost; n++)
+		lost = link->packets[slack_leaf(leaf++)];
+	if (lost) {
+		leaf = slack_leaf(leaf - 1);
+		link->packets[leaf] = 0;
+		link->promised -= lost;
+		slack_clear(&link->tree, leaf);
 	}
 	return lost;
 }

@@ -243,8 +243,8 @@ static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 ind
 	/* What is over already goes first; what is beyond the ring, last. */
 	if (slot < i->first)
 		slot = i->first;
-	if (slot > i->first + GW_RING - 1)
-		slot = i->first + GW_RING - 1;
+	if (slot > i->first + GW_SLOTS - 1)
+		slot = i->first + GW_SLOTS - 1;
 	leaf = slack_leaf(slot);
 	push(&i->slot[leaf], number, index);
 	occupy(i, leaf);
@@ -513,7 +513,7 @@ static __noinline __u32 pop_realtime(struct instance *i, __u32 number, __u64 now
 		leaf = occupied_from(i, 0);
 	if (leaf >= GW_SLOTS)
 		return 0;
-	slot = i->first + (leaf >= from ? leaf - from : leaf + GW_RING - from);
+	slot = i->first + (leaf >= from ? leaf - from : leaf + GW_SLOTS - from);
 	i->first = slot < now_slot ? slot : now_slot;
 	gw_opaque(leaf);
 	leaf &= GW_SLOTS - 1;

@@ -27,7 +27,6 @@ enum gw_link_flag {
 	GW_ADMIT = 1,     /* refuse what cannot be in time; without it every deadline is only an order */
 	GW_DROP_LATE = 2, /* at dequeue, drop what cannot be in time any more */
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
-	GW_NICE = 8,      /* sockets that a task at nice 19 made are background */
 };
 
 /* Written by the daemon, as a whole; read for every packet. */

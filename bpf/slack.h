@@ -14,17 +14,17 @@
  * never admits what an exact one refuses; within a slot, packets may be sent in any order.
  *
  * The slots are a ring: `first` is the earliest that may hold work, and deadlines beyond the ring count as due at its
- * end. Leaves 0 and GW_SLOTS - 1 stay empty, as fences, so that every range is open at both ends.
+ * end.
  *
- * Nothing here branches on data, so that the verifier walks one path. Plain C: a test runs it beside an exact walk.
+ * Plain C: a test runs it beside an exact walk. For the verifier, loops keep nothing of which way a branch went: what
+ * is chosen by a bit is gone when the bit is shifted out.
  */
 #ifndef GIVEWAY_SLACK_H
 #define GIVEWAY_SLACK_H
 
 #define GW_SLOT_SHIFT 15 /* 32.8 us */
 #define GW_LEVELS 13
-#define GW_SLOTS (1u << GW_LEVELS)
-#define GW_RING (GW_SLOTS - 2) /* 268 ms ahead */
+#define GW_SLOTS (1u << GW_LEVELS) /* 268 ms ahead */
 #define GW_NODES (2 * GW_SLOTS)
 
 /* Deadlines are counted back from here: 73 years of uptime. */
@@ -40,15 +40,12 @@ struct gw_slack_tree {
 	__u64 first; /* slot, not wrapped */
 };
 
-/* The compiler must not turn a mask back into the branch that it stands for. */
+/* The compiler must not turn a mask back into the branch that it stands for, nor use what it knows of a number. */
 #define gw_opaque(x) asm volatile("" : "+r"(x))
 
 static __always_inline __s64 slack_max(__s64 a, __s64 b)
 {
-	__s64 below = (a - b) >> 63;
-
-	gw_opaque(below);
-	return a - ((a - b) & below);
+	return a > b ? a : b;
 }
 
 /* What comes first, then what comes next. */
@@ -60,43 +57,61 @@ static __always_inline struct gw_slack slack_join(struct gw_slack a, struct gw_s
 	};
 }
 
-/* The node where the mask is all ones, nothing where it is 0. */
-static __always_inline struct gw_slack slack_pick(const struct gw_slack_tree *t, __u32 node, __s64 mask)
+static __always_inline const struct gw_slack *slack_sibling(const struct gw_slack_tree *t, __u32 node)
 {
-	const struct gw_slack *n = &t->node[node & (GW_NODES - 1)];
-
-	return (struct gw_slack){ n->work_ns & mask, n->need_ns & mask };
+	return &t->node[(node ^ 1) & (GW_NODES - 1)];
 }
 
-/* The leaves between two others, both left out. */
-static __noinline void slack_between(const struct gw_slack_tree *t, __u32 left, __u32 right, struct gw_slack *found)
+/*
+ * So many levels up from a leaf. On the way each left node takes in its right sibling: what comes later, up to the end
+ * of what these levels span.
+ */
+static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
 {
-	struct gw_slack low = {}, high = {};
-	__u32 l = GW_SLOTS + left, r = GW_SLOTS + right;
+	__u32 node = GW_SLOTS + leaf;
+	struct gw_slack sum = {};
 
-	/* Both climb until they are siblings; on the way each takes in the sibling that lies inside. */
 #pragma clang loop unroll(disable)
-	for (int level = 0; level < GW_LEVELS; level++) {
-		__u32 a = l >> level, b = r >> level;
-		__s64 apart = (1 - (__s64)(a ^ b)) >> 63;
-		__s64 a_is_left = (__s64)(a & 1) - 1, b_is_right = -(__s64)(b & 1);
+	for (__u32 level = 0; level < GW_LEVELS && level < levels; level++, node >>= 1)
+		if (!(node & 1))
+			sum = slack_join(sum, *slack_sibling(t, node));
+	*found = sum;
+	return 0;
+}
 
-		gw_opaque(apart);
-		gw_opaque(a_is_left);
-		gw_opaque(b_is_right);
-		low = slack_join(low, slack_pick(t, a ^ 1, apart & a_is_left));
-		high = slack_join(slack_pick(t, b ^ 1, apart & b_is_right), high);
+/* The same with left siblings: what comes earlier. */
+static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
+{
+	__u32 node = GW_SLOTS + leaf;
+	struct gw_slack sum = {};
+
+#pragma clang loop unroll(disable)
+	for (__u32 level = 0; level < GW_LEVELS && level < levels; level++, node >>= 1)
+		if (node & 1)
+			sum = slack_join(*slack_sibling(t, node), sum);
+	*found = sum;
+	return 0;
+}
+
+/* Of a number below 2^16: the position of its highest bit; 0 for 0. */
+static __always_inline __u32 slack_highest_bit(__u32 number)
+{
+	__u32 found = 0;
+
+#pragma clang loop unroll(full)
+	for (__u32 half = 8; half; half >>= 1) {
+		__u32 reaches = (__s32)-(number >> half) >> 31;
+
+		gw_opaque(reaches);
+		number >>= half & reaches;
+		found += half & reaches;
 	}
-	*found = slack_join(low, high);
+	return found;
 }
 
 static __always_inline __u32 slack_leaf(__u64 slot)
 {
-	__u32 leaf = slot % GW_RING + 1;
-
-	/* In range already; the verifier cannot see it, and the compiler must not. */
-	gw_opaque(leaf);
-	return leaf & (GW_SLOTS - 1);
+	return slot & (GW_SLOTS - 1);
 }
 
 static __always_inline __u64 slack_slot(__u64 deadline_ns)
@@ -104,19 +119,20 @@ static __always_inline __u64 slack_slot(__u64 deadline_ns)
 	return deadline_ns >> GW_SLOT_SHIFT;
 }
 
-/* Everything due after this leaf's slot. */
+/*
+ * Everything due after this leaf's slot: from the leaf on, then up to the ring's first. Where that lies before the leaf
+ * in the tree, the ring goes on at the tree's beginning; else both ways up end where they are siblings.
+ */
 static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t, __u32 leaf)
 {
-	__u32 first = slack_leaf(t->first);
-	__s64 wraps = ((__s64)first - 1 - (__s64)leaf) >> 63; /* first <= leaf: the ring goes on at its beginning */
+	__u32 first = slack_leaf(t->first), levels = slack_highest_bit(leaf ^ first);
+	__u32 wraps = ((__s32)first - 1 - (__s32)leaf) >> 31;
 	struct gw_slack next, beyond;
-	__u32 right, rest;
 
 	gw_opaque(wraps);
-	right = first + ((GW_SLOTS - 1 - first) & (__u32)wraps);
-	rest = 1 + ((first - 1) & (__u32)wraps);
-	slack_between(t, leaf, right, &next);
-	slack_between(t, 0, rest, &beyond);
+	levels += (GW_LEVELS - levels) & wraps;
+	slack_later(t, leaf, levels, &next);
+	slack_earlier(t, first, levels, &beyond);
 	return slack_join(next, beyond);
 }
 
