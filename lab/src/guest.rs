@@ -36,7 +36,7 @@ use machine::Machine;
 /// How long another run's guest is waited for.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);
 /// How much of the console an error quotes.
-const LAST_LINES: usize = 12;
+const QUOTED_LINES: usize = 12;
 
 /// A machine that a run needs.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -238,16 +238,16 @@ fn follow(
     wait_for("the guest's files", errand.limit, || unpack.exit()).map(drop)
 }
 
+/// To the end, even when nobody reads any more: a guest that cannot speak would hang.
 fn relay(mut from: UnixStream, to: &mut impl Write) -> io::Result<()> {
     let mut some = [0; 65_536];
+    let mut passed_on = Ok(());
     loop {
-        match from.read(&mut some)? {
-            0 => return Ok(()),
-            count => {
-                to.write_all(&some[..count])?;
-                to.flush()?;
-            }
+        let count = from.read(&mut some)?;
+        if count == 0 {
+            return passed_on;
         }
+        passed_on = passed_on.and_then(|()| to.write_all(&some[..count]).and_then(|()| to.flush()));
     }
 }
 
@@ -267,22 +267,19 @@ fn code(out: &Path) -> Result<u8> {
     text.trim().parse().context("the guest's exit code is not readable")
 }
 
+/// What the console says from the first complaint on, or at last.
 fn explain(error: anyhow::Error, console: &Path) -> anyhow::Error {
     let said = fs::read(console).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
-    let lines: Vec<_> = said
-        .lines()
-        .map(str::trim_end)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    if last.is_empty() {
-        error.context(format!("the guest said nothing on its console ({})", console.display()))
-    } else {
-        anyhow!(
-            "{error:#}; its console ({}) says at last:\n{}",
-            console.display(),
-            last.join("\n")
-        )
+    let lines = said.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let lines: Vec<_> = lines.collect();
+    let complaint = log::complaints(&said).next().map(str::trim_end);
+    let complaint = lines.iter().position(|line| Some(*line) == complaint);
+    let from = complaint.unwrap_or(lines.len().saturating_sub(QUOTED_LINES));
+    let quoted: Vec<_> = lines.into_iter().skip(from).take(QUOTED_LINES).collect();
+    let console = console.display();
+    match quoted.is_empty() {
+        true => error.context(format!("the guest said nothing on its console ({console})")),
+        false => anyhow!("{error:#}; its console ({console}) says:\n{}", quoted.join("\n")),
     }
 }

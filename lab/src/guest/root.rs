@@ -44,10 +44,18 @@ pub fn tree(command: &[OsString], added: &[PathBuf]) -> Result<Tree> {
     );
     tree.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n".into());
     let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| find(name)).collect::<Result<_>>()?;
-    programs.extend([std::env::current_exe()?, giveway::binary()?]);
     programs.extend(added.iter().cloned());
     for program in &programs {
-        add_program(&mut tree, program)?;
+        let name = program.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("{} has no plain name", program.display()))?;
+        add_program(&mut tree, name, program)?;
+    }
+    for (name, ours) in [
+        ("giveway-lab", std::env::current_exe()?),
+        ("giveway", giveway::binary()?),
+    ] {
+        add_program(&mut tree, name, &ours)?;
+        programs.push(ours);
     }
     tree.link("usr/bin/sh", "dash");
     add_libraries(&mut tree, &programs)?;
@@ -80,9 +88,7 @@ fn find(program: &str) -> Result<PathBuf> {
     found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
 }
 
-fn add_program(tree: &mut Tree, program: &Path) -> Result<()> {
-    let name = program.file_name().and_then(|name| name.to_str());
-    let name = name.with_context(|| format!("{} has no plain name", program.display()))?;
+fn add_program(tree: &mut Tree, name: &str, program: &Path) -> Result<()> {
     let content = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     tree.program(&format!("usr/bin/{name}"), content);
     Ok(())
