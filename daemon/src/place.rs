@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::actuate::queue::Before;
 
 const ROOT: &str = "/run/giveway";
+const PINS: &str = "/sys/fs/bpf";
 
 /// The paths of one network namespace.
 #[derive(Clone, Debug)]
@@ -150,6 +152,12 @@ impl Place {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", self.queue_journal().display())),
         }
+    }
+
+    /// Where the qdisc is pinned; None where no BPF file system is mounted (`ip netns exec` hides it).
+    pub fn qdisc_pin(&self) -> Option<PathBuf> {
+        let mounted = statfs(PINS).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
+        mounted.then(|| Path::new(PINS).join(format!("giveway-netns-{}", self.netns_inum)))
     }
 
     /// Forgets the queues, once each is what it was.

@@ -73,7 +73,7 @@ impl Status {
 
     /// What orders the packets, from what rate, and why.
     pub fn queue_line(&self) -> String {
-        let QueueView { in_force, why } = &self.snapshot.queue;
+        let QueueView { in_force, why, .. } = &self.snapshot.queue;
         let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
         let dry = if in_force.is_some() && self.snapshot.policy.dry_run {
             "; nothing is changed"

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use crate::model::{Cookie, Flow, FlowEvent};
+use crate::queue::traffic::Refusal;
 use crate::queue::{Plan, Uplink};
 use crate::record::What;
 use crate::wire::{Keyring, Outgoing};
@@ -17,6 +18,8 @@ pub enum Input<'a> {
     Uplink(Option<Uplink>),
     /// What became of [`Action::Queue`]; the reason where it could not be done, and then nothing of it is left.
     QueueOutcome(Result<(), String>),
+    /// Packets with deadlines that were not sent, oldest first.
+    Refusals(Vec<Refusal>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
     Pass { flows: Vec<Flow>, complete: bool },
     /// What happened to sockets, in order.

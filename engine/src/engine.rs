@@ -14,6 +14,7 @@ use crate::config::{Config, Group};
 use crate::flows::{Flows, Tracked};
 use crate::model::{Cookie, Flow};
 use crate::policy::{self, CapPolicy, Sharing};
+use crate::queue::traffic::Refusal;
 use crate::queue::{Backends, Plan, Queue, QueueChange};
 use crate::record::{CapChange, What};
 use crate::snapshot::{ChangeView, FlowView, NeighbourView, PolicyView, QueueChangeView, ReportView, Snapshot};
@@ -23,6 +24,8 @@ use rand_chacha::rand_core::SeedableRng;
 
 /// So many changes are kept for `why`.
 const CHANGES_KEPT: usize = 256;
+/// The latest refusals, for the same.
+const REFUSALS_KEPT: usize = 64;
 
 /// Why a cap was lifted that a policy would have kept.
 const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
@@ -56,6 +59,7 @@ pub struct Engine {
     changes: VecDeque<ChangeView>,
     queue: Queue,
     queue_changes: VecDeque<QueueChangeView>,
+    refusals: VecDeque<Refusal>,
 }
 
 impl Engine {
@@ -77,6 +81,7 @@ impl Engine {
             changes: VecDeque::new(),
             queue: Queue::new(config.link.clone(), config.queue.clone(), setup.backends),
             queue_changes: VecDeque::new(),
+            refusals: VecDeque::new(),
         }
     }
 
@@ -119,6 +124,7 @@ impl Engine {
                 self.ask_queue(now, wanted, &mut actions);
             }
             Input::QueueOutcome(outcome) => self.conclude_queue(now, outcome, &mut actions),
+            Input::Refusals(refusals) => self.note_refusals(refusals, &mut actions),
             Input::Keys(keys) => {
                 self.cooperates = keys.is_some();
                 self.neighbourhood.set_keyring(keys);
@@ -382,6 +388,18 @@ impl Engine {
         actions.push(Action::Record(What::Queue(change)));
     }
 
+    fn note_refusals(&mut self, refusals: Vec<Refusal>, actions: &mut Vec<Action>) {
+        let kept = refusals.len().saturating_sub(REFUSALS_KEPT);
+        self.refusals.extend(refusals[kept..].iter().cloned());
+        let surplus = self.refusals.len().saturating_sub(REFUSALS_KEPT);
+        self.refusals.drain(..surplus);
+        actions.extend(
+            refusals
+                .into_iter()
+                .map(|refusal| Action::Record(What::Refusal(refusal))),
+        );
+    }
+
     /// The last words to the neighbours: this device leaves. Worth sending more than once.
     pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
         self.neighbourhood.farewell(now)
@@ -408,6 +426,7 @@ impl Engine {
             changes: self.changes.iter().cloned().collect(),
             queue: self.queue.view(),
             queue_changes: self.queue_changes.iter().cloned().collect(),
+            refusals: self.refusals.iter().cloned().collect(),
         }
     }
 }

@@ -3,9 +3,15 @@
 //! now and what became of the last request; out goes the queue to ask for, with its reason. Never asks twice for the
 //! same, and never for anything once another tool has taken the link's qdisc over.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
-use crate::config::{BackendName, LinkSection, QueueSection};
+use crate::config::{BackendName, Background, LinkSection, QueueSection};
+
+pub mod traffic;
+
+use traffic::QueueCounters;
 
 /// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
 const FASTEST_UNASKED_MBIT: f64 = 1000.0;
@@ -117,6 +123,26 @@ pub struct Plan {
     pub single_segments: bool,
 }
 
+/// Packets that are background wherever they are met: P0's triple, seen from here.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct BackgroundFlow {
+    /// The remote end.
+    pub address: IpAddr,
+    pub port: u16,
+    /// None: any.
+    pub local_port: Option<u16>,
+}
+
+impl From<&Background> for BackgroundFlow {
+    fn from(configured: &Background) -> Self {
+        Self {
+            address: configured.address,
+            port: configured.port,
+            local_port: configured.local_port,
+        }
+    }
+}
+
 /// The queue's part of the engine.
 pub struct Queue {
     link: LinkSection,
@@ -149,6 +175,9 @@ pub struct QueueChange {
 pub struct QueueView {
     pub in_force: Option<Plan>,
     pub why: String,
+    /// Filled in by the daemon; None before a queue was first put up.
+    #[serde(default)]
+    pub counters: Option<QueueCounters>,
 }
 
 impl Queue {
@@ -210,6 +239,7 @@ impl Queue {
         QueueView {
             in_force: self.in_force.clone(),
             why: self.why.clone(),
+            counters: None,
         }
     }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::queue::QueueChange;
+use crate::queue::traffic::Refusal;
 
 /// Raised when a field changes its meaning; a new field or kind does not raise it.
 pub const VERSION: u32 = 1;
@@ -64,6 +65,8 @@ pub enum What {
     Cap(CapChange),
     /// giveway changed the queue of the managed interface, or left it.
     Queue(QueueChange),
+    /// A packet with a deadline was not sent.
+    Refusal(Refusal),
     /// The number of devices that send has changed, this one included.
     Senders { devices: u32, connections: u32 },
     /// A neighbour is believed from now on, or is gone: it said so, or (`expired`) fell silent.

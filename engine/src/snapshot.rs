@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Flow;
+use crate::queue::traffic::Refusal;
 use crate::queue::{QueueChange, QueueView};
 use crate::record::CapChange;
 use crate::wire::{Counters, Peer, Sender};
@@ -25,6 +26,9 @@ pub struct Snapshot {
     /// The latest changes of the queue, oldest first.
     #[serde(default)]
     pub queue_changes: Vec<QueueChangeView>,
+    /// The latest packets with deadlines that were not sent, oldest first.
+    #[serde(default)]
+    pub refusals: Vec<Refusal>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

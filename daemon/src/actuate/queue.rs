@@ -5,10 +5,13 @@
 //! What was there is written down before anything is changed; [`undo`] puts it back from there, in this process or
 //! after its death.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::queue::{Backend, Plan, Uplink};
+use anyhow::{Context as _, Result, ensure};
+use giveway_engine::config::{Config, Deadline};
+use giveway_engine::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
+use giveway_engine::queue::{Backend, BackgroundFlow, Plan, Uplink};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +21,13 @@ use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
 use crate::kernel::uplink;
 use crate::place::Place;
 
+mod admission;
+mod bpf_qdisc;
 mod htb;
+mod sojourn;
+
+use admission::Admission;
+use bpf_qdisc::BpfQdisc;
 
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
@@ -36,13 +45,24 @@ pub struct Before {
 pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
+    rules: Vec<Deadline>,
+    background: BTreeSet<BackgroundFlow>,
+    /// Loaded when the first queue is put up, and kept from then on.
+    admission: Option<Admission>,
+    qdisc: Option<BpfQdisc>,
+    in_force: Option<Plan>,
 }
 
 impl QueueActuator {
-    pub fn open(place: &Place) -> Result<Self> {
+    pub fn open(place: &Place, config: &Config) -> Result<Self> {
         Ok(Self {
             netlink: Netlink::open()?,
             place: place.clone(),
+            rules: config.deadline.clone(),
+            background: config.background.iter().map(BackgroundFlow::from).collect(),
+            admission: None,
+            qdisc: None,
+            in_force: None,
         })
     }
 
@@ -54,21 +74,83 @@ impl QueueActuator {
     /// Puts the plan up, in place of whatever of ours stands. None only takes ours down.
     pub fn set(&mut self, plan: Option<&Plan>, name: &str) -> Result<()> {
         let Some(plan) = plan else {
-            return undo(&self.place, false).map(drop);
+            return self.take_down();
         };
-        let mut known = self.place.journalled_queues()?;
-        if known.iter().any(|before| before.ifindex != plan.ifindex) {
-            undo(&self.place, false)?;
-            known.clear();
+        let goes_on = |old: &Plan| (old.ifindex, old.backend) == (plan.ifindex, plan.backend);
+        if self.in_force.as_ref().is_some_and(|old| !goes_on(old)) {
+            self.take_down()?;
         }
-        if known.is_empty() {
+        if self.place.journalled_queues()?.is_empty() {
             self.write_down(plan.ifindex, name)?;
         }
         self.put_up(plan).inspect_err(|_| {
-            if let Err(error) = undo(&self.place, false) {
+            if let Err(error) = self.take_down() {
                 tracing::warn!("{error:#}");
             }
-        })
+        })?;
+        self.in_force = Some(plan.clone());
+        Ok(())
+    }
+
+    /// Takes everything of ours off the link; what is loaded stays so.
+    pub fn take_down(&mut self) -> Result<()> {
+        self.in_force = None;
+        let undone = undo(&self.place, false);
+        if let Some(admission) = &mut self.admission {
+            admission.detach();
+            admission.configure(None, [0; 3], &self.background)?;
+        }
+        undone.map(drop)
+    }
+
+    /// Refusals that nobody was told of yet, oldest first.
+    pub fn refusals(&self) -> Result<Vec<Refusal>> {
+        self.admission.as_ref().map_or(Ok(Vec::new()), Admission::refusals)
+    }
+
+    /// None before the first queue was put up.
+    pub fn counters(&self) -> Result<Option<QueueCounters>> {
+        let Some(admission) = &self.admission else {
+            return Ok(None);
+        };
+        let counted = admission.counters()?;
+        let served = self.qdisc.as_ref().map(BpfQdisc::bands).transpose()?;
+        let band = |band: usize| Band {
+            classified: counted.packets[band],
+            served: served.map(|served| served[band]),
+        };
+        let [_, own, others, full, _] = counted.refused;
+        Ok(Some(QueueCounters {
+            admitted: counted.admitted,
+            refused: RefusedPackets {
+                total: own + others + full,
+                own,
+                others,
+                full,
+            },
+            late: served.map_or(0, |served| served.iter().map(|band: &Served| band.dropped_late).sum()),
+            expired: counted.expired,
+            untold: counted.events_lost,
+            bands: Bands {
+                realtime: band(0),
+                best_effort: band(1),
+                background: band(2),
+            },
+        }))
+    }
+
+    /// What does not work of a queue that is in force, and why.
+    pub fn missing(&self) -> Vec<String> {
+        let Some(plan) = &self.in_force else {
+            return Vec::new();
+        };
+        let nice = self.admission.as_ref().and_then(Admission::nice_missing);
+        let gate = self
+            .qdisc
+            .as_ref()
+            .filter(|_| plan.gate)
+            .and_then(BpfQdisc::gate_missing);
+        [nice, gate].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<()> {
@@ -87,14 +169,57 @@ impl QueueActuator {
     }
 
     fn put_up(&mut self, plan: &Plan) -> Result<()> {
-        match plan.backend {
-            Backend::Htb => htb::put_up(&mut self.netlink, plan)?,
-            Backend::Qdisc => bail!("this version of giveway has no BPF qdisc"),
+        let class_of_band = match plan.backend {
+            Backend::Htb => htb::CLASS_OF_BAND,
+            Backend::Qdisc => [0; 3],
+        };
+        self.load(plan.backend)?;
+        let admission = self.admission.as_mut().context("admission is not loaded")?;
+        admission.configure(Some(plan), class_of_band, &self.background)?;
+        admission.attach(plan.ifindex)?;
+        match (plan.backend, &self.qdisc) {
+            (Backend::Qdisc, Some(qdisc)) => {
+                // Unpinned it serves just as well, but cannot be put up again once this process is gone.
+                if let Some(Err(error)) = self.place.qdisc_pin().map(|path| qdisc.pin(&path)) {
+                    tracing::warn!("{error:#}");
+                }
+                qdisc.put_up(&mut self.netlink, plan.ifindex)?;
+            }
+            _ => htb::put_up(&mut self.netlink, plan)?,
         }
-        if plan.single_segments {
-            set_gso_max_segments(&mut self.netlink, plan.ifindex, SINGLE_SEGMENTS)?;
+        self.limit_segments(plan)
+    }
+
+    fn load(&mut self, backend: Backend) -> Result<()> {
+        let netns_inum = self.place.netns_inum();
+        let admission = match &mut self.admission {
+            Some(admission) => admission,
+            none => {
+                let admission = none.insert(Admission::load(netns_inum, &self.rules)?);
+                for flow in &self.background {
+                    admission.add_background(flow)?;
+                }
+                admission
+            }
+        };
+        if backend == Backend::Qdisc && self.qdisc.is_none() {
+            self.qdisc = Some(BpfQdisc::register(netns_inum, &admission.shared)?);
         }
         Ok(())
+    }
+
+    fn limit_segments(&mut self, plan: &Plan) -> Result<()> {
+        let wanted = if plan.single_segments {
+            SINGLE_SEGMENTS
+        } else {
+            let known = self.place.journalled_queues()?;
+            let before = known.iter().find(|before| before.ifindex == plan.ifindex);
+            before.context("nobody wrote down what the queue was")?.gso_max_segments
+        };
+        if uplink::device(&mut self.netlink, plan.ifindex)?.gso_max_segments == wanted {
+            return Ok(());
+        }
+        set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)
     }
 }
 
@@ -116,7 +241,12 @@ pub fn undo(place: &Place, dry_run: bool) -> Result<Vec<String>> {
     }
     match failed {
         Some(error) => return Err(error),
-        None if !dry_run => place.clear_queue_journal()?,
+        None if !dry_run => {
+            if let Some(pin) = place.qdisc_pin() {
+                let _ = fs::remove_file(pin);
+            }
+            place.clear_queue_journal()?;
+        }
         None => {}
     }
     Ok(undone)
@@ -173,7 +303,7 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
 }
 
 fn is_ours(qdisc: &Qdisc) -> bool {
-    qdisc.handle == HANDLE && qdisc.kind == htb::KIND
+    qdisc.handle == HANDLE && (qdisc.kind == htb::KIND || qdisc.kind.starts_with(bpf_qdisc::KIND_PREFIX))
 }
 
 fn set_gso_max_segments(netlink: &mut Netlink, ifindex: u32, segments: u32) -> Result<()> {

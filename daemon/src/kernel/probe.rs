@@ -134,13 +134,22 @@ pub fn capabilities() -> Vec<Capability> {
         capability(
             "BPF qdisc",
             "no deadline order but FIFO within the band, no sojourn figures, no gate; htb where the link's rate is known",
-            types
-                .have(&["Qdisc_ops", "bpf_qdisc_skb_drop"])
-                .context("needs Linux 6.16 with CONFIG_NET_SCH_BPF"),
+            qdisc(&types),
         ),
         capability("htb", "no bands where there is no BPF qdisc", htb(&types)),
     ]);
     list
+}
+
+/// Whether this kernel has BPF qdiscs.
+pub fn bpf_qdisc() -> Result<()> {
+    qdisc(&Types::load())
+}
+
+fn qdisc(types: &Types) -> Result<()> {
+    types
+        .have(&["Qdisc_ops", "bpf_qdisc_skb_drop"])
+        .context("needs Linux 6.16 with CONFIG_NET_SCH_BPF")
 }
 
 fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capability {
@@ -152,7 +161,7 @@ fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capa
 }
 
 /// The loader's own log stays out: its last word is in the outer message.
-fn one_line(error: &anyhow::Error) -> String {
+pub fn one_line(error: &anyhow::Error) -> String {
     let causes = error
         .chain()
         .map(ToString::to_string)

@@ -3,6 +3,7 @@
 //! type; bytes that are no whole record are an error, never a guess.
 
 use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Iter, Link};
@@ -26,6 +27,17 @@ pub fn record<T: Record>(bytes: &[u8]) -> Option<T> {
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
     // SAFETY: the reference is valid for this many bytes; the structs of giveway.h have no padding.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), size_of::<T>()) }
+}
+
+/// An end of a `struct gw_tuple`. An IPv6 socket that speaks IPv4 is described by its IPv4 address.
+pub fn socket_address(family: u32, bytes: [u8; 16], port: u16, scope_id: u32) -> SocketAddr {
+    if family == libc::AF_INET as u32 {
+        return (Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]), port).into();
+    }
+    match Ipv6Addr::from(bytes).to_canonical() {
+        IpAddr::V4(ip) => (ip, port).into(),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope_id).into(),
+    }
 }
 
 /// Runs iterators; its buffer is kept from run to run.

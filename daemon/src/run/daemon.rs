@@ -131,6 +131,7 @@ impl Running {
                         self.keep_house()?;
                     }
                     self.pass()?;
+                    self.drain_refusals()?;
                 }
                 ready = events.readable() => {
                     ready?.clear_ready();
@@ -368,6 +369,7 @@ impl Running {
             let path = self.cgroups.as_mut().and_then(|names| names.path(view.flow.cgroup_id));
             view.cgroup = path.map(|path| path.display().to_string());
         }
+        snapshot.queue.counters = self.daemon.queue.counters().unwrap_or_default();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -383,6 +385,7 @@ impl Running {
                 .iter()
                 .chain(&self.alone_because)
                 .cloned()
+                .chain(self.daemon.queue.missing())
                 .collect(),
         }
     }

@@ -20,6 +20,7 @@ use crate::exit::Usage;
 use crate::guardian::Guarded;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
+use crate::kernel::probe;
 use crate::key::KeyFile;
 use crate::place::Place;
 use crate::revert;
@@ -69,14 +70,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
         rtt_resolution,
         dry_run: args.dry_run || caps.is_none(),
         backends: Backends {
-            qdisc: Err("this version has none".to_owned()),
+            qdisc: probe::bpf_qdisc().map_err(|error| probe::one_line(&error)),
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
             dry_run: args.dry_run,
         },
     };
     let engine = Engine::new(crate::kernel::now(), &config, setup);
-    let queue = QueueActuator::open(&place)?;
+    let queue = QueueActuator::open(&place, &config)?;
     let guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
 
     crate::kernel::give_back_memory();

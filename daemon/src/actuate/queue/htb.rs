@@ -27,6 +27,9 @@ const REALTIME: u32 = 0x10;
 const BEST_EFFORT: u32 = 0x20;
 const BACKGROUND: u32 = 0x30;
 
+/// The class of each band, for skb->priority.
+pub const CLASS_OF_BAND: [u32; 3] = [HANDLE | REALTIME, HANDLE | BEST_EFFORT, HANDLE | BACKGROUND];
+
 /// Attributes of htb and its structs (include/uapi/linux/pkt_sched.h).
 const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
@@ -167,7 +170,8 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
         tcmsg(plan.ifindex, handle, HANDLE | minor).text(qdisc::KIND, kind)
     };
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-    if fair {
+    // A target of 0 stands for none.
+    if fair && plan.sojourn_target_us > 0 {
         let number = |value: u32| value.to_ne_bytes();
         let options = Body::default()
             .attribute(TCA_FQ_CODEL_TARGET, &number(plan.sojourn_target_us))

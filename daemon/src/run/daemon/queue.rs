@@ -7,6 +7,7 @@ use giveway_engine::action::Input;
 use giveway_engine::queue::{Plan, QueueChange};
 
 use super::Running;
+use crate::kernel::probe::one_line;
 
 impl Running {
     /// Rate, MTU and qdisc of the managed link may change at any time, by anybody.
@@ -25,9 +26,18 @@ impl Running {
         Ok(())
     }
 
+    /// What was refused since the last pass.
+    pub(super) fn drain_refusals(&mut self) -> Result<()> {
+        let refusals = self.daemon.queue.refusals()?;
+        if refusals.is_empty() {
+            return Ok(());
+        }
+        self.tell(Input::Refusals(refusals))
+    }
+
     pub(super) fn set_queue(&mut self, plan: Option<&Plan>) -> Result<(), String> {
         let name = self.interface.as_ref().map_or("", |interface| &interface.name);
-        let outcome = self.daemon.queue.set(plan, name).map_err(|error| format!("{error:#}"));
+        let outcome = self.daemon.queue.set(plan, name).map_err(|error| one_line(&error));
         // What stands there now is our own doing, and no news.
         self.uplink = None;
         outcome
