@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user can type. Parsing only; each command is a module of its own.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -28,6 +29,9 @@ pub enum Command {
     Record(RecordArgs),
     /// Draw cwnd, cap, RTT and rate over time from a record
     Plot(PlotArgs),
+    /// Name flows that are background: lower than best effort, for as long as the daemon runs
+    #[command(subcommand)]
+    Lbe(LbeCommand),
     /// Make a key for a group of devices
     #[command(subcommand)]
     Key(KeyCommand),
@@ -82,6 +86,28 @@ pub struct PlotArgs {
     /// The SVG to write
     #[arg(short, long, value_name = "SVG")]
     pub output: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub enum LbeCommand {
+    /// Packets to this address and port are background from now on
+    Add(LbeFlow),
+    /// They are no longer
+    Remove(LbeFlow),
+    /// Show which are
+    List(Json),
+}
+
+#[derive(Args)]
+pub struct LbeFlow {
+    /// Of the remote end
+    pub address: IpAddr,
+    /// Of the remote end
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+    /// Any if absent
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub local_port: Option<u16>,
 }
 
 #[derive(Subcommand)]

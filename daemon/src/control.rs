@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
+use giveway_engine::queue::BackgroundFlow;
 use giveway_engine::snapshot::Snapshot;
 
 /// What may be asked.
@@ -21,8 +22,26 @@ pub enum Request {
     Status,
     /// The record's header, then records without end.
     Record,
+    /// Make a flow background from now on; answered by [`Background`], as the next two.
+    LbeAdd {
+        flow: BackgroundFlow,
+    },
+    LbeRemove {
+        flow: BackgroundFlow,
+    },
+    LbeList,
     /// Undo everything and end.
     Stop,
+}
+
+/// The flows that are background by their addresses.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Background {
+    pub flows: Vec<BackgroundFlow>,
+    /// False where no queue is in force, so that they are not told apart yet.
+    pub in_force: bool,
+    /// False where a request changed nothing.
+    pub changed: bool,
 }
 
 /// The answer's first line.

@@ -11,6 +11,7 @@ pub mod guardian;
 pub mod interface;
 pub mod kernel;
 pub mod key;
+pub mod lbe;
 pub mod neighbours;
 pub mod place;
 pub mod plot;

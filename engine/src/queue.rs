@@ -143,6 +143,16 @@ impl From<&Background> for BackgroundFlow {
     }
 }
 
+impl BackgroundFlow {
+    /// IPv4 addresses in IPv6's clothes are IPv4's: so are their packets.
+    pub fn canonical(self) -> Self {
+        Self {
+            address: self.address.to_canonical(),
+            ..self
+        }
+    }
+}
+
 /// The queue's part of the engine.
 pub struct Queue {
     link: LinkSection,

@@ -59,7 +59,11 @@ impl QueueActuator {
             netlink: Netlink::open()?,
             place: place.clone(),
             rules: config.deadline.clone(),
-            background: config.background.iter().map(BackgroundFlow::from).collect(),
+            background: config
+                .background
+                .iter()
+                .map(|flow| BackgroundFlow::from(flow).canonical())
+                .collect(),
             admission: None,
             qdisc: None,
             in_force: None,
@@ -87,9 +91,7 @@ impl QueueActuator {
             if let Err(error) = self.take_down() {
                 tracing::warn!("{error:#}");
             }
-        })?;
-        self.in_force = Some(plan.clone());
-        Ok(())
+        })
     }
 
     /// Takes everything of ours off the link; what is loaded stays so.
@@ -98,9 +100,54 @@ impl QueueActuator {
         let undone = undo(&self.place, false);
         if let Some(admission) = &mut self.admission {
             admission.detach();
-            admission.configure(None, [0; 3], &self.background)?;
         }
-        undone.map(drop)
+        self.configure().and(undone).map(drop)
+    }
+
+    /// Tells admission and the qdisc what is in force.
+    fn configure(&self) -> Result<()> {
+        let Some(admission) = &self.admission else {
+            return Ok(());
+        };
+        let plan = self.in_force.as_ref();
+        let class_of_band = match plan.map(|plan| plan.backend) {
+            Some(Backend::Htb) => htb::CLASS_OF_BAND,
+            _ => [0; 3],
+        };
+        admission.configure(plan, class_of_band, self.background.len())
+    }
+
+    /// From now on these packets are background. False where they already were.
+    pub fn add_background(&mut self, flow: BackgroundFlow) -> Result<bool> {
+        let flow = flow.canonical();
+        if self.background.contains(&flow) {
+            return Ok(false);
+        }
+        if let Some(admission) = &self.admission {
+            admission.add_background(&flow)?;
+        }
+        self.background.insert(flow);
+        self.configure().map(|()| true)
+    }
+
+    /// And no longer. False where they were not.
+    pub fn remove_background(&mut self, flow: BackgroundFlow) -> Result<bool> {
+        let flow = flow.canonical();
+        if !self.background.remove(&flow) {
+            return Ok(false);
+        }
+        if let Some(admission) = &self.admission {
+            admission.remove_background(&flow)?;
+        }
+        self.configure().map(|()| true)
+    }
+
+    pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
+        self.background.iter()
+    }
+
+    pub fn is_in_force(&self) -> bool {
+        self.in_force.is_some()
     }
 
     /// Refusals that nobody was told of yet, oldest first.
@@ -169,13 +216,11 @@ impl QueueActuator {
     }
 
     fn put_up(&mut self, plan: &Plan) -> Result<()> {
-        let class_of_band = match plan.backend {
-            Backend::Htb => htb::CLASS_OF_BAND,
-            Backend::Qdisc => [0; 3],
-        };
         self.load(plan.backend)?;
+        // Before anything is attached: it goes by this from its first packet on.
+        self.in_force = Some(plan.clone());
+        self.configure()?;
         let admission = self.admission.as_mut().context("admission is not loaded")?;
-        admission.configure(Some(plan), class_of_band, &self.background)?;
         admission.attach(plan.ifindex)?;
         match (plan.backend, &self.qdisc) {
             (Backend::Qdisc, Some(qdisc)) => {

@@ -17,7 +17,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Request, Status};
+use super::{Answer, Background, Request, Status};
 use crate::kernel::now;
 use crate::place::Place;
 use giveway_engine::record::{Header, Record, What};
@@ -26,6 +26,8 @@ use giveway_engine::record::{Header, Record, What};
 pub enum Asked {
     Status(oneshot::Sender<Status>),
     Record(oneshot::Sender<(Header, broadcast::Receiver<Rc<str>>)>),
+    /// The request is one of those about background flows.
+    Lbe(Request, oneshot::Sender<Result<Background, String>>),
     /// The daemon ends; dropping the sender tells the client that it has.
     Stop(mpsc::Sender<()>),
 }
@@ -112,6 +114,18 @@ async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, daemo
             write_line(&mut stream, &Answer::Ok(header)).await?;
             stream_records(&mut stream, records).await
         }
+        Request::LbeAdd { .. } | Request::LbeRemove { .. } | Request::LbeList => {
+            let (back, flows) = oneshot::channel();
+            daemon
+                .send(Asked::Lbe(request, back))
+                .await
+                .ok()
+                .context("the daemon is ending")?;
+            match flows.await? {
+                Ok(flows) => write_line(&mut stream, &Answer::Ok(flows)).await,
+                Err(reason) => refuse(&mut stream, &reason).await,
+            }
+        }
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
@@ -140,17 +154,15 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
     }
 }
 
-/// The group reads, root changes.
+/// The group reads, and names background flows, which can only lower a flow; root changes the rest.
 fn judge(request: Request, peer: &UCred, readers: Option<Gid>) -> Result<(), String> {
     let uid = Uid::from_raw(peer.uid());
     let reads = || readers.is_some_and(|gid| is_member(uid, Gid::from_raw(peer.gid()), gid));
     match request {
         _ if uid.is_root() => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
-        Request::Status | Request::Record if reads() => Ok(()),
-        Request::Status | Request::Record => {
-            Err("only root and the members of the group in [control] (by default `giveway`) may read this".to_owned())
-        }
+        _ if reads() => Ok(()),
+        _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
     }
 }
 

@@ -358,6 +358,9 @@ impl Running {
             Asked::Record(back) => {
                 let _ = back.send((self.header(), self.records.subscribe()));
             }
+            Asked::Lbe(request, back) => {
+                let _ = back.send(self.background(request));
+            }
             Asked::Stop(client) => return Some(client),
         }
         None

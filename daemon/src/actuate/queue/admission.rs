@@ -3,7 +3,6 @@
 //! cannot be kept. In come a plan, rules and background flows, out go counters and refusals. It vanishes with the
 //! process, and what is left then is a queue that nobody classifies for, until that is undone too.
 
-use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -121,16 +120,11 @@ impl Admission {
     }
 
     /// What both programs go by from now on. None: no link is managed, every packet passes.
-    pub fn configure(
-        &self,
-        plan: Option<&Plan>,
-        class_of_band: [u32; 3],
-        flows: &BTreeSet<BackgroundFlow>,
-    ) -> Result<()> {
+    pub fn configure(&self, plan: Option<&Plan>, class_of_band: [u32; 3], background_flows: usize) -> Result<()> {
         let mut config = plan.map(config_of).unwrap_or_default();
         config.class_of_band = class_of_band;
         config.rules = self.rules;
-        config.background_flows = u32::try_from(flows.len())?;
+        config.background_flows = u32::try_from(background_flows)?;
         if self.nice.is_ok() {
             config.flags |= types::gw_link_flag::GW_NICE.0;
         }
@@ -281,7 +275,7 @@ fn key_of(flow: &BackgroundFlow) -> types::gw_background_key {
         local_port: flow.local_port.unwrap_or(0),
         ..Default::default()
     };
-    match flow.address.to_canonical() {
+    match flow.address {
         IpAddr::V4(ip) => {
             key.family = libc::AF_INET as u32;
             key.remote[..4].copy_from_slice(&ip.octets());

@@ -7,6 +7,7 @@ use giveway_engine::action::Input;
 use giveway_engine::queue::{Plan, QueueChange};
 
 use super::Running;
+use crate::control::{Background, Request};
 use crate::kernel::probe::one_line;
 
 impl Running {
@@ -33,6 +34,25 @@ impl Running {
             return Ok(());
         }
         self.tell(Input::Refusals(refusals))
+    }
+
+    /// Names a background flow, or gives the list.
+    pub(super) fn background(&mut self, request: Request) -> Result<Background, String> {
+        let queue = &mut self.daemon.queue;
+        let changed = match request {
+            Request::LbeAdd { flow } => queue.add_background(flow),
+            Request::LbeRemove { flow } => queue.remove_background(flow),
+            _ => Ok(false),
+        };
+        let changed = changed.map_err(|error| one_line(&error))?;
+        if changed {
+            tracing::info!("background flows: {request:?}");
+        }
+        Ok(Background {
+            flows: queue.background().copied().collect(),
+            in_force: queue.is_in_force(),
+            changed,
+        })
     }
 
     pub(super) fn set_queue(&mut self, plan: Option<&Plan>) -> Result<(), String> {
