@@ -2,6 +2,7 @@
 //! `giveway status`: what is in force, on a narrow terminal or as JSON.
 
 use anyhow::Result;
+use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
 use giveway_engine::snapshot::{FlowView, NeighbourView};
 
@@ -31,9 +32,18 @@ fn render(status: &Status) -> String {
     }
     text += &format!("caps        {policy}\n");
     text += &format!("queue       {}\n", status.queue_line());
+    if let Some(counters) = &status.snapshot.queue.counters {
+        text += &format!("deadlines   {}\n", deadline_line(counters));
+    }
     text += &format!("neighbours  {}\n", status.neighbours_line());
     for line in &status.degraded {
         text += &format!("degraded    {line}\n");
+    }
+    if let Some(counters) = &status.snapshot.queue.counters {
+        text += "\n   BAND        WAITING      SENT   FULL  CODEL   LATE  p50 ms  p99 ms  max ms\n";
+        for (name, band) in counters.bands.in_order() {
+            text += &band_line(name, band);
+        }
     }
     let mut flows: Vec<&FlowView> = status.snapshot.flows.iter().collect();
     flows.sort_by_key(|f| {
@@ -96,6 +106,41 @@ impl Status {
             c.sent, c.received, r.interval_ms
         )
     }
+}
+
+fn deadline_line(counters: &QueueCounters) -> String {
+    let refused = counters.refused;
+    let late = match counters.bands.realtime.served.and_then(|served| served.more) {
+        Some(more) => format!("{} late", more.dropped_late),
+        None => "lateness not known".to_owned(),
+    };
+    format!(
+        "{} admitted, {} refused (late itself {}, makes others late {}, full {}), {late}",
+        counters.admitted, refused.total, refused.own, refused.others, refused.full
+    )
+}
+
+/// Packets, and how long they waited.
+fn band_line(name: &str, band: &Band) -> String {
+    let Some(served) = band.served else {
+        return format!("   {name:<11} {:>7} {:>9}\n", "-", "-");
+    };
+    let first = format!(
+        "   {name:<11} {:>7} {:>9} {:>6}",
+        served.backlog_packets, served.sent_packets, served.dropped_full
+    );
+    let Some(more) = served.more else {
+        return format!("{first}\n");
+    };
+    let ms = |us: u64| us as f64 / 1e3;
+    format!(
+        "{first} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1}\n",
+        more.dropped_sojourn,
+        more.dropped_late,
+        ms(more.sojourn_p50_us),
+        ms(more.sojourn_p99_us),
+        ms(more.sojourn_max_us),
+    )
 }
 
 fn flow_line(view: &FlowView) -> String {

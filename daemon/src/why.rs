@@ -2,6 +2,7 @@
 //! `giveway why`: the changes of one process or socket, oldest first, with rule, evidence and time.
 
 use anyhow::Result;
+use giveway_engine::queue::traffic::Refusal;
 use giveway_engine::snapshot::{ChangeView, FlowView, QueueChangeView};
 use serde_json::json;
 
@@ -33,15 +34,23 @@ pub fn run(args: &WhyArgs) -> Result<()> {
         subject.is_none_or(|subject| subject == "queue" || subject == view.change.interface)
     };
     let queue: Vec<&QueueChangeView> = status.snapshot.queue_changes.iter().filter(of_queue).collect();
+    let of_refusal = |refusal: &&Refusal| {
+        let subject = args.subject.as_deref();
+        subject.is_none_or(|subject| subject == "queue" || is_of(subject, refusal))
+    };
+    let refusals: Vec<&Refusal> = status.snapshot.refusals.iter().filter(of_refusal).collect();
     if args.output.json {
-        println!("{}", json!({ "caps": changes, "queue": queue }));
+        println!("{}", json!({ "caps": changes, "queue": queue, "refusals": refusals }));
         return Ok(());
     }
-    if changes.is_empty() && queue.is_empty() {
+    if changes.is_empty() && queue.is_empty() && refusals.is_empty() {
         println!("giveway has changed nothing there (the latest 256 changes were looked at)");
     }
     for view in queue {
         print!("{}", render_queue(view));
+    }
+    for refusal in refusals {
+        print!("{}", render_refusal(refusal));
     }
     for change in changes {
         print!("{}", render(change, flow_of(change)));
@@ -56,6 +65,32 @@ fn concerns(subject: &str, change: &ChangeView, flow: Option<&FlowView>) -> bool
             || f.flow.owner.as_ref().is_some_and(|o| o.pid.to_string() == subject)
     };
     change.change.cookie.0.to_string() == subject || flow.is_some_and(of_flow)
+}
+
+/// Whether it came from this socket, by its cookie or one of its addresses.
+fn is_of(subject: &str, refusal: &Refusal) -> bool {
+    let ends = [refusal.local, refusal.remote];
+    refusal.cookie.is_some_and(|cookie| cookie.0.to_string() == subject)
+        || ends.iter().flatten().any(|address| address.to_string() == subject)
+}
+
+fn render_refusal(refusal: &Refusal) -> String {
+    let who = match (refusal.remote, refusal.cookie) {
+        (Some(remote), Some(cookie)) => format!("to {remote}, socket {}", cookie.0),
+        (Some(remote), None) => format!("to {remote}"),
+        _ => "with a deadline".to_owned(),
+    };
+    let left_us = refusal
+        .deadline_t_ns
+        .cast_signed()
+        .wrapping_sub(refusal.t_ns.cast_signed())
+        / 1000;
+    format!(
+        "{:.3} s since boot: a packet {who} was not sent\n  because {}: {left_us} us were left, {} us is its work for the link\n",
+        refusal.t_ns as f64 / 1e9,
+        refusal.reason.shown(),
+        refusal.work_ns / 1000,
+    )
 }
 
 fn render_queue(view: &QueueChangeView) -> String {

@@ -9,6 +9,7 @@ mod lab;
 
 #[cfg(test)]
 mod daemon {
+    mod admission;
     mod failures;
     mod life;
     mod process;

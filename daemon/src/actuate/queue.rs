@@ -156,16 +156,22 @@ impl QueueActuator {
     }
 
     /// None before the first queue was put up.
-    pub fn counters(&self) -> Result<Option<QueueCounters>> {
+    pub fn counters(&mut self) -> Result<Option<QueueCounters>> {
+        let served = self.bands()?;
         let Some(admission) = &self.admission else {
             return Ok(None);
         };
         let counted = admission.counters()?;
-        let served = self.qdisc.as_ref().map(BpfQdisc::bands).transpose()?;
         let band = |band: usize| Band {
             classified: counted.packets[band],
             served: served.map(|served| served[band]),
         };
+        let bands = Bands {
+            realtime: band(0),
+            best_effort: band(1),
+            background: band(2),
+        };
+        let late = bands.realtime.served.and_then(|served| served.more);
         let [_, own, others, full, _] = counted.refused;
         Ok(Some(QueueCounters {
             admitted: counted.admitted,
@@ -175,15 +181,19 @@ impl QueueActuator {
                 others,
                 full,
             },
-            late: served.map_or(0, |served| served.iter().map(|band: &Served| band.dropped_late).sum()),
+            late: late.map_or(0, |more| more.dropped_late),
             expired: counted.expired,
             untold: counted.events_lost,
-            bands: Bands {
-                realtime: band(0),
-                best_effort: band(1),
-                background: band(2),
-            },
+            bands,
         }))
+    }
+
+    fn bands(&mut self) -> Result<Option<[Served; 3]>> {
+        match (&self.in_force, &self.qdisc) {
+            (Some(plan), _) if plan.backend == Backend::Htb => htb::bands(&mut self.netlink, plan.ifindex).map(Some),
+            (_, Some(qdisc)) => qdisc.bands().map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// What does not work of a queue that is in force, and why.

@@ -19,6 +19,21 @@ const STAB: u16 = 8;
 const INGRESS_BLOCK: u16 = 13;
 const EGRESS_BLOCK: u16 = 14;
 
+/// Statistics of one, and their parts (include/uapi/linux/gen_stats.h).
+const STATS: u16 = 7;
+const STATS_BASIC: u16 = 1;
+const STATS_QUEUE: u16 = 3;
+
+/// What a qdisc has counted since it was put up.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counted {
+    pub sent_bytes: u64,
+    pub sent_packets: u32,
+    pub waiting_packets: u32,
+    pub waiting_bytes: u32,
+    pub dropped: u32,
+}
+
 /// A qdisc as it is put up again: what the kernel dumps of it, unread.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Qdisc {
@@ -71,6 +86,29 @@ pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<Root> {
         qdisc,
         entangled: entangled.map(str::to_owned),
     })
+}
+
+/// What the qdisc below this class has counted; None where there is none.
+pub fn counted(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<Option<Counted>> {
+    let all = netlink
+        .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
+        .context("cannot list the qdiscs")?;
+    let is_wanted = |m: &&Vec<u8>| u32_at(m, 4).ok() == Some(ifindex) && u32_at(m, 12).ok() == Some(parent);
+    let Some(message) = all.iter().find(is_wanted) else {
+        return Ok(None);
+    };
+    let statistics = attribute(message, TCMSG_BYTES, STATS).context("a qdisc tells no statistics")?;
+    let part = |kind| attribute(statistics, 0, kind).context("a qdisc tells no statistics");
+    // struct gnet_stats_basic: bytes (64 bits), packets. struct gnet_stats_queue: qlen, backlog, drops.
+    let (basic, queue) = (part(STATS_BASIC)?, part(STATS_QUEUE)?);
+    let bytes = basic.first_chunk().context("a netlink message is cut short")?;
+    Ok(Some(Counted {
+        sent_bytes: u64::from_ne_bytes(*bytes),
+        sent_packets: u32_at(basic, 8)?,
+        waiting_packets: u32_at(queue, 0)?,
+        waiting_bytes: u32_at(queue, 4)?,
+        dropped: u32_at(queue, 8)?,
+    }))
 }
 
 fn read(message: &[u8], handle: u32) -> Result<Qdisc> {

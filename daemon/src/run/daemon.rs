@@ -372,7 +372,7 @@ impl Running {
             let path = self.cgroups.as_mut().and_then(|names| names.path(view.flow.cgroup_id));
             view.cgroup = path.map(|path| path.display().to_string());
         }
-        snapshot.queue.counters = self.daemon.queue.counters().unwrap_or_default();
+        snapshot.queue.counters = self.queue_counters();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the queue has done with packets, in the words of `status`, `why` and the record. Counts begin when the queue
-//! is first put up and never go back while the daemon runs.
+//! is first put up, those of htb's bands whenever it is.
 
 use std::net::SocketAddr;
 
@@ -57,26 +57,35 @@ impl Bands {
 pub struct Band {
     /// Packets that admission put into the band.
     pub classified: u64,
-    /// What the qdisc counts; None where something else serves.
+    /// None while nothing of ours serves.
     #[serde(flatten)]
     pub served: Option<Served>,
 }
 
-/// One band of the BPF qdisc.
+/// What every backend counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Served {
-    pub queued_packets: u64,
-    pub queued_bytes: u64,
     pub sent_packets: u64,
     pub sent_bytes: u64,
+    /// The band was full; under htb also what its fair queues dropped to slow a sender down.
     pub dropped_full: u64,
+    pub backlog_packets: u64,
+    pub backlog_bytes: u64,
+    /// None under htb.
+    #[serde(flatten)]
+    pub more: Option<ByQdisc>,
+}
+
+/// What only the BPF qdisc counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ByQdisc {
+    pub queued_packets: u64,
+    pub queued_bytes: u64,
     /// To make a sender slow down (CoDel).
     pub dropped_sojourn: u64,
     pub dropped_late: u64,
     /// The link went down, or the qdisc away.
     pub dropped_reset: u64,
-    pub backlog_packets: u64,
-    pub backlog_bytes: u64,
     /// Times that the band had to wait for the CPU.
     pub gate_closed: u64,
     /// Of all packets that were sent; 0 where there were none.

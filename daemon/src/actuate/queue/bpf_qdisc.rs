@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::queue::traffic::Served;
+use giveway_engine::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::libbpf_sys::bpf_obj_pin;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
@@ -122,17 +122,19 @@ impl BpfQdisc {
     pub fn bands(&self) -> Result<[Served; 3]> {
         let mut bands = [Served::default(); 3];
         for (band, served) in bands.iter_mut().enumerate() {
+            let mut more = ByQdisc::default();
             let mut sojourn = [0u64; SOJOURN_STEPS];
             for instance in 0..INSTANCES {
                 let counters = self.counters_at(instance * BANDS + band as u32)?;
-                add(served, &counters);
+                add(served, &mut more, &counters);
                 sojourn
                     .iter_mut()
                     .zip(counters.sojourn)
                     .for_each(|(sum, count)| *sum += count);
             }
-            served.sojourn_p50_us = percentile_us(&sojourn, 50).min(served.sojourn_max_us);
-            served.sojourn_p99_us = percentile_us(&sojourn, 99).min(served.sojourn_max_us);
+            more.sojourn_p50_us = percentile_us(&sojourn, 50).min(more.sojourn_max_us);
+            more.sojourn_p99_us = percentile_us(&sojourn, 99).min(more.sojourn_max_us);
+            served.more = Some(more);
         }
         Ok(bands)
     }
@@ -149,17 +151,17 @@ impl BpfQdisc {
     }
 }
 
-fn add(sum: &mut Served, counters: &types::gw_band_counters) {
-    sum.queued_packets += counters.queued_packets;
-    sum.queued_bytes += counters.queued_bytes;
-    sum.sent_packets += counters.sent_packets;
-    sum.sent_bytes += counters.sent_bytes;
-    sum.dropped_full += counters.dropped_full;
-    sum.dropped_sojourn += counters.dropped_sojourn;
-    sum.dropped_late += counters.dropped_late;
-    sum.dropped_reset += counters.dropped_reset;
-    sum.backlog_packets += counters.backlog_packets;
-    sum.backlog_bytes += counters.backlog_bytes;
-    sum.gate_closed += counters.gate_closed;
-    sum.sojourn_max_us = sum.sojourn_max_us.max(counters.sojourn_max_ns.div_ceil(1000));
+fn add(served: &mut Served, more: &mut ByQdisc, counters: &types::gw_band_counters) {
+    served.sent_packets += counters.sent_packets;
+    served.sent_bytes += counters.sent_bytes;
+    served.dropped_full += counters.dropped_full;
+    served.backlog_packets += counters.backlog_packets;
+    served.backlog_bytes += counters.backlog_bytes;
+    more.queued_packets += counters.queued_packets;
+    more.queued_bytes += counters.queued_bytes;
+    more.dropped_sojourn += counters.dropped_sojourn;
+    more.dropped_late += counters.dropped_late;
+    more.dropped_reset += counters.dropped_reset;
+    more.gate_closed += counters.gate_closed;
+    more.sojourn_max_us = more.sojourn_max_us.max(counters.sojourn_max_ns.div_ceil(1000));
 }

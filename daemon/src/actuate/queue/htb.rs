@@ -13,6 +13,7 @@
 
 use anyhow::{Context as _, Result};
 use giveway_engine::queue::Plan;
+use giveway_engine::queue::traffic::Served;
 use nix::errno::Errno;
 
 use super::{HANDLE, refused};
@@ -53,6 +54,23 @@ const REALTIME_PACKETS: u32 = 4096;
 const QUEUE_US: u64 = 100_000;
 const FEWEST_PACKETS: u64 = 16;
 const MOST_PACKETS: u64 = 1000;
+
+/// Real time, best effort, background, as the classes' queues count them.
+pub fn bands(netlink: &mut Netlink, ifindex: u32) -> Result<[Served; 3]> {
+    let mut bands = [Served::default(); 3];
+    for (served, class) in bands.iter_mut().zip(CLASS_OF_BAND) {
+        let counted = qdisc::counted(netlink, ifindex, class)?.context("a class of htb has lost its queue")?;
+        *served = Served {
+            sent_packets: counted.sent_packets.into(),
+            sent_bytes: counted.sent_bytes,
+            dropped_full: counted.dropped.into(),
+            backlog_packets: counted.waiting_packets.into(),
+            backlog_bytes: counted.waiting_bytes.into(),
+            more: None,
+        };
+    }
+    Ok(bands)
+}
 
 struct Class {
     minor: u32,

@@ -4,6 +4,7 @@
 
 use anyhow::Result;
 use giveway_engine::action::Input;
+use giveway_engine::queue::traffic::QueueCounters;
 use giveway_engine::queue::{Plan, QueueChange};
 
 use super::Running;
@@ -34,6 +35,14 @@ impl Running {
             return Ok(());
         }
         self.tell(Input::Refusals(refusals))
+    }
+
+    /// None where there are none, or the link is just going away.
+    pub(super) fn queue_counters(&mut self) -> Option<QueueCounters> {
+        let counters = self.daemon.queue.counters();
+        counters
+            .inspect_err(|error| tracing::debug!("{error:#}"))
+            .unwrap_or_default()
     }
 
     /// Names a background flow, or gives the list.

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deadlines and bands through the whole daemon: what cannot be in time comes back to its sender as ENOBUFS, to the
+//! packet, and what lowers itself is background.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::thread;
+use std::time::Duration;
+
+use giveway::kernel::now;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv4Tos, Ipv6RecvErr, Priority, TxTime};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt};
+
+use super::process::{Daemon, Scratch, giveway, until};
+use crate::lab::{FAR_V4, FAR_V6, Lab};
+
+const LINK: &str = "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n";
+const DEADLINE: Duration = Duration::from_millis(5);
+const SENDERS: usize = 4;
+/// Of each.
+const PACKETS: usize = 500;
+/// SOF_TXTIME_DEADLINE_MODE (include/uapi/linux/net_tstamp.h).
+const DEADLINE_MODE: u32 = 1;
+
+fn daemon(name: &str, more: &str) -> (Daemon, Scratch) {
+    let config = Scratch::new(name, &format!("{LINK}{more}"));
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    (daemon, config)
+}
+
+/// Two sockets that know each other's link address: nothing that is sent from now on waits for that.
+fn pair(lab: &Lab, far: &str) -> (UdpSocket, UdpSocket) {
+    let ip: IpAddr = far.parse().unwrap();
+    let far = lab.far(|| UdpSocket::bind((ip, 0)).unwrap());
+    let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+    let near = UdpSocket::bind((any, 0)).unwrap();
+    near.connect(far.local_addr().unwrap()).unwrap();
+    near.send(b"who is there?").unwrap();
+    let (_, from) = far.recv_from(&mut [0; 64]).unwrap();
+    far.send_to(b"me", from).unwrap();
+    near.recv(&mut [0; 64]).unwrap();
+    tell_errors(&near);
+    (near, far)
+}
+
+fn tell_errors(socket: &UdpSocket) {
+    match socket.local_addr().unwrap() {
+        SocketAddr::V4(_) => setsockopt(socket, Ipv4RecvErr, &true),
+        SocketAddr::V6(_) => setsockopt(socket, Ipv6RecvErr, &true),
+    }
+    .unwrap();
+}
+
+/// Sends so many packets in one go; returns how many came back.
+fn refused(packets: usize, mut send: impl FnMut() -> Result<usize, Errno>) -> u64 {
+    let mut refused = 0;
+    for _ in 0..packets {
+        match send() {
+            Ok(_) => {}
+            Err(Errno::ENOBUFS) => refused += 1,
+            Err(error) => panic!("neither sent nor refused: {error}"),
+        }
+    }
+    refused
+}
+
+fn plainly(socket: &UdpSocket) -> Result<usize, Errno> {
+    socket
+        .send(&[0; 1000])
+        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap()))
+}
+
+fn with_deadline(socket: &UdpSocket) -> Result<usize, Errno> {
+    let clock = libc::sock_txtime {
+        clockid: libc::CLOCK_MONOTONIC,
+        flags: DEADLINE_MODE,
+    };
+    setsockopt(socket, TxTime, &clock)?;
+    let deadline_ns = (now() + DEADLINE).as_nanos() as u64;
+    let bytes = [IoSlice::new(&[0; 1000])];
+    let message = [ControlMessage::TxTime(&deadline_ns)];
+    sendmsg::<()>(socket.as_raw_fd(), &bytes, &message, MsgFlags::empty(), None)
+}
+
+/// Counts that the daemon tells.
+fn counted(daemon: &Daemon, path: &str) -> u64 {
+    daemon.status()["queue"]["counters"]
+        .pointer(path)
+        .unwrap()
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn every_refusal_of_a_deadline_is_told_to_its_sender() {
+    let lab = Lab::enter();
+    let (daemon, _config) = daemon("txtime.toml", "");
+    for far in [FAR_V4, FAR_V6] {
+        let pairs: Vec<_> = (0..SENDERS).map(|_| pair(&lab, far)).collect();
+        let before = (counted(&daemon, "/refused/total"), counted(&daemon, "/admitted"));
+        let told: u64 = thread::scope(|scope| {
+            let sending = |near| scope.spawn(move || refused(PACKETS, || with_deadline(near)));
+            let senders: Vec<_> = pairs.iter().map(|(near, _)| sending(near)).collect();
+            senders.into_iter().map(|sender| sender.join().unwrap()).sum()
+        });
+        let counts = (counted(&daemon, "/refused/total"), counted(&daemon, "/admitted"));
+        let all = (SENDERS * PACKETS) as u64;
+        assert!((1..all).contains(&told), "{far}: {told} of {all} refused");
+        assert_eq!((counts.0 - before.0, counts.1 - before.1), (told, all - told), "{far}");
+    }
+    until("all that was admitted is sent", || {
+        counted(&daemon, "/bands/realtime/sent_packets") == counted(&daemon, "/admitted")
+    });
+    let refusals = until_refusals(&daemon);
+    assert!(
+        refusals.iter().all(|refusal| refusal["reason"] == "own"),
+        "{refusals:?}"
+    );
+    let why = String::from_utf8(giveway(&["why", "queue"]).stdout).unwrap();
+    assert!(why.contains("because it could not have been in time: "), "{why}");
+}
+
+fn until_refusals(daemon: &Daemon) -> Vec<serde_json::Value> {
+    let refusals = || daemon.status()["refusals"].as_array().unwrap().clone();
+    until("the next pass tells the refusals", || !refusals().is_empty());
+    refusals()
+}
+
+#[test]
+fn a_rule_gives_an_unmodified_program_a_deadline() {
+    let lab = Lab::enter();
+    let (near, far) = pair(&lab, FAR_V4);
+    let port = far.local_addr().unwrap().port();
+    let rule = format!("[[deadline]]\nport = {port}\ndeadline_ms = 5\n");
+    let (daemon, _config) = daemon("rule.toml", &rule);
+    let told = refused(PACKETS, || plainly(&near));
+    assert!((1..PACKETS as u64).contains(&told), "{told} of {PACKETS} refused");
+    assert_eq!(counted(&daemon, "/refused/total"), told);
+    assert_eq!(counted(&daemon, "/admitted"), PACKETS as u64 - told);
+}
+
+#[test]
+fn without_admission_a_deadline_is_only_an_order() {
+    let lab = Lab::enter();
+    let (near, far) = pair(&lab, FAR_V4);
+    let port = far.local_addr().unwrap().port();
+    let rule = format!("admission = false\n[[deadline]]\nport = {port}\ndeadline_ms = 5\n");
+    let (daemon, _config) = daemon("no-admission.toml", &rule);
+    assert_eq!(refused(PACKETS, || plainly(&near)), 0);
+    assert_eq!(counted(&daemon, "/bands/realtime/classified"), PACKETS as u64);
+}
+
+#[test]
+fn whoever_lowers_itself_is_background_and_nobody_else() {
+    let lab = Lab::enter();
+    let (near, far) = pair(&lab, FAR_V4);
+    let port = far.local_addr().unwrap().port();
+    let (daemon, _config) = daemon("background.toml", "");
+    let ways: BTreeMap<&str, UdpSocket> = BTreeMap::from([
+        ("priority", near.try_clone().unwrap()),
+        ("dscp", pair(&lab, FAR_V4).0),
+        ("nice", nice_socket(far.local_addr().unwrap())),
+    ]);
+    let background = || counted(&daemon, "/bands/background/classified");
+    let added = |socket: &UdpSocket| {
+        let before = background();
+        socket.send(b"x").unwrap();
+        background() - before
+    };
+    assert_eq!(added(&near), 0, "nobody said anything yet");
+    setsockopt(&ways["priority"], Priority, &1).unwrap();
+    // RFC 8622's DSCP 1.
+    setsockopt(&ways["dscp"], Ipv4Tos, &4).unwrap();
+    for (way, socket) in &ways {
+        assert_eq!(added(socket), 1, "{way}");
+    }
+    setsockopt(&near, Priority, &0).unwrap();
+    let (port, local) = (port.to_string(), near.local_addr().unwrap().port().to_string());
+    for flow in [vec![FAR_V4, &port], vec![FAR_V4, &port, &local]] {
+        let lbe = |what: &'static str| giveway(&[&["lbe", what], flow.as_slice()].concat());
+        assert!(lbe("add").status.success());
+        assert_eq!(added(&near), 1, "{flow:?}");
+        assert!(
+            giveway(&["lbe", "list"])
+                .stdout
+                .starts_with(format!("{FAR_V4}:{port}").as_bytes())
+        );
+        assert!(lbe("remove").status.success());
+        assert_eq!(added(&near), 0, "{flow:?}");
+    }
+}
+
+/// Made by a thread that has lowered itself.
+fn nice_socket(far: SocketAddr) -> UdpSocket {
+    let making = thread::spawn(move || {
+        // SAFETY: changes only the priority of the calling thread.
+        assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, 0);
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+        socket.connect(far).unwrap();
+        socket
+    });
+    making.join().unwrap()
+}
+
+#[test]
+fn a_configured_flow_is_background() {
+    let lab = Lab::enter();
+    let (near, far) = pair(&lab, FAR_V4);
+    let port = far.local_addr().unwrap().port();
+    let flow = format!("[[background]]\naddress = \"{FAR_V4}\"\nport = {port}\n");
+    let (daemon, _config) = daemon("flow.toml", &flow);
+    near.send(b"x").unwrap();
+    assert_eq!(counted(&daemon, "/bands/background/classified"), 1);
+    far.set_nonblocking(true).unwrap();
+    until("it arrives all the same", || match far.recv(&mut [0; 64]) {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+        Err(error) => panic!("{error}"),
+    });
+    assert_eq!(counted(&daemon, "/bands/background/sent_packets"), 1);
+}
