@@ -125,9 +125,6 @@ impl Admission {
         config.class_of_band = class_of_band;
         config.rules = self.rules;
         config.background_flows = u32::try_from(background_flows)?;
-        if self.nice.is_ok() {
-            config.flags |= types::gw_link_flag::GW_NICE.0;
-        }
         self.shared
             .link_config
             .update(&FIRST, bytes_of(&config), MapFlags::ANY)
