@@ -87,10 +87,13 @@ static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 	return packet_ns < NSEC_PER_MSEC ? packet_ns : NSEC_PER_MSEC;
 }
 
-/* A maximum that forgets: by half in 2,840 packets. */
+/* Before anything was seen. */
+#define GW_FIRST_DELAY_NS NSEC_PER_MSEC
+
+/* A maximum that forgets: by half in 45,000 notes, of which a packet makes one or two. */
 static __always_inline void note_delay(struct gw_link *link, __u64 delay_ns)
 {
-	link->delay_ns -= link->delay_ns >> 12;
+	link->delay_ns -= link->delay_ns >> 16;
 	if (link->delay_ns < delay_ns)
 		link->delay_ns = delay_ns;
 }

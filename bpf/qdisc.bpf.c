@@ -645,21 +645,23 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 	__u64 packet_ns = time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	__u32 percent = config->realtime_percent;
 	struct gw_link *link = the_link();
+	__u64 since_ns;
 
 	if (!link)
 		return 0;
 	bpf_spin_lock(&link->lock);
-	if (link->busy_ns + behind_ns < now_ns) {
-		/* The link was idle meanwhile; where a promised packet waited for a late timer, best effort pays. */
-		__u64 since_ns = link->busy_ns > place->queued_ns ? link->busy_ns : place->queued_ns;
-		__s64 lost_ns = now_ns - since_ns - behind_ns;
-
-		if (place->work_ns && lost_ns > 0) {
-			note_delay(link, lost_ns);
-			link->owed_ns -= lost_ns;
+	/* Since when the link could have had the packet: what a late timer cost is made up for, up to a bound. */
+	since_ns = link->busy_ns > place->queued_ns ? link->busy_ns : place->queued_ns;
+	if (since_ns + behind_ns < now_ns) {
+		if (place->work_ns) {
+			/* The promises behind it have moved; best effort pays. */
+			note_delay(link, now_ns - since_ns - behind_ns);
+			link->owed_ns -= now_ns - since_ns - behind_ns;
 		}
-		link->busy_ns = now_ns - behind_ns;
+		/* Background has waited for the gate, and nothing is to be made up for. */
+		since_ns = band == GW_BACKGROUND ? now_ns : now_ns - behind_ns;
 	}
+	link->busy_ns = since_ns;
 	link->busy_ns += time_ns;
 	if (band == GW_REALTIME) {
 		if (place->work_ns)
@@ -830,10 +832,11 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 {
 	struct gw_link_config *config = the_config();
 	const struct net_device *device = sch->dev_queue->dev;
+	struct gw_link *link = the_link();
 	int n;
 
 	/* The daemon's link only: its configuration and its promises are of that one. */
-	if (!config || (__u32)device->ifindex != config->ifindex || device->nd_net.net->ns.inum != netns_inum)
+	if (!config || !link || (__u32)device->ifindex != config->ifindex || device->nd_net.net->ns.inum != netns_inum)
 		return -ENODEV;
 	bpf_for(n, 0, GW_INSTANCES) {
 		__u32 number = n;
@@ -841,6 +844,8 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 
 		if (i && !__sync_val_compare_and_swap(&i->in_use, 0, 1)) {
 			sch->limit = n;
+			if (link->delay_ns < GW_FIRST_DELAY_NS)
+				link->delay_ns = GW_FIRST_DELAY_NS;
 			return 0;
 		}
 	}
