@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use super::process::{Daemon, GIVEWAY, Scratch, failure, giveway};
+use super::process::{Daemon, Scratch, failure, giveway, program};
 use crate::lab::Lab;
 
 fn refused_configuration(name: &str, text: &str) -> String {
@@ -121,7 +121,7 @@ fn asking_where_no_daemon_runs_says_how_to_start_one() {
 #[test]
 fn without_privileges_it_says_which_are_missing() {
     let copy = Scratch::new("giveway", "");
-    fs::copy(GIVEWAY, &copy.0).unwrap();
+    fs::copy(program(), &copy.0).unwrap();
     fs::set_permissions(&copy.0, fs::Permissions::from_mode(0o755)).unwrap();
     let output = Command::new("setpriv")
         .args([
@@ -146,8 +146,9 @@ fn without_btf_it_says_what_the_kernel_lacks() {
     let _lab = Lab::enter();
     let empty = Scratch::new("no-btf", "");
     let script = format!(
-        "mount --bind {} /sys/kernel/btf/vmlinux && exec {GIVEWAY} run --interface gwv",
-        empty.path()
+        "mount --bind {} /sys/kernel/btf/vmlinux && exec {} run --interface gwv",
+        empty.path(),
+        program()
     );
     let (line, code) = failure(
         &Command::new("unshare")

@@ -149,7 +149,7 @@ fn a_record_is_read_back_and_drawn() {
     let (_daemon, _config) = capping_daemon("record.toml");
     let record = Scratch::new("record.jsonl", "");
     let picture = Scratch::new("record.svg", "");
-    let mut recording = std::process::Command::new(super::process::GIVEWAY)
+    let mut recording = std::process::Command::new(super::process::program())
         .args(["record", record.path()])
         .spawn()
         .unwrap();

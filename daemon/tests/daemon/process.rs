@@ -6,13 +6,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub const GIVEWAY: &str = env!("CARGO_BIN_EXE_giveway");
+/// The program; in a guest, which has no build folder, GIVEWAY says where it is.
+pub fn program() -> String {
+    std::env::var("GIVEWAY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_giveway").to_owned())
+}
+
+/// What orders the packets: htb, which every kernel has, unless QUEUE_BACKEND names another.
+pub fn backend() -> String {
+    std::env::var("QUEUE_BACKEND").unwrap_or_else(|_| "htb".to_owned())
+}
 
 /// What the paper's access point takes (Hirai et al., section 2.3).
 pub const PAPER: &str = "[cap]\ncapacity_mbit = 20.0\nmargin_bytes = 120000\nrtt_ms = 256\n";
 
 pub fn giveway(arguments: &[&str]) -> Output {
-    Command::new(GIVEWAY)
+    Command::new(program())
         .args(arguments)
         .stdin(Stdio::null())
         .output()
@@ -52,7 +60,7 @@ pub struct Daemon(pub Child);
 impl Daemon {
     /// Starts a daemon in the calling thread's namespace and waits until it answers.
     pub fn start(arguments: &[&str]) -> Self {
-        let child = Command::new(GIVEWAY)
+        let child = Command::new(program())
             .arg("run")
             .args(arguments)
             .stdin(Stdio::null())

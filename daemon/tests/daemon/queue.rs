@@ -7,10 +7,13 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::{Daemon, Scratch, giveway, until};
+use super::process::{Daemon, Scratch, backend, giveway, until};
 use crate::lab::{Lab, run};
 
-const SLOW_LINK: &str = "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n";
+/// A slow link with this backend.
+fn slow_link(backend: &str) -> String {
+    format!("[link]\nrate_mbit = 20\n[queue]\nbackend = \"{backend}\"\n")
+}
 
 /// The near end's qdiscs, as tc shows them, leaves included.
 fn qdiscs() -> String {
@@ -24,7 +27,11 @@ fn gso_max_segs() -> String {
 }
 
 fn queueing_daemon(name: &str) -> (Daemon, Scratch) {
-    let config = Scratch::new(name, SLOW_LINK);
+    daemon_with(name, &backend())
+}
+
+fn daemon_with(name: &str, backend: &str) -> (Daemon, Scratch) {
+    let config = Scratch::new(name, &slow_link(backend));
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
     (daemon, config)
@@ -50,7 +57,7 @@ fn kill_both(daemon: &Daemon) {
 #[test]
 fn the_three_bands_stand_with_their_rates() {
     let _lab = Lab::enter();
-    let (daemon, _config) = queueing_daemon("bands.toml");
+    let (daemon, _config) = daemon_with("bands.toml", "htb");
     let classes = run("tc class show dev gwv");
     for class in [
         "class htb 6777:1 root rate 20Mbit ceil 20Mbit",
@@ -136,7 +143,7 @@ fn a_classful_qdisc_is_left_alone_and_said_to_be() {
     let lab = Lab::enter();
     lab.narrow(10, 30_000);
     let before = qdiscs();
-    let config = Scratch::new("classful.toml", SLOW_LINK);
+    let config = Scratch::new("classful.toml", &slow_link(&backend()));
     let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("it says why", || {
         let why = daemon.status()["queue"]["why"].to_string();
@@ -188,7 +195,7 @@ fn without_a_rate_nothing_is_changed_and_the_reason_is_said() {
 fn a_dry_run_explains_and_changes_nothing() {
     let _lab = Lab::enter();
     let before = qdiscs();
-    let config = Scratch::new("dry.toml", SLOW_LINK);
+    let config = Scratch::new("dry.toml", &slow_link(&backend()));
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv", "--dry-run"]);
     until("it would change the queue", || {
         let changes = daemon.status()["queue_changes"].clone();
@@ -210,7 +217,7 @@ fn a_new_mtu_is_followed_and_the_link_may_go_down_and_up() {
     until("there is no interface", || daemon.status()["interface"].is_null());
     run("ip link set gwv up");
     until("there is one again", || !daemon.status()["interface"].is_null());
-    assert!(qdiscs().contains("qdisc htb 6777: root"), "{}", qdiscs());
+    assert!(qdiscs().contains(" 6777: root"), "{}", qdiscs());
     assert_eq!(daemon.status()["queue_changes"].as_array().unwrap().len(), 2);
 }
 

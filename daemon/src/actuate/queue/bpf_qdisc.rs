@@ -36,10 +36,6 @@ mod skeleton {
 unsafe impl Record for types::gw_band_counters {}
 
 const BANDS: u32 = types::gw_band::GW_BANDS.0;
-/// So many queues of a device have a qdisc of their own at most (GW_INSTANCES in bpf/queueing.h).
-const INSTANCES: u32 = 8;
-/// Steps of the distribution (GW_SOJOURN_STEPS).
-const SOJOURN_STEPS: usize = 256;
 /// What all our names begin with, so that a later process knows them.
 pub const KIND_PREFIX: &str = "gw";
 
@@ -123,10 +119,11 @@ impl BpfQdisc {
         let mut bands = [Served::default(); 3];
         for (band, served) in bands.iter_mut().enumerate() {
             let mut more = ByQdisc::default();
-            let mut sojourn = [0u64; SOJOURN_STEPS];
-            for instance in 0..INSTANCES {
-                let counters = self.counters_at(instance * BANDS + band as u32)?;
+            let mut sojourn = Vec::new();
+            for index in (band as u32..self.counters.max_entries()).step_by(BANDS as usize) {
+                let counters = self.counters_at(index)?;
                 add(served, &mut more, &counters);
+                sojourn.resize(counters.sojourn.len(), 0);
                 sojourn
                     .iter_mut()
                     .zip(counters.sojourn)
