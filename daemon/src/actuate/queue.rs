@@ -245,7 +245,11 @@ impl QueueActuator {
         self.limit_segments(plan)
     }
 
+    /// What the backend needs, unless it is loaded already.
     fn load(&mut self, backend: Backend) -> Result<()> {
+        if self.admission.is_some() && (backend == Backend::Htb || self.qdisc.is_some()) {
+            return Ok(());
+        }
         let netns_inum = self.place.netns_inum();
         let admission = match &mut self.admission {
             Some(admission) => admission,
@@ -260,6 +264,7 @@ impl QueueActuator {
         if backend == Backend::Qdisc && self.qdisc.is_none() {
             self.qdisc = Some(BpfQdisc::register(netns_inum, &admission.shared)?);
         }
+        crate::kernel::give_back_memory();
         Ok(())
     }
 
