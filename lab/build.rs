@@ -7,7 +7,7 @@ use std::{env, process};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: &[&str] = &["link"];
+const OBJECTS: &[&str] = &["link", "uplink"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");

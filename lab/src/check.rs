@@ -51,7 +51,9 @@ impl Quantity {
     fn variants(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
             Quantity::Metric { variant, .. } => Box::new(std::iter::once(variant.as_str())),
-            Quantity::Ratio { variant, over, .. } => Box::new([variant.as_str(), over.as_str()].into_iter()),
+            Quantity::Ratio { variant, over, .. } | Quantity::Difference { variant, over, .. } => {
+                Box::new([variant.as_str(), over.as_str()].into_iter())
+            }
             Quantity::Pooled { variants, .. } => Box::new(variants.iter().map(String::as_str)),
         }
     }
@@ -61,6 +63,7 @@ impl Quantity {
         match self {
             Quantity::Metric { variant, metric } => get(variant, metric),
             Quantity::Ratio { variant, over, metric } => Some(get(variant, metric)? / get(over, metric)?),
+            Quantity::Difference { variant, over, metric } => Some(get(variant, metric)? - get(over, metric)?),
             Quantity::Pooled { variants, metric, over } => {
                 let sum = |metric| variants.iter().map(|variant| get(variant, metric)).sum();
                 let (part, whole): (Option<f64>, Option<f64>) = (sum(metric), sum(over));

@@ -45,6 +45,8 @@ pub struct Status {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Queue {
+    /// What giveway has put up.
+    pub in_force: Option<serde_json::Value>,
     /// By reason.
     pub refused: std::collections::BTreeMap<String, u64>,
 }
@@ -167,6 +169,16 @@ pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, g
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// For a daemon that queues above a driver that holds some bytes itself.
+pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64) -> Result<()> {
+    let configuration = json!({
+        "cap": {"policy": "none"},
+        "link": {"rate_mbit": rate_mbit, "driver_bytes": driver_bytes},
+    });
+    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
 impl Daemon {
     /// Starts it without waiting; its messages go to `log`.
     pub fn start(station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
@@ -198,6 +210,14 @@ impl Daemon {
             Ok(status(station).ok())
         })
         .map(drop)
+    }
+
+    /// Until packets go through its own queue: what was sent before stands in the link and stays there.
+    pub fn wait_until_queueing(&self, station: &Namespace) -> Result<()> {
+        wait_for("giveway to put its queue up", START_LIMIT, || {
+            let queue = status(station)?.queue;
+            Ok(queue.and_then(|queue| queue.in_force).map(drop))
+        })
     }
 
     /// The daemon's guardian, once there is one.

@@ -24,6 +24,7 @@ mod scenarios;
 mod statistics;
 mod topology;
 mod traffic;
+mod uplink;
 mod usage;
 
 use std::fs::File;
@@ -65,6 +66,12 @@ enum Command {
     Source,
     #[command(hide = true)]
     Sink,
+    #[command(hide = true)]
+    FarEnd,
+    #[command(hide = true)]
+    Http(uplink::watch::LinkEnd),
+    #[command(hide = true)]
+    Upload(traffic::http::Upload),
     #[command(hide = true)]
     CrowdHost(traffic::crowd::Crowd),
     #[command(hide = true)]
@@ -110,6 +117,9 @@ fn main() -> ExitCode {
         Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
+        Command::FarEnd => traffic::http::run_far_end().map(|()| true),
+        Command::Http(link) => traffic::http::run_client(&link).map(|()| true),
+        Command::Upload(upload) => traffic::http::run_upload(&upload).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -147,6 +147,12 @@ fn heading(metric: &str) -> (&str, &str) {
         "retransmits_max" => ("retr max", ""),
         "goodput_before_mbit" => ("before", "Mbit/s"),
         "cwnd_segments" => ("cwnd", "segments"),
+        "completion_mean_s" => ("mean", "s"),
+        "completion_p95_s" => ("p95", "s"),
+        "instructions" => ("spent", "instr."),
+        "yield_mean_s" => ("yielded", "s"),
+        "background_goodput_mbit" => ("backgr.", "Mbit/s"),
+        "background_percent_of_left" => ("of left", "%"),
         other => (other, ""),
     }
 }

@@ -9,6 +9,7 @@ mod convergence;
 mod cost;
 mod crash;
 mod deadline;
+mod foreground;
 pub mod guests;
 mod lift;
 mod progress;
@@ -79,6 +80,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::OnAir(access_point, what) => on_air(access_point, what, run, raw, is_last),
         Experiment::Cost(cost) => cost::run(cost, run, raw),
         Experiment::Deadline(deadline) => deadline::run(deadline, run, raw),
+        Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
     }
 }
 

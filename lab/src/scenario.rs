@@ -4,6 +4,7 @@
 //! `runner` interprets it; nothing here runs anything.
 
 pub mod deadline;
+pub mod foreground;
 
 use anyhow::Result;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
 use deadline::Deadline;
+use foreground::Foreground;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -65,6 +67,7 @@ pub enum Experiment {
     OnAir(AccessPoint, OnAir),
     Cost(Cost),
     Deadline(Deadline),
+    Foreground(Foreground),
 }
 
 /// What stations and server do.
@@ -163,6 +166,12 @@ pub enum Quantity {
     },
     /// The metric of one variant over that of another.
     Ratio {
+        variant: String,
+        over: String,
+        metric: &'static str,
+    },
+    /// The metric of one variant less that of another.
+    Difference {
         variant: String,
         over: String,
         metric: &'static str,
@@ -365,7 +374,7 @@ impl Variant {
     pub fn access_point(&self) -> Option<&AccessPoint> {
         match &self.experiment {
             Experiment::OnAir(access_point, _) => Some(access_point),
-            Experiment::Cost(_) | Experiment::Deadline(_) => None,
+            Experiment::Cost(_) | Experiment::Deadline(_) | Experiment::Foreground(_) => None,
         }
     }
 }
@@ -379,6 +388,7 @@ impl Experiment {
                 Experiment::OnAir(access_point, what) => what.estimated_s(access_point.stations),
                 Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
                 Experiment::Deadline(deadline) => deadline.estimated_s(),
+                Experiment::Foreground(foreground) => foreground.estimated_s(),
             }
     }
 }

@@ -5,6 +5,7 @@ mod contention;
 mod cooperative;
 mod deadline;
 mod fails_open;
+mod foreground;
 mod join_leave;
 mod lift;
 mod monitor_cost;
@@ -20,6 +21,7 @@ pub const ALL: &[Scenario] = &[
     cooperative::SCENARIO,
     deadline::SCENARIO,
     fails_open::SCENARIO,
+    foreground::SCENARIO,
     join_leave::SCENARIO,
     lift::SCENARIO,
     monitor_cost::SCENARIO,

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! P0, figures 6 to 12: how long a phone's HTTP requests take while it uploads in the background, what they cost its
+//! processor, and what the upload still gets. P0 wanted "as fast as without the upload" and did not reach it.
+
+use anyhow::Result;
+
+use crate::guest::{Clock, Flavour, Guest};
+use crate::parameters::{Kind, Parameter, Parameters};
+use crate::scenario::foreground::{Foreground, Queue, Shape};
+use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
+use crate::uplink::PACKET_BYTES;
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "foreground",
+    about: "HTTP on a narrow uplink while the device uploads in the background",
+    stations: None,
+    seconds: 1,
+    warmup_s: 10,
+    parameters: &[
+        Parameter {
+            name: "requests",
+            kind: Kind::Count {
+                default: 50,
+                least: 1,
+                most: 1_000,
+            },
+            about: "how often each is made",
+        },
+        Parameter {
+            name: "sizes_kb",
+            kind: Kind::List {
+                default: "1,10,100,400,1000",
+            },
+            about: "bodies of the requests",
+        },
+    ],
+    plan,
+};
+
+/// It has every queue discipline and TCP-LP, and its clock counts instructions. One processor, as the phone.
+const GUEST: Guest = Guest {
+    kernel: Flavour::Stock,
+    cpus: 1,
+    clock: Clock::Virtual,
+};
+const UP_KBIT: u64 = 1_000;
+/// P0's uplink in bad radio conditions: only reported.
+const SLOW_UP_KBIT: u64 = 400;
+const DOWN_KBIT: u64 = 3_000;
+const RTT_MS: u64 = 100;
+/// The phone's own driver queue in P0, before it was cut to one packet.
+const DEEP_DRIVER_BYTES: u64 = 8_192;
+const CUBIC: Option<&str> = Some("cubic");
+
+/// From this size on a request is judged by the ratio to one without background.
+const LONG_KB: u64 = 100;
+/// Of the short ones: the connection, and the request itself (10 kB are one initial window).
+const SHORT_ROUND_TRIPS: f64 = 2.0;
+
+/// Name, what queues in the device, the upload's congestion control.
+const METHODS: &[(&str, Queue, Option<&str>)] = &[
+    ("none", Queue::Fifo, None),
+    ("plain", Queue::Fifo, CUBIC),
+    ("prio", Queue::Priorities, CUBIC),
+    ("cake", Queue::Cake, CUBIC),
+    ("tcp-lp", Queue::Fifo, Some("lp")),
+    ("thread-per-priority", Queue::Threads, CUBIC),
+    ("giveway", Queue::Giveway, CUBIC),
+    // What one packet in the driver costs where nothing is uploaded (figures 11 and 12), beside `none/8k`.
+    ("giveway/alone", Queue::Giveway, None),
+];
+const DEEP: &[&str] = &["none", "plain", "giveway"];
+const SLOW: &[&str] = &["none", "plain", "giveway"];
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let sizes_kb = parameters.counts("sizes_kb")?;
+    let variant = |name: String, queue, background, up_kbit, driver_bytes| Variant {
+        name,
+        guest: Some(GUEST),
+        experiment: Experiment::Foreground(Foreground {
+            shape: Shape {
+                up_kbit,
+                down_kbit: DOWN_KBIT,
+                rtt_ms: RTT_MS,
+                queue,
+                driver_bytes,
+            },
+            background,
+            sizes_kb: sizes_kb.clone(),
+            repetitions: parameters.count("requests"),
+            warmup_s: parameters.count("warmup_s") as f64,
+        }),
+    };
+    let mut variants = Vec::new();
+    for &(name, queue, background) in METHODS {
+        variants.push(variant(name.into(), queue, background, UP_KBIT, PACKET_BYTES));
+        if DEEP.contains(&name) {
+            variants.push(variant(
+                format!("{name}/8k"),
+                queue,
+                background,
+                UP_KBIT,
+                DEEP_DRIVER_BYTES,
+            ));
+        }
+        if SLOW.contains(&name) {
+            variants.push(variant(
+                format!("{name}/0.4"),
+                queue,
+                background,
+                SLOW_UP_KBIT,
+                PACKET_BYTES,
+            ));
+        }
+    }
+    let mut checks = vec![Check::metric("giveway", "background_percent_of_left", Relation::AtLeast(90.0)).goal()];
+    for direction in ["get", "post"] {
+        checks.extend(
+            sizes_kb
+                .iter()
+                .flat_map(|kb| beside_none(&format!("{direction}/{kb}"), *kb)),
+        );
+    }
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![],
+        columns: &[
+            "completion_mean_s",
+            "completion_p95_s",
+            "instructions",
+            "yield_mean_s",
+            "background_goodput_mbit",
+            "background_percent_of_left",
+        ],
+    })
+}
+
+/// What the issue strives for: nearly the time that the request takes with no upload at all.
+fn beside_none(request: &str, kb: u64) -> Vec<Check> {
+    let (variant, over) = (format!("giveway/{request}"), format!("none/{request}"));
+    let ratio = |metric, most| {
+        let (variant, over) = (variant.clone(), over.clone());
+        let name = format!("{variant} {metric} / none");
+        Check::of(name, Quantity::Ratio { variant, over, metric }, Relation::AtMost(most)).goal()
+    };
+    if kb >= LONG_KB {
+        return vec![ratio("completion_mean_s", 1.05), ratio("completion_p95_s", 1.10)];
+    }
+    let packet_s = PACKET_BYTES as f64 * 8.0 / (UP_KBIT as f64 * 1e3);
+    let metric = "completion_mean_s";
+    let name = format!("{variant} {metric} - none");
+    let holds = Relation::AtMost(SHORT_ROUND_TRIPS * packet_s);
+    vec![Check::of(name, Quantity::Difference { variant, over, metric }, holds).goal()]
+}

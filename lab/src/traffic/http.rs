@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! HTTP/1.1 over TCP as P0 measures it, one connection a request, and an upload beside it that never ends.
+//! `giveway-lab far-end` serves GET and POST of any size, swallows the upload, and says on standard input's request how
+//! much of it has come. `giveway-lab http` makes the requests that it is told, one at a time, and says how long each
+//! took, what the processors spent and when the background was out of its way. `giveway-lab upload` writes until it is
+//! killed, marked in every way that a queue may look at. Nothing here decides when.
+
+mod message;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::Namespace;
+use crate::process::Process;
+use crate::uplink::FAR_ADDRESS;
+use crate::uplink::watch::{LinkEnd, Watch};
+use message::{read_head, swallow, with_body};
+
+const HTTP_PORT: u16 = 80;
+pub const SINK_PORT: u16 = 5300;
+/// P0's kilobyte.
+pub const KB: u64 = 1_000;
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Of a body, so that nobody can make the server promise more than it has memory for.
+const LARGEST_BYTES: u64 = 100_000_000;
+/// DSCP LE (RFC 8622), as the whole former TOS byte.
+const TOS_LOWER_EFFORT: i32 = 0b000001 << 2;
+/// The background's SO_PRIORITY.
+const PRIORITY_FILLER: i32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    Get,
+    Post,
+}
+
+impl Method {
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Get => "get",
+            Method::Post => "post",
+        }
+    }
+}
+
+/// One request, as the client saw it.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Completed {
+    pub seconds: f64,
+    /// Of all processors.
+    pub busy_ns: u64,
+    /// From its first packet in the queue until the background was out of the way: until no packet of it began to be
+    /// sent any more while one of the request's waited. One that is on the link already cannot be taken back: its rest
+    /// counts.
+    pub yielded_ns: u64,
+}
+
+/// Carried by the uplink, with all headers.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Carried {
+    pub foreground_bytes: u64,
+    pub background_bytes: u64,
+}
+
+/// What the client is told to do.
+#[derive(Deserialize, Serialize)]
+enum Request {
+    Fetch { method: Method, bytes: u64 },
+    Carried,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Received {
+    bytes: u64,
+}
+
+/// A process that answers each line with one.
+struct Told {
+    _process: Process,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Told {
+    /// Starts it and waits for its first word.
+    fn start(at: &Namespace, role: &str, arguments: &[String]) -> Result<Self> {
+        let mut command = at.command(std::env::current_exe()?)?;
+        command
+            .arg(role)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = Process::spawn(command)?;
+        let requests = process.pipes().stdin.take().context("it has no input")?;
+        let answers = process.pipes().stdout.take().context("it has no output")?;
+        let mut told = Self {
+            _process: process,
+            requests,
+            answers: BufReader::new(answers),
+        };
+        told.line()
+            .with_context(|| format!("`giveway-lab {role}` did not start"))?;
+        Ok(told)
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
+        writeln!(self.requests, "{request}").context("it does not listen any more")?;
+        Ok(serde_json::from_str(&self.line()?)?)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "a process of the lab ended; its reason is above");
+        Ok(line)
+    }
+}
+
+/// The server and the upload's sink, as the lab holds them.
+pub struct FarEnd(Told);
+
+impl FarEnd {
+    pub fn start(at: &Namespace) -> Result<Self> {
+        Told::start(at, "far-end", &[]).map(Self)
+    }
+
+    /// What of the upload has come, since the start.
+    pub fn received_bytes(&mut self) -> Result<u64> {
+        Ok(self.0.ask::<Received>("received")?.bytes)
+    }
+}
+
+/// The foreground program, as the lab holds it.
+pub struct Client(Told);
+
+impl Client {
+    pub fn start(at: &Namespace, link: &LinkEnd) -> Result<Self> {
+        let ifindex = u64::try_from(link.ifindex)?;
+        let link = [link.netns.into(), ifindex, link.delay_ns, link.ns_per_byte];
+        Told::start(at, "http", &link.map(|number| number.to_string())).map(Self)
+    }
+
+    pub fn request(&mut self, method: Method, bytes: u64) -> Result<Completed> {
+        self.0.ask(&serde_json::to_string(&Request::Fetch { method, bytes })?)
+    }
+
+    pub fn carried(&mut self) -> Result<Carried> {
+        self.0.ask(&serde_json::to_string(&Request::Carried)?)
+    }
+}
+
+#[derive(Args)]
+pub struct Upload {
+    /// Congestion control
+    #[arg(default_value = "cubic")]
+    congestion: String,
+}
+
+/// The background program at nice 19, connected and writing.
+pub fn start_upload(at: &Namespace, congestion: &str) -> Result<Process> {
+    let mut command = at.command("nice")?;
+    command
+        .args(["-n", "19"])
+        .arg(std::env::current_exe()?)
+        .args(["upload", congestion])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut process = Process::spawn(command)?;
+    let said = process.pipes().stdout.take().context("it has no output")?;
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line)?;
+    ensure!(!line.is_empty(), "the upload did not start; its reason is above");
+    Ok(process)
+}
+
+/// `giveway-lab upload`.
+pub fn run_upload(upload: &Upload) -> Result<()> {
+    let mut connection = reach(SINK_PORT, |fd| {
+        setsockopt(fd, sockopt::TcpCongestion, &upload.congestion.as_str().into())
+            .with_context(|| format!("this kernel has no TCP `{}`", upload.congestion))?;
+        setsockopt(fd, sockopt::Ipv4Tos, &TOS_LOWER_EFFORT)?;
+        // After the former TOS, which sets a priority of its own.
+        setsockopt(fd, sockopt::Priority, &PRIORITY_FILLER).map_err(Into::into)
+    })?;
+    println!("connected");
+    let zeros = [0; CHUNK_BYTES];
+    loop {
+        connection.write_all(&zeros).context("the upload broke")?;
+    }
+}
+
+/// `giveway-lab http`.
+pub fn run_client(link: &LinkEnd) -> Result<()> {
+    let mut watch = Watch::begin(link, HTTP_PORT, SINK_PORT)?;
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let answer = match serde_json::from_str(&line?).context("a request that is none")? {
+            Request::Fetch { method, bytes } => serde_json::to_string(&measure(&mut watch, method, bytes)?)?,
+            Request::Carried => {
+                let reading = watch.reading()?;
+                serde_json::to_string(&Carried {
+                    foreground_bytes: reading.foreground_bytes,
+                    background_bytes: reading.background_bytes,
+                })?
+            }
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+/// From before the connection to the response's last byte.
+fn measure(watch: &mut Watch, method: Method, bytes: u64) -> Result<Completed> {
+    let request = match method {
+        Method::Get => {
+            format!("GET /{bytes} HTTP/1.1\r\nHost: {FAR_ADDRESS}\r\nConnection: close\r\n\r\n").into_bytes()
+        }
+        Method::Post => {
+            let length = format!("Content-Length: {bytes}");
+            with_body(
+                format!("POST / HTTP/1.1\r\nHost: {FAR_ADDRESS}\r\n{length}\r\nConnection: close\r\n\r\n"),
+                bytes,
+            )
+        }
+    };
+    watch.forget_waits()?;
+    let (begun, before) = (Instant::now(), watch.reading()?);
+    fetch(&request)?;
+    let (seconds, after) = (begun.elapsed().as_secs_f64(), watch.reading()?);
+    let waits = watch.waits()?;
+    Ok(Completed {
+        seconds,
+        busy_ns: after.busy_ns - before.busy_ns,
+        yielded_ns: match waits.last_behind_ns {
+            0 => waits.first_wait_ns,
+            last => last - waits.first_queued_ns,
+        },
+    })
+}
+
+fn fetch(request: &[u8]) -> Result<()> {
+    let mut connection = reach(HTTP_PORT, use_cubic)?;
+    connection.set_nodelay(true)?;
+    connection.write_all(request)?;
+    let mut answer = BufReader::with_capacity(CHUNK_BYTES, connection);
+    let head = read_head(&mut answer)?.context("the server closed without an answer")?;
+    ensure!(
+        head.start.starts_with("HTTP/1.1 200 "),
+        "the server says `{}`",
+        head.start
+    );
+    swallow(&mut answer, head.content_length)
+}
+
+fn use_cubic(fd: &std::os::fd::OwnedFd) -> Result<()> {
+    setsockopt(fd, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")
+}
+
+/// A connection to the far end whose socket was prepared before its first packet.
+fn reach(port: u16, prepare: impl FnOnce(&std::os::fd::OwnedFd) -> Result<()>) -> Result<TcpStream> {
+    let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    prepare(&fd)?;
+    let address: std::net::SocketAddrV4 = format!("{FAR_ADDRESS}:{port}").parse()?;
+    connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn::from(address)).context("cannot reach the far end")?;
+    Ok(fd.into())
+}
+
+/// `giveway-lab far-end`.
+pub fn run_far_end() -> Result<()> {
+    let (http, sink) = (listen(HTTP_PORT)?, listen(SINK_PORT)?);
+    let received = Arc::new(AtomicU64::new(0));
+    let count = received.clone();
+    std::thread::spawn(move || for_each(&sink, |connection| count_bytes(connection, &count)));
+    std::thread::spawn(move || for_each(&http, serve));
+    println!("listening");
+    for line in std::io::stdin().lines() {
+        match line?.as_str() {
+            "received" => {
+                let bytes = received.load(Ordering::Relaxed);
+                println!("{}", serde_json::to_string(&Received { bytes })?);
+            }
+            other => bail!("unknown request `{other}`"),
+        }
+    }
+    Ok(())
+}
+
+fn listen(port: u16) -> Result<TcpListener> {
+    let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("cannot listen on port {port}"))?;
+    // Inherited by every connection.
+    setsockopt(&listener, sockopt::TcpCongestion, &"cubic".into()).context("cannot choose CUBIC")?;
+    Ok(listener)
+}
+
+fn for_each(listener: &TcpListener, handle: impl Fn(TcpStream) -> Result<()> + Copy + Send + Sync) {
+    std::thread::scope(|scope| {
+        for connection in listener.incoming().flatten() {
+            scope.spawn(move || {
+                if let Err(error) = handle(connection) {
+                    eprintln!("giveway-lab far-end: {error:#}");
+                }
+            });
+        }
+    });
+}
+
+fn count_bytes(mut connection: TcpStream, count: &AtomicU64) -> Result<()> {
+    let mut buffer = [0; CHUNK_BYTES];
+    // A reset is how an upload that was killed says goodbye.
+    while let Ok(read @ 1..) = connection.read(&mut buffer) {
+        count.fetch_add(read as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// One request, one answer, and the end of the connection.
+fn serve(connection: TcpStream) -> Result<()> {
+    connection.set_nodelay(true)?;
+    let mut request = BufReader::with_capacity(CHUNK_BYTES, connection);
+    let Some(head) = read_head(&mut request)? else {
+        return Ok(());
+    };
+    let words: Vec<_> = head.start.split(' ').collect();
+    let answer_bytes = match words[..] {
+        ["GET", path, "HTTP/1.1"] => path
+            .strip_prefix('/')
+            .and_then(|bytes| bytes.parse().ok())
+            .filter(|bytes| *bytes <= LARGEST_BYTES),
+        ["POST", _, "HTTP/1.1"] => Some(0),
+        _ => None,
+    };
+    swallow(&mut request, head.content_length)?;
+    let connection = request.get_mut();
+    let Some(bytes) = answer_bytes else {
+        connection.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
+        return Ok(());
+    };
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n");
+    connection
+        .write_all(&with_body(head, bytes))
+        .context("the client went away")
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What queues in the device, by the kernel's own means.
+//! In: the device's namespace and the shape of its uplink. Out: qdiscs on the device's interface, and for a thread
+//! per priority a second stage before it. giveway puts up its own: here it gets an untouched interface.
+//!
+//! A token bucket hands packets down at the link's rate, and B bytes at once after a pause. The link behind it is as
+//! fast and serial, so under load it never gets rid of those B bytes: the burst is what the driver holds, and one
+//! packet's burst is a driver queue of one packet.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use super::{PACKET_BYTES, show, start, tc};
+use crate::air::STATION_DEVICE;
+use crate::namespace::{Namespace, ip};
+use crate::process::run;
+use crate::scenario::foreground::{Queue, Shape};
+use crate::traffic::http::SINK_PORT;
+
+/// Gives back the interface that the device's own stack uses.
+pub fn put_up(device: &Namespace, shape: &Shape) -> Result<&'static str> {
+    let rate = format!("{}kbit", shape.up_kbit);
+    match shape.queue {
+        Queue::Giveway => {}
+        Queue::Cake => add(device, "root", &["cake", "bandwidth", &rate, "diffserv4", "raw"])?,
+        Queue::Fifo => {
+            bucket(device, &rate, shape.driver_bytes)?;
+            add(device, "parent 1:1", &["pfifo", "limit", "1000"])?;
+        }
+        Queue::Priorities => priorities(device, &rate, shape)?,
+        Queue::Threads => {
+            priorities(device, &rate, shape)?;
+            threads(device)?;
+            return Ok(STACK);
+        }
+    }
+    Ok(STATION_DEVICE)
+}
+
+fn priorities(device: &Namespace, rate: &str, shape: &Shape) -> Result<()> {
+    bucket(device, rate, shape.driver_bytes)?;
+    // SO_PRIORITY 1 is the last band of the default map, 0 the one before it.
+    add(device, "parent 1:1", &["prio"])
+}
+
+fn bucket(device: &Namespace, rate: &str, driver_bytes: u64) -> Result<()> {
+    let burst = driver_bytes.max(PACKET_BYTES).to_string();
+    // The limit is that of an inner queue which is replaced at once.
+    add(
+        device,
+        "root handle 1:",
+        &["tbf", "rate", rate, "burst", &burst, "limit", "1000000"],
+    )
+}
+
+fn add(device: &Namespace, place: &str, qdisc: &[&str]) -> Result<()> {
+    let place: Vec<_> = ["qdisc", "add", "dev", STATION_DEVICE]
+        .into_iter()
+        .chain(place.split(' '))
+        .collect();
+    tc(device, &[&place, qdisc].concat())
+}
+
+const STACK: &str = "stack";
+const INNER: &str = "inner";
+const QUEUE_BY_PRIORITY: &str = "num_tc 2 map 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 1@1 hw 0";
+
+/// The nearest that today's kernel has to Tokuda's task for each priority: between the stack and the interface stands
+/// a pair of devices with two queues each, and each queue's packets are handled by a threaded NAPI instance, a kernel
+/// thread of its own with its own nice value. `mqprio` chooses the queue by priority on the way out; on the way in a
+/// filter on the background's port gives the priority first.
+fn threads(device: &Namespace) -> Result<()> {
+    let lladdr = show(device, STATION_DEVICE)?.address;
+    let queues = "numtxqueues 2 numrxqueues 2";
+    let pair = format!("link add {STACK} address {lladdr} {queues} type veth peer name {INNER} {queues}");
+    let words: Vec<_> = ["-n", device.name()].into_iter().chain(pair.split(' ')).collect();
+    run(ip(&words))?;
+    for end in [STACK, INNER] {
+        start(device, end)?;
+        // Receiving through NAPI is what a veth does with GRO on.
+        let mut napi = device.command("ethtool")?;
+        napi.args(["-K", end, "gro", "on"]);
+        run(napi)?;
+        let root = format!("qdisc add dev {end} root mqprio {QUEUE_BY_PRIORITY}");
+        tc(device, &root.split(' ').collect::<Vec<_>>())?;
+        thread_per_queue(device, end)?;
+    }
+    redirect(device)
+}
+
+/// The pair's inner end and the interface are one wire. A packet loses its priority in the pair, and one from outside
+/// has none yet: either gets it by the port of the upload's sink.
+fn redirect(device: &Namespace) -> Result<()> {
+    for (from, to, port) in [(INNER, STATION_DEVICE, "dst_port"), (STATION_DEVICE, INNER, "src_port")] {
+        tc(device, &["qdisc", "add", "dev", from, "clsact"])?;
+        let pass = format!("action mirred egress redirect dev {to}");
+        let background =
+            format!("protocol ip flower ip_proto tcp {port} {SINK_PORT} action skbedit priority 1 pipe {pass}");
+        for (order, filter) in [("1", background), ("2", format!("matchall {pass}"))] {
+            let place = ["filter", "add", "dev", from, "ingress", "pref", order];
+            tc(device, &place.into_iter().chain(filter.split(' ')).collect::<Vec<_>>())?;
+        }
+    }
+    Ok(())
+}
+
+/// Threads of the device's queues, in their order; the last one's is the background's.
+fn thread_per_queue(device: &Namespace, end: &str) -> Result<()> {
+    let switch = format!("echo 1 > /sys/class/net/{end}/threaded");
+    run(ip(&["netns", "exec", device.name(), "sh", "-c", &switch]))?;
+    let threads = napi_threads(end)?;
+    let [_, last] = threads[..] else {
+        bail!(
+            "{end} has {} NAPI threads, not one for each of two queues",
+            threads.len()
+        );
+    };
+    // SAFETY: the call takes and gives plain numbers.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, last, 19) };
+    nix::errno::Errno::result(result)
+        .map(drop)
+        .context("cannot make a NAPI thread nice")
+}
+
+/// Kernel threads `napi/DEVICE-ID`, by id: ids are given in the order of the queues.
+fn napi_threads(end: &str) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let path: PathBuf = entry?.path();
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else {
+            continue;
+        };
+        let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let id = name
+            .trim()
+            .strip_prefix(&format!("napi/{end}-"))
+            .and_then(|id| id.parse::<u32>().ok());
+        found.extend(id.map(|id| (id, pid)));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, pid)| pid).collect())
+}
