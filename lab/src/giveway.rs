@@ -45,10 +45,26 @@ pub struct Status {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// What giveway has put up.
-    pub in_force: Option<serde_json::Value>,
-    /// By reason.
-    pub refused: std::collections::BTreeMap<String, u64>,
+    in_force: Option<InForce>,
+    why: String,
+    pub counters: Option<QueueCounters>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InForce {
+    backend: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct QueueCounters {
+    pub refused: Refused,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    pub total: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,8 +159,7 @@ pub fn write_configuration(file: &Path, cap: Cap, key: &Path) -> Result<()> {
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
     }
     let configuration = json!({"cap": policy, "group": {"key_file": key}});
-    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    write(file, &configuration)
 }
 
 /// For a daemon that watches and has nothing to cap; without a key it works alone.
@@ -153,8 +168,7 @@ pub fn write_watching_configuration(file: &Path, key: Option<&Path>) -> Result<(
     if let Some(key) = key {
         configuration["group"] = json!({"key_file": key});
     }
-    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    write(file, &configuration)
 }
 
 /// For a daemon that only queues, at the rate of the link below.
@@ -165,8 +179,7 @@ pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, g
         // Without admission what is late is to be seen late by the link.
         "queue": {"admission": admission, "drop_late": admission, "guard_us": guard_us},
     });
-    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    write(file, &configuration)
 }
 
 /// For a daemon that queues above a driver that holds some bytes itself.
@@ -175,7 +188,11 @@ pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit, "driver_bytes": driver_bytes},
     });
-    let text = toml::to_string(&configuration).context("cannot write the configuration")?;
+    write(file, &configuration)
+}
+
+fn write(file: &Path, configuration: &serde_json::Value) -> Result<()> {
+    let text = toml::to_string(configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
@@ -212,12 +229,17 @@ impl Daemon {
         .map(drop)
     }
 
-    /// Until packets go through its own queue: what was sent before stands in the link and stays there.
-    pub fn wait_until_queueing(&self, station: &Namespace) -> Result<()> {
-        wait_for("giveway to put its queue up", START_LIMIT, || {
-            let queue = status(station)?.queue;
-            Ok(queue.and_then(|queue| queue.in_force).map(drop))
+    /// Until the BPF qdisc is in force, which no other backend may stand in for.
+    pub fn wait_until_queueing(&mut self, station: &Namespace) -> Result<()> {
+        self.wait_until_up(station)?;
+        let ready = |queue: &Queue| queue.in_force.as_ref().is_some_and(|plan| plan.backend == "qdisc");
+        let mut why = String::new();
+        wait_for("giveway's queue", START_LIMIT, || {
+            let queue = status(station)?.queue.unwrap_or_default();
+            why.clone_from(&queue.why);
+            Ok(ready(&queue).then_some(()))
         })
+        .with_context(|| format!("giveway says: {why}"))
     }
 
     /// The daemon's guardian, once there is one.

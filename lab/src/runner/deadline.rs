@@ -93,7 +93,7 @@ fn queue_up(deadline: &Deadline, wire: &Wire, raw: &Path, label: &str) -> Result
             let file = raw.join(format!("{label}.toml"));
             giveway::write_queue_configuration(&file, deadline.rate_mbit, *admission, *guard_us)?;
             let mut daemon = Daemon::start(&wire.sender, &file, raw.join(format!("{label}.log")))?;
-            daemon.wait_until_up(&wire.sender)?;
+            daemon.wait_until_queueing(&wire.sender)?;
             Ok(Some(daemon))
         }
     }
@@ -154,11 +154,12 @@ fn describe_others(outcome: &mut Outcome, point: &str, before: &Passed, after: &
 
 /// The daemon's own count of refusals, beside what the senders were told.
 fn compare_counts(outcome: &mut Outcome, point: &str, wire: &Wire, told: &[Told]) -> Result<()> {
-    let counted = giveway::status(&wire.sender)?
-        .queue
+    let queue = giveway::status(&wire.sender)?.queue;
+    let counted = queue
+        .and_then(|queue| queue.counters)
         .context("giveway says nothing of its queue")?;
     let told: u64 = told.iter().map(|told| told.refused).sum();
-    let refused: u64 = counted.refused.values().sum();
+    let refused = counted.refused.total;
     outcome.set(point, "refused_counted", refused as f64);
     outcome.set(point, "refused_miscounted", refused.abs_diff(told) as f64);
     Ok(())

@@ -98,7 +98,6 @@ fn start_daemon(foreground: &Foreground, device: &Namespace, raw: &Path, label: 
     let shape = &foreground.shape;
     giveway::write_uplink_configuration(&configuration, shape.up_kbit as f64 / 1e3, shape.driver_bytes)?;
     let mut daemon = Daemon::start(device, &configuration, raw.join(format!("{label}.log")))?;
-    daemon.wait_until_up(device)?;
     daemon.wait_until_queueing(device)?;
     Ok(daemon)
 }
