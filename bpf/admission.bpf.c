@@ -43,6 +43,14 @@ struct {
 	__type(value, __u8);
 } background_flows SEC(".maps");
 
+/* What comes back for them, for ingress.bpf.c: by their remote end and local port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct gw_background_key);
+	__type(value, __u8);
+} background_answers SEC(".maps");
+
 /* Sockets that a task at nice 19 made. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -320,6 +328,25 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
+static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+							  struct packet *p)
+{
+	struct gw_background_key key = { .family = p->tuple.family };
+	__u8 yes = 1;
+
+	if (!is_background(skb, config, p))
+		return GW_BEST_EFFORT;
+	if (config->flags & GW_LEARN) {
+		read_ports(skb, p);
+		__builtin_memcpy(key.remote, p->tuple.remote, 16);
+		key.remote_port = p->tuple.remote_port;
+		key.local_port = p->tuple.local_port;
+		if (!bpf_map_lookup_elem(&background_answers, &key))
+			bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
+	}
+	return GW_BACKGROUND;
+}
+
 /* One packet's promise. */
 struct promise {
 	__u64 deadline_ns;
@@ -556,7 +583,7 @@ int gw_admit(struct __sk_buff *skb)
 	rule = find_rule(config, &p);
 	deadline_ns = find_deadline(skb, config, &p, rule);
 	if (!deadline_ns) {
-		stamp(skb, config, is_background(skb, config, &p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
+		stamp(skb, config, band_without_deadline(skb, config, &p), &promise, 0, 0);
 		return TCX_PASS;
 	}
 	now_ns = bpf_ktime_get_ns();

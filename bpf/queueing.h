@@ -27,6 +27,7 @@ enum gw_link_flag {
 	GW_ADMIT = 1,     /* refuse what cannot be in time; without it every deadline is only an order */
 	GW_DROP_LATE = 2, /* at dequeue, drop what cannot be in time any more */
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
+	GW_LEARN = 8,     /* note background flows for ingress.bpf.c */
 };
 
 /* Written by the daemon, as a whole; read for every packet. */

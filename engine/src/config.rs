@@ -201,6 +201,8 @@ section! {
         drop_late: bool = true, "true";
         /// Hold background packets while the CPU runs something more important ("qdisc" only).
         gate: bool = true, "true";
+        /// Process what arrives for background flows in threads of the idle class (XDP). Off: it has to show its gain.
+        ingress: bool = false, "false";
         /// What background gets though it should wait, kbit/s.
         trickle_kbit: u32 = 0, "0";
         /// How long best effort may stand in the queue, ms. No default: 5 ms, or 1.5 packets' time where that is more.

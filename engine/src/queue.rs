@@ -119,6 +119,8 @@ pub struct Plan {
     pub admission: bool,
     pub drop_late: bool,
     pub gate: bool,
+    /// What arrives for background flows waits for an idle CPU, too.
+    pub ingress: bool,
     /// TCP is kept from making packets of many segments.
     pub single_segments: bool,
 }
@@ -378,6 +380,7 @@ impl Queue {
             admission: self.queue.admission,
             drop_late: self.queue.drop_late,
             gate: self.queue.gate,
+            ingress: self.queue.ingress,
             single_segments: rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
         }
     }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::config::{Config, Deadline};
@@ -24,10 +25,12 @@ use crate::place::Place;
 mod admission;
 mod bpf_qdisc;
 mod htb;
+mod ingress;
 mod sojourn;
 
 use admission::Admission;
 use bpf_qdisc::BpfQdisc;
+use ingress::Ingress;
 
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
@@ -50,6 +53,8 @@ pub struct QueueActuator {
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
+    /// None unless it is asked for.
+    ingress: Option<Result<Ingress>>,
     in_force: Option<Plan>,
 }
 
@@ -66,6 +71,7 @@ impl QueueActuator {
                 .collect(),
             admission: None,
             qdisc: None,
+            ingress: None,
             in_force: None,
         })
     }
@@ -97,6 +103,7 @@ impl QueueActuator {
     /// Takes everything of ours off the link; what is loaded stays so.
     pub fn take_down(&mut self) -> Result<()> {
         self.in_force = None;
+        self.ingress = None;
         let undone = undo(&self.place, false);
         if let Some(admission) = &mut self.admission {
             admission.detach();
@@ -207,7 +214,9 @@ impl QueueActuator {
             .as_ref()
             .filter(|_| plan.gate)
             .and_then(BpfQdisc::gate_missing);
-        [nice, gate].into_iter().flatten().collect()
+        let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
+        let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
+        [nice, gate, ingress].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<()> {
@@ -241,6 +250,11 @@ impl QueueActuator {
                 qdisc.put_up(&mut self.netlink, plan.ifindex)?;
             }
             _ => htb::put_up(&mut self.netlink, plan)?,
+        }
+        if !plan.ingress {
+            self.ingress = None;
+        } else if self.ingress.is_none() {
+            self.ingress = Some(Ingress::attach(plan.ifindex, admission.shared.background_answers.as_fd()));
         }
         self.limit_segments(plan)
     }

@@ -63,11 +63,13 @@ pub struct Admission {
     arrived: Arc<Mutex<Vec<types::gw_queue_event>>>,
 }
 
-/// The maps that the qdisc works on as well.
+/// The maps that other programs work on as well.
 pub struct Shared {
     pub link_state: MapHandle,
     pub link_config: MapHandle,
     pub queue_events: MapHandle,
+    /// For ingress.bpf.c.
+    pub background_answers: MapHandle,
 }
 
 impl Admission {
@@ -100,6 +102,7 @@ impl Admission {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
+            background_answers: keep(&maps.background_answers)?,
         };
         Ok(Self {
             program: programs.gw_admit.as_fd().try_clone_to_owned()?,
@@ -195,7 +198,7 @@ impl Admission {
 }
 
 impl Shared {
-    /// The maps by the names that they have in every object.
+    /// The maps of the qdisc, by the names that they have in every object.
     pub fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
         [
             ("link_state", self.link_state.as_fd()),
@@ -225,6 +228,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.admission, flag::GW_ADMIT),
         (plan.drop_late, flag::GW_DROP_LATE),
         (plan.gate, flag::GW_GATE),
+        (plan.ingress, flag::GW_LEARN),
     ];
     types::gw_link_config {
         rate_bytes_per_s: plan.rate_bytes_per_s.unwrap_or(0),

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * P0's other half: what arrives for background flows is processed behind everything else. Instead of the softirq,
+ * which interrupts whatever runs, a thread of the idle scheduling class takes such packets up the stack; the daemon
+ * gives it that class. A flow is background here if it carries DSCP LE, or if admission saw this machine send for it.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include "queueing.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define DSCP_LE 1 /* RFC 8622 */
+
+/* As admission sends them: the same map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct gw_background_key);
+	__type(value, __u8);
+} background_answers SEC(".maps");
+
+/* One thread a CPU; the daemon fills it in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, 1); /* the daemon makes it as large as the machine */
+	__type(key, __u32);
+	__type(value, struct bpf_cpumap_val);
+} background_threads SEC(".maps");
+
+/* Packets that went the other way. */
+__u64 deferred;
+
+struct ethernet {
+	__u8 to[6];
+	__u8 from[6];
+	__be16 protocol;
+};
+
+struct ipv4_header {
+	__u8 version_and_words;
+	__u8 tos;
+	__be16 total_bytes;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 from[4];
+	__u8 to[4];
+};
+
+struct ipv6_header {
+	__be32 version_class_flow;
+	__be16 payload_bytes;
+	__u8 next;
+	__u8 hops;
+	__u8 from[16];
+	__u8 to[16];
+};
+
+struct ports {
+	__be16 from;
+	__be16 to;
+};
+
+static __always_inline bool is_known(struct gw_background_key *key, const struct ports *ports, void *end)
+{
+	if ((void *)(ports + 1) > end)
+		return false;
+	key->remote_port = bpf_ntohs(ports->from);
+	key->local_port = bpf_ntohs(ports->to);
+	return bpf_map_lookup_elem(&background_answers, key);
+}
+
+static __always_inline bool is_background_ipv4(struct ipv4_header *h, void *end)
+{
+	struct gw_background_key key = { .family = AF_INET };
+
+	if ((void *)(h + 1) > end)
+		return false;
+	if (h->tos >> 2 == DSCP_LE)
+		return true;
+	/* Options are rare and fragments carry no ports: both go the usual way. */
+	if (h->version_and_words != 0x45 || h->fragment & bpf_htons(0x3fff) ||
+	    (h->protocol != IPPROTO_TCP && h->protocol != IPPROTO_UDP))
+		return false;
+	__builtin_memcpy(key.remote, h->from, 4);
+	return is_known(&key, (struct ports *)(h + 1), end);
+}
+
+static __always_inline bool is_background_ipv6(struct ipv6_header *h, void *end)
+{
+	struct gw_background_key key = { .family = AF_INET6 };
+
+	if ((void *)(h + 1) > end)
+		return false;
+	if (((bpf_ntohl(h->version_class_flow) >> 22) & 0x3f) == DSCP_LE)
+		return true;
+	if (h->next != IPPROTO_TCP && h->next != IPPROTO_UDP)
+		return false;
+	__builtin_memcpy(key.remote, h->from, 16);
+	return is_known(&key, (struct ports *)(h + 1), end);
+}
+
+SEC("xdp")
+int gw_defer(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethernet *ethernet = data;
+	bool is_background = false;
+
+	if ((void *)(ethernet + 1) > end)
+		return XDP_PASS;
+	if (ethernet->protocol == bpf_htons(ETH_P_IP))
+		is_background = is_background_ipv4((struct ipv4_header *)(ethernet + 1), end);
+	else if (ethernet->protocol == bpf_htons(ETH_P_IPV6))
+		is_background = is_background_ipv6((struct ipv6_header *)(ethernet + 1), end);
+	if (!is_background)
+		return XDP_PASS;
+	__sync_fetch_and_add(&deferred, 1);
+	/* Without a thread here, the usual way. */
+	return bpf_redirect_map(&background_threads, bpf_get_smp_processor_id(), XDP_PASS);
+}
