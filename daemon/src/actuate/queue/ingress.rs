@@ -5,11 +5,12 @@
 
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, ensure};
+use libbpf_rs::libbpf_sys::{BPF_XDP, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
 
 use crate::kernel::libbpf_log::explain;
@@ -25,7 +26,7 @@ const QUEUE_PACKETS: u32 = 1000;
 
 /// Attached until it is dropped.
 pub struct Ingress {
-    _attached: Link,
+    _attached: OwnedFd,
     _threads: MapHandle,
 }
 
@@ -46,12 +47,24 @@ impl Ingress {
             MapHandle::try_from(&skeleton.maps.background_threads).context("cannot keep the map of threads")?;
         start_threads(&threads, cpus)?;
         Ok(Self {
-            _attached: explain("attach the ingress program (XDP)", || {
-                skeleton.progs.gw_defer.attach_xdp(ifindex.cast_signed())
-            })?,
+            _attached: attach(skeleton.progs.gw_defer.as_fd(), ifindex)?,
             _threads: threads,
         })
     }
+}
+
+/// In generic mode, which every driver has: a driver's own mode would lose what it knows of a packet's checksum, and
+/// what comes from a virtual device's other end has none yet.
+fn attach(program: BorrowedFd<'_>, ifindex: u32) -> Result<OwnedFd> {
+    // SAFETY: integers and pointers, for which all zero is valid: none.
+    let mut options: bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of_val(&options) as _;
+    options.flags = XDP_FLAGS_SKB_MODE;
+    // SAFETY: the descriptor is open, and the options are valid for the call.
+    let link = unsafe { bpf_link_create(program.as_raw_fd(), ifindex.cast_signed(), BPF_XDP, &options) };
+    let link = Errno::result(link).context("cannot attach the ingress program (XDP)")?;
+    // SAFETY: the call succeeded, so this is a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// The kernel starts a thread for each entry; CPUs that are not there have none.
