@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles the lab's own BPF objects and generates their skeletons: in come the C files of `bpf/`, out go
-//! `*.skel.rs` with the compiled program inside. Needs clang; never looks at this machine's kernel.
+//! `*.skel.rs` with the compiled program inside. And giveway's slack test for this machine, from its header as it is.
+//! Needs clang; never looks at this machine's kernel.
 
 use std::path::PathBuf;
 use std::{env, process};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: &[&str] = &["link", "uplink"];
+const OBJECTS: &[&str] = &["link", "nothing", "uplink"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
+    build_slack_test(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));
     for object in OBJECTS {
         let source = format!("bpf/{object}.bpf.c");
@@ -26,6 +28,21 @@ fn main() {
                 "{source}: {error:#} (Debian's package clang-19 has the compiler; the variable CLANG names another)"
             ));
         }
+    }
+}
+
+fn build_slack_test(clang: &str) {
+    for source in ["c/slack.c", "../bpf/slack.h"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    let built = cc::Build::new()
+        .compiler(clang)
+        .file("c/slack.c")
+        .opt_level(2)
+        .warnings_into_errors(true)
+        .try_compile("slack");
+    if let Err(error) = built {
+        fail(&format!("c/slack.c: {error}"));
     }
 }
 

@@ -59,6 +59,8 @@ struct InForce {
 #[serde(default)]
 pub struct QueueCounters {
     pub refused: Refused,
+    /// Admitted, and dropped because they could not be in time any more.
+    pub late: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]

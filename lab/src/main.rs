@@ -17,6 +17,7 @@ mod outcome;
 mod parameters;
 mod plot;
 mod process;
+mod program_time;
 mod report;
 mod runner;
 mod scenario;
@@ -81,6 +82,8 @@ enum Command {
     #[command(hide = true)]
     RealtimeReceiver,
     #[command(hide = true)]
+    RealtimeEnqueue { description: String },
+    #[command(hide = true)]
     Flood { description: String },
 }
 
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
         Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
+        Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
         Command::FarEnd => traffic::http::run_far_end().map(|()| true),
         Command::Http(link) => traffic::http::run_client(&link).map(|()| true),

@@ -153,6 +153,10 @@ fn heading(metric: &str) -> (&str, &str) {
         "yield_mean_s" => ("yielded", "s"),
         "background_goodput_mbit" => ("backgr.", "Mbit/s"),
         "background_percent_of_left" => ("of left", "%"),
+        "tree_instructions" => ("tree", "instr."),
+        "walk_instructions" => ("walk", "instr."),
+        "admitted_wrongly" => ("admitted", "wrongly"),
+        "refused_wrongly_percent" => ("refused", "wrongly %"),
         other => (other, ""),
     }
 }

@@ -4,6 +4,7 @@
 //! over the rounds, each in a place of its own that is gone afterwards; those that need a guest in the guest. Progress
 //! goes to stderr.
 
+pub mod admission_cost;
 mod converge;
 mod convergence;
 mod cost;
@@ -81,6 +82,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::Cost(cost) => cost::run(cost, run, raw),
         Experiment::Deadline(deadline) => deadline::run(deadline, run, raw),
         Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
+        Experiment::AdmissionCost(cost) => admission_cost::run(cost, run, raw),
     }
 }
 

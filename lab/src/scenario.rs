@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
-use deadline::Deadline;
+use deadline::{AdmissionCost, Deadline};
 use foreground::Foreground;
 
 pub struct Scenario {
@@ -68,6 +68,7 @@ pub enum Experiment {
     Cost(Cost),
     Deadline(Deadline),
     Foreground(Foreground),
+    AdmissionCost(AdmissionCost),
 }
 
 /// What stations and server do.
@@ -374,7 +375,7 @@ impl Variant {
     pub fn access_point(&self) -> Option<&AccessPoint> {
         match &self.experiment {
             Experiment::OnAir(access_point, _) => Some(access_point),
-            Experiment::Cost(_) | Experiment::Deadline(_) | Experiment::Foreground(_) => None,
+            _ => None,
         }
     }
 }
@@ -389,6 +390,7 @@ impl Experiment {
                 Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
                 Experiment::Deadline(deadline) => deadline.estimated_s(),
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
+                Experiment::AdmissionCost(_) => 5.0,
             }
     }
 }

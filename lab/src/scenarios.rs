@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scenarios by name, one file each.
 
+mod admission_cost;
 mod contention;
 mod cooperative;
 mod deadline;
@@ -17,6 +18,7 @@ use crate::scenario::Scenario;
 use crate::usage::{nearest, usage};
 
 pub const ALL: &[Scenario] = &[
+    admission_cost::SCENARIO,
     contention::SCENARIO,
     cooperative::SCENARIO,
     deadline::SCENARIO,

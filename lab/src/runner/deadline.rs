@@ -162,5 +162,6 @@ fn compare_counts(outcome: &mut Outcome, point: &str, wire: &Wire, told: &[Told]
     let refused = counted.refused.total;
     outcome.set(point, "refused_counted", refused as f64);
     outcome.set(point, "refused_miscounted", refused.abs_diff(told) as f64);
+    outcome.set(point, "dropped_late", counted.late as f64);
     Ok(())
 }

@@ -47,6 +47,18 @@ pub struct RealtimeFlow {
     pub deadline_us: (u64, u64),
 }
 
+/// What a decision about one more packet costs, and whether it is right.
+pub enum AdmissionCost {
+    /// giveway's slack test against the exact walk.
+    Trial { cases: u64 },
+    /// A whole enqueue behind so many packets; each number is a point.
+    Enqueue {
+        rate_mbit: u64,
+        queued: Vec<u64>,
+        packets: u64,
+    },
+}
+
 impl Deadline {
     pub fn estimated_s(&self) -> f64 {
         let packets_per_s: f64 = self

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets with deadlines, from processes of their own: `giveway-lab realtime-sender` sends bursts at set times and
 //! counts what it is told, `giveway-lab realtime-receiver` notes when each came; `giveway-lab flood` fills a queue.
+//! `giveway-lab realtime-enqueue` measures what one packet costs.
 //! In: a description in JSON as the one argument (the receiver needs none). Out: see each. They share the machine's monotonic clock.
 
+pub mod enqueue;
 pub mod flood;
 pub mod receiver;
 pub mod sender;
+
+use std::io::Read;
 
 use anyhow::{Context, Result};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -50,4 +55,12 @@ fn start(role: &str, at: &Namespace, description: Option<&impl Serialize>) -> Re
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped());
     Process::spawn(command)
+}
+
+/// All that it says until it ends, as JSON.
+fn read_answer<T: DeserializeOwned>(process: &mut Process) -> Result<T> {
+    let mut said = String::new();
+    let mut output = process.pipes().stdout.take().context("the process has no output")?;
+    output.read_to_string(&mut said)?;
+    Ok(serde_json::from_str(&said)?)
 }

@@ -8,18 +8,18 @@
 
 use std::collections::BTreeSet;
 use std::ops::Sub;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::Deserialize;
 
 use crate::giveway::Daemon;
 use crate::namespace::Namespace;
 use crate::process::run;
+use crate::program_time::enable_statistics;
 
 /// How the programs' names begin that run in the daemon's own reads.
 const ITERATORS: [&str; 5] = ["gw_pass_", "gw_walk_", "gw_find_", "gw_apply_", "gw_lift_"];
@@ -56,7 +56,7 @@ struct Program {
 
 impl Meter {
     pub fn of(daemon: &Daemon) -> Result<Self> {
-        let statistics = enable_statistics().context("cannot switch on the kernel's BPF statistics")?;
+        let statistics = enable_statistics()?;
         let mut meter = Self {
             daemon: daemon.id(),
             programs: held_programs(daemon.id())?,
@@ -186,16 +186,4 @@ fn held_programs(pid: i32) -> Result<BTreeSet<u64>> {
         held.extend(about.lines().filter_map(id));
     }
     Ok(held)
-}
-
-/// The kernel counts run times for as long as the descriptor is open.
-fn enable_statistics() -> Result<OwnedFd> {
-    const BPF_ENABLE_STATS: libc::c_long = 32;
-    const BPF_STATS_RUN_TIME: u32 = 0;
-    let which = BPF_STATS_RUN_TIME;
-    // SAFETY: the command reads a u32 from the pointer, which is valid for it, and writes nothing.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_ENABLE_STATS, &raw const which, size_of_val(&which)) };
-    let fd = Errno::result(fd)?;
-    // SAFETY: the kernel has just opened this descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
 }

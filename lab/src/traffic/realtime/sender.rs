@@ -3,7 +3,7 @@
 //! each packet, IP_RECVERR so that a refusal is told. Out, in JSON when all are sent: how many, and how many refusals
 //! it was told of. It runs at a real-time priority, as whoever has deadlines does (P4), where it may.
 
-use std::io::{IoSlice, Read};
+use std::io::IoSlice;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
@@ -24,7 +24,7 @@ use crate::process::Process;
 /// More than a burst, so that the queue refuses and not the socket.
 const SEND_BUFFER_BYTES: usize = 8 << 20;
 
-#[derive(Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
 pub struct Flow {
     pub flow: u32,
     pub packets: u64,
@@ -54,17 +54,14 @@ impl Sender {
 
     /// Waits until it has sent everything.
     pub fn finish(mut self) -> Result<Told> {
-        let mut said = String::new();
-        let mut output = self.0.pipes().stdout.take().context("the sender has no output")?;
-        output.read_to_string(&mut said)?;
-        serde_json::from_str(&said).context("a sender of packets with deadlines failed; its reason is above")
+        super::read_answer(&mut self.0).context("a sender of packets with deadlines failed; its reason is above")
     }
 }
 
 /// `giveway-lab realtime-sender`.
 pub fn run(description: &str) -> Result<()> {
     let flow: Flow = serde_json::from_str(description)?;
-    let socket = open(&flow)?;
+    let socket = open(&flow, RECEIVER_ADDRESS)?;
     super::receiver::ask_for_realtime();
     let mut random = ChaCha8Rng::seed_from_u64(flow.seed);
     let mut told = Told::default();
@@ -84,7 +81,7 @@ pub fn run(description: &str) -> Result<()> {
     Ok(())
 }
 
-fn open(flow: &Flow) -> Result<UdpSocket> {
+pub fn open(flow: &Flow, to: &str) -> Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
@@ -103,12 +100,12 @@ fn open(flow: &Flow) -> Result<UdpSocket> {
         // After the TOS, which sets a priority too.
         setsockopt(&socket, sockopt::Priority, &priority)?;
     }
-    socket.connect((RECEIVER_ADDRESS, PORT))?;
+    socket.connect((to, PORT))?;
     Ok(socket)
 }
 
 /// Whether the packet was refused and the sender told so.
-fn send(socket: &UdpSocket, flow: &Flow, number: u32, deadline_ns: u64) -> Result<bool> {
+pub fn send(socket: &UdpSocket, flow: &Flow, number: u32, deadline_ns: u64) -> Result<bool> {
     let mut packet = [0; PACKET_BYTES];
     let made_ns = monotonic_ns()?;
     let payload = Payload {
