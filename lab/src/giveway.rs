@@ -193,6 +193,11 @@ pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64
     write(file, &configuration)
 }
 
+/// For a daemon that only orders, since it knows no rate.
+pub fn write_unpaced_configuration(file: &Path) -> Result<()> {
+    write(file, &json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}}))
+}
+
 fn write(file: &Path, configuration: &serde_json::Value) -> Result<()> {
     let text = toml::to_string(configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))

@@ -84,6 +84,8 @@ enum Command {
     #[command(hide = true)]
     RealtimeEnqueue { description: String },
     #[command(hide = true)]
+    PlainBursts { description: String },
+    #[command(hide = true)]
     Flood { description: String },
 }
 
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
         Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
+        Command::PlainBursts { description } => traffic::realtime::plain::run(&description).map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
         Command::FarEnd => traffic::http::run_far_end().map(|()| true),
         Command::Http(link) => traffic::http::run_client(&link).map(|()| true),

@@ -14,6 +14,7 @@ mod foreground;
 pub mod guests;
 mod lift;
 mod progress;
+mod qdisc_cost;
 mod transfer;
 
 use std::path::Path;
@@ -83,6 +84,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::Deadline(deadline) => deadline::run(deadline, run, raw),
         Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
         Experiment::AdmissionCost(cost) => admission_cost::run(cost, run, raw),
+        Experiment::QdiscCost(cost) => qdisc_cost::run(cost, run, raw),
     }
 }
 

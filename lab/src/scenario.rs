@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
-use deadline::{AdmissionCost, Deadline};
+use deadline::{AdmissionCost, Deadline, QdiscCost};
 use foreground::Foreground;
 
 pub struct Scenario {
@@ -69,6 +69,7 @@ pub enum Experiment {
     Deadline(Deadline),
     Foreground(Foreground),
     AdmissionCost(AdmissionCost),
+    QdiscCost(QdiscCost),
 }
 
 /// What stations and server do.
@@ -391,6 +392,7 @@ impl Experiment {
                 Experiment::Deadline(deadline) => deadline.estimated_s(),
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
                 Experiment::AdmissionCost(_) => 5.0,
+                Experiment::QdiscCost(cost) => cost.bursts as f64 * 0.05,
             }
     }
 }

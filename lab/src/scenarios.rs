@@ -10,6 +10,7 @@ mod foreground;
 mod join_leave;
 mod lift;
 mod monitor_cost;
+mod qdisc_cost;
 mod single_cap;
 
 use anyhow::Result;
@@ -27,6 +28,7 @@ pub const ALL: &[Scenario] = &[
     join_leave::SCENARIO,
     lift::SCENARIO,
     monitor_cost::SCENARIO,
+    qdisc_cost::SCENARIO,
     single_cap::SCENARIO,
 ];
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the scenarios on the modelled link are made of: data, as in `scenario`.
+//! What the scenarios about one device's queue are made of: data, as in `scenario`.
 
 /// Packets with deadlines beside floods without, over the modelled link.
 pub struct Deadline {
@@ -57,6 +57,14 @@ pub enum AdmissionCost {
         queued: Vec<u64>,
         packets: u64,
     },
+}
+
+/// What a queue costs that ordinary packets pass, in instructions.
+pub struct QdiscCost {
+    pub queue: Queue,
+    /// Of the link below; none: the queue has to hold nothing back.
+    pub rate_mbit: Option<u64>,
+    pub bursts: u64,
 }
 
 impl Deadline {

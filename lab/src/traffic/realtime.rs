@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets with deadlines, from processes of their own: `giveway-lab realtime-sender` sends bursts at set times and
 //! counts what it is told, `giveway-lab realtime-receiver` notes when each came; `giveway-lab flood` fills a queue.
-//! `giveway-lab realtime-enqueue` measures what one packet costs.
+//! `giveway-lab realtime-enqueue` measures what one packet costs, `giveway-lab plain-bursts` what any packet does.
 //! In: a description in JSON as the one argument (the receiver needs none). Out: see each. They share the machine's monotonic clock.
 
 pub mod enqueue;
 pub mod flood;
+pub mod plain;
 pub mod receiver;
 pub mod sender;
 
