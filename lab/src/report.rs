@@ -156,6 +156,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "instructions_per_packet" => ("queue", "instr."),
         "path_instructions_per_packet" => ("whole way", "instr."),
         "noqueue_instructions_per_packet" => ("no queue", "instr."),
+        "timer_interrupts_per_packet" => ("timer", "a packet"),
         "tree_instructions" => ("tree", "instr."),
         "walk_instructions" => ("walk", "instr."),
         "admitted_wrongly" => ("admitted", "wrongly"),

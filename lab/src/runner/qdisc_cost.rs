@@ -12,8 +12,11 @@ use super::Run;
 use crate::giveway::{self, Daemon};
 use crate::link::wire::Wire;
 use crate::outcome::Outcome;
+use crate::program_time::{Program, enable_statistics};
 use crate::scenario::deadline::{QdiscCost, Queue};
 use crate::traffic::realtime::plain::{self, Spent};
+
+const PROGRAMS: [&str; 4] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate"];
 
 pub fn run(cost: &QdiscCost, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
@@ -21,6 +24,7 @@ pub fn run(cost: &QdiscCost, run: &Run, raw: &Path) -> Result<Outcome> {
     run.progress.tick("without a queue");
     let without = plain::run_in(&wire.sender, cost.bursts)?;
     run.progress.tick("with it");
+    let mut outcome = Outcome::default();
     let with = match &cost.queue {
         Queue::Kernel { lines, .. } => {
             wire.set_queue(lines)?;
@@ -32,25 +36,52 @@ pub fn run(cost: &QdiscCost, run: &Run, raw: &Path) -> Result<Outcome> {
                 Some(rate_mbit) => giveway::write_queue_configuration(&file, rate_mbit, *admission, *guard_us)?,
                 None => giveway::write_unpaced_configuration(&file)?,
             }
-            beside_daemon(&wire, &file, cost.bursts)?
+            beside_daemon(&mut outcome, name, &wire, &file, cost.bursts)?
         }
     };
-    let mut outcome = Outcome::default();
     outcome.set(name, "instructions_per_packet", with.packet_ns - without.packet_ns);
     outcome.set(name, "path_instructions_per_packet", with.packet_ns);
     outcome.set(name, "noqueue_instructions_per_packet", without.packet_ns);
     outcome.set(name, "packets", with.packets as f64);
-    outcome.set(name, "idle_percent", with.idle_percent);
+    outcome.set(name, "timer_interrupts_per_packet", with.packet_interrupts);
     Ok(outcome)
 }
 
 /// The daemon looks in every second or so, whatever is sent: it stands still meanwhile, and its programs do not.
-fn beside_daemon(wire: &Wire, configuration: &Path, bursts: u64) -> Result<Spent> {
+fn beside_daemon(outcome: &mut Outcome, point: &str, wire: &Wire, configuration: &Path, bursts: u64) -> Result<Spent> {
     let mut daemon = Daemon::start(&wire.sender, configuration, configuration.with_extension("log"))?;
     daemon.wait_until_queueing(&wire.sender)?;
     daemon.signal(Signal::SIGSTOP)?;
-    let spent = plain::run_in(&wire.sender, bursts);
+    let spent = plain::run_in(&wire.sender, bursts).and_then(|spent| {
+        tell_programs(outcome, point, wire, bursts)?;
+        Ok(spent)
+    });
     daemon.signal(Signal::SIGCONT)?;
     daemon.stop()?;
     spent
+}
+
+/// Where giveway's share goes, in a run of its own: the kernel's counting costs something itself.
+fn tell_programs(outcome: &mut Outcome, point: &str, wire: &Wire, bursts: u64) -> Result<()> {
+    let _statistics = enable_statistics()?;
+    let programs = PROGRAMS.map(|name| Program::find(name).map(|program| (name, program)));
+    let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
+    let read = || {
+        programs
+            .iter()
+            .map(|(_, program)| program.runs())
+            .collect::<Result<Vec<_>>>()
+    };
+    let before = read()?;
+    let packets = plain::run_in(&wire.sender, bursts)?.packets as f64;
+    for ((name, _), (before, after)) in programs.iter().zip(before.iter().zip(read()?)) {
+        let each = |before: u64, after: u64| (after - before) as f64 / packets;
+        outcome.set(
+            point,
+            &format!("{name}_instructions"),
+            each(before.time_ns, after.time_ns),
+        );
+        outcome.set(point, &format!("{name}_runs"), each(before.count, after.count));
+    }
+    Ok(())
 }

@@ -18,6 +18,7 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         count("packets", 50_000, "with deadlines, under giveway with admission"),
         count("packets_others", 5_000, "with deadlines, under each other queue"),
+        count("guard_us", 100, "kept free before each deadline, under giveway"),
         Parameter {
             name: "kernel",
             kind: Kind::Choice { of: &["host"] },
@@ -40,8 +41,6 @@ const RATE_MBIT: u64 = 100;
 /// What admission leaves to ordinary traffic (giveway's `realtime_percent`), as goodput, less a twentieth: a packet of
 /// 1,400 bytes is one of 1,442 on the wire.
 const BEST_EFFORT_MBIT: f64 = 0.95 * 20.0 * 1_400.0 / 1_442.0;
-/// Kept free before each deadline for what happens between admission and the queue.
-const GUARD_US: u64 = 100;
 
 /// P3, section 5, at a tenth of its 1 Gbit/s: every time is ten times the paper's. A deadline 10 ms, 30 packets each
 /// 3 ms; B 1 ms, 10 packets each 3 ms.
@@ -80,14 +79,11 @@ fn paced(marking: Marking, children: &[&str]) -> Queue {
     Queue::Kernel { lines, marking }
 }
 
-fn queues() -> Vec<(&'static str, Queue)> {
+fn queues(guard_us: u64) -> Vec<(&'static str, Queue)> {
     let by_priority = "parent 1: handle 10: prio";
     let by_deadline = "parent 10:1 handle 20: etf clockid CLOCK_TAI delta 0 deadline_mode";
     let cake = format!("root handle 1: cake bandwidth {RATE_MBIT}mbit diffserv4");
-    let giveway = |admission| Queue::Giveway {
-        admission,
-        guard_us: GUARD_US,
-    };
+    let giveway = |admission| Queue::Giveway { admission, guard_us };
     vec![
         ("pfifo_fast", paced(Marking::None, &["parent 1: handle 10: pfifo_fast"])),
         ("prio", paced(Marking::Classes, &[by_priority])),
@@ -116,7 +112,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             cpus: if flows.len() > 2 { 2 } else { 1 },
             clock: Clock::Virtual,
         };
-        for (queue_name, queue) in queues() {
+        for (queue_name, queue) in queues(parameters.count("guard_us")) {
             let name = format!("{queue_name}/{load}");
             let is_ours = queue_name == "giveway";
             let packets = parameters.count(if is_ours { "packets" } else { "packets_others" });
@@ -157,7 +153,7 @@ fn figure(load: &str, flow: &str) -> Plot {
         file: load.into(),
         title: format!("Until the last bit had left: load {load}"),
         axes: ("ms after it was made", "packets that have left, %"),
-        points: queues()
+        points: queues(0)
             .iter()
             .map(|(queue, _)| format!("{queue}/{load}{flow}"))
             .collect(),

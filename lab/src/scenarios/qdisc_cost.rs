@@ -100,6 +100,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             "instructions_per_packet",
             "path_instructions_per_packet",
             "noqueue_instructions_per_packet",
+            "timer_interrupts_per_packet",
         ],
     })
 }
