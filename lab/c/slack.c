@@ -3,12 +3,9 @@
  * The slack test of bpf/slack.h as it is, for this machine: what inlines there has a name here, so that the lab can
  * try it against the exact walk. Decides nothing of its own.
  */
-#include <stdint.h>
+#include <linux/types.h>
 #include <stdlib.h>
 
-typedef int64_t __s64;
-typedef uint64_t __u64;
-typedef uint32_t __u32;
 #ifndef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 #endif
