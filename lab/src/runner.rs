@@ -16,6 +16,7 @@ mod lift;
 mod progress;
 mod qdisc_cost;
 mod transfer;
+mod turmoil;
 
 use std::path::Path;
 
@@ -85,6 +86,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
         Experiment::AdmissionCost(cost) => admission_cost::run(cost, run, raw),
         Experiment::QdiscCost(cost) => qdisc_cost::run(cost, run, raw),
+        Experiment::Turmoil(turmoil) => turmoil::run(turmoil, run, raw),
     }
 }
 

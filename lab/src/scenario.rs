@@ -5,6 +5,7 @@
 
 pub mod deadline;
 pub mod foreground;
+pub mod turmoil;
 
 use anyhow::Result;
 
@@ -14,6 +15,7 @@ use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
 use deadline::{AdmissionCost, Deadline, QdiscCost};
 use foreground::Foreground;
+use turmoil::Turmoil;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -70,6 +72,7 @@ pub enum Experiment {
     Foreground(Foreground),
     AdmissionCost(AdmissionCost),
     QdiscCost(QdiscCost),
+    Turmoil(Turmoil),
 }
 
 /// What stations and server do.
@@ -393,6 +396,7 @@ impl Experiment {
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
                 Experiment::AdmissionCost(_) => 5.0,
                 Experiment::QdiscCost(cost) => cost.bursts as f64 * 0.05,
+                Experiment::Turmoil(turmoil) => turmoil.seconds + 60.0,
             }
     }
 }

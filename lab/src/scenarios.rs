@@ -12,6 +12,7 @@ mod lift;
 mod monitor_cost;
 mod qdisc_cost;
 mod single_cap;
+mod turmoil;
 
 use anyhow::Result;
 
@@ -30,6 +31,7 @@ pub const ALL: &[Scenario] = &[
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     single_cap::SCENARIO,
+    turmoil::SCENARIO,
 ];
 
 pub fn find(name: &str) -> Result<&'static Scenario> {
