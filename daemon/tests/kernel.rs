@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod kernel {
+    mod admission;
     mod cap;
     mod lab;
     mod monitor;

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use crate::process::run;
 
-/// Where packets are allocated: alone, and with room for a clone (TCP).
-const PACKET_CACHES: [&str; 2] = ["skbuff_head_cache", "skbuff_fclone_cache"];
+/// Where packets are allocated, but for TCP's own: those share a cache with whatever has their size.
+const PACKETS: &str = "skbuff_head_cache";
 const COUNTERS: &str = "band_counters";
 
 /// A moment of the kernel.
@@ -59,7 +59,7 @@ impl Holdings {
             let of_kind = loaded(kind)?.into_iter();
             objects.extend(of_kind.map(|object| ((kind, object.id), object.name)));
         }
-        let packets = PACKET_CACHES.iter().map(|cache| active(cache)).sum::<Result<u64>>()?;
+        let packets = active(PACKETS)?;
         Ok(Self { packets, objects })
     }
 

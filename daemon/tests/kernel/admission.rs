@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Admission on real packets, before htb: which band they belong to, which deadlines it sees, what it refuses whole.
+
+mod link;
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::lab::{FAR_V4, FAR_V6, Lab, Transfer, await_some, run};
+use link::{Link, Sender, at_nice_19, frames_of, set};
+
+const BOTH: [&str; 2] = [FAR_V4, FAR_V6];
+/// In time whatever else is in the way at 10 Mbit/s.
+const AMPLE: Duration = Duration::from_millis(200);
+const DSCP_LE_TOS: i32 = 1 << 2;
+const THREE_FRAGMENTS: usize = 4_000;
+
+#[test]
+fn a_deadline_in_an_ip_option_is_kept_or_refused_and_can_be_read_at_the_receiver() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    for far in BOTH {
+        let receiver = link.receiver(far);
+        let sender = Sender::to(&receiver);
+        sender.state_time_left(50_000);
+        let before = link.counters();
+        assert_eq!(sender.send(&[7; 100]), Ok(100));
+        assert_eq!(link.counters().admitted, before.admitted + 1, "{far}");
+        let (length, options) = receiver.receive_with_options();
+        assert_eq!(length, 100);
+        let stated = 50_000_u32.to_be_bytes();
+        assert!(options.windows(4).any(|bytes| bytes == stated), "{far}: {options:x?}");
+
+        sender.state_time_left(0);
+        assert_eq!(sender.send(&[7; 100]), Err(Errno::ENOBUFS), "{far}");
+        assert_eq!(link.counters().refused.total, before.refused.total + 1);
+        assert!(!receiver.has_more());
+    }
+}
+
+#[test]
+fn a_datagram_in_fragments_is_admitted_whole_or_not_at_all() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    for far in BOTH {
+        let receiver = link.receiver(far);
+        let sender = Sender::to(&receiver);
+        sender.ask_for_deadlines();
+        let (before, arrived) = (link.counters(), receiver.fragments_arrived());
+        assert_eq!(
+            sender.send_by(&[7; THREE_FRAGMENTS], Duration::ZERO),
+            Err(Errno::ENOBUFS),
+            "{far}"
+        );
+        let refused = link.counters();
+        assert_eq!(refused.refused.total, before.refused.total + 1);
+        assert_eq!(refused.bands.realtime.classified, before.bands.realtime.classified);
+
+        assert_eq!(sender.send_by(&[7; THREE_FRAGMENTS], AMPLE), Ok(THREE_FRAGMENTS));
+        assert_eq!(receiver.receive(), THREE_FRAGMENTS);
+        let admitted = link.counters();
+        assert_eq!(admitted.admitted, before.admitted + 1, "{far}");
+        assert_eq!(
+            admitted.bands.realtime.classified,
+            before.bands.realtime.classified + 3,
+            "{far}"
+        );
+        assert_eq!(
+            receiver.fragments_arrived(),
+            arrived + 3,
+            "{far}: those of the second datagram only"
+        );
+    }
+}
+
+/// 8 x 1,000 bytes take 8.4 ms at the real-time share of 10 Mbit/s, one segment 1.1 ms.
+#[test]
+fn a_datagram_to_be_segmented_is_admitted_as_one_and_charged_for_all() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    for far in BOTH {
+        let receiver = link.receiver(far);
+        let sender = Sender::to(&receiver);
+        sender.ask_for_deadlines();
+        set(
+            &sender.socket,
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            &1_000_i32.to_ne_bytes(),
+        )
+        .unwrap();
+        let before = link.counters();
+        assert_eq!(
+            sender.send_by(&[7; 8_000], Duration::from_millis(6)),
+            Err(Errno::ENOBUFS),
+            "{far}"
+        );
+        assert_eq!(link.counters().refused.total, before.refused.total + 1);
+        assert!(!receiver.has_more());
+
+        assert_eq!(sender.send_by(&[7; 8_000], AMPLE), Ok(8_000));
+        let segments: Vec<usize> = (0..8).map(|_| receiver.receive()).collect();
+        assert_eq!(segments, [1_000; 8], "{far}");
+        assert_eq!(link.counters().admitted, before.admitted + 1, "{far}");
+    }
+}
+
+/// As a VLAN device with its tag in the packet, or a container or virtual machine, sends them.
+#[test]
+fn tagged_packets_are_read_behind_their_tags() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let (over, ample) = ([0x9e, 6, 0, 0, 0, 0, 0, 0], [0x9e, 6, 0, 3, 0, 0, 0, 0]);
+    for tags in [&[0x81, 0, 0x60, 7][..], &[0x88, 0xa8, 0, 7, 0x81, 0, 0x40, 7]] {
+        let tagged = |options| {
+            let mut frame = link::frame(&link, options, usize::MAX);
+            frame.splice(12..12, tags.iter().copied());
+            frame
+        };
+        let before = link.counters();
+        assert_eq!(link.send_frame(&tagged(&over)), Err(Errno::ENOBUFS), "{tags:x?}");
+        assert!(link.send_frame(&tagged(&ample)).is_ok(), "{tags:x?}");
+        let after = link.counters();
+        assert_eq!(
+            (after.admitted, after.refused.total),
+            (before.admitted + 1, before.refused.total + 1),
+            "{tags:x?}"
+        );
+    }
+}
+
+#[test]
+fn lower_effort_and_the_lowest_priority_are_background() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    for (far, level, name) in [
+        (FAR_V4, libc::IPPROTO_IP, libc::IP_TOS),
+        (FAR_V6, libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    ] {
+        let receiver = link.receiver(far);
+        let marks = [(level, name, DSCP_LE_TOS), (libc::SOL_SOCKET, libc::SO_PRIORITY, 1)];
+        for (level, name, value) in marks {
+            let sender = Sender::to(&receiver);
+            set(&sender.socket, level, name, &value.to_ne_bytes()).unwrap();
+            link.assert_background(&sender, 1);
+        }
+        link.assert_background(&Sender::to(&receiver), 0);
+    }
+}
+
+#[test]
+fn a_registered_triple_is_background_and_nothing_beside_it() {
+    let lab = Lab::enter();
+    let mut link = Link::of(&lab);
+    for far in BOTH {
+        let (receiver, other) = (link.receiver(far), link.receiver(far));
+        let (registered, stranger) = (Sender::to(&receiver), Sender::to(&receiver));
+        link.register(&receiver, Some(registered.local_port()));
+        link.assert_background(&registered, 1);
+        link.assert_background(&stranger, 0);
+        link.register(&receiver, None);
+        link.assert_background(&stranger, 1);
+        link.assert_background(&Sender::to(&other), 0);
+    }
+}
+
+#[test]
+fn a_socket_that_a_task_at_nice_19_made_is_background() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    assert_eq!(link.missing(), Vec::<String>::new());
+    for far in BOTH {
+        let receiver = link.receiver(far);
+        let sender = at_nice_19(|| Sender::to(&receiver));
+        link.assert_background(&sender, 1);
+        link.assert_background(&Sender::to(&receiver), 0);
+    }
+}
+
+#[test]
+fn what_tcp_paces_is_never_taken_for_a_deadline() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let available = run("sysctl -n net.ipv4.tcp_available_congestion_control");
+    for control in ["cubic", "bbr"].iter().filter(|control| available.contains(**control)) {
+        let (near, far) = lab.connect(FAR_V4);
+        set(&near, libc::IPPROTO_TCP, libc::TCP_CONGESTION, control.as_bytes()).unwrap();
+        set(
+            &near,
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            &500_000_u32.to_ne_bytes(),
+        )
+        .unwrap();
+        let before = link.counters().bands.best_effort.classified;
+        let _transfer = Transfer::start(&near, far);
+        await_some("a hundred packets of the transfer", || {
+            (link.counters().bands.best_effort.classified > before + 100).then_some(())
+        });
+    }
+    let counted = link.counters();
+    assert_eq!((counted.bands.realtime.classified, counted.refused.total), (0, 0));
+}
+
+/// Whatever their headers claim: cut short anywhere, with every header length and version, options that lie.
+#[test]
+fn frames_that_cannot_be_read_are_best_effort_and_never_refused() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let before = link.counters();
+    let frames = frames_of(&link);
+    for frame in &frames {
+        // The queue itself may be full for a moment.
+        await_some("room in the queue", || link.send_frame(frame).ok());
+    }
+    let after = link.counters();
+    assert_eq!((after.bands.realtime.classified, after.refused.total), (0, 0));
+    assert_eq!(after.bands.background.classified, before.bands.background.classified);
+    assert!(after.bands.best_effort.classified >= before.bands.best_effort.classified + frames.len() as u64);
+}
+
+/// Unlike those, this one says clearly what it wants.
+#[test]
+fn a_whole_frame_with_a_deadline_that_is_over_is_refused() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let frame = link::frame(&link, &[0x9e, 6, 0, 0, 0, 0, 0, 0], 40);
+    assert_eq!(link.send_frame(&frame), Err(Errno::ENOBUFS));
+    assert_eq!(link.counters().refused.total, 1);
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A link of 10 Mbit/s with htb and admission on it, senders and receivers on its two sides, and frames by hand.
+//! What it put up is gone when it is dropped.
+
+use std::fs;
+use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use giveway::actuate::queue::QueueActuator;
+use giveway::place::Place;
+use giveway_engine::config::Config;
+use giveway_engine::queue::traffic::QueueCounters;
+use giveway_engine::queue::{Backend, BackgroundFlow, Plan};
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::kernel::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const DEADLINE_MODE: u32 = 1;
+const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
+
+pub struct Link<'a> {
+    lab: &'a Lab,
+    actuator: QueueActuator,
+    place: Place,
+    far_mac: [u8; 6],
+    near_mac: [u8; 6],
+    frames: OwnedFd,
+}
+
+impl<'a> Link<'a> {
+    pub fn of(lab: &'a Lab) -> Self {
+        // Whoever runs the tests may have lowered them, and with them every socket.
+        set_niceness(0);
+        let place = Place::here().unwrap();
+        drop(place.lock().unwrap());
+        let mut actuator = QueueActuator::open(&place, &Config::parse("").unwrap()).unwrap();
+        actuator.set(Some(&plan(lab.ifindex)), "gwv").unwrap();
+        let link = Self {
+            lab,
+            actuator,
+            place,
+            far_mac: mac(&lab.far),
+            near_mac: mac(&lab.near),
+            frames: packet_socket(lab.ifindex),
+        };
+        link.know(FAR_V4, "gwv");
+        link.know(FAR_V6, "gwv");
+        link
+    }
+
+    /// A packet that waits for its neighbour never comes to admission in its sender's context.
+    fn know(&self, far: &str, device: &str) {
+        let mac = self.far_mac.map(|byte| format!("{byte:02x}")).join(":");
+        run(&format!(
+            "ip neighbour replace {far} lladdr {mac} dev {device} nud permanent"
+        ));
+    }
+
+    pub fn counters(&self) -> QueueCounters {
+        self.actuator.counters().unwrap().unwrap()
+    }
+
+    pub fn missing(&self) -> Vec<String> {
+        self.actuator.missing()
+    }
+
+    pub fn register(&mut self, receiver: &Receiver, local_port: Option<u16>) {
+        let flow = BackgroundFlow {
+            address: receiver.address.ip(),
+            port: receiver.address.port(),
+            local_port,
+        };
+        assert!(self.actuator.add_background(flow).unwrap());
+    }
+
+    /// That of one packet, this many are background.
+    pub fn assert_background(&self, sender: &Sender, packets: u64) {
+        let before = self.counters().bands.background.classified;
+        sender.send(&[7; 100]).unwrap();
+        let after = self.counters().bands.background.classified;
+        assert_eq!(after - before, packets, "{:?}", sender.socket.peer_addr());
+    }
+
+    pub fn receiver(&self, far: &str) -> Receiver<'a> {
+        let ip: IpAddr = far.parse().unwrap();
+        let socket = self.lab.far(|| UdpSocket::bind((ip, 0)).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (level, options) = match ip {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVOPTS),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVDSTOPTS),
+        };
+        set(&socket, level, options, &1_i32.to_ne_bytes()).unwrap();
+        Receiver {
+            lab: self.lab,
+            address: socket.local_addr().unwrap(),
+            socket,
+        }
+    }
+
+    pub fn send_frame(&self, frame: &[u8]) -> Result<usize, Errno> {
+        nix::sys::socket::send(self.frames.as_raw_fd(), frame, MsgFlags::empty())
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        let undone = self.actuator.set(None, "gwv");
+        if let Some(directory) = self.place.control_socket().parent() {
+            let _ = fs::remove_dir_all(directory);
+        }
+        if !thread::panicking() {
+            undone.unwrap();
+        }
+    }
+}
+
+fn plan(ifindex: u32) -> Plan {
+    Plan {
+        ifindex,
+        backend: Backend::Htb,
+        rate_bytes_per_s: Some(1_250_000),
+        rate_source: None,
+        overhead_bytes: 0,
+        max_packet_bytes: 1_514,
+        driver_bytes: 1_514,
+        realtime_percent: 80,
+        guard_us: 100,
+        path_budget_us: 0,
+        trickle_bytes_per_s: 0,
+        sojourn_target_us: 5_000,
+        sojourn_interval_us: 100_000,
+        admission: true,
+        drop_late: true,
+        gate: false,
+        single_segments: false,
+    }
+}
+
+fn mac(netns: &str) -> [u8; 6] {
+    let shown = run(&format!("ip -n {netns} -br link show dev gwv"));
+    let text = shown.split_whitespace().nth(2).unwrap();
+    let bytes: Vec<u8> = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+    bytes.try_into().unwrap()
+}
+
+/// Sends whole frames out of this interface and receives none.
+fn packet_socket(ifindex: u32) -> OwnedFd {
+    // SAFETY: no pointers; the result is checked.
+    let descriptor = Errno::result(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) });
+    // SAFETY: a descriptor that was just made and that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor.unwrap()) };
+    // SAFETY: integers only, for which all zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = ifindex.cast_signed();
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: a sockaddr_ll of this length, which the kernel only reads.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    Errno::result(bound).unwrap();
+    socket
+}
+
+pub struct Receiver<'a> {
+    lab: &'a Lab,
+    socket: UdpSocket,
+    address: SocketAddr,
+}
+
+impl Receiver<'_> {
+    pub fn receive(&self) -> usize {
+        self.socket.recv(&mut [0; 65_536]).unwrap()
+    }
+
+    pub fn has_more(&self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        let has_more = self.socket.recv(&mut [0; 65_536]).is_ok();
+        self.socket.set_nonblocking(false).unwrap();
+        has_more
+    }
+
+    /// How long the next datagram is, and what the application is told beside it.
+    pub fn receive_with_options(&self) -> (usize, Vec<u8>) {
+        let (mut data, mut control) = ([0_u8; 2_048], [0_u8; 512]);
+        let mut into = libc::iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: data.len(),
+        };
+        // SAFETY: integers and pointers, for which all zero is valid: none.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut into;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = control.len() as _;
+        // SAFETY: every pointer in the header is good for the length beside it, for the whole call.
+        let received = Errno::result(unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, 0) });
+        (
+            received.unwrap() as usize,
+            control[..header.msg_controllen as usize].to_vec(),
+        )
+    }
+
+    /// Fragments of this address's family that the far side was ever asked to put together.
+    pub fn fragments_arrived(&self) -> u64 {
+        let name = if self.address.is_ipv4() { "snmp" } else { "snmp6" };
+        let text = self
+            .lab
+            .far(|| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap());
+        if let Some(line) = text.lines().find(|line| line.starts_with("Ip6ReasmReqds")) {
+            return line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        }
+        let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.split_whitespace().position(|name| name == "ReasmReqds").unwrap();
+        values.split_whitespace().nth(at).unwrap().parse().unwrap()
+    }
+}
+
+/// A datagram socket that is told of refusals.
+pub struct Sender {
+    pub socket: UdpSocket,
+}
+
+impl Sender {
+    pub fn to(receiver: &Receiver) -> Self {
+        let (any, level, errors) = if receiver.address.is_ipv4() {
+            ("0.0.0.0:0", libc::IPPROTO_IP, libc::IP_RECVERR)
+        } else {
+            ("[::]:0", libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        };
+        let socket = UdpSocket::bind(any).unwrap();
+        set(&socket, level, errors, &1_i32.to_ne_bytes()).unwrap();
+        socket.connect(receiver.address).unwrap();
+        Self { socket }
+    }
+
+    pub fn local_port(&self) -> u16 {
+        self.socket.local_addr().unwrap().port()
+    }
+
+    /// As an IP option (P3), or for IPv6 as an option of the destination.
+    pub fn state_time_left(&self, us: u32) {
+        if self.socket.local_addr().unwrap().is_ipv4() {
+            let option = [&[0x9e, 6][..], &us.to_be_bytes()].concat();
+            set(&self.socket, libc::IPPROTO_IP, libc::IP_OPTIONS, &option).unwrap();
+        } else {
+            let header = [&[0, 0, 0x1e, 4][..], &us.to_be_bytes()].concat();
+            set(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, &header).unwrap();
+        }
+    }
+
+    pub fn ask_for_deadlines(&self) {
+        let asked = [libc::CLOCK_MONOTONIC.to_ne_bytes(), DEADLINE_MODE.to_ne_bytes()].concat();
+        set(&self.socket, libc::SOL_SOCKET, libc::SO_TXTIME, &asked).unwrap();
+    }
+
+    pub fn send(&self, data: &[u8]) -> Result<usize, Errno> {
+        nix::sys::socket::send(self.socket.as_raw_fd(), data, MsgFlags::empty())
+    }
+
+    /// With so much time left.
+    pub fn send_by(&self, data: &[u8], left: Duration) -> Result<usize, Errno> {
+        let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
+        let deadline_ns = (now + left).as_nanos() as u64;
+        let nobody: Option<&SockaddrStorage> = None;
+        let control = [ControlMessage::TxTime(&deadline_ns)];
+        sendmsg(
+            self.socket.as_raw_fd(),
+            &[IoSlice::new(data)],
+            &control,
+            MsgFlags::empty(),
+            nobody,
+        )
+    }
+}
+
+pub fn set(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> Result<(), Errno> {
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: the pointer is good for `length` bytes, which the kernel only reads.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
+    Errno::result(set).map(drop)
+}
+
+/// Of the calling thread.
+fn set_niceness(nice: i32) {
+    // SAFETY: no pointers. 0 is the calling thread.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).unwrap();
+}
+
+/// In a thread that has lowered itself, and in no other.
+pub fn at_nice_19<T: Send>(make: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let lowered = scope.spawn(|| {
+            set_niceness(19);
+            make()
+        });
+        lowered.join().unwrap()
+    })
+}
+
+/// UDP in IPv4 with these options, cut off so many bytes behind its Ethernet header.
+pub fn frame(link: &Link, options: &[u8], payload_bytes: usize) -> Vec<u8> {
+    let (near, far): (IpAddr, IpAddr) = (NEAR_V4.parse().unwrap(), FAR_V4.parse().unwrap());
+    let (IpAddr::V4(near), IpAddr::V4(far)) = (near, far) else {
+        unreachable!("the addresses are IPv4")
+    };
+    let words = 5 + options.len().div_ceil(4) as u8;
+    let total = (u16::from(words) * 4 + 40).to_be_bytes();
+    let header = [0x40 | words, 0, total[0], total[1], 0, 1, 0, 0, 64, 17, 0, 0];
+    let packet = [
+        &header[..],
+        &near.octets(),
+        &far.octets(),
+        options,
+        &UDP_HEADER,
+        &[7; 32],
+    ]
+    .concat();
+    let kept = payload_bytes.min(packet.len());
+    [&link.far_mac[..], &link.near_mac, &[8, 0], &packet[..kept]].concat()
+}
+
+/// None of which can be read as a packet with a deadline.
+pub fn frames_of(link: &Link) -> Vec<Vec<u8>> {
+    let right = [0x9e, 6, 0, 0, 0, 0, 1, 0];
+    // Inside the headers, before the option is whole.
+    let cut_short = (1..26).map(|bytes| frame(link, &right, bytes));
+    let lying = (0..=255).filter(|length| *length != 6).map(|length| {
+        let option = [0x9e, length, 0, 0, 0, 0, 0, 0];
+        frame(link, &option, usize::MAX)
+    });
+    let versions = (0..=255_u8).filter(|first| first >> 4 != 4 || first & 0xf < 5);
+    let of_no_version = versions.map(|first| {
+        let mut frame = frame(link, &right, usize::MAX);
+        frame[14] = first;
+        frame
+    });
+    let cut_off_options = (1..40).map(|bytes| frame(link, &[1; 40][..bytes / 4 * 4], usize::MAX));
+    cut_short
+        .chain(lying)
+        .chain(of_no_version)
+        .chain(cut_off_options)
+        .collect()
+}
