@@ -8,10 +8,12 @@ mod operations;
 mod stage;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::Run;
 use crate::air::STATION_DEVICE;
@@ -32,6 +34,7 @@ const PACKETS_AT_HAND: u64 = 2 * 64;
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 const WARM_UP: Duration = Duration::from_secs(3);
 const TRANSFER_BYTES: u64 = 5_000_000;
+const TRANSFER_PORT: u16 = 5_300;
 const UP_WITHIN: Duration = Duration::from_secs(30);
 
 pub fn run(turmoil: &Turmoil, run: &Run, raw: &Path) -> Result<Outcome> {
@@ -111,21 +114,22 @@ fn works(raw: &Path) -> Result<()> {
     let mut ping = stage.near.command("ping")?;
     ping.args(["-c", "5", "-W", "5", &FAR_V4.to_string()]);
     run_command(ping)?;
-    let mut server = stage.far_command("iperf3")?;
-    server.args(["-s", "-1"]).stdout(std::process::Stdio::null());
-    let _server = Process::spawn(server)?;
-    let transfer = || -> Result<_> {
-        let mut client = stage.near.command("iperf3")?;
-        client.args(["-c", &FAR_V4.to_string(), "-n", &TRANSFER_BYTES.to_string()]);
-        client.args(["-J", "--connect-timeout", "1000"]);
+    let mut server = stage.far_command("sh")?;
+    server.args(["-c", &format!("nc -l -p {TRANSFER_PORT} | wc -c")]);
+    server.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Process::spawn(server)?;
+    let send = format!("head -c {TRANSFER_BYTES} /dev/zero | nc {FAR_V4} {TRANSFER_PORT}");
+    wait_for("a transfer", UP_WITHIN, || {
+        let mut client = stage.near.command("sh")?;
+        client.args(["-c", &send]);
         // The server may not listen yet.
         Ok(run_command(client).ok())
-    };
-    let said = wait_for("a transfer", UP_WITHIN, transfer)?.stdout;
-    let said: serde_json::Value = serde_json::from_slice(&said)?;
-    let received = said["end"]["sum_received"]["bytes"].as_u64().unwrap_or(0);
-    if received < TRANSFER_BYTES {
-        bail!("of {TRANSFER_BYTES} bytes {received} arrived");
+    })?;
+    let mut received = String::new();
+    let counted = server.pipes().stdout.take().context("the receiver has no output")?;
+    BufReader::new(counted).read_line(&mut received)?;
+    if received.trim().parse() != Ok(TRANSFER_BYTES) {
+        bail!("of {TRANSFER_BYTES} bytes {} arrived", received.trim());
     }
     if stage.our_qdisc().is_none() {
         bail!("giveway's qdisc was not at {STATION_DEVICE} meanwhile");

@@ -24,6 +24,8 @@ use crate::scenario::turmoil::Operation;
 use crate::traffic::hostile::{BACKGROUND_PORT, RULE_PORT, below, is_one_in, pick};
 
 const LONGEST_PAUSE_MS: u64 = 300;
+/// From a daemon's first answer until its qdisc is up.
+const QDISC_LIMIT: Duration = Duration::from_secs(2);
 /// While the senders stand still; the queue's backlog may stay, but its counters may not differ.
 const QUIET_LIMIT: Duration = Duration::from_secs(5);
 
@@ -271,6 +273,11 @@ impl<'a> Operator<'a> {
         }
         daemon.wait_until_up(&self.stage.near)?;
         self.daemon = Some(daemon);
+        // Not every configuration has one.
+        let deadline = Instant::now() + QDISC_LIMIT;
+        while self.stage.our_qdisc().is_none() && Instant::now() < deadline {
+            pause_until(Instant::now() + Duration::from_millis(50))?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway-lab hostile`: sends what nobody should, without a pause, whatever becomes of the device meanwhile.
+//! `giveway-lab hostile`: sends what nobody should, batch after batch, whatever becomes of the device meanwhile.
 //! In: a seed and the interface. Out: each second a line of JSON with how much of what it sent so far, and how often
 //! it was refused (ENOBUFS) or failed otherwise. Sockets live for one batch, so that a new device is soon found.
 
@@ -29,6 +29,8 @@ const TCP_SINK_PORT: u16 = 5_100;
 
 const BATCH: u64 = 64;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// After a batch: what else happens needs a CPU too.
+const PAUSE: Duration = Duration::from_millis(5);
 /// While there is no device, or it is down.
 const RETRY: Duration = Duration::from_millis(20);
 /// Of a datagram that its stack has to fragment.
@@ -52,9 +54,7 @@ pub fn run(seed: u64, interface: &str) -> Result<()> {
             5..7 => send_datagrams(&mut random, &mut counts),
             _ => send_stream(&mut random, &mut counts),
         };
-        if opened.is_err() {
-            sleep(RETRY);
-        }
+        sleep(if opened.is_ok() { PAUSE } else { RETRY });
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
             println!("{}", serde_json::to_string(&counts)?);
