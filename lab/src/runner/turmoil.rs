@@ -149,6 +149,7 @@ fn describe(outcome: &mut Outcome, name: &str, happened: &Happened, sent: &BTree
     outcome.set(name, "ours_percent", 100.0 * happened.found_ours as f64 / all);
     outcome.set(name, "daemon_starts", happened.daemon_starts as f64);
     outcome.set(name, "daemon_deaths", happened.daemon_deaths as f64);
+    outcome.set(name, "daemon_slow_ends", happened.slow_ends as f64);
     outcome.set(name, "comparisons", happened.comparisons as f64);
     outcome.set(name, "miscounted_packets", happened.imbalance as f64);
     outcome.set(name, "queued_packets", happened.queued_packets as f64);

@@ -35,23 +35,23 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Those more often that are cheap, or happen to nothing but the queue.
-    pub const WEIGHTS: [(Operation, u64); 16] = [
-        (Operation::QdiscReplaced, 2),
-        (Operation::QdiscDeleted, 2),
+    /// Those more often after which the daemon need not be started again: its programs take seconds to load here.
+    pub const WEIGHTS: [(Operation, usize); 16] = [
+        (Operation::QdiscReplaced, 1),
+        (Operation::QdiscDeleted, 1),
         (Operation::QdiscTwice, 6),
-        (Operation::UnderMq, 4),
+        (Operation::UnderMq, 2),
         (Operation::OnAnotherDevice, 4),
-        (Operation::LinkFlapped, 8),
-        (Operation::MtuChanged, 8),
-        (Operation::OffloadsChanged, 6),
-        (Operation::DeviceRecreated, 3),
+        (Operation::LinkFlapped, 6),
+        (Operation::MtuChanged, 6),
+        (Operation::OffloadsChanged, 4),
+        (Operation::DeviceRecreated, 1),
         (Operation::NamespaceRecreated, 2),
         (Operation::Reverted, 1),
-        (Operation::Reconfigured, 2),
-        (Operation::DaemonKilled, 2),
+        (Operation::Reconfigured, 1),
+        (Operation::DaemonKilled, 1),
         (Operation::BothKilled, 2),
-        (Operation::BackgroundFlow, 6),
+        (Operation::BackgroundFlow, 4),
         (Operation::Quiet, 4),
     ];
 

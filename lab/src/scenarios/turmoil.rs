@@ -44,7 +44,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             always("daemon_deaths", none),
             always("network_works", Relation::Exactly(1.0)),
             // Else there was no turmoil.
-            Check::metric(NAME, "operations_rarest", Relation::AtLeast(3.0)),
+            Check::metric(NAME, "operations_rarest", Relation::AtLeast(1.0)),
             Check::metric(NAME, "ours_percent", Relation::AtLeast(30.0)),
         ],
         plots: vec![],

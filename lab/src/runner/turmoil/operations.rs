@@ -37,6 +37,7 @@ pub struct Happened {
     pub daemon_starts: u64,
     /// Of itself.
     pub daemon_deaths: u64,
+    pub slow_ends: u64,
     pub comparisons: u64,
     /// Packets by which the qdisc's counters differed, the most at any comparison.
     pub imbalance: u64,
@@ -48,6 +49,8 @@ pub struct Operator<'a> {
     daemon: Option<Daemon>,
     random: ChaCha8Rng,
     raw: PathBuf,
+    /// Operations yet to come.
+    pack: Vec<Operation>,
     happened: Happened,
     /// The latest counters of every map, for the sum at the end.
     counted: BTreeMap<(u64, u64), BandCounters>,
@@ -60,6 +63,7 @@ impl<'a> Operator<'a> {
             daemon: None,
             random: ChaCha8Rng::seed_from_u64(seed),
             raw: raw.to_owned(),
+            pack: Vec::new(),
             happened: Happened::default(),
             counted: BTreeMap::new(),
         }
@@ -68,20 +72,27 @@ impl<'a> Operator<'a> {
     /// Puts right what the last one left undone, mostly, and does another.
     pub fn next(&mut self) -> Result<Operation> {
         self.recover()?;
-        let all: u64 = Operation::WEIGHTS.iter().map(|(_, weight)| weight).sum();
-        let mut left = below(&mut self.random, all);
-        let chosen = Operation::WEIGHTS.iter().find(|(_, weight)| {
-            let is_it = left < *weight;
-            left = left.saturating_sub(*weight);
-            is_it
-        });
-        let (operation, _) = chosen.context("there is no operation")?;
+        let operation = self.draw().context("there is no operation")?;
         self.happened.found_ours += u64::from(self.stage.our_qdisc().is_some());
-        *self.happened.operations.entry(*operation).or_default() += 1;
-        self.perform(*operation).with_context(|| operation.name())?;
+        *self.happened.operations.entry(operation).or_default() += 1;
+        self.perform(operation).with_context(|| operation.name())?;
         let pause = below(&mut self.random, LONGEST_PAUSE_MS);
         pause_until(Instant::now() + Duration::from_millis(pause))?;
-        Ok(*operation)
+        Ok(operation)
+    }
+
+    /// From a shuffled pack that holds each as often as it weighs; so none is left out for long.
+    fn draw(&mut self) -> Option<Operation> {
+        if self.pack.is_empty() {
+            let cards = Operation::WEIGHTS.iter();
+            let cards = cards.flat_map(|(operation, weight)| std::iter::repeat_n(*operation, *weight));
+            self.pack.extend(cards);
+            for last in (1..self.pack.len()).rev() {
+                let other = below(&mut self.random, last as u64 + 1) as usize;
+                self.pack.swap(last, other);
+            }
+        }
+        self.pack.pop()
     }
 
     /// Ends everything as an administrator would.
@@ -256,7 +267,14 @@ impl<'a> Operator<'a> {
     }
 
     fn stop_daemon(&mut self) -> Result<()> {
-        self.daemon.take().map_or(Ok(()), |mut daemon| daemon.stop())
+        if let Some(mut daemon) = self.daemon.take()
+            && let Err(error) = daemon.stop()
+        {
+            // Killed instead: emulated, it may take longer to load its programs than it was given to end.
+            eprintln!("{error:#}");
+            self.happened.slow_ends += 1;
+        }
+        Ok(())
     }
 
     fn restart_daemon(&mut self) -> Result<()> {
