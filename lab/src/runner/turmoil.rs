@@ -116,7 +116,8 @@ fn works(raw: &Path) -> Result<()> {
     run_command(ping)?;
     let mut server = stage.far_command("sh")?;
     server.args(["-c", &format!("nc -l -p {TRANSFER_PORT} | wc -c")]);
-    server.stdin(Stdio::null()).stdout(Stdio::piped());
+    // An input that ends would end the connection from its side.
+    server.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = Process::spawn(server)?;
     let send = format!("head -c {TRANSFER_BYTES} /dev/zero | nc {FAR_V4} {TRANSFER_PORT}");
     wait_for("a transfer", UP_WITHIN, || {

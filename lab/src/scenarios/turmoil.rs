@@ -45,6 +45,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             always("network_works", Relation::Exactly(1.0)),
             // Else there was no turmoil.
             Check::metric(NAME, "operations_rarest", Relation::AtLeast(1.0)),
+            Check::metric(NAME, "queued_packets", Relation::AtLeast(1_000.0)),
             Check::metric(NAME, "ours_percent", Relation::AtLeast(30.0)),
         ],
         plots: vec![],

@@ -30,7 +30,7 @@ struct Object {
 }
 
 /// `struct gw_band_counters`, as far as it has to add up.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BandCounters {
     pub queued_packets: u64,
     pub sent_packets: u64,
@@ -38,18 +38,48 @@ pub struct BandCounters {
     dropped_sojourn: u64,
     dropped_late: u64,
     dropped_reset: u64,
-    backlog_packets: u64,
+    pub backlog_packets: u64,
 }
 
+/// Bytes as bpftool writes them: "0x2a".
 #[derive(Deserialize)]
 struct Entry {
-    formatted: Formatted,
+    key: Vec<String>,
+    value: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Formatted {
-    key: u64,
-    value: BandCounters,
+impl Entry {
+    /// Of the key, or of a value's 64-bit words.
+    fn number(bytes: &[String]) -> Option<u64> {
+        let byte = |text: &String| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+        bytes.iter().rev().try_fold(0, |sum, text| Some(sum << 8 | byte(text)?))
+    }
+
+    fn read(&self) -> Option<(u64, BandCounters)> {
+        let words = self.value.chunks(8).map(Self::number).collect::<Option<Vec<_>>>()?;
+        // In the order of queueing.h, bytes left out.
+        let [
+            queued_packets,
+            _,
+            sent_packets,
+            _,
+            dropped_full,
+            dropped_sojourn,
+            dropped_late,
+            dropped_reset,
+            backlog_packets,
+        ] = *words.first_chunk()?;
+        let counters = BandCounters {
+            queued_packets,
+            sent_packets,
+            dropped_full,
+            dropped_sojourn,
+            dropped_late,
+            dropped_reset,
+            backlog_packets,
+        };
+        Some((Self::number(&self.key)?, counters))
+    }
 }
 
 impl Holdings {
@@ -100,8 +130,10 @@ pub fn counters() -> Result<BTreeMap<(u64, u64), BandCounters>> {
         let Ok(output) = run(bpftool) else { continue };
         let entries: Vec<Entry> =
             serde_json::from_slice(&output.stdout).context("the qdisc's counters are not readable")?;
-        let entries = entries.into_iter().map(|entry| entry.formatted);
-        all.extend(entries.map(|entry| ((map.id, entry.key), entry.value)));
+        for entry in &entries {
+            let (place, counters) = entry.read().context("the qdisc's counters are not as they should be")?;
+            all.insert((map.id, place), counters);
+        }
     }
     Ok(all)
 }
@@ -120,6 +152,25 @@ impl BandCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_are_read_from_what_bpftool_writes() {
+        let word = |number: u64| number.to_le_bytes().map(|byte| format!("{byte:#04x}"));
+        let entry = Entry {
+            key: ["0x04", "0x00", "0x00", "0x00"].map(String::from).into(),
+            value: (300..310).flat_map(word).collect(),
+        };
+        let counters = BandCounters {
+            queued_packets: 300,
+            sent_packets: 302,
+            dropped_full: 304,
+            dropped_sojourn: 305,
+            dropped_late: 306,
+            dropped_reset: 307,
+            backlog_packets: 308,
+        };
+        assert_eq!(entry.read(), Some((4, counters)));
+    }
 
     #[test]
     fn counters_add_up_or_say_by_how_much_they_do_not() {

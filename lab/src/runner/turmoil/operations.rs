@@ -366,13 +366,15 @@ impl<'a> Operator<'a> {
         self.stage.near_does(&program.to_string_lossy(), &line).map(drop)
     }
 
-    /// At rest everything that was queued is sent, dropped or waits.
+    /// At rest everything that was queued is sent, dropped or waits, and the kernel thinks so too.
     fn compare(&mut self) -> Result<()> {
         self.stage.signal_senders(Signal::SIGSTOP)?;
         let deadline = Instant::now() + QUIET_LIMIT;
         let imbalance = loop {
             let now = counters()?;
-            let imbalance = now.iter().map(|((_, place), band)| band.imbalance(*place)).sum();
+            let lost: u64 = now.iter().map(|((_, place), band)| band.imbalance(*place)).sum();
+            let waiting: u64 = now.values().map(|band| band.backlog_packets).sum();
+            let imbalance = lost + waiting.abs_diff(self.stage.queued()?);
             self.counted.extend(now);
             if imbalance == 0 || Instant::now() > deadline {
                 break imbalance;

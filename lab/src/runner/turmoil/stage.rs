@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use serde::Deserialize;
 
 use crate::air::STATION_DEVICE;
 use crate::namespace::{Namespace, ip};
@@ -17,6 +18,17 @@ use crate::traffic::hostile::sender::{FAR_MAC, FAR_V4, FAR_V6, NEAR_MAC, NEAR_V4
 
 /// How the senders are started; one of them is background by its owner (P0).
 const NICENESS: [&str; 3] = ["10", "10", "19"];
+
+/// Of giveway's qdiscs.
+const OUR_PREFIX: &str = "gw";
+
+#[derive(Deserialize)]
+struct Qdisc {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    qlen: u64,
+}
 
 pub struct Stage {
     /// Gone before the near namespace, which they hold.
@@ -155,9 +167,18 @@ impl Stage {
         said.split_whitespace().nth(1).map(Into::into)
     }
 
+    /// Packets that wait in giveway's qdiscs, as the kernel itself has it.
+    pub fn queued(&self) -> Result<u64> {
+        let mut tc = std::process::Command::new("tc");
+        tc.args(["-n", self.near.name(), "-s", "-j", "qdisc", "show"]);
+        let all: Vec<Qdisc> = serde_json::from_slice(&run(tc)?.stdout).context("tc's list is not readable")?;
+        let ours = all.iter().filter(|qdisc| qdisc.kind.starts_with(OUR_PREFIX));
+        Ok(ours.map(|qdisc| qdisc.qlen).sum())
+    }
+
     /// The name of giveway's qdisc, where it is at the root.
     pub fn our_qdisc(&self) -> Option<String> {
-        self.root_qdisc().filter(|kind| kind.starts_with("gw"))
+        self.root_qdisc().filter(|kind| kind.starts_with(OUR_PREFIX))
     }
 
     pub fn far_command(&self, program: &str) -> Result<std::process::Command> {
