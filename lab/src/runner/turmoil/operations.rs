@@ -98,7 +98,7 @@ impl<'a> Operator<'a> {
     /// Ends everything as an administrator would.
     pub fn finish(mut self) -> Result<Happened> {
         self.stage.stop_senders();
-        self.stop_daemon()?;
+        self.stop_daemon();
         giveway::revert(&self.stage.near)?;
         self.happened.queued_packets = self.counted.values().map(|band| band.queued_packets).sum();
         Ok(self.happened)
@@ -169,7 +169,8 @@ impl<'a> Operator<'a> {
             return Ok(());
         };
         let handle = pick(&mut self.random, &["", "handle 5:", "handle 6777:"]);
-        self.tc(&format!("replace dev {STATION_DEVICE} root {handle} {ours}"))
+        self.tc(&format!("replace dev {STATION_DEVICE} root {handle} {ours}"))?;
+        self.compare()
     }
 
     /// While the daemon stands still, which would step back at once.
@@ -184,6 +185,7 @@ impl<'a> Operator<'a> {
         }
         let while_it_runs = below(&mut self.random, 1_500);
         pause_until(Instant::now() + Duration::from_millis(while_it_runs))?;
+        self.compare()?;
         self.signal_daemon(Signal::SIGCONT)
     }
 
@@ -195,7 +197,8 @@ impl<'a> Operator<'a> {
         self.stage.ip_near("link add gwother type dummy");
         self.tc(&format!("add dev {elsewhere} {ours}"))?;
         self.stage.ip_near("link delete gwother");
-        Ok(())
+        // What was refused there must not have touched what is in force here.
+        self.compare()
     }
 
     fn flap(&mut self) -> Result<()> {
@@ -258,15 +261,17 @@ impl<'a> Operator<'a> {
         self.stage.stop_senders();
         let queues = self.any_queues();
         self.stage.recreate_near(queues)?;
-        self.stop_daemon()
+        self.stop_daemon();
+        Ok(())
     }
 
     fn revert(&mut self) -> Result<()> {
         giveway::revert(&self.stage.near)?;
-        self.stop_daemon()
+        self.stop_daemon();
+        Ok(())
     }
 
-    fn stop_daemon(&mut self) -> Result<()> {
+    fn stop_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take()
             && let Err(error) = daemon.stop()
         {
@@ -274,11 +279,10 @@ impl<'a> Operator<'a> {
             eprintln!("{error:#}");
             self.happened.slow_ends += 1;
         }
-        Ok(())
     }
 
     fn restart_daemon(&mut self) -> Result<()> {
-        self.stop_daemon()?;
+        self.stop_daemon();
         let file = self.raw.join("turmoil.toml");
         let text = toml::to_string(&self.any_configuration())?;
         fs::write(&file, text)?;
