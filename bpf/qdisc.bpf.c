@@ -138,7 +138,8 @@ static __always_inline struct place *place_at(__u32 number, __u32 index)
 
 static __always_inline struct instance *instance_of(const struct Qdisc *sch, __u32 *number)
 {
-	*number = sch->limit & (GW_INSTANCES - 1);
+	/* 0: its init refused; the kernel calls destroy all the same. */
+	*number = sch->limit - 1;
 	return bpf_map_lookup_elem(&instances, number);
 }
 
@@ -873,7 +874,7 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 		struct instance *i = bpf_map_lookup_elem(&instances, &number);
 
 		if (i && !__sync_val_compare_and_swap(&i->in_use, 0, 1)) {
-			sch->limit = n;
+			sch->limit = n + 1;
 			if (link->delay_ns < GW_FIRST_DELAY_NS)
 				link->delay_ns = GW_FIRST_DELAY_NS;
 			return 0;

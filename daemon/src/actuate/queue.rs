@@ -254,7 +254,10 @@ impl QueueActuator {
         if !plan.ingress {
             self.ingress = None;
         } else if self.ingress.is_none() {
-            self.ingress = Some(Ingress::attach(plan.ifindex, admission.shared.background_answers.as_fd()));
+            self.ingress = Some(Ingress::attach(
+                plan.ifindex,
+                admission.shared.background_answers.as_fd(),
+            ));
         }
         self.limit_segments(plan)
     }
