@@ -8,7 +8,7 @@ use std::{env, process};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: &[&str] = &["link", "nothing", "uplink"];
+const OBJECTS: &[&str] = &["handover", "link", "nothing", "uplink"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");

@@ -185,10 +185,11 @@ pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, g
 }
 
 /// For a daemon that queues above a driver that holds some bytes itself.
-pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64) -> Result<()> {
+pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64, gate: bool) -> Result<()> {
     let configuration = json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit, "driver_bytes": driver_bytes},
+        "queue": {"gate": gate},
     });
     write(file, &configuration)
 }
@@ -258,10 +259,6 @@ impl Daemon {
 
     pub fn id(&self) -> i32 {
         self.process.id()
-    }
-
-    pub fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.process.exit()?.is_some())
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {

@@ -74,6 +74,10 @@ enum Command {
     #[command(hide = true)]
     Upload(traffic::http::Upload),
     #[command(hide = true)]
+    Work,
+    #[command(hide = true)]
+    HandOver(runner::switch_cost::trial::Trial),
+    #[command(hide = true)]
     CrowdHost(traffic::crowd::Crowd),
     #[command(hide = true)]
     CrowdGuest(traffic::crowd::Crowd),
@@ -87,8 +91,6 @@ enum Command {
     PlainBursts { description: String },
     #[command(hide = true)]
     Flood { description: String },
-    #[command(hide = true)]
-    Hostile { seed: u64, interface: String },
 }
 
 #[derive(Args)]
@@ -125,11 +127,12 @@ fn main() -> ExitCode {
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
         Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
         Command::PlainBursts { description } => traffic::realtime::plain::run(&description).map(|()| true),
-        Command::Hostile { seed, interface } => traffic::hostile::sender::run(seed, &interface).map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
         Command::FarEnd => traffic::http::run_far_end().map(|()| true),
         Command::Http(link) => traffic::http::run_client(&link).map(|()| true),
         Command::Upload(upload) => traffic::http::run_upload(&upload).map(|()| true),
+        Command::Work => traffic::work::run().map(|()| true),
+        Command::HandOver(trial) => runner::switch_cost::trial::run(&trial).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -23,9 +23,10 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
                 file,
                 title,
                 x,
+                y,
                 lines,
                 levels,
-            } => sweep(&out.join(format!("{file}.svg")), title, x, lines, levels, &means)?,
+            } => sweep(&out.join(format!("{file}.svg")), title, (x, *y), lines, levels, &means)?,
             Plot::Stations { file, title, variants } => {
                 stations(&out.join(format!("{file}.svg")), title, variants, results)?
             }
@@ -52,7 +53,7 @@ type Points = BTreeMap<String, Metrics>;
 fn sweep(
     file: &Path,
     title: &str,
-    x: &str,
+    (x, (metric, y)): (&str, (&str, &str)),
     lines: &[(&str, &str)],
     levels: &[(&str, &str)],
     means: &Points,
@@ -60,7 +61,7 @@ fn sweep(
     let along = |prefix: &str| {
         let at = |(name, metrics): (&String, &Metrics)| {
             let x = name.strip_prefix(prefix)?.strip_prefix('/')?.parse().ok()?;
-            Some((x, *metrics.get("goodput_mbit")?))
+            Some((x, *metrics.get(metric)?))
         };
         let mut points: Vec<(f64, f64)> = means.iter().filter_map(at).collect();
         points.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -77,7 +78,7 @@ fn sweep(
     let ends = drawn.iter().flat_map(|line| line.points.iter().map(|(x, _)| *x));
     let (from, to) = ends.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
     for (label, variant) in levels {
-        if let Some(level) = means.get(*variant).and_then(|metrics| metrics.get("goodput_mbit")) {
+        if let Some(level) = means.get(*variant).and_then(|metrics| metrics.get(metric)) {
             let points = vec![(from, *level), (to, *level)];
             drawn.push(Line {
                 label: (*label).into(),
@@ -89,7 +90,7 @@ fn sweep(
     Chart {
         title,
         x,
-        y: "total goodput, Mbit/s",
+        y,
         lines: drawn,
     }
     .draw(file)

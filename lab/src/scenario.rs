@@ -5,7 +5,7 @@
 
 pub mod deadline;
 pub mod foreground;
-pub mod turmoil;
+pub mod switch_cost;
 
 use anyhow::Result;
 
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
 use deadline::{AdmissionCost, Deadline, QdiscCost};
-use foreground::Foreground;
-use turmoil::Turmoil;
+use foreground::{Foreground, Gate};
+use switch_cost::SwitchCost;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -72,7 +72,8 @@ pub enum Experiment {
     Foreground(Foreground),
     AdmissionCost(AdmissionCost),
     QdiscCost(QdiscCost),
-    Turmoil(Turmoil),
+    Gate(Gate),
+    SwitchCost(SwitchCost),
 }
 
 /// What stations and server do.
@@ -214,6 +215,8 @@ pub enum Plot {
         file: &'static str,
         title: &'static str,
         x: &'static str,
+        /// The metric, and how the axis says it.
+        y: (&'static str, &'static str),
         lines: Vec<(&'static str, &'static str)>,
         levels: Vec<(&'static str, &'static str)>,
     },
@@ -396,7 +399,8 @@ impl Experiment {
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
                 Experiment::AdmissionCost(_) => 5.0,
                 Experiment::QdiscCost(cost) => cost.bursts as f64 * 0.05,
-                Experiment::Turmoil(turmoil) => turmoil.seconds + 60.0,
+                Experiment::Gate(gate) => gate.estimated_s(),
+                Experiment::SwitchCost(cost) => cost.estimated_s(),
             }
     }
 }

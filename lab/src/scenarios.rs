@@ -7,12 +7,13 @@ mod cooperative;
 mod deadline;
 mod fails_open;
 mod foreground;
+mod gate;
 mod join_leave;
 mod lift;
 mod monitor_cost;
 mod qdisc_cost;
 mod single_cap;
-mod turmoil;
+mod switch_cost;
 
 use anyhow::Result;
 
@@ -26,12 +27,13 @@ pub const ALL: &[Scenario] = &[
     deadline::SCENARIO,
     fails_open::SCENARIO,
     foreground::SCENARIO,
+    gate::SCENARIO,
     join_leave::SCENARIO,
     lift::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     single_cap::SCENARIO,
-    turmoil::SCENARIO,
+    switch_cost::SCENARIO,
 ];
 
 pub fn find(name: &str) -> Result<&'static Scenario> {

@@ -5,7 +5,7 @@
 //! radio (the link itself, serial and with its delay both ways) and the far end; gone when dropped.
 //! Starts no traffic and no daemon.
 
-mod queue;
+pub mod queue;
 pub mod watch;
 
 use std::process::Command;

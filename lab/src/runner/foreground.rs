@@ -21,7 +21,7 @@ use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::process::Process;
-use crate::scenario::foreground::{Foreground, Queue};
+use crate::scenario::foreground::{Foreground, Queue, Shape};
 use crate::statistics::{mean, percentile};
 use crate::traffic::http::{Carried, Client, Completed, FarEnd, KB, Method, start_upload};
 use crate::uplink::{PACKET_BYTES, Uplink};
@@ -55,10 +55,7 @@ pub fn run(foreground: &Foreground, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
     let label = name.replace('/', "-");
     let uplink = Uplink::raise(&foreground.shape)?;
-    let daemon = match foreground.shape.queue {
-        Queue::Giveway => Some(start_daemon(foreground, &uplink.device, raw, &label)?),
-        _ => None,
-    };
+    let daemon = start_daemon(&foreground.shape, &uplink.device, raw, &label)?;
     let mut far = FarEnd::start(&uplink.far)?;
     let mut client = Client::start(&uplink.device, &uplink.link_end(&foreground.shape)?)?;
     let upload = foreground
@@ -85,6 +82,8 @@ pub fn run(foreground: &Foreground, run: &Run, raw: &Path) -> Result<Outcome> {
     }
     if upload.is_some() {
         summarize_background(&mut outcome, name, foreground, &before, &after);
+        let longest_ns = measured.iter().map(|m| m.completed.yielded_ns).max();
+        outcome.set(name, "yield_max_s", longest_ns.map(|ns| ns as f64 / 1e9));
     }
     drop(upload);
     if let Some(mut daemon) = daemon {
@@ -93,13 +92,17 @@ pub fn run(foreground: &Foreground, run: &Run, raw: &Path) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn start_daemon(foreground: &Foreground, device: &Namespace, raw: &Path, label: &str) -> Result<Daemon> {
+/// Where the queue is giveway's.
+pub fn start_daemon(shape: &Shape, device: &Namespace, raw: &Path, label: &str) -> Result<Option<Daemon>> {
+    let Queue::Giveway { gate } = shape.queue else {
+        return Ok(None);
+    };
     let configuration = raw.join(format!("{label}.toml"));
-    let shape = &foreground.shape;
-    giveway::write_uplink_configuration(&configuration, shape.up_kbit as f64 / 1e3, shape.driver_bytes)?;
+    let rate_mbit = shape.up_kbit as f64 / 1e3;
+    giveway::write_uplink_configuration(&configuration, rate_mbit, shape.driver_bytes, gate)?;
     let mut daemon = Daemon::start(device, &configuration, raw.join(format!("{label}.log")))?;
     daemon.wait_until_queueing(device)?;
-    Ok(daemon)
+    Ok(Some(daemon))
 }
 
 /// Every kind of request in every repetition, in an order and with pauses of the seed's choice.
@@ -115,9 +118,7 @@ fn all_requests(foreground: &Foreground, run: &Run, client: &mut Client, far: &m
             .tick(&format!("repetition {repetition} of {}", foreground.repetitions));
         shuffle(&mut kinds, &mut random);
         for &(method, kb) in &kinds {
-            let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
-            let pause_s = PAUSE_FROM_S + share * (PAUSE_TO_S - PAUSE_FROM_S);
-            pause_until(Instant::now() + Duration::from_secs_f64(pause_s))?;
+            pause(&mut random)?;
             let before = far.received_bytes()?;
             let completed = client.request(method, kb * KB)?;
             measured.push(Measured {
@@ -129,6 +130,12 @@ fn all_requests(foreground: &Foreground, run: &Run, client: &mut Client, far: &m
         }
     }
     Ok(measured)
+}
+
+pub fn pause(random: &mut ChaCha8Rng) -> Result<()> {
+    let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
+    let pause_s = PAUSE_FROM_S + share * (PAUSE_TO_S - PAUSE_FROM_S);
+    pause_until(Instant::now() + Duration::from_secs_f64(pause_s))
 }
 
 /// Fisher and Yates's.

@@ -11,6 +11,16 @@ pub struct Foreground {
     pub warmup_s: f64,
 }
 
+/// A program that only computes, beside an upload of the same device.
+pub struct Gate {
+    pub shape: Shape,
+    pub upload: bool,
+    /// How much the program computes each time.
+    pub steps: u64,
+    pub repetitions: u64,
+    pub warmup_s: f64,
+}
+
 /// The device's uplink, with a downlink that is never in the way.
 #[derive(Clone, Copy)]
 pub struct Shape {
@@ -34,7 +44,7 @@ pub enum Queue {
     /// Strict priority, and a kernel thread for each priority that does the packet work.
     Threads,
     /// giveway's.
-    Giveway,
+    Giveway { gate: bool },
 }
 
 impl Foreground {
@@ -45,5 +55,12 @@ impl Foreground {
         let kb_s = 8.0 / (self.shape.up_kbit as f64 * share) + 8.0 / self.shape.down_kbit as f64;
         let both_ways = |kb: &u64| *kb as f64 * kb_s + 2.0 * PAUSE_AND_ROUND_TRIPS_S;
         self.warmup_s + self.repetitions as f64 * self.sizes_kb.iter().map(both_ways).sum::<f64>()
+    }
+}
+
+impl Gate {
+    pub fn estimated_s(&self) -> f64 {
+        // A step is seven or eight instructions; each time there is a pause before it.
+        self.warmup_s + self.repetitions as f64 * (self.steps as f64 * 8e-9 + 1.0)
     }
 }

@@ -59,6 +59,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             file: "totals",
             title: "Total goodput over the number of stations",
             x: "stations",
+            y: ("goodput_mbit", "total goodput, Mbit/s"),
             lines: vec![("UDP", "udp"), ("TCP (CUBIC)", "tcp")],
             levels: vec![],
         }],

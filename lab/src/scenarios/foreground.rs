@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::guest::{Clock, Flavour, Guest};
 use crate::parameters::{Kind, Parameter, Parameters};
 use crate::scenario::foreground::{Foreground, Queue, Shape};
-use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
+use crate::scenario::{Check, Experiment, Plan, Plot, Quantity, Relation, Scenario, Variant};
 use crate::uplink::PACKET_BYTES;
 
 pub const SCENARIO: Scenario = Scenario {
@@ -51,6 +51,8 @@ const RTT_MS: u64 = 100;
 /// The phone's own driver queue in P0, before it was cut to one packet.
 const DEEP_DRIVER_BYTES: u64 = 8_192;
 const CUBIC: Option<&str> = Some("cubic");
+/// P0, section 5.5: what TCP Nice takes to give way, as P0 computes it.
+const TCP_NICE_YIELDS_S: f64 = 1.4;
 
 /// From this size on a request is judged by the ratio to one without background.
 const LONG_KB: u64 = 100;
@@ -65,9 +67,9 @@ const METHODS: &[(&str, Queue, Option<&str>)] = &[
     ("cake", Queue::Cake, CUBIC),
     ("tcp-lp", Queue::Fifo, Some("lp")),
     ("thread-per-priority", Queue::Threads, CUBIC),
-    ("giveway", Queue::Giveway, CUBIC),
+    ("giveway", Queue::Giveway { gate: true }, CUBIC),
     // What one packet in the driver costs where nothing is uploaded (figures 11 and 12), beside `none/8k`.
-    ("giveway/alone", Queue::Giveway, None),
+    ("giveway/alone", Queue::Giveway { gate: true }, None),
 ];
 const DEEP: &[&str] = &["none", "plain", "giveway"];
 const SLOW: &[&str] = &["none", "plain", "giveway"];
@@ -113,7 +115,10 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ));
         }
     }
-    let mut checks = vec![Check::metric("giveway", "background_percent_of_left", Relation::AtLeast(90.0)).goal()];
+    let mut checks = vec![
+        Check::metric("giveway", "background_percent_of_left", Relation::AtLeast(90.0)).goal(),
+        Check::metric("giveway", "yield_max_s", Relation::Below(TCP_NICE_YIELDS_S)).goal(),
+    ];
     for direction in ["get", "post"] {
         checks.extend(
             sizes_kb
@@ -124,7 +129,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants,
         checks,
-        plots: vec![],
+        plots: FIGURES.iter().map(figure).collect(),
         columns: &[
             "completion_mean_s",
             "completion_p95_s",
@@ -152,4 +157,57 @@ fn beside_none(request: &str, kb: u64) -> Vec<Check> {
     let name = format!("{variant} {metric} - none");
     let holds = Relation::AtMost(SHORT_ROUND_TRIPS * packet_s);
     vec![Check::of(name, Quantity::Difference { variant, over, metric }, holds).goal()]
+}
+
+type Axis = (&'static str, &'static str);
+const COMPLETION: Axis = ("completion_mean_s", "mean completion time, s");
+const INSTRUCTIONS: Axis = ("instructions", "mean instructions, all processors");
+/// File, title, what it shows, its lines.
+const FIGURES: &[(&str, &str, Axis, [Axis; 8])] = &[
+    ("get", "HTTP GET beside an upload", COMPLETION, GETS),
+    ("post", "HTTP POST beside an upload", COMPLETION, POSTS),
+    (
+        "get-instructions",
+        "HTTP GET: what it costs the processor",
+        INSTRUCTIONS,
+        GETS,
+    ),
+    (
+        "post-instructions",
+        "HTTP POST: what it costs the processor",
+        INSTRUCTIONS,
+        POSTS,
+    ),
+];
+const GETS: [Axis; 8] = [
+    ("no upload", "none/get"),
+    ("plain", "plain/get"),
+    ("plain, 8 KB in driver", "plain/8k/get"),
+    ("prio", "prio/get"),
+    ("cake", "cake/get"),
+    ("TCP-LP", "tcp-lp/get"),
+    ("thread per priority", "thread-per-priority/get"),
+    ("giveway", "giveway/get"),
+];
+const POSTS: [Axis; 8] = [
+    ("no upload", "none/post"),
+    ("plain", "plain/post"),
+    ("plain, 8 KB in driver", "plain/8k/post"),
+    ("prio", "prio/post"),
+    ("cake", "cake/post"),
+    ("TCP-LP", "tcp-lp/post"),
+    ("thread per priority", "thread-per-priority/post"),
+    ("giveway", "giveway/post"),
+];
+
+/// P0, figures 6 to 12.
+fn figure((file, title, y, lines): &(&'static str, &'static str, Axis, [Axis; 8])) -> Plot {
+    Plot::Sweep {
+        file,
+        title,
+        x: "body, KB",
+        y: *y,
+        lines: lines.to_vec(),
+        levels: vec![],
+    }
 }

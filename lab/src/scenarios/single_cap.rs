@@ -51,6 +51,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             file: "goodput-over-cap",
             title: "Goodput of one station over its cap",
             x: "cap, segments",
+            y: ("goodput_mbit", "total goodput, Mbit/s"),
             lines: vec![("capped", "cap")],
             levels: vec![("plain CUBIC", "plain")],
         }],

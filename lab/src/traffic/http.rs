@@ -9,7 +9,7 @@ mod message;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -17,9 +17,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::told::Told;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::uplink::FAR_ADDRESS;
@@ -83,48 +83,6 @@ enum Request {
 #[derive(Debug, Deserialize, Serialize)]
 struct Received {
     bytes: u64,
-}
-
-/// A process that answers each line with one.
-struct Told {
-    _process: Process,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Told {
-    /// Starts it and waits for its first word.
-    fn start(at: &Namespace, role: &str, arguments: &[String]) -> Result<Self> {
-        let mut command = at.command(std::env::current_exe()?)?;
-        command
-            .arg(role)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = Process::spawn(command)?;
-        let requests = process.pipes().stdin.take().context("it has no input")?;
-        let answers = process.pipes().stdout.take().context("it has no output")?;
-        let mut told = Self {
-            _process: process,
-            requests,
-            answers: BufReader::new(answers),
-        };
-        told.line()
-            .with_context(|| format!("`giveway-lab {role}` did not start"))?;
-        Ok(told)
-    }
-
-    fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
-        writeln!(self.requests, "{request}").context("it does not listen any more")?;
-        Ok(serde_json::from_str(&self.line()?)?)
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "a process of the lab ended; its reason is above");
-        Ok(line)
-    }
 }
 
 /// The server and the upload's sink, as the lab holds them.

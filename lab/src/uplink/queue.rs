@@ -22,7 +22,7 @@ use crate::traffic::http::SINK_PORT;
 pub fn put_up(device: &Namespace, shape: &Shape) -> Result<&'static str> {
     let rate = format!("{}kbit", shape.up_kbit);
     match shape.queue {
-        Queue::Giveway => {}
+        Queue::Giveway { .. } => {}
         Queue::Cake => add(device, "root", &["cake", "bandwidth", &rate, "diffserv4", "raw"])?,
         Queue::Fifo => {
             bucket(device, &rate, shape.driver_bytes)?;
@@ -107,9 +107,8 @@ fn redirect(device: &Namespace) -> Result<()> {
 
 /// Threads of the device's queues, in their order; the last one's is the background's.
 fn thread_per_queue(device: &Namespace, end: &str) -> Result<()> {
-    let switch = format!("echo 1 > /sys/class/net/{end}/threaded");
-    run(ip(&["netns", "exec", device.name(), "sh", "-c", &switch]))?;
-    let threads = napi_threads(end)?;
+    work_in_threads(device, end)?;
+    let threads = kernel_threads(&format!("napi/{end}-"))?;
     let [_, last] = threads[..] else {
         bail!(
             "{end} has {} NAPI threads, not one for each of two queues",
@@ -123,20 +122,26 @@ fn thread_per_queue(device: &Namespace, end: &str) -> Result<()> {
         .context("cannot make a NAPI thread nice")
 }
 
-/// Kernel threads `napi/DEVICE-ID`, by id: ids are given in the order of the queues.
-fn napi_threads(end: &str) -> Result<Vec<u32>> {
+/// Kernel threads `napi/DEVICE-ID` do the device's packet work from now on, in place of the softirq.
+pub fn work_in_threads(at: &Namespace, device: &str) -> Result<()> {
+    let switch = format!("echo 1 > /sys/class/net/{device}/threaded");
+    run(ip(&["netns", "exec", at.name(), "sh", "-c", &switch])).map(drop)
+}
+
+/// Those whose names are this and a number, in the order of the numbers; NAPI's are given in the order of the queues.
+pub fn kernel_threads(name: &str) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let path: PathBuf = entry?.path();
         let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else {
             continue;
         };
-        let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
-        let id = name
+        let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let number = comm
             .trim()
-            .strip_prefix(&format!("napi/{end}-"))
-            .and_then(|id| id.parse::<u32>().ok());
-        found.extend(id.map(|id| (id, pid)));
+            .strip_prefix(name)
+            .and_then(|number| number.parse::<u32>().ok());
+        found.extend(number.map(|number| (number, pid)));
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|(_, pid)| pid).collect())
