@@ -193,6 +193,9 @@ fn list_names_every_scenario_and_its_parameters() {
         "fails-open",
         "monitor-cost",
         "lift",
+        "foreground",
+        "gate",
+        "switch-cost",
         "warmup_s",
         "kills_both",
     ] {
@@ -214,4 +217,32 @@ fn a_fifo_makes_every_packet_with_a_near_deadline_late() {
     assert!(metric(&result, b, "queue_mean_us") > 20_000.0);
     assert_eq!(metric(&result, b, "overtook_percent"), 0.0);
     assert!(metric(&result, "pfifo_fast/tight", "best_effort_goodput_mbit") > 20.0);
+}
+
+#[test]
+fn requests_beside_an_upload_take_hardly_longer_than_without() {
+    let Some(_turn) = turn() else { return };
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI has to boot the guest: packaging/need"
+        );
+        eprintln!("skipped: qemu-system-x86_64 is missing (packaging/need installs it)");
+        return;
+    }
+    let settings = [
+        "variants=none/get,giveway/get",
+        "sizes_kb=10,100",
+        "requests=2",
+        "warmup_s=5",
+    ];
+    let result = run("foreground", &settings);
+    for request in ["get/100", "post/100"] {
+        let [alone, beside] =
+            ["none", "giveway"].map(|variant| metric(&result, &format!("{variant}/{request}"), "completion_mean_s"));
+        // Two of each prove no percentage; without an order it would be 1.4 and 1.9 times as long.
+        assert!(beside < 1.15 * alone, "{request}: {beside} s, alone {alone} s");
+    }
+    assert!(metric(&result, "giveway", "background_percent_of_left") > 80.0);
+    assert!(metric(&result, "giveway", "yield_max_s") < 0.1);
 }
