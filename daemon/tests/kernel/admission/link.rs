@@ -2,6 +2,7 @@
 //! A link of 10 Mbit/s with htb and admission on it, senders and receivers on its two sides, and frames by hand.
 //! What it put up is gone when it is dropped.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,7 +27,7 @@ const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
 
 pub struct Link<'a> {
     lab: &'a Lab,
-    actuator: QueueActuator,
+    actuator: RefCell<QueueActuator>,
     place: Place,
     far_mac: [u8; 6],
     near_mac: [u8; 6],
@@ -43,7 +44,7 @@ impl<'a> Link<'a> {
         actuator.set(Some(&plan(lab.ifindex)), "gwv").unwrap();
         let link = Self {
             lab,
-            actuator,
+            actuator: RefCell::new(actuator),
             place,
             far_mac: mac(&lab.far),
             near_mac: mac(&lab.near),
@@ -63,11 +64,11 @@ impl<'a> Link<'a> {
     }
 
     pub fn counters(&self) -> QueueCounters {
-        self.actuator.counters().unwrap().unwrap()
+        self.actuator.borrow_mut().counters().unwrap().unwrap()
     }
 
     pub fn missing(&self) -> Vec<String> {
-        self.actuator.missing()
+        self.actuator.borrow().missing()
     }
 
     pub fn register(&mut self, receiver: &Receiver, local_port: Option<u16>) {
@@ -76,7 +77,7 @@ impl<'a> Link<'a> {
             port: receiver.address.port(),
             local_port,
         };
-        assert!(self.actuator.add_background(flow).unwrap());
+        assert!(self.actuator.borrow_mut().add_background(flow).unwrap());
     }
 
     /// That of one packet, this many are background.
@@ -110,7 +111,7 @@ impl<'a> Link<'a> {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        let undone = self.actuator.set(None, "gwv");
+        let undone = self.actuator.borrow_mut().set(None, "gwv");
         if let Some(directory) = self.place.control_socket().parent() {
             let _ = fs::remove_dir_all(directory);
         }
@@ -138,6 +139,7 @@ fn plan(ifindex: u32) -> Plan {
         admission: true,
         drop_late: true,
         gate: false,
+        ingress: false,
         single_segments: false,
     }
 }
