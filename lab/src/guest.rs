@@ -13,15 +13,14 @@ mod root;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use nix::errno::Errno;
@@ -219,8 +218,10 @@ fn follow(
         stderr: told,
         files,
     } = machine;
-    let mut unpack = unpack(files, errand.out)?;
-    thread::scope(|scope| {
+    let mut unpack = unpack(errand.out)?;
+    let archive = unpack.pipes().stdin.take().context("tar has no input")?;
+    let has_come = thread::scope(|scope| {
+        let received = scope.spawn(|| receive(files, archive));
         let relays = [scope.spawn(|| relay(said, stdout)), scope.spawn(|| relay(told, stderr))];
         let status = wait_for("the guest to end", errand.limit, || qemu.exit());
         // Its end closes the streams, and so ends the relays.
@@ -233,9 +234,33 @@ fn follow(
         }
         relayed
             .into_iter()
-            .try_for_each(|done| done.context("cannot pass on the guest's output"))
+            .try_for_each(|done| done.context("cannot pass on the guest's output"))?;
+        received
+            .join()
+            .unwrap_or(Ok(false))
+            .context("cannot receive the guest's files")
     })?;
-    wait_for("the guest's files", errand.limit, || unpack.exit()).map(drop)
+    let unpacked = wait_for("the guest's files", errand.limit, || unpack.exit())?;
+    ensure!(
+        !has_come || unpacked.success(),
+        "tar cannot unpack the guest's files ({unpacked})"
+    );
+    Ok(())
+}
+
+/// Passes the guest's archive on and says when all of it is here; false where the guest ended before.
+fn receive(files: UnixStream, mut archive: impl Write) -> io::Result<bool> {
+    let mut from = BufReader::new(&files);
+    let mut size = String::new();
+    from.read_line(&mut size)?;
+    let Ok(size) = size.trim().parse() else {
+        return Ok(false);
+    };
+    if io::copy(&mut from.take(size), &mut archive)? < size {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    (&files).write_all(b"has_all\n")?;
+    Ok(true)
 }
 
 /// To the end, even when nobody reads any more: a guest that cannot speak would hang.
@@ -251,11 +276,11 @@ fn relay(mut from: UnixStream, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-fn unpack(files: UnixStream, out: &Path) -> Result<Process> {
+fn unpack(out: &Path) -> Result<Process> {
     let mut tar = Command::new("tar");
     tar.args(["--no-same-owner", "-xC"]).arg(out);
     // What is missing in the end says more than tar about a stream that never began.
-    tar.stdin(Stdio::from(OwnedFd::from(files))).stderr(Stdio::null());
+    tar.stdin(Stdio::piped()).stderr(Stdio::null());
     Process::spawn(tar)
 }
 
