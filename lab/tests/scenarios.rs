@@ -26,8 +26,27 @@ fn turn() -> Option<MutexGuard<'static, ()>> {
     Some(ONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs a scenario whose bounds hold, in a folder of its own, and gives back its JSON.
+/// As `turn`, where the scenario boots a guest.
+fn turn_in_guest() -> Option<MutexGuard<'static, ()>> {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI has to boot the guest: packaging/need"
+        );
+        eprintln!("skipped: qemu-system-x86_64 is missing (packaging/need installs it)");
+        return None;
+    }
+    turn()
+}
+
+/// Runs a scenario whose bounds hold and that draws, in a folder of its own, and gives back its JSON.
 fn run(scenario: &str, settings: &[&str]) -> Value {
+    let (result, figures) = run_and_count_figures(scenario, settings);
+    assert!(figures > 0, "{scenario} drew no figure");
+    result
+}
+
+fn run_and_count_figures(scenario: &str, settings: &[&str]) -> (Value, usize) {
     let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-{scenario}", std::process::id()));
     let out_text = out.to_str().expect("a path in plain text");
     let mut words = vec!["run", scenario, "--json", "--out", out_text];
@@ -46,14 +65,12 @@ fn run(scenario: &str, settings: &[&str]) -> Value {
     assert_eq!(result["scenario"], scenario);
     let figures = std::fs::read_dir(&out).expect("the folder for figures");
     let is_figure = |name: String| name.ends_with(".svg");
-    assert!(
-        figures
-            .flatten()
-            .any(|file| is_figure(file.file_name().to_string_lossy().into())),
-        "no figure: {said}"
-    );
+    let drawn = figures
+        .flatten()
+        .filter(|file| is_figure(file.file_name().to_string_lossy().into()))
+        .count();
     std::fs::remove_dir_all(&out).expect("the folder can go");
-    result
+    (result, drawn)
 }
 
 fn metric(result: &Value, variant: &str, metric: &str) -> f64 {
@@ -221,15 +238,7 @@ fn a_fifo_makes_every_packet_with_a_near_deadline_late() {
 
 #[test]
 fn requests_beside_an_upload_take_hardly_longer_than_without() {
-    let Some(_turn) = turn() else { return };
-    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "CI has to boot the guest: packaging/need"
-        );
-        eprintln!("skipped: qemu-system-x86_64 is missing (packaging/need installs it)");
-        return;
-    }
+    let Some(_turn) = turn_in_guest() else { return };
     let settings = [
         "variants=none/get,giveway/get",
         "sizes_kb=10,100",
@@ -245,4 +254,33 @@ fn requests_beside_an_upload_take_hardly_longer_than_without() {
     }
     assert!(metric(&result, "giveway", "background_percent_of_left") > 80.0);
     assert!(metric(&result, "giveway", "yield_max_s") < 0.1);
+}
+
+#[test]
+fn admitted_deadlines_are_kept_and_every_refusal_is_told() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let result = run("deadline", &["variants=giveway/tight", "packets=3000"]);
+    let told = metric(&result, "giveway/tight", "refused_told");
+    assert!(told > 500.0, "{told}");
+    assert_eq!(metric(&result, "giveway/tight", "refused"), told);
+    assert_eq!(metric(&result, "giveway/tight", "late"), 0.0);
+    assert!(metric(&result, "giveway/tight/B", "overtook_percent") > 90.0);
+}
+
+#[test]
+fn an_upload_waits_for_a_program_that_computes() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let settings = ["variants=alone,plain,giveway", "steps_m=30", "runs=2"];
+    let (result, _) = run_and_count_figures("gate", &settings);
+    let run_time_s = |variant| metric(&result, variant, "run_time_mean_s");
+    assert!(run_time_s("giveway") < 1.01 * run_time_s("alone"));
+    assert!(run_time_s("plain") > 1.05 * run_time_s("alone"));
+}
+
+#[test]
+fn nothing_leaks_and_nothing_breaks_in_turmoil() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let (result, _) = run_and_count_figures("turmoil", &["seconds=40"]);
+    assert_eq!(metric(&result, "guest", "leaked_packets"), 0.0);
+    assert_eq!(metric(&result, "guest", "kernel_warnings"), 0.0);
 }
