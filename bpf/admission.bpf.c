@@ -80,8 +80,7 @@ struct datagram {
 /* What became of its first fragment, and thereby of all. */
 struct verdict {
 	__u64 deadline_ns;
-	__u32 epoch;
-	__u32 admitted; /* 0: refused */
+	__u64 admitted; /* 0: refused */
 };
 
 struct {
@@ -351,7 +350,6 @@ static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb,
 struct promise {
 	__u64 deadline_ns;
 	__u64 work_ns; /* its time on the link at the real-time share */
-	__u32 epoch;
 	__u32 packets; /* as many of the qdisc's */
 	enum gw_queue_event_kind refused; /* 0: it is promised */
 };
@@ -399,7 +397,6 @@ static __noinline void admit_edf(struct gw_link *link, const struct gw_link_conf
 	slack_add(&link->tree, slot, p->deadline_ns, p->work_ns);
 	link->packets[slack_leaf(slot)] += p->packets;
 	link->promised += p->packets;
-	p->epoch = link->epoch;
 }
 
 /* A FIFO cannot let anyone pass: in time is who would be if all before it are served first. */
@@ -501,7 +498,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 	struct gw_admission_counters *counters = the_counters();
 	__u32 class = config->class_of_band[band];
 
-	skb->cb[0] = STAMP_MAGIC | STAMP_EPOCH(promise->epoch) | band;
+	skb->cb[0] = STAMP_MAGIC | band;
 	if (band == GW_REALTIME) {
 		skb->cb[1] = promise->deadline_ns;
 		skb->cb[2] = promise->deadline_ns >> 32;
@@ -540,7 +537,6 @@ static __noinline int follow(struct __sk_buff *skb, const struct gw_link_config 
 	if (!first->admitted)
 		return TCX_DROP;
 	promise.deadline_ns = first->deadline_ns;
-	promise.epoch = first->epoch;
 	measure(skb, config, p, &own);
 	stamp(skb, config, GW_REALTIME, &promise, own.work_ns, bpf_ktime_get_ns());
 	return TCX_PASS;
@@ -551,7 +547,6 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 	struct datagram key = datagram_of(p);
 	struct verdict verdict = {
 		.deadline_ns = promise->deadline_ns,
-		.epoch = promise->epoch,
 		.admitted = !promise->refused,
 	};
 

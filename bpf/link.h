@@ -19,7 +19,6 @@
 
 struct gw_link {
 	struct bpf_spin_lock lock;
-	__u32 epoch;       /* a reset forgets every promise, and with it what comes back from before */
 	__u64 busy_ns;     /* when the link will have sent what the driver has */
 	__s64 owed_ns;     /* of its share of the link, what best effort did not get yet while deadlines were served;
 			      below 0, what it has to give up for time that was lost to them */
@@ -27,7 +26,6 @@ struct gw_link {
 	__u64 largest_ns;  /* the time of the largest ordinary packet lately */
 	__u64 fifo_ns;     /* where a FIFO serves: when it will have served what is promised */
 	__u32 promised;    /* packets */
-	__u32 reserved;
 	struct gw_slack_tree tree;
 	__u32 packets[GW_SLOTS]; /* promised, by leaf */
 };
@@ -53,12 +51,11 @@ struct {
 
 /*
  * What admission tells the qdisc in the 20 bytes of the skb's control block that are anybody's between them:
- *   0: STAMP_MAGIC | epoch (14 bits) | band (2 bits)
+ *   0: STAMP_MAGIC | band
  *   1, 2: of a deadline, its halves;  1: of anything else, the hash of its flow
  *   3: promised work in ns, 0 where nothing is promised;  4: the lower half of when that was
  */
 #define STAMP_MAGIC 0x6a7d0000u
-#define STAMP_EPOCH(epoch) (((epoch) & 0x3fff) << 2)
 
 static __always_inline struct gw_link_config *the_config(void)
 {
@@ -99,13 +96,13 @@ static __always_inline void note_delay(struct gw_link *link, __u64 delay_ns)
 }
 
 /* Takes promises back: of one packet at dequeue or drop. */
-static __always_inline void give_back(struct gw_link *link, __u32 epoch, __u64 deadline_ns, __u32 work_ns)
+static __always_inline void give_back(struct gw_link *link, __u64 deadline_ns, __u32 work_ns)
 {
 	__u64 slot = slack_slot(deadline_ns);
 	__u32 leaf = slack_leaf(slot);
 
-	/* Forgotten already by a reset, or counted as lost. */
-	if (STAMP_EPOCH(link->epoch) != STAMP_EPOCH(epoch) || slot < link->tree.first || !link->packets[leaf])
+	/* Counted as lost already. */
+	if (slot < link->tree.first || !link->packets[leaf])
 		return;
 	slack_remove(&link->tree, slot, work_ns);
 	link->packets[leaf]--;

@@ -51,7 +51,6 @@ struct place {
 	__u64 queued_ns;
 	__u64 deadline_ns;
 	__u32 work_ns; /* promised; 0: nothing is */
-	__u32 epoch;
 	__u32 link_bytes;
 	__u32 bytes;
 	__u32 next;
@@ -296,7 +295,6 @@ struct stamped {
 	__u32 hash;
 	__u32 work_ns;
 	__u32 decided; /* the lower half of when */
-	__u32 epoch;
 	__u64 deadline_ns;
 };
 
@@ -312,7 +310,6 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 		return s;
 	}
 	s.band = first & 3;
-	s.epoch = (first >> 2) & 0x3fff;
 	if (s.band == GW_REALTIME) {
 		s.deadline_ns = (__u64)word[2] << 32 | word[1];
 		s.work_ns = word[3];
@@ -330,7 +327,7 @@ static __always_inline void release(const struct place *place)
 	if (!link)
 		return;
 	bpf_spin_lock(&link->lock);
-	give_back(link, place->epoch, place->deadline_ns, place->work_ns);
+	give_back(link, place->deadline_ns, place->work_ns);
 	bpf_spin_unlock(&link->lock);
 }
 
@@ -418,11 +415,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	if (!place) {
 		c->dropped_full++;
 		if (stamp.work_ns) {
-			struct place lost = {
-				.work_ns = stamp.work_ns,
-				.deadline_ns = stamp.deadline_ns,
-				.epoch = stamp.epoch,
-			};
+			struct place lost = { .work_ns = stamp.work_ns, .deadline_ns = stamp.deadline_ns };
 
 			release(&lost);
 		}
@@ -431,7 +424,6 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->queued_ns = bpf_ktime_get_ns();
 	place->deadline_ns = stamp.deadline_ns;
 	place->work_ns = stamp.work_ns;
-	place->epoch = stamp.epoch;
 	place->bytes = ((const struct qdisc_skb_cb *)skb->cb)->pkt_len;
 	place->link_bytes = place->bytes + config->overhead_bytes;
 	place->next = 0;
@@ -689,7 +681,7 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 	link->busy_ns += time_ns;
 	if (band == GW_REALTIME) {
 		if (place->work_ns)
-			give_back(link, place->epoch, place->deadline_ns, place->work_ns);
+			give_back(link, place->deadline_ns, place->work_ns);
 		if (percent)
 			link->owed_ns += time_ns * (100 - percent) / percent;
 		if (link->owed_ns > (__s64)packet_ns)

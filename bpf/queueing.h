@@ -92,7 +92,7 @@ struct gw_queue_event {
 	__u32 reserved;
 };
 
-/* Logarithmic: eight steps to an octave from 1 us, see sojourn_step(). */
+/* Logarithmic: eight steps to an octave from 1 us. */
 #define GW_SOJOURN_STEPS 256
 
 /* Of one band of one instance of the qdisc. */
