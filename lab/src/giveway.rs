@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::air::STATION_DEVICE;
 use crate::interrupt::wait_for;
@@ -185,11 +185,11 @@ pub fn write_queue_configuration(file: &Path, rate_mbit: u64, admission: bool, g
 }
 
 /// For a daemon that queues above a driver that holds some bytes itself.
-pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64, gate: bool) -> Result<()> {
+pub fn write_uplink_configuration(file: &Path, rate_mbit: f64, driver_bytes: u64, queue: Value) -> Result<()> {
     let configuration = json!({
         "cap": {"policy": "none"},
         "link": {"rate_mbit": rate_mbit, "driver_bytes": driver_bytes},
-        "queue": {"gate": gate},
+        "queue": queue,
     });
     write(file, &configuration)
 }

@@ -23,7 +23,7 @@ use watch::LinkEnd;
 pub const FAR_ADDRESS: &str = "10.78.2.2";
 /// What a full packet takes on the link: the MTU and the Ethernet header, which the kernel's qdiscs count too.
 pub const PACKET_BYTES: u64 = 1_514;
-const DEVICE_ADDRESS: &str = "10.78.1.2";
+pub const DEVICE_ADDRESS: &str = "10.78.1.2";
 const RADIO_TO_DEVICE: (&str, &str) = ("wlan", "10.78.1.1");
 const RADIO_TO_FAR: (&str, &str) = ("core", "10.78.2.1");
 /// More than what can be under way: the link itself never drops.

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
+use serde_json::json;
 
 use super::Run;
 use crate::giveway::{self, Daemon};
@@ -94,12 +95,17 @@ pub fn run(foreground: &Foreground, run: &Run, raw: &Path) -> Result<Outcome> {
 
 /// Where the queue is giveway's.
 pub fn start_daemon(shape: &Shape, device: &Namespace, raw: &Path, label: &str) -> Result<Option<Daemon>> {
-    let Queue::Giveway { gate } = shape.queue else {
+    let Queue::Giveway { gate, ingress } = shape.queue else {
         return Ok(None);
     };
     let configuration = raw.join(format!("{label}.toml"));
     let rate_mbit = shape.up_kbit as f64 / 1e3;
-    giveway::write_uplink_configuration(&configuration, rate_mbit, shape.driver_bytes, gate)?;
+    giveway::write_uplink_configuration(
+        &configuration,
+        rate_mbit,
+        shape.driver_bytes,
+        json!({"gate": gate, "ingress": ingress}),
+    )?;
     let mut daemon = Daemon::start(device, &configuration, raw.join(format!("{label}.log")))?;
     daemon.wait_until_queueing(device)?;
     Ok(Some(daemon))

@@ -14,11 +14,19 @@ pub struct Foreground {
 /// A program that only computes, beside an upload of the same device.
 pub struct Gate {
     pub shape: Shape,
-    pub upload: bool,
+    pub background: Option<Background>,
     /// How much the program computes each time.
     pub steps: u64,
     pub repetitions: u64,
     pub warmup_s: f64,
+}
+
+/// What goes on beside the program, of a process at nice 19.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Background {
+    Upload,
+    /// Half of the link, from a far end that the program cannot slow down.
+    Download,
 }
 
 /// The device's uplink, with a downlink that is never in the way.
@@ -44,7 +52,7 @@ pub enum Queue {
     /// Strict priority, and a kernel thread for each priority that does the packet work.
     Threads,
     /// giveway's.
-    Giveway { gate: bool },
+    Giveway { gate: bool, ingress: bool },
 }
 
 impl Foreground {

@@ -60,6 +60,10 @@ const LONG_KB: u64 = 100;
 const SHORT_ROUND_TRIPS: f64 = 2.0;
 
 /// Name, what queues in the device, the upload's congestion control.
+const GIVEWAY: Queue = Queue::Giveway {
+    gate: true,
+    ingress: false,
+};
 const METHODS: &[(&str, Queue, Option<&str>)] = &[
     ("none", Queue::Fifo, None),
     ("plain", Queue::Fifo, CUBIC),
@@ -67,9 +71,9 @@ const METHODS: &[(&str, Queue, Option<&str>)] = &[
     ("cake", Queue::Cake, CUBIC),
     ("tcp-lp", Queue::Fifo, Some("lp")),
     ("thread-per-priority", Queue::Threads, CUBIC),
-    ("giveway", Queue::Giveway { gate: true }, CUBIC),
+    ("giveway", GIVEWAY, CUBIC),
     // What one packet in the driver costs where nothing is uploaded (figures 11 and 12), beside `none/8k`.
-    ("giveway/alone", Queue::Giveway { gate: true }, None),
+    ("giveway/alone", GIVEWAY, None),
 ];
 const DEEP: &[&str] = &["none", "plain", "giveway"];
 const SLOW: &[&str] = &["none", "plain", "giveway"];

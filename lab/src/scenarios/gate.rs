@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::guest::{Clock, Flavour, Guest};
 use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::foreground::{Gate, Queue, Shape};
+use crate::scenario::foreground::{Background, Gate, Queue, Shape};
 use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
 use crate::uplink::PACKET_BYTES;
 
@@ -49,7 +49,7 @@ const RATE_KBIT: u64 = 100_000;
 const RTT_MS: u64 = 10;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let variant = |name: &str, queue, upload| Variant {
+    let variant = |name: &str, queue, background| Variant {
         name: name.into(),
         guest: Some(GUEST),
         experiment: Experiment::Gate(Gate {
@@ -60,12 +60,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 queue,
                 driver_bytes: PACKET_BYTES,
             },
-            upload,
+            background,
             steps: parameters.count("steps_m") * 1_000_000,
             repetitions: parameters.count("runs"),
             warmup_s: parameters.count("warmup_s") as f64,
         }),
     };
+    let giveway = |gate, ingress| Queue::Giveway { gate, ingress };
+    let (upload, download) = (Some(Background::Upload), Some(Background::Download));
     let beside_alone = |name: &str, most| {
         let (variant, over, metric) = (name.into(), "alone".into(), "run_time_mean_s");
         let quantity = Quantity::Ratio { variant, over, metric };
@@ -73,13 +75,36 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     };
     Ok(Plan {
         variants: vec![
-            variant("alone", Queue::Fifo, false),
-            variant("plain", Queue::Fifo, true),
-            variant("giveway", Queue::Giveway { gate: true }, true),
-            variant("giveway-without-gate", Queue::Giveway { gate: false }, true),
+            variant("alone", Queue::Fifo, None),
+            variant("plain", Queue::Fifo, upload),
+            variant("giveway", giveway(true, false), upload),
+            variant("giveway-without-gate", giveway(false, false), upload),
+            variant("download", giveway(true, false), download),
+            variant("download-deferred", giveway(true, true), download),
         ],
         checks: vec![
             beside_alone("giveway", 1.01),
+            // It takes its place in `[queue] ingress` only if it gains something and loses nothing.
+            Check::of(
+                "download-deferred / download run_time_mean_s".into(),
+                Quantity::Ratio {
+                    variant: "download-deferred".into(),
+                    over: "download".into(),
+                    metric: "run_time_mean_s",
+                },
+                Relation::Below(1.0),
+            )
+            .goal(),
+            Check::of(
+                "download-deferred / download background_goodput_mbit".into(),
+                Quantity::Ratio {
+                    variant: "download-deferred".into(),
+                    over: "download".into(),
+                    metric: "background_goodput_mbit",
+                },
+                Relation::AtLeast(0.99),
+            )
+            .goal(),
             // The gate is worth something only where an upload disturbs.
             Check::metric("giveway", "background_between_mbit", Relation::AtLeast(80.0)).goal(),
         ],
