@@ -5,10 +5,13 @@
 
 pub mod trial;
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 
 use super::Run;
 use crate::guest::Clock;
+use crate::interrupt::pause_until;
 use crate::namespace::{Namespace, ip};
 use crate::outcome::{Metrics, Outcome};
 use crate::process;
@@ -24,6 +27,8 @@ pub fn run(cost: &SwitchCost, run: &Run) -> Result<Outcome> {
     if cost.to == Worker::NapiThread {
         work_in_threads(&place, TO)?;
     }
+    run.progress.tick("warming up");
+    pause_until(Instant::now() + Duration::from_secs_f64(cost.warmup_s))?;
     run.progress.tick("handing packets over");
     let mut trial = place.command(std::env::current_exe()?)?;
     trial.arg("hand-over").args(trial::Trial::of(cost).arguments());

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 pub struct SwitchCost {
     pub to: Worker,
     pub packets: u32,
+    pub warmup_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -23,6 +24,6 @@ pub enum Worker {
 
 impl SwitchCost {
     pub fn estimated_s(&self) -> f64 {
-        self.packets as f64 * 4e-5
+        self.warmup_s + self.packets as f64 * 4e-5
     }
 }
