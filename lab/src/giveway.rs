@@ -261,6 +261,10 @@ impl Daemon {
         self.process.id()
     }
 
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.process.exit()?.is_some())
+    }
+
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }

@@ -90,6 +90,8 @@ enum Command {
     #[command(hide = true)]
     PlainBursts { description: String },
     #[command(hide = true)]
+    Hostile { seed: u64, interface: String },
+    #[command(hide = true)]
     Flood { description: String },
 }
 
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
         Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
         Command::PlainBursts { description } => traffic::realtime::plain::run(&description).map(|()| true),
+        Command::Hostile { seed, interface } => traffic::hostile::sender::run(seed, &interface).map(|()| true),
         Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
         Command::FarEnd => traffic::http::run_far_end().map(|()| true),
         Command::Http(link) => traffic::http::run_client(&link).map(|()| true),

@@ -18,6 +18,7 @@ mod progress;
 mod qdisc_cost;
 pub mod switch_cost;
 mod transfer;
+mod turmoil;
 
 use std::path::Path;
 
@@ -87,6 +88,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
         Experiment::AdmissionCost(cost) => admission_cost::run(cost, run, raw),
         Experiment::QdiscCost(cost) => qdisc_cost::run(cost, run, raw),
+        Experiment::Turmoil(turmoil) => turmoil::run(turmoil, run, raw),
         Experiment::Gate(gate) => gate::run(gate, run, raw),
         Experiment::SwitchCost(cost) => switch_cost::run(cost, run),
     }

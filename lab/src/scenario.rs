@@ -6,6 +6,7 @@
 pub mod deadline;
 pub mod foreground;
 pub mod switch_cost;
+pub mod turmoil;
 
 use anyhow::Result;
 
@@ -16,6 +17,7 @@ use crate::parameters::{Kind, Parameter, Parameters};
 use deadline::{AdmissionCost, Deadline, QdiscCost};
 use foreground::{Foreground, Gate};
 use switch_cost::SwitchCost;
+use turmoil::Turmoil;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -72,6 +74,7 @@ pub enum Experiment {
     Foreground(Foreground),
     AdmissionCost(AdmissionCost),
     QdiscCost(QdiscCost),
+    Turmoil(Turmoil),
     Gate(Gate),
     SwitchCost(SwitchCost),
 }
@@ -399,6 +402,7 @@ impl Experiment {
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
                 Experiment::AdmissionCost(_) => 5.0,
                 Experiment::QdiscCost(cost) => cost.bursts as f64 * 0.05,
+                Experiment::Turmoil(turmoil) => turmoil.seconds + 60.0,
                 Experiment::Gate(gate) => gate.estimated_s(),
                 Experiment::SwitchCost(cost) => cost.estimated_s(),
             }

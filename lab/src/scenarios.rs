@@ -14,6 +14,7 @@ mod monitor_cost;
 mod qdisc_cost;
 mod single_cap;
 mod switch_cost;
+mod turmoil;
 
 use anyhow::Result;
 
@@ -34,6 +35,7 @@ pub const ALL: &[Scenario] = &[
     qdisc_cost::SCENARIO,
     single_cap::SCENARIO,
     switch_cost::SCENARIO,
+    turmoil::SCENARIO,
 ];
 
 pub fn find(name: &str) -> Result<&'static Scenario> {
