@@ -12,6 +12,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include "link.h"
+#include "packets.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -19,7 +20,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define SIGURG 23
 #define TCX_PASS 0
 #define TCX_DROP 2
-#define DSCP_LE 1 /* RFC 8622 */
 /* RFC 4727's experimental numbers: copied into fragments; a 32-bit time in microseconds follows, big-endian. */
 #define IPV4_OPTION_DEADLINE 0x9e
 #define IPV6_OPTION_DEADLINE 0x1e
@@ -95,28 +95,6 @@ struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 
-struct ipv4_header {
-	__u8 version_and_words;
-	__u8 tos;
-	__be16 total_bytes;
-	__be16 id;
-	__be16 fragment; /* 3 flags, offset in 8 bytes */
-	__u8 ttl;
-	__u8 protocol;
-	__be16 checksum;
-	__be32 local;
-	__be32 remote;
-};
-
-struct ipv6_header {
-	__be32 version_class_flow;
-	__be16 payload_bytes;
-	__u8 next;
-	__u8 hops;
-	__u8 local[16];
-	__u8 remote[16];
-};
-
 /* What is read of a packet. */
 struct packet {
 	struct gw_tuple tuple;
@@ -177,8 +155,8 @@ static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p, c
 	if (header_bytes < sizeof(h))
 		return false;
 	p->tuple.family = AF_INET;
-	__builtin_memcpy(p->tuple.local, &h.local, 4);
-	__builtin_memcpy(p->tuple.remote, &h.remote, 4);
+	__builtin_memcpy(p->tuple.local, h.from, 4);
+	__builtin_memcpy(p->tuple.remote, h.to, 4);
 	p->protocol = h.protocol;
 	p->dscp = h.tos >> 2;
 	p->id = h.id;
@@ -202,8 +180,8 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 	if (load(skb, 0, &h, sizeof(h)))
 		return false;
 	p->tuple.family = AF_INET6;
-	__builtin_memcpy(p->tuple.local, h.local, 16);
-	__builtin_memcpy(p->tuple.remote, h.remote, 16);
+	__builtin_memcpy(p->tuple.local, h.from, 16);
+	__builtin_memcpy(p->tuple.remote, h.to, 16);
 	p->dscp = (bpf_ntohl(h.version_class_flow) >> 22) & 0x3f;
 	p->end_at = sizeof(h) + bpf_ntohs(h.payload_bytes);
 	next = h.next;
@@ -250,12 +228,12 @@ static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 /* Only some ask for them. */
 static __always_inline void read_ports(struct __sk_buff *skb, struct packet *p)
 {
-	__be16 ports[2];
+	struct ports ports;
 
 	if (!p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
-	    !load(skb, p->transport_at, ports, sizeof(ports))) {
-		p->tuple.local_port = bpf_ntohs(ports[0]);
-		p->tuple.remote_port = bpf_ntohs(ports[1]);
+	    !load(skb, p->transport_at, &ports, sizeof(ports))) {
+		p->tuple.local_port = bpf_ntohs(ports.from);
+		p->tuple.remote_port = bpf_ntohs(ports.to);
 	}
 }
 

@@ -8,12 +8,12 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "queueing.h"
+#include "packets.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
-#define DSCP_LE 1 /* RFC 8622 */
 
 /* As admission sends them: the same map. */
 struct {
@@ -38,33 +38,6 @@ struct ethernet {
 	__u8 to[6];
 	__u8 from[6];
 	__be16 protocol;
-};
-
-struct ipv4_header {
-	__u8 version_and_words;
-	__u8 tos;
-	__be16 total_bytes;
-	__be16 id;
-	__be16 fragment;
-	__u8 ttl;
-	__u8 protocol;
-	__be16 checksum;
-	__u8 from[4];
-	__u8 to[4];
-};
-
-struct ipv6_header {
-	__be32 version_class_flow;
-	__be16 payload_bytes;
-	__u8 next;
-	__u8 hops;
-	__u8 from[16];
-	__u8 to[16];
-};
-
-struct ports {
-	__be16 from;
-	__be16 to;
 };
 
 static __always_inline bool is_known(struct gw_background_key *key, const struct ports *ports, void *end)
