@@ -370,15 +370,18 @@ impl<'a> Operator<'a> {
         self.stage.near_does(&program.to_string_lossy(), &line).map(drop)
     }
 
-    /// At rest everything that was queued is sent, dropped or waits, and the kernel thinks so too.
+    /// With the senders stopped, everything that was queued is sent, dropped or waits, and the kernel thinks so too. The
+    /// queue may still be draining: what the kernel says lies between what the counters say before and after.
     fn compare(&mut self) -> Result<()> {
         self.stage.signal_senders(Signal::SIGSTOP)?;
         let deadline = Instant::now() + QUIET_LIMIT;
         let imbalance = loop {
-            let now = counters()?;
+            let (before, queued, now) = (counters()?, self.stage.queued()?, counters()?);
             let lost: u64 = now.iter().map(|((_, place), band)| band.imbalance(*place)).sum();
-            let waiting: u64 = now.values().map(|band| band.backlog_packets).sum();
-            let imbalance = lost + waiting.abs_diff(self.stage.queued()?);
+            let waiting = |bands: &BTreeMap<(u64, u64), BandCounters>| {
+                bands.values().map(|band| band.backlog_packets).sum::<u64>()
+            };
+            let imbalance = lost + queued.saturating_sub(waiting(&before)) + waiting(&now).saturating_sub(queued);
             self.counted.extend(now);
             if imbalance == 0 || Instant::now() > deadline {
                 break imbalance;
