@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Run;
 use crate::cell::Cell;
@@ -41,8 +42,9 @@ const STRUCT_OPS: &str = "struct_ops";
 #[derive(Deserialize)]
 struct Loaded {
     id: u64,
+    /// A word, or the number of a kind that this bpftool does not know yet.
     #[serde(rename = "type", default)]
-    kind: String,
+    kind: Value,
     #[serde(default)]
     name: String,
 }
