@@ -21,6 +21,7 @@ use crate::actuate::queue::Before;
 
 const ROOT: &str = "/run/giveway";
 const PINS: &str = "/sys/fs/bpf";
+const PIN_PREFIX: &str = "giveway-netns-";
 
 /// The paths of one network namespace.
 #[derive(Clone, Debug)]
@@ -32,11 +33,14 @@ pub struct Place {
 impl Place {
     /// The calling process's namespace. Touches nothing.
     pub fn here() -> Result<Self> {
-        let netns_inum = crate::kernel::own_netns()?;
-        Ok(Self {
+        Ok(Self::of(crate::kernel::own_netns()?))
+    }
+
+    fn of(netns_inum: u32) -> Self {
+        Self {
             directory: Path::new(ROOT).join(format!("netns-{netns_inum}")),
             netns_inum,
-        })
+        }
     }
 
     pub fn netns_inum(&self) -> u32 {
@@ -157,7 +161,25 @@ impl Place {
     /// Where the qdisc is pinned; None where no BPF file system is mounted (`ip netns exec` hides it).
     pub fn qdisc_pin(&self) -> Option<PathBuf> {
         let mounted = statfs(PINS).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-        mounted.then(|| Path::new(PINS).join(format!("giveway-netns-{}", self.netns_inum)))
+        mounted.then(|| Path::new(PINS).join(format!("{PIN_PREFIX}{}", self.netns_inum)))
+    }
+
+    /// Takes away the pins of other namespaces that no daemon and no guardian looks after any more. A qdisc that is up
+    /// serves on without its pin; and a namespace that is gone would leave its own for ever.
+    pub fn remove_orphaned_pins(&self) {
+        let own = self.qdisc_pin();
+        let pins = own
+            .iter()
+            .flat_map(|_| fs::read_dir(PINS).into_iter().flatten().flatten());
+        for pin in pins.filter(|pin| Some(pin.path()) != own) {
+            let name = pin.file_name();
+            let netns_inum = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(PIN_PREFIX)?.parse().ok());
+            if netns_inum.is_some_and(|netns_inum| Self::of(netns_inum).lock().is_ok()) {
+                let _ = fs::remove_file(pin.path());
+            }
+        }
     }
 
     /// Forgets the queues, once each is what it was.

@@ -94,6 +94,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     let stopped = client::stop_daemon(&place)?;
     let _lock = place.lock_within(PATIENCE)?;
     let left_over = undo(&place, false)?;
+    place.remove_orphaned_pins();
     if args.output.json {
         println!(
             "{}",

@@ -42,6 +42,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     // The guardian of a daemon that has just died may still be at work.
     let lock = place.lock_within(revert::PATIENCE)?;
     let left_over = revert::undo(&place, args.dry_run)?;
+    if !args.dry_run {
+        place.remove_orphaned_pins();
+    }
     if !left_over.is_nothing() {
         let done = if args.dry_run { "would be" } else { "is" };
         tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");

@@ -375,21 +375,27 @@ impl<'a> Operator<'a> {
     fn compare(&mut self) -> Result<()> {
         self.stage.signal_senders(Signal::SIGSTOP)?;
         let deadline = Instant::now() + QUIET_LIMIT;
-        let imbalance = loop {
+        let (imbalance, found) = loop {
             let (before, queued, now) = (counters()?, self.stage.queued()?, counters()?);
             let lost: u64 = now.iter().map(|((_, place), band)| band.imbalance(*place)).sum();
             let waiting = |bands: &BTreeMap<(u64, u64), BandCounters>| {
                 bands.values().map(|band| band.backlog_packets).sum::<u64>()
             };
             let imbalance = lost + queued.saturating_sub(waiting(&before)) + waiting(&now).saturating_sub(queued);
+            let found = format!(
+                "{} unaccounted for; {} waited, then {}; the kernel says {queued}",
+                lost,
+                waiting(&before),
+                waiting(&now)
+            );
             self.counted.extend(now);
             if imbalance == 0 || Instant::now() > deadline {
-                break imbalance;
+                break (imbalance, found);
             }
             pause_until(Instant::now() + Duration::from_millis(100))?;
         };
         if imbalance > self.happened.imbalance {
-            eprintln!("the qdisc's counters differ by {imbalance} packets");
+            eprintln!("the qdisc's counters differ by {imbalance} packets: {found}");
         }
         self.happened.comparisons += 1;
         self.happened.imbalance = self.happened.imbalance.max(imbalance);
