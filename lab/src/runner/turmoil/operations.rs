@@ -371,7 +371,8 @@ impl<'a> Operator<'a> {
     }
 
     /// With the senders stopped, everything that was queued is sent, dropped or waits, and the kernel thinks so too. The
-    /// queue may still be draining: what the kernel says lies between what the counters say before and after.
+    /// queue may still be draining, and the kernel sends something of its own now and then: what it says lies between
+    /// what the counters say before and after.
     fn compare(&mut self) -> Result<()> {
         self.stage.signal_senders(Signal::SIGSTOP)?;
         let deadline = Instant::now() + QUIET_LIMIT;
@@ -381,7 +382,8 @@ impl<'a> Operator<'a> {
             let waiting = |bands: &BTreeMap<(u64, u64), BandCounters>| {
                 bands.values().map(|band| band.backlog_packets).sum::<u64>()
             };
-            let imbalance = lost + queued.saturating_sub(waiting(&before)) + waiting(&now).saturating_sub(queued);
+            let (low, high) = (waiting(&before).min(waiting(&now)), waiting(&before).max(waiting(&now)));
+            let imbalance = lost + queued.saturating_sub(high) + low.saturating_sub(queued);
             let found = format!(
                 "{} unaccounted for; {} waited, then {}; the kernel says {queued}",
                 lost,
