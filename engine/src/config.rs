@@ -238,6 +238,86 @@ section! {
     }
 }
 
+/// The scheduling policy of a rule (sched(7)).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedPolicyName {
+    #[default]
+    Fifo,
+    Rr,
+    Deadline,
+}
+
+section! {
+    /// Processes that get real-time priority as soon as they are started. All conditions that are given must hold; the
+    /// first rule that matches counts. Without `user` the executable must be root's, and writable by nobody else.
+    list of RealtimeRule REALTIME "realtime" {
+        /// What `why` calls it. No default: its number in this file.
+        name: Option<String> = None, "\"camera\"";
+        /// The executable: an absolute path, matched by the file that it means to the daemon.
+        exe: Option<String> = None, "\"/usr/bin/camera\"";
+        /// Its arguments with blanks between them; * is any text, ? any character.
+        cmdline: Option<String> = None, "\"*--live*\"";
+        /// A user's name or number, which must be the real and the effective one.
+        user: Option<String> = None, "\"robot\"";
+        /// The systemd unit, with * and ?.
+        unit: Option<String> = None, "\"camera@*.service\"";
+        /// The cgroup's path below the mount of cgroup v2, with * and ?.
+        cgroup: Option<String> = None, "\"/system.slice/*\"";
+        /// "fifo", "rr" or "deadline".
+        policy: SchedPolicyName = SchedPolicyName::Fifo, "\"fifo\"";
+        /// For "fifo" and "rr": from 1 to max_priority.
+        priority: u32 = 20, "20";
+        /// For "deadline": so much CPU time, microseconds ...
+        runtime_us: Option<u32> = None, "2000";
+        /// ... within so long of each period's start. No default: the period.
+        deadline_us: Option<u32> = None, "10000";
+        /// For "deadline": microseconds.
+        period_us: Option<u32> = None, "10000";
+        /// The CPUs on which it may run. Empty: those that it has.
+        cpus: Vec<u32> = Vec::new(), "[]";
+        /// All processes of this rule together use at most this share of one CPU; who overruns is ordinary from then on.
+        budget_percent: u32 = 80, "80";
+        /// Threads that have it at once, of all processes of this rule.
+        max_tasks: u32 = 32, "32";
+    }
+}
+
+section! {
+    /// What keeps the machine answering, whatever the rules give.
+    RealtimeLimits REALTIME_LIMITS "realtime_limits" {
+        /// No priority above this one (1 to 48; the kernel's interrupt threads are 50, giveway's own thread 49).
+        max_priority: u32 = 48, "48";
+        /// Threads that have real time at once.
+        max_tasks: u32 = 64, "64";
+        /// Of the CPU time of all CPUs.
+        total_percent: u32 = 80, "80";
+        /// The time over which budgets are counted, ms (200 to 10000).
+        window_ms: u32 = 500, "500";
+        /// An ordinary thread on each CPU must run so often, ms (100 to 10000); else everything is set back.
+        canary_ms: u32 = 400, "400";
+        /// `giveway exec` sets RLIMIT_RTTIME to this: a thread that computes for so long without a pause gets SIGXCPU, ms.
+        rttime_ms: u32 = 1000, "1000";
+    }
+}
+
+section! {
+    /// What users other than root may ask for, by `giveway exec --realtime` and `giveway realtime add`, for their own
+    /// processes. The first [[grant]] that means a user counts; without one they may ask for nothing.
+    list of GrantRule GRANT "grant" {
+        /// A user's name or number. No default: with `group`, each of its members.
+        user: Option<String> = None, "\"robot\"";
+        /// A group's name or number.
+        group: Option<String> = None, "\"realtime\"";
+        /// No priority above this one.
+        max_priority: u32 = 10, "10";
+        /// Threads at once.
+        max_tasks: u32 = 8, "8";
+        /// Of one CPU.
+        budget_percent: u32 = 50, "50";
+    }
+}
+
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
@@ -252,6 +332,9 @@ pub struct Config {
     pub control: Control,
     pub deadline: Vec<Deadline>,
     pub background: Vec<Background>,
+    pub realtime: Vec<RealtimeRule>,
+    pub realtime_limits: RealtimeLimits,
+    pub grant: Vec<GrantRule>,
 }
 
 const TOP_KEYS: &[Key] = &[Key {
@@ -260,7 +343,19 @@ const TOP_KEYS: &[Key] = &[Key {
     value: "\"wlan0\"",
 }];
 
-const SECTIONS: &[Section] = &[MONITOR, CAP, LINK, QUEUE, GROUP, CONTROL, DEADLINE, BACKGROUND];
+const SECTIONS: &[Section] = &[
+    MONITOR,
+    CAP,
+    LINK,
+    QUEUE,
+    GROUP,
+    CONTROL,
+    REALTIME_LIMITS,
+    DEADLINE,
+    BACKGROUND,
+    REALTIME,
+    GRANT,
+];
 
 impl Config {
     /// Reads a configuration. The whole text is checked; the first problem is reported.

@@ -3,6 +3,7 @@
 //! first value that is out of its range.
 
 use super::{CapPolicyName, Config, ConfigError};
+use crate::realtime::CEILING;
 
 /// No deadline and no part of one is longer.
 const LONGEST_US: u32 = 10_000_000;
@@ -11,6 +12,7 @@ impl Config {
     pub(super) fn check_ranges(&self) -> Result<(), ConfigError> {
         let positive = |x: f64| x.is_finite() && x > 0.0;
         let (cap, link, queue) = (&self.cap, &self.link, &self.queue);
+        let limits = &self.realtime_limits;
         let within = |x: f64, most: f64| x.is_finite() && (0.0..=most).contains(&x);
         let checks = [
             (
@@ -125,6 +127,67 @@ impl Config {
                 "background.port",
                 self.background.iter().all(|b| b.port != 0),
                 "given, from 1 to 65535",
+            ),
+            (
+                "realtime.exe",
+                self.realtime.iter().all(|r| r.exe.is_some() || r.user.is_some()),
+                "given, or else user: nobody but root may decide what gets real time",
+            ),
+            (
+                "realtime.exe",
+                self.realtime
+                    .iter()
+                    .all(|r| r.exe.as_ref().is_none_or(|exe| exe.starts_with('/'))),
+                "an absolute path",
+            ),
+            (
+                "realtime.priority",
+                self.realtime
+                    .iter()
+                    .all(|r| (1..=limits.max_priority).contains(&r.priority)),
+                "from 1 to realtime_limits.max_priority",
+            ),
+            (
+                "realtime.budget_percent",
+                self.realtime.iter().all(|r| (1..=100_000).contains(&r.budget_percent)),
+                "from 1 to 100000 percent of one CPU",
+            ),
+            (
+                "realtime_limits.max_priority",
+                (1..=CEILING).contains(&limits.max_priority),
+                "from 1 to 48, below giveway's own thread and the kernel's interrupt threads",
+            ),
+            (
+                "realtime_limits.total_percent",
+                (1..=95).contains(&limits.total_percent),
+                "from 1 to 95 percent",
+            ),
+            (
+                "realtime_limits.window_ms",
+                (200..=10_000).contains(&limits.window_ms),
+                "from 200 to 10000 ms",
+            ),
+            (
+                "realtime_limits.canary_ms",
+                (100..=10_000).contains(&limits.canary_ms),
+                "from 100 to 10000 ms",
+            ),
+            (
+                "realtime_limits.rttime_ms",
+                (10..=60_000).contains(&limits.rttime_ms),
+                "from 10 to 60000 ms",
+            ),
+            (
+                "grant.user",
+                self.grant.iter().all(|g| g.user.is_some() || g.group.is_some()),
+                "given, or else group",
+            ),
+            (
+                "grant.max_priority",
+                self.grant
+                    .iter()
+                    .all(|g| (1..=limits.max_priority).contains(&g.max_priority)),
+                "from 1 to realtime_limits.max_priority",
             ),
         ];
         for (key, holds, range) in checks {

@@ -1,0 +1,685 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which processes get real-time priority, and when they lose it. In come the starts, ends and CPU times of processes
+//! that rules may mean, wishes of users, and canaries that starve; out go grants and revocations, each with its reason.
+//! It never reads a process or sets a priority by itself, and never gives more than the limits allow.
+//!
+//! Three budgets keep the machine answering (after rtkit): each rule may use so much of one CPU, all of them together so
+//! much of all CPUs, and an ordinary thread on each CPU, the canary, must run every so often. Who overruns is ordinary
+//! from then on, until it is started anew; when a canary starves, everything is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::matcher::{Matcher, Process, ProcessId};
+
+mod budget;
+mod configured;
+mod grant;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use budget::Spent;
+pub use configured::Names;
+pub use grant::{Grant, Grants};
+pub use view::{Change, Counters, HeldView, RealtimeView, RuleView};
+
+/// The kernel's interrupt threads are FIFO 50, and giveway's own thread must come between: this is the most for all others.
+pub const CEILING: u32 = 48;
+/// giveway's own thread, which must run when what it has to demote does.
+pub const OWN_PRIORITY: u32 = CEILING + 1;
+/// After a canary starved nothing is granted for so long.
+const HOLD: Duration = Duration::from_secs(10);
+/// Of one CPU, where no rule and no grant says otherwise.
+pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
+const CHANGES_KEPT: usize = 256;
+
+/// How a process is to be scheduled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Policy {
+    Fifo {
+        priority: u32,
+    },
+    RoundRobin {
+        priority: u32,
+    },
+    /// So much CPU time within `deadline` of each start of a `period` (sched(7)).
+    Deadline {
+        runtime: Duration,
+        deadline: Duration,
+        period: Duration,
+    },
+}
+
+/// A policy and the CPUs on which it may run; no CPUs are all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Schedule {
+    pub policy: Policy,
+    pub cpus: Vec<u32>,
+}
+
+/// Who gets what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub name: String,
+    pub matcher: Matcher,
+    pub schedule: Schedule,
+    /// Of one CPU, for all processes of this rule together.
+    pub budget_percent: u32,
+    pub max_tasks: u32,
+    /// Who added it at run time; None for one of the configuration.
+    pub added_by: Option<u32>,
+}
+
+/// What all rules together may do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    pub max_priority: u32,
+    pub max_tasks: u32,
+    /// Of all CPUs.
+    pub total_percent: u32,
+    pub window: Duration,
+    pub cpus: u32,
+}
+
+/// CPU time of a held process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    pub id: ProcessId,
+    /// Since its start, of all its threads.
+    pub cpu: Duration,
+    pub tasks: u32,
+    /// Another tool has changed what giveway gave; what was found in its place.
+    pub found: Option<String>,
+}
+
+/// What a grant has done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    pub tasks: u32,
+    pub old: String,
+}
+
+/// An observation.
+#[derive(Debug)]
+pub enum Input {
+    /// A process has called exec, or was found at a start or for a new rule. `cpu`: used so far.
+    Started {
+        id: ProcessId,
+        process: Process,
+        tasks: u32,
+        cpu: Duration,
+    },
+    /// A held process has a new thread, which is ordinary still.
+    TaskAdded { id: ProcessId, tid: u32 },
+    /// A held process has ended, having used so much CPU time.
+    Exited { id: ProcessId, cpu: Duration },
+    /// What became of [`Action::Grant`].
+    Outcome {
+        id: ProcessId,
+        outcome: Result<Given, String>,
+    },
+    /// Of all held processes, some times within a window.
+    Usage(Vec<Usage>),
+    /// The ordinary thread on this CPU has not run for so long.
+    Starved { cpu: u32, waited: Duration },
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Set all threads of the process. Answered by [`Input::Outcome`].
+    Grant { id: ProcessId, schedule: Schedule },
+    /// Set one more thread of a process that has been granted.
+    GrantTask {
+        id: ProcessId,
+        tid: u32,
+        schedule: Schedule,
+    },
+    /// Set all threads back to what they were.
+    Revoke { id: ProcessId },
+    /// Look at all processes for those that rules mean now.
+    Look,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Standing {
+    /// Asked for, not yet answered.
+    Asked,
+    Granted,
+    /// Ordinary, though a rule means it: it overran, it was refused, or another tool has changed it.
+    Ordinary,
+}
+
+#[derive(Debug)]
+struct Held {
+    process: Process,
+    rule: String,
+    schedule: Schedule,
+    standing: Standing,
+    tasks: u32,
+    cpu: Duration,
+    spent: Spent,
+    budget_percent: u32,
+    max_tasks: u32,
+    /// Said already that its new threads stay ordinary.
+    told_of_tasks: bool,
+}
+
+/// What the machine's real-time priorities are by giveway's doing.
+#[derive(Debug)]
+pub struct Realtime {
+    limits: Limits,
+    grants: Grants,
+    rules: Vec<Rule>,
+    held: BTreeMap<ProcessId, Held>,
+    /// By rule, its ended processes included.
+    spent: BTreeMap<String, Spent>,
+    total: Spent,
+    held_off_until: Option<Duration>,
+    dry_run: bool,
+    changes: VecDeque<Change>,
+    counters: Counters,
+}
+
+impl Realtime {
+    /// `rules` of the configuration, in its order: the first that matches counts.
+    pub fn new(limits: Limits, grants: Grants, rules: Vec<Rule>, dry_run: bool) -> Self {
+        Self {
+            limits,
+            grants,
+            rules,
+            held: BTreeMap::new(),
+            spent: BTreeMap::new(),
+            total: Spent::default(),
+            held_off_until: None,
+            dry_run,
+            changes: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes in one observation and says what follows from it.
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Started {
+                id,
+                process,
+                tasks,
+                cpu,
+            } => self.judge(now, id, process, tasks, cpu, &mut actions),
+            Input::TaskAdded { id, tid } => self.add_task(now, id, tid, &mut actions),
+            Input::Exited { id, cpu } => self.forget(now, id, cpu),
+            Input::Outcome { id, outcome } => self.conclude(now, id, outcome),
+            Input::Usage(usage) => self.account(now, usage, &mut actions),
+            Input::Starved { cpu, waited } => self.starve(now, cpu, waited, &mut actions),
+        }
+        actions
+    }
+
+    /// The executables whose starts are to be seen, and the users all of whose starts are.
+    pub fn watched(&self) -> (BTreeSet<&str>, BTreeSet<u32>) {
+        let executables = self.rules.iter().filter_map(|rule| rule.matcher.exe.as_deref());
+        let by_user = self.rules.iter().filter(|rule| rule.matcher.exe.is_none());
+        (
+            executables.collect(),
+            by_user.filter_map(|rule| rule.matcher.uid).collect(),
+        )
+    }
+
+    /// The processes to tell of in [`Input::Usage`].
+    pub fn granted(&self) -> impl Iterator<Item = (ProcessId, &Schedule)> {
+        let granted = self.held.iter().filter(|(_, held)| held.standing == Standing::Granted);
+        granted.map(|(id, held)| (*id, &held.schedule))
+    }
+
+    /// The processes whose next exec, threads and end are to be told.
+    pub fn held(&self) -> impl Iterator<Item = ProcessId> {
+        self.held.keys().copied()
+    }
+
+    /// A rule more, at run time. `gids`: the groups of the user who asks.
+    ///
+    /// # Errors
+    /// The reason, where the configuration does not grant that user so much, or the name is taken.
+    pub fn add_rule(&mut self, mut rule: Rule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
+        if self.rules.iter().any(|known| known.name == rule.name) {
+            return Err(format!("there is a rule `{}` already; remove it first", rule.name));
+        }
+        self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
+        rule.added_by = Some(uid);
+        self.rules.push(rule);
+        Ok(vec![Action::Look])
+    }
+
+    /// Takes a rule away, and what it gave.
+    ///
+    /// # Errors
+    /// The reason, where there is none of this name or it is not this user's to remove.
+    pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
+        let Some(at) = self.rules.iter().position(|rule| rule.name == name) else {
+            return Err(format!("there is no rule `{name}`; `giveway realtime list` shows them"));
+        };
+        match self.rules[at].added_by {
+            None => return Err(format!("rule `{name}` is one of the configuration; remove it there")),
+            Some(by) if uid != 0 && by != uid => {
+                return Err(format!("rule `{name}` was added by uid {by}, not by you"));
+            }
+            Some(_) => self.rules.remove(at),
+        };
+        let of_rule: Vec<ProcessId> = self
+            .held
+            .iter()
+            .filter(|(_, h)| h.rule == name)
+            .map(|(id, _)| *id)
+            .collect();
+        let mut actions = Vec::new();
+        for id in of_rule {
+            self.revoke(now, id, "its rule was removed", &mut actions);
+            self.held.remove(&id);
+        }
+        Ok(actions)
+    }
+
+    /// `giveway exec`: the asking process wants this for the command that it is about to become.
+    ///
+    /// # Errors
+    /// The reason, where the configuration does not grant that user so much or a budget is used up.
+    pub fn launch(
+        &mut self,
+        now: Duration,
+        asking: (ProcessId, Process),
+        schedule: Schedule,
+        gids: &[u32],
+    ) -> Result<Vec<Action>, String> {
+        let (id, process) = asking;
+        let mut rule = Rule {
+            name: format!("{}{}", grant::LAUNCHED, process.uid),
+            matcher: Matcher {
+                uid: Some(process.uid),
+                ..Matcher::default()
+            },
+            schedule,
+            budget_percent: DEFAULT_BUDGET_PERCENT,
+            max_tasks: self.limits.max_tasks,
+            added_by: Some(process.uid),
+        };
+        self.grants
+            .bound(&mut rule, process.uid, gids, self.limits.max_priority)?;
+        if !rule.matcher.matches(&process) {
+            return Err("a setuid program cannot ask for it".to_owned());
+        }
+        self.may_grant(now, &rule, 1)?;
+        let mut actions = Vec::new();
+        self.grant(now, id, process, 1, Duration::ZERO, &rule, &mut actions);
+        Ok(actions)
+    }
+
+    fn judge(
+        &mut self,
+        now: Duration,
+        id: ProcessId,
+        process: Process,
+        tasks: u32,
+        cpu: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(rule) = self.rule_for(id, &process) else {
+            let why = format!("it runs {} now, which no rule matches", process.exe);
+            self.revoke(now, id, &why, actions);
+            self.held.remove(&id);
+            return;
+        };
+        if let Some(held) = self.held.get_mut(&id) {
+            if held.rule == rule.name && held.schedule == rule.schedule {
+                // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
+                held.process = process;
+                return;
+            }
+            self.revoke(
+                now,
+                id,
+                &format!("it runs {} now, which rule `{}` matches", process.exe, rule.name),
+                actions,
+            );
+            self.held.remove(&id);
+        }
+        match self.may_grant(now, &rule, tasks) {
+            Ok(()) => self.grant(now, id, process, tasks, cpu, &rule, actions),
+            Err(why) => {
+                self.counters.refused += 1;
+                self.hold(id, process, 0, cpu, &rule, Standing::Ordinary);
+                self.note(now, id, "ordinary", "ordinary", format!("no real time: {why}"));
+            }
+        }
+    }
+
+    /// The rule by which it is held, where that was `giveway exec` and it is still its user's; else the first of all
+    /// that means it and may.
+    fn rule_for(&self, id: ProcessId, process: &Process) -> Option<Rule> {
+        let launched = self.held.get(&id).filter(|held| held.rule.starts_with(grant::LAUNCHED));
+        if let Some(held) = launched
+            && process.uid == held.process.uid
+            && process.euid == held.process.uid
+        {
+            return Some(Rule {
+                name: held.rule.clone(),
+                matcher: Matcher::default(),
+                schedule: held.schedule.clone(),
+                budget_percent: held.budget_percent,
+                max_tasks: held.max_tasks,
+                added_by: Some(process.uid),
+            });
+        }
+        let means = |rule: &&Rule| rule.matcher.matches(process) && rule.matcher.is_trusted(process);
+        self.rules.iter().find(means).cloned()
+    }
+
+    fn grant(
+        &mut self,
+        now: Duration,
+        id: ProcessId,
+        process: Process,
+        tasks: u32,
+        cpu: Duration,
+        rule: &Rule,
+        actions: &mut Vec<Action>,
+    ) {
+        let schedule = rule.schedule.clone();
+        self.hold(id, process, tasks, cpu, rule, Standing::Asked);
+        if self.dry_run {
+            self.note(
+                now,
+                id,
+                "ordinary",
+                &schedule.shown(),
+                "--dry-run changes nothing".to_owned(),
+            );
+        } else {
+            actions.push(Action::Grant { id, schedule });
+        }
+    }
+
+    fn hold(&mut self, id: ProcessId, process: Process, tasks: u32, cpu: Duration, rule: &Rule, standing: Standing) {
+        let held = Held {
+            process,
+            rule: rule.name.clone(),
+            schedule: rule.schedule.clone(),
+            standing,
+            tasks,
+            cpu,
+            spent: Spent::default(),
+            budget_percent: rule.budget_percent,
+            max_tasks: rule.max_tasks,
+            told_of_tasks: false,
+        };
+        self.held.insert(id, held);
+    }
+
+    /// Whether so many tasks more are within all budgets.
+    fn may_grant(&self, now: Duration, rule: &Rule, tasks: u32) -> Result<(), String> {
+        if let Some(until) = self.held_off_until.filter(|until| now < *until) {
+            let left_s = until.saturating_sub(now).as_secs_f64();
+            return Err(format!(
+                "the machine did not answer a moment ago; nothing is granted for {left_s:.0} s more"
+            ));
+        }
+        let (of_rule, of_all) = self.tasks(&rule.name);
+        if of_rule + tasks > rule.max_tasks {
+            return Err(format!(
+                "rule `{}` has {of_rule} of its {} tasks at most",
+                rule.name, rule.max_tasks
+            ));
+        }
+        if of_all + tasks > self.limits.max_tasks {
+            return Err(format!(
+                "{of_all} of {} tasks at most have it (max_tasks)",
+                self.limits.max_tasks
+            ));
+        }
+        let used = self
+            .spent
+            .get(&rule.name)
+            .map_or(Duration::ZERO, |spent| spent.within(now, self.limits.window));
+        if used > budget::share(self.limits.window, rule.budget_percent) {
+            return Err(format!(
+                "rule `{}` has used {} ms of a CPU in the last {} ms; its budget is {}%",
+                rule.name,
+                used.as_millis(),
+                self.limits.window.as_millis(),
+                rule.budget_percent
+            ));
+        }
+        Ok(())
+    }
+
+    /// Tasks that have real time: of the rule, and of all.
+    fn tasks(&self, rule: &str) -> (u32, u32) {
+        let having = self.held.values().filter(|held| held.standing != Standing::Ordinary);
+        having.fold((0, 0), |(of_rule, all), held| {
+            (
+                of_rule + if held.rule == rule { held.tasks } else { 0 },
+                all + held.tasks,
+            )
+        })
+    }
+
+    fn add_task(&mut self, now: Duration, id: ProcessId, tid: u32, actions: &mut Vec<Action>) {
+        let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Ordinary) else {
+            return;
+        };
+        let (of_rule, of_all) = self.tasks(&held.rule);
+        let is_free = of_rule < held.max_tasks && of_all < self.limits.max_tasks;
+        let told = held.told_of_tasks;
+        if let Some(held) = self.held.get_mut(&id) {
+            held.told_of_tasks |= !is_free;
+            if is_free {
+                held.tasks += 1;
+                actions.push(Action::GrantTask {
+                    id,
+                    tid,
+                    schedule: held.schedule.clone(),
+                });
+                return;
+            }
+        }
+        if !told {
+            let why = format!("its new threads stay ordinary: {of_rule} tasks of the rule, {of_all} in all have it");
+            self.note(now, id, "ordinary", "ordinary", why);
+        }
+    }
+
+    fn forget(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
+        if let Some(mut held) = self.held.remove(&id)
+            && held.standing != Standing::Ordinary
+        {
+            self.charge(now, &mut held, cpu);
+        }
+    }
+
+    fn conclude(&mut self, now: Duration, id: ProcessId, outcome: Result<Given, String>) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.standing == Standing::Asked) else {
+            return;
+        };
+        match outcome {
+            Ok(given) => {
+                held.standing = Standing::Granted;
+                held.tasks = given.tasks;
+                let (new, rule) = (held.schedule.shown(), format!("rule `{}`", held.rule));
+                self.counters.granted += 1;
+                self.note(now, id, &given.old, &new, rule);
+            }
+            Err(why) => {
+                held.standing = Standing::Ordinary;
+                self.counters.failed += 1;
+                self.note(now, id, "ordinary", "ordinary", why);
+            }
+        }
+    }
+
+    /// CPU time that was used since the last sample counts for the process, for its rule and for all.
+    fn charge(&mut self, now: Duration, held: &mut Held, cpu: Duration) {
+        let used = cpu.saturating_sub(held.cpu);
+        held.cpu = cpu;
+        let of_rule = self.spent.entry(held.rule.clone()).or_default();
+        for spent in [&mut held.spent, of_rule, &mut self.total] {
+            spent.add(now, used, self.limits.window);
+        }
+    }
+
+    fn account(&mut self, now: Duration, usage: Vec<Usage>, actions: &mut Vec<Action>) {
+        for sample in usage {
+            let Some(mut held) = self.held.remove(&sample.id) else {
+                continue;
+            };
+            if held.standing == Standing::Granted {
+                self.charge(now, &mut held, sample.cpu);
+                held.tasks = sample.tasks;
+            }
+            let stepped_back = sample.found.filter(|_| held.standing == Standing::Granted);
+            self.held.insert(sample.id, held);
+            if let Some(found) = stepped_back {
+                self.step_back(now, sample.id, &found);
+            }
+        }
+        self.spent
+            .retain(|_, spent| !spent.within(now, self.limits.window).is_zero());
+        while let Some((id, why)) = self.overrun(now) {
+            self.demote(now, id, &why, actions);
+        }
+    }
+
+    /// Another tool has the last word on a process.
+    fn step_back(&mut self, now: Duration, id: ProcessId, found: &str) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        held.standing = Standing::Ordinary;
+        let old = held.schedule.shown();
+        self.counters.stepped_back += 1;
+        self.note(
+            now,
+            id,
+            &old,
+            found,
+            "another tool has changed it; it is left alone until it is started anew".to_owned(),
+        );
+    }
+
+    /// The process that used most of a budget that is overrun, and what that budget is.
+    fn overrun(&self, now: Duration) -> Option<(ProcessId, String)> {
+        let window = self.limits.window;
+        let worst_of = |rule: Option<&str>| {
+            let granted = self.held.iter().filter(|(_, held)| held.standing == Standing::Granted);
+            let meant = granted.filter(|(_, held)| rule.is_none_or(|rule| held.rule == rule));
+            meant.max_by_key(|(_, held)| held.spent.within(now, window))
+        };
+        for (name, spent) in &self.spent {
+            let used = spent.within(now, window);
+            let Some((id, held)) = worst_of(Some(name)) else {
+                continue;
+            };
+            if used > budget::share(window, held.budget_percent) && self.takes_part(now, held) {
+                return Some((
+                    *id,
+                    self.blame(now, held, used, held.budget_percent, "one CPU for its rule"),
+                ));
+            }
+        }
+        let used = self.total.within(now, window);
+        let (id, held) = worst_of(None)?;
+        let allowed = budget::share(window * self.limits.cpus.max(1), self.limits.total_percent);
+        (used > allowed && self.takes_part(now, held)).then(|| {
+            (
+                *id,
+                self.blame(
+                    now,
+                    held,
+                    used,
+                    self.limits.total_percent,
+                    "all CPUs for all of them (total_percent)",
+                ),
+            )
+        })
+    }
+
+    /// A budget may be overrun by what has ended or was demoted already: those who use next to nothing do not pay for it.
+    fn takes_part(&self, now: Duration, held: &Held) -> bool {
+        held.spent.within(now, self.limits.window) * 10 >= self.limits.window
+    }
+
+    fn blame(&self, now: Duration, held: &Held, used: Duration, percent: u32, of: &str) -> String {
+        let window = self.limits.window;
+        format!(
+            "it used {} ms of CPU in the last {} ms, of {} ms in all; the budget is {percent}% of {of}. It is ordinary until it is started anew",
+            held.spent.within(now, window).as_millis(),
+            window.as_millis(),
+            used.as_millis(),
+        )
+    }
+
+    fn demote(&mut self, now: Duration, id: ProcessId, why: &str, actions: &mut Vec<Action>) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        held.standing = Standing::Ordinary;
+        let old = held.schedule.shown();
+        self.counters.demoted += 1;
+        actions.push(Action::Revoke { id });
+        self.note(now, id, &old, "ordinary", why.to_owned());
+    }
+
+    /// Everything that was granted goes at once: who is to blame is said, but not waited for.
+    fn starve(&mut self, now: Duration, cpu: u32, waited: Duration, actions: &mut Vec<Action>) {
+        self.held_off_until = Some(now + HOLD);
+        let granted = self.held.iter().filter(|(_, held)| held.standing != Standing::Ordinary);
+        let mut by_use: Vec<(Duration, ProcessId)> = granted
+            .map(|(id, held)| (held.spent.within(now, self.limits.window), *id))
+            .collect();
+        by_use.sort_unstable_by(|a, b| b.cmp(a));
+        let blamed = by_use.first().and_then(|(used, id)| {
+            let held = self.held.get(id)?;
+            Some(format!(
+                "{} (pid {}, rule `{}`) used {} ms",
+                held.process.exe,
+                id.pid,
+                held.rule,
+                used.as_millis()
+            ))
+        });
+        let Some(blamed) = blamed else { return };
+        self.counters.starved += 1;
+        let window_ms = self.limits.window.as_millis();
+        let why = format!(
+            "an ordinary thread on CPU {cpu} could not run for {} ms; most of the last {window_ms} ms of real time: {blamed}",
+            waited.as_millis()
+        );
+        for (_, id) in by_use {
+            self.demote(now, id, &why, actions);
+        }
+    }
+
+    fn revoke(&mut self, now: Duration, id: ProcessId, why: &str, actions: &mut Vec<Action>) {
+        let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Ordinary) else {
+            return;
+        };
+        let old = held.schedule.shown();
+        self.counters.revoked += 1;
+        actions.push(Action::Revoke { id });
+        self.note(now, id, &old, "ordinary", why.to_owned());
+    }
+
+    fn note(&mut self, now: Duration, id: ProcessId, old: &str, new: &str, why: String) {
+        let Some(held) = self.held.get(&id) else { return };
+        if self.changes.len() == CHANGES_KEPT {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(Change {
+            t_ns: now.as_nanos() as u64,
+            pid: id.pid,
+            exe: held.process.exe.clone(),
+            rule: held.rule.clone(),
+            old: old.to_owned(),
+            new: new.to_owned(),
+            why,
+            made: !self.dry_run,
+        });
+    }
+}
