@@ -449,10 +449,14 @@ mod tests {
             (config.background[0].port, config.background[0].local_port),
             (873, Some(40_000))
         );
+        assert_eq!(config.realtime[0].user.as_deref(), Some("robot"));
+        assert_eq!(config.grant[0].max_priority, 10);
         let rest = Config {
             link: LinkSection::default(),
             deadline: Vec::new(),
             background: Vec::new(),
+            realtime: Vec::new(),
+            grant: Vec::new(),
             ..config
         };
         assert_eq!(rest, Config::default());

@@ -19,7 +19,7 @@ mod grant;
 mod tests;
 mod view;
 
-use budget::Spent;
+use budget::{OfRule, Spent};
 pub use configured::Names;
 pub use grant::{Grant, Grants};
 pub use view::{Change, Counters, HeldView, RealtimeView, RuleView};
@@ -100,16 +100,21 @@ pub struct Given {
     pub old: String,
 }
 
+/// A process as it is after an exec, or was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started {
+    pub id: ProcessId,
+    pub process: Process,
+    pub tasks: u32,
+    /// Used so far, by all its threads.
+    pub cpu: Duration,
+}
+
 /// An observation.
 #[derive(Debug)]
 pub enum Input {
-    /// A process has called exec, or was found at a start or for a new rule. `cpu`: used so far.
-    Started {
-        id: ProcessId,
-        process: Process,
-        tasks: u32,
-        cpu: Duration,
-    },
+    /// A process has called exec, or was found at a start or for a new rule.
+    Started(Started),
     /// A held process has a new thread, which is ordinary still.
     TaskAdded { id: ProcessId, tid: u32 },
     /// A held process has ended, having used so much CPU time.
@@ -174,7 +179,7 @@ pub struct Realtime {
     rules: Vec<Rule>,
     held: BTreeMap<ProcessId, Held>,
     /// By rule, its ended processes included.
-    spent: BTreeMap<String, Spent>,
+    spent: BTreeMap<String, OfRule>,
     total: Spent,
     held_off_until: Option<Duration>,
     dry_run: bool,
@@ -203,12 +208,7 @@ impl Realtime {
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut actions = Vec::new();
         match input {
-            Input::Started {
-                id,
-                process,
-                tasks,
-                cpu,
-            } => self.judge(now, id, process, tasks, cpu, &mut actions),
+            Input::Started(started) => self.judge(now, started, &mut actions),
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid, &mut actions),
             Input::Exited { id, cpu } => self.forget(now, id, cpu),
             Input::Outcome { id, outcome } => self.conclude(now, id, outcome),
@@ -289,11 +289,11 @@ impl Realtime {
     pub fn launch(
         &mut self,
         now: Duration,
-        asking: (ProcessId, Process),
+        asking: Started,
         schedule: Schedule,
         gids: &[u32],
     ) -> Result<Vec<Action>, String> {
-        let (id, process) = asking;
+        let process = &asking.process;
         let mut rule = Rule {
             name: format!("{}{}", grant::LAUNCHED, process.uid),
             matcher: Matcher {
@@ -307,25 +307,18 @@ impl Realtime {
         };
         self.grants
             .bound(&mut rule, process.uid, gids, self.limits.max_priority)?;
-        if !rule.matcher.matches(&process) {
+        if !rule.matcher.matches(process) {
             return Err("a setuid program cannot ask for it".to_owned());
         }
-        self.may_grant(now, &rule, 1)?;
+        self.may_grant(now, &rule, asking.tasks)?;
         let mut actions = Vec::new();
-        self.grant(now, id, process, 1, Duration::ZERO, &rule, &mut actions);
+        self.grant(now, asking, &rule, &mut actions);
         Ok(actions)
     }
 
-    fn judge(
-        &mut self,
-        now: Duration,
-        id: ProcessId,
-        process: Process,
-        tasks: u32,
-        cpu: Duration,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(rule) = self.rule_for(id, &process) else {
+    fn judge(&mut self, now: Duration, started: Started, actions: &mut Vec<Action>) {
+        let (id, process) = (started.id, &started.process);
+        let Some(rule) = self.rule_for(id, process) else {
             let why = format!("it runs {} now, which no rule matches", process.exe);
             self.revoke(now, id, &why, actions);
             self.held.remove(&id);
@@ -334,7 +327,7 @@ impl Realtime {
         if let Some(held) = self.held.get_mut(&id) {
             if held.rule == rule.name && held.schedule == rule.schedule {
                 // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
-                held.process = process;
+                held.process = started.process;
                 return;
             }
             self.revoke(
@@ -345,11 +338,11 @@ impl Realtime {
             );
             self.held.remove(&id);
         }
-        match self.may_grant(now, &rule, tasks) {
-            Ok(()) => self.grant(now, id, process, tasks, cpu, &rule, actions),
+        match self.may_grant(now, &rule, started.tasks) {
+            Ok(()) => self.grant(now, started, &rule, actions),
             Err(why) => {
                 self.counters.refused += 1;
-                self.hold(id, process, 0, cpu, &rule, Standing::Ordinary);
+                self.hold(started, &rule, Standing::Ordinary);
                 self.note(now, id, "ordinary", "ordinary", format!("no real time: {why}"));
             }
         }
@@ -376,18 +369,9 @@ impl Realtime {
         self.rules.iter().find(means).cloned()
     }
 
-    fn grant(
-        &mut self,
-        now: Duration,
-        id: ProcessId,
-        process: Process,
-        tasks: u32,
-        cpu: Duration,
-        rule: &Rule,
-        actions: &mut Vec<Action>,
-    ) {
-        let schedule = rule.schedule.clone();
-        self.hold(id, process, tasks, cpu, rule, Standing::Asked);
+    fn grant(&mut self, now: Duration, started: Started, rule: &Rule, actions: &mut Vec<Action>) {
+        let (id, schedule) = (started.id, rule.schedule.clone());
+        self.hold(started, rule, Standing::Asked);
         if self.dry_run {
             self.note(
                 now,
@@ -401,20 +385,20 @@ impl Realtime {
         }
     }
 
-    fn hold(&mut self, id: ProcessId, process: Process, tasks: u32, cpu: Duration, rule: &Rule, standing: Standing) {
+    fn hold(&mut self, started: Started, rule: &Rule, standing: Standing) {
         let held = Held {
-            process,
+            process: started.process,
             rule: rule.name.clone(),
             schedule: rule.schedule.clone(),
             standing,
-            tasks,
-            cpu,
+            tasks: started.tasks,
+            cpu: started.cpu,
             spent: Spent::default(),
             budget_percent: rule.budget_percent,
             max_tasks: rule.max_tasks,
             told_of_tasks: false,
         };
-        self.held.insert(id, held);
+        self.held.insert(started.id, held);
     }
 
     /// Whether so many tasks more are within all budgets.
@@ -438,17 +422,15 @@ impl Realtime {
                 self.limits.max_tasks
             ));
         }
-        let used = self
-            .spent
-            .get(&rule.name)
-            .map_or(Duration::ZERO, |spent| spent.within(now, self.limits.window));
-        if used > budget::share(self.limits.window, rule.budget_percent) {
+        let (window, of_rule) = (self.limits.window, self.spent.get(&rule.name));
+        let used = of_rule.map_or(Duration::ZERO, |of_rule| of_rule.spent.within(now, window));
+        let overran = of_rule.is_some_and(|of_rule| of_rule.overran_at.is_some_and(|at| at + window > now));
+        if overran || used > budget::share(window, rule.budget_percent) {
             return Err(format!(
-                "rule `{}` has used {} ms of a CPU in the last {} ms; its budget is {}%",
+                "rule `{}` has overrun its budget ({}% of a CPU) within the last {} ms",
                 rule.name,
-                used.as_millis(),
-                self.limits.window.as_millis(),
-                rule.budget_percent
+                rule.budget_percent,
+                window.as_millis()
             ));
         }
         Ok(())
@@ -523,7 +505,7 @@ impl Realtime {
         let used = cpu.saturating_sub(held.cpu);
         held.cpu = cpu;
         let of_rule = self.spent.entry(held.rule.clone()).or_default();
-        for spent in [&mut held.spent, of_rule, &mut self.total] {
+        for spent in [&mut held.spent, &mut of_rule.spent, &mut self.total] {
             spent.add(now, used, self.limits.window);
         }
     }
@@ -544,7 +526,7 @@ impl Realtime {
             }
         }
         self.spent
-            .retain(|_, spent| !spent.within(now, self.limits.window).is_zero());
+            .retain(|_, of_rule| !of_rule.is_over(now, self.limits.window));
         while let Some((id, why)) = self.overrun(now) {
             self.demote(now, id, &why, actions);
         }
@@ -573,8 +555,8 @@ impl Realtime {
             let meant = granted.filter(|(_, held)| rule.is_none_or(|rule| held.rule == rule));
             meant.max_by_key(|(_, held)| held.spent.within(now, window))
         };
-        for (name, spent) in &self.spent {
-            let used = spent.within(now, window);
+        for (name, of_rule) in &self.spent {
+            let used = of_rule.spent.within(now, window);
             let Some((id, held)) = worst_of(Some(name)) else {
                 continue;
             };
@@ -621,6 +603,11 @@ impl Realtime {
         let Some(held) = self.held.get_mut(&id) else { return };
         held.standing = Standing::Ordinary;
         let old = held.schedule.shown();
+        // It has paid: the others are not charged with what it used.
+        let of_rule = self.spent.entry(held.rule.clone()).or_default();
+        of_rule.overran_at = Some(now);
+        of_rule.spent.take_out(&held.spent);
+        self.total.take_out(&held.spent);
         self.counters.demoted += 1;
         actions.push(Action::Revoke { id });
         self.note(now, id, &old, "ordinary", why.to_owned());

@@ -22,12 +22,35 @@ impl Spent {
         }
     }
 
+    /// As if these had never been added, each at the same time.
+    pub fn take_out(&mut self, others: &Self) {
+        for (at, amount) in &mut self.amounts {
+            let other = others.amounts.iter().find(|(other_at, _)| other_at == at);
+            *amount = amount.saturating_sub(other.map_or(Duration::ZERO, |(_, amount)| *amount));
+        }
+    }
+
     pub fn within(&self, now: Duration, window: Duration) -> Duration {
         self.amounts
             .iter()
             .filter(|(at, _)| *at + window > now)
             .map(|(_, amount)| *amount)
             .sum()
+    }
+}
+
+/// What the processes of a rule used: those that have real time, and those that ended with it.
+#[derive(Debug, Default)]
+pub struct OfRule {
+    pub spent: Spent,
+    /// When one of them was last set back for it.
+    pub overran_at: Option<Duration>,
+}
+
+impl OfRule {
+    /// Whether nothing follows from it any more.
+    pub fn is_over(&self, now: Duration, window: Duration) -> bool {
+        self.spent.within(now, window).is_zero() && self.overran_at.is_none_or(|at| at + window <= now)
     }
 }
 

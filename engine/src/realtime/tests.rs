@@ -1,1 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What may be granted, and what takes it back, in virtual time.
 
+use super::*;
+use crate::config::Config;
+
+const WINDOW: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(100);
+
+fn rule(name: &str, exe: &str) -> Rule {
+    Rule {
+        name: name.to_owned(),
+        matcher: Matcher {
+            exe: Some(exe.to_owned()),
+            ..Matcher::default()
+        },
+        schedule: fifo(20),
+        budget_percent: 80,
+        max_tasks: 4,
+        added_by: None,
+    }
+}
+
+fn fifo(priority: u32) -> Schedule {
+    Schedule {
+        policy: Policy::Fifo { priority },
+        cpus: Vec::new(),
+    }
+}
+
+fn process(exe: &str) -> Process {
+    Process {
+        exe: exe.to_owned(),
+        executables: vec![exe.to_owned()],
+        exe_is_roots: true,
+        cmdline: exe.to_owned(),
+        uid: 1000,
+        euid: 1000,
+        cgroup: "/".to_owned(),
+    }
+}
+
+fn id(pid: u32) -> ProcessId {
+    ProcessId { pid, start_ns: 1 }
+}
+
+/// A machine on which the kernel grants everything.
+struct Machine {
+    realtime: Realtime,
+    now: Duration,
+    /// CPU time of each process that was granted and not revoked.
+    granted: BTreeMap<ProcessId, Duration>,
+    grants: usize,
+}
+
+impl Machine {
+    fn new(rules: Vec<Rule>, grants: Vec<Grant>) -> Self {
+        let limits = Limits {
+            max_priority: CEILING,
+            max_tasks: 10,
+            total_percent: 80,
+            window: WINDOW,
+            cpus: 2,
+        };
+        Self {
+            realtime: Realtime::new(limits, Grants(grants), rules, false),
+            now: Duration::from_secs(100),
+            granted: BTreeMap::new(),
+            grants: 0,
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Grant { id, .. } => {
+                    self.granted.insert(id, Duration::ZERO);
+                    self.grants += 1;
+                    let given = Given {
+                        tasks: 1,
+                        old: "OTHER".to_owned(),
+                    };
+                    let outcome = Ok(given);
+                    let none = self.realtime.step(self.now, Input::Outcome { id, outcome });
+                    assert!(none.is_empty());
+                }
+                Action::Revoke { id } => assert!(self.granted.remove(&id).is_some(), "revoked twice"),
+                Action::GrantTask { .. } | Action::Look => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let actions = self.realtime.step(self.now, input);
+        self.carry_out(actions);
+    }
+
+    fn start(&mut self, pid: u32, exe: &str) -> bool {
+        self.start_as(pid, process(exe))
+    }
+
+    fn start_as(&mut self, pid: u32, process: Process) -> bool {
+        let cpu = self.granted.get(&id(pid)).copied().unwrap_or_default();
+        self.tell(Input::Started(Started {
+            id: id(pid),
+            process,
+            tasks: 1,
+            cpu,
+        }));
+        self.granted.contains_key(&id(pid))
+    }
+
+    /// Lets each granted process use so much of each tick.
+    fn compute(&mut self, ticks: usize, share: impl Fn(u32) -> f64) {
+        for _ in 0..ticks {
+            self.now += TICK;
+            for (id, cpu) in &mut self.granted {
+                *cpu += TICK.mul_f64(share(id.pid));
+            }
+            let usage = self.granted.iter().map(|(id, cpu)| Usage {
+                id: *id,
+                cpu: *cpu,
+                tasks: 1,
+                found: None,
+            });
+            let usage = usage.collect();
+            self.tell(Input::Usage(usage));
+        }
+    }
+
+    fn last(&self) -> &Change {
+        self.realtime.changes.back().unwrap()
+    }
+}
+
+#[test]
+fn what_a_rule_means_is_granted_and_the_first_rule_counts() {
+    let mut second = rule("second", "/bin/a");
+    second.schedule = fifo(30);
+    let mut machine = Machine::new(vec![rule("first", "/bin/a"), second], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    assert!(!machine.start(2, "/bin/b"));
+    let change = machine.last();
+    assert_eq!(
+        (change.old.as_str(), change.new.as_str(), change.why.as_str()),
+        ("OTHER", "FIFO 20", "rule `first`")
+    );
+}
+
+#[test]
+fn an_executable_that_others_may_write_gets_nothing_without_a_user() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let writable = || Process {
+        exe_is_roots: false,
+        ..process("/bin/a")
+    };
+    assert!(!machine.start_as(1, writable()));
+    let mut by_user = rule("a", "/bin/a");
+    by_user.matcher.uid = Some(1000);
+    let mut machine = Machine::new(vec![by_user], Vec::new());
+    assert!(machine.start_as(1, writable()));
+}
+
+#[test]
+fn an_exec_is_judged_again_and_may_lose_or_keep_what_it_had() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    assert!(machine.start(1, "/bin/a"));
+    assert_eq!(machine.grants, 1, "what it had it keeps, without a second grant");
+    assert!(!machine.start(1, "/bin/b"));
+    assert!(machine.last().why.contains("/bin/b"), "{}", machine.last().why);
+}
+
+#[test]
+fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    machine.compute(4, |_| 1.0);
+    assert!(machine.granted.contains_key(&id(1)), "400 ms of 500 are 80%");
+    machine.compute(1, |_| 1.0);
+    assert!(machine.granted.is_empty());
+    assert!(
+        machine.last().why.contains("500 ms of CPU in the last 500 ms"),
+        "{}",
+        machine.last().why
+    );
+    assert!(!machine.start(1, "/bin/a"), "an exec is no new start");
+    machine.now += WINDOW;
+    assert!(machine.start(2, "/bin/a"), "a new process is");
+}
+
+#[test]
+fn what_computes_within_its_budget_keeps_it_for_ever() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    machine.compute(1000, |_| 0.79);
+    assert_eq!(machine.granted.len(), 1);
+}
+
+#[test]
+fn processes_of_a_rule_share_its_budget_the_ended_ones_included() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    // A chain of processes, each of which computes for 300 ms and starts the next one.
+    let start = machine.now;
+    let mut had = Duration::ZERO;
+    for pid in 1..100 {
+        machine.start(pid, "/bin/a");
+        for _ in 0..3 {
+            had += if machine.granted.contains_key(&id(pid)) {
+                TICK
+            } else {
+                Duration::ZERO
+            };
+            machine.compute(1, |_| 1.0);
+        }
+        machine.granted.remove(&id(pid));
+        let cpu = Duration::from_millis(300);
+        machine.tell(Input::Exited { id: id(pid), cpu });
+    }
+    let share = had.as_secs_f64() / (machine.now - start).as_secs_f64();
+    assert!((0.3..0.85).contains(&share), "the chain had {share} of a CPU");
+}
+
+#[test]
+fn of_a_rules_processes_the_one_that_used_most_pays() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.start(2, "/bin/a");
+    machine.compute(5, |pid| if pid == 1 { 0.3 } else { 0.9 });
+    assert_eq!(machine.granted.keys().map(|id| id.pid).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn all_together_have_a_budget_too() {
+    let rules = (0..8).map(|n| rule(&n.to_string(), &format!("/bin/{n}"))).collect();
+    let mut machine = Machine::new(rules, Vec::new());
+    for pid in 0..8 {
+        assert!(machine.start(pid, &format!("/bin/{pid}")));
+    }
+    // 4 x 45% of a CPU are 90% of two: each within its own budget.
+    machine.compute(10, |pid| if pid < 4 { 0.45 } else { 0.01 });
+    let left: Vec<u32> = machine.granted.keys().map(|id| id.pid).collect();
+    assert!(left.len() >= 7, "no more is demoted than need be: {left:?}");
+    assert!(
+        (4..8).all(|pid| left.contains(&pid)),
+        "those who use little do not pay: {left:?}"
+    );
+    assert!(machine.last().why.contains("total_percent"));
+}
+
+#[test]
+fn a_fork_bomb_gets_no_more_tasks_than_its_rule_has() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a"), rule("b", "/bin/b")], Vec::new());
+    let granted = (0..500).filter(|pid| machine.start(*pid, "/bin/a")).count();
+    assert_eq!(granted, 4);
+    assert!(machine.start(1000, "/bin/b"), "another rule's tasks are its own");
+    machine.granted.remove(&id(0));
+    machine.tell(Input::Exited {
+        id: id(0),
+        cpu: Duration::ZERO,
+    });
+    assert!(machine.start(1001, "/bin/a"), "what ends makes room");
+}
+
+#[test]
+fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_then() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    let later: Vec<usize> = (10..16)
+        .map(|tid| {
+            machine
+                .realtime
+                .step(machine.now, Input::TaskAdded { id: id(1), tid })
+                .len()
+        })
+        .collect();
+    assert_eq!(later, [1, 1, 1, 0, 0, 0]);
+    let told = machine
+        .realtime
+        .changes
+        .iter()
+        .filter(|c| c.why.contains("stay ordinary"))
+        .count();
+    assert_eq!(told, 1, "said once");
+}
+
+#[test]
+fn a_starving_canary_takes_everything_back_and_says_who_was_to_blame() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a"), rule("b", "/bin/b")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.start(2, "/bin/b");
+    machine.compute(3, |pid| if pid == 1 { 0.7 } else { 0.1 });
+    machine.tell(Input::Starved {
+        cpu: 1,
+        waited: Duration::from_millis(450),
+    });
+    assert!(machine.granted.is_empty());
+    let why = &machine.last().why;
+    assert!(
+        why.contains("CPU 1") && why.contains("450 ms") && why.contains("/bin/a (pid 1"),
+        "{why}"
+    );
+    assert!(!machine.start(3, "/bin/a"), "nothing is granted for a while");
+    machine.now += HOLD;
+    assert!(machine.start(4, "/bin/a"));
+}
+
+#[test]
+fn what_another_tool_has_changed_is_left_alone() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    let changed = Usage {
+        id: id(1),
+        cpu: Duration::ZERO,
+        tasks: 1,
+        found: Some("RR 5".to_owned()),
+    };
+    let actions = machine.realtime.step(machine.now, Input::Usage(vec![changed]));
+    assert_eq!(actions, []);
+    assert!(machine.last().why.contains("another tool") && machine.last().new == "RR 5");
+}
+
+#[test]
+fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let look = machine.realtime.add_rule(rule("b", "/bin/b"), 0, &[]).unwrap();
+    assert_eq!(look, [Action::Look]);
+    machine.start(1, "/bin/a");
+    machine.start(2, "/bin/b");
+    let actions = machine.realtime.remove_rule(machine.now, "b", 0).unwrap();
+    machine.carry_out(actions);
+    assert_eq!(machine.granted.keys().map(|id| id.pid).collect::<Vec<_>>(), [1]);
+    let refused = machine.realtime.remove_rule(machine.now, "a", 0).unwrap_err();
+    assert!(refused.contains("configuration"), "{refused}");
+}
+
+fn robots_grant() -> Grant {
+    Grant {
+        uid: Some(1000),
+        gid: None,
+        max_priority: 10,
+        max_tasks: 2,
+        budget_percent: 50,
+    }
+}
+
+#[test]
+fn a_user_gets_what_is_granted_for_processes_of_their_own() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let wish = |priority| Rule {
+        schedule: fifo(priority),
+        ..rule("mine", "/home/robot/app")
+    };
+    let mut ask = |rule, uid| machine.realtime.add_rule(rule, uid, &[]);
+    assert!(
+        ask(wish(10), 1001)
+            .unwrap_err()
+            .contains("grants uid 1001 no real time")
+    );
+    assert!(ask(wish(11), 1000).unwrap_err().contains("priority 11"));
+    let mut of_roots = wish(10);
+    of_roots.matcher.uid = Some(0);
+    assert!(ask(of_roots, 1000).unwrap_err().contains("of their own"));
+    ask(wish(10), 1000).unwrap();
+    let of_another = Process {
+        uid: 1001,
+        euid: 1001,
+        ..process("/home/robot/app")
+    };
+    assert!(!machine.start_as(1, of_another));
+    let own = || Process {
+        exe_is_roots: false,
+        ..process("/home/robot/app")
+    };
+    let granted = (2..10).filter(|pid| machine.start_as(*pid, own())).count();
+    assert_eq!(granted, 2, "no more tasks than the grant says");
+    let refused = machine.realtime.remove_rule(machine.now, "mine", 1001).unwrap_err();
+    assert!(refused.contains("not by you"), "{refused}");
+}
+
+#[test]
+fn a_launched_command_keeps_it_over_exec_but_not_as_somebody_else() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let shell = |pid| Started {
+        id: id(pid),
+        process: process("/usr/bin/giveway"),
+        tasks: 1,
+        cpu: Duration::ZERO,
+    };
+    let actions = machine.realtime.launch(machine.now, shell(1), fifo(10), &[]).unwrap();
+    machine.carry_out(actions);
+    assert!(machine.start(1, "/bin/env") && machine.start(1, "/bin/app"));
+    let setuid = Process {
+        euid: 0,
+        ..process("/bin/su")
+    };
+    assert!(!machine.start_as(1, setuid));
+    let refused = machine.realtime.launch(machine.now, shell(2), fifo(11), &[]);
+    assert!(refused.unwrap_err().contains("priority 11"));
+}
+
+#[test]
+fn a_dry_run_decides_and_changes_nothing() {
+    let limits = Machine::new(Vec::new(), Vec::new()).realtime.limits;
+    let mut realtime = Realtime::new(limits, Grants::default(), vec![rule("a", "/bin/a")], true);
+    let started = Input::Started(Started {
+        id: id(1),
+        process: process("/bin/a"),
+        tasks: 1,
+        cpu: Duration::ZERO,
+    });
+    assert_eq!(realtime.step(Duration::ZERO, started), []);
+    let change = realtime.changes.back().unwrap();
+    assert!(!change.made && change.new == "FIFO 20");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_meant_is_refused_with_its_key() {
+    let read = |text: &str| {
+        let config = Config::parse(text).map_err(|e| e.to_string())?;
+        let nobody = |name: &str| (name == "robot").then_some(1000);
+        let names = Names {
+            user: &nobody,
+            group: &nobody,
+        };
+        Realtime::from_config(&config, 2, &names, false).map_err(|e| e.to_string())
+    };
+    let refused = |text: &str| read(text).unwrap_err();
+    assert!(refused("[[realtime]]\ncmdline = \"*\"").contains("realtime.exe"));
+    assert!(refused("[[realtime]]\nexe = \"camera\"").contains("absolute"));
+    assert!(refused("[[realtime]]\nuser = \"ghost\"").contains("no `ghost`"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\npriority = 49").contains("realtime.priority"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\ncpus = [2]").contains("no CPU 2"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"").contains("runtime_us"));
+    assert!(refused("[realtime_limits]\nmax_priority = 49").contains("max_priority"));
+    assert!(refused("[[grant]]\nmax_priority = 5").contains("grant.user"));
+    let two = "[[realtime]]\nname = \"x\"\nuser = \"robot\"\n";
+    assert!(refused(&two.repeat(2)).contains("given twice"));
+    let fine = "[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"\nruntime_us = 2000\nperiod_us = 10000";
+    let realtime = read(fine).unwrap();
+    assert_eq!(realtime.rules[0].schedule.shown(), "DEADLINE 2000/10000/10000 us");
+    assert_eq!(realtime.watched(), (BTreeSet::new(), BTreeSet::from([1000])));
+}
