@@ -119,4 +119,21 @@ struct gw_new_capped {
 	__u32 reserved;
 };
 
+enum gw_task_event_kind {
+	GW_TASK_EXEC = 1, /* the process runs another program now */
+	GW_TASK_THREAD,   /* of a held process, and not yet running */
+	GW_TASK_EXIT,     /* the last thread of a held process; cpu_ns: used by all of them */
+};
+
+/* A process, as the initial pid namespace numbers it. */
+struct gw_task_event {
+	__u64 t_ns;     /* CLOCK_MONOTONIC */
+	__u64 start_ns; /* CLOCK_BOOTTIME, of the thread group */
+	__u64 cpu_ns;
+	enum gw_task_event_kind kind;
+	__u32 tgid;
+	__u32 tid;
+	__u32 reserved;
+};
+
 #endif

@@ -180,8 +180,6 @@ struct tcp_sock {
 	__u32 total_retrans;
 };
 
-struct file;
-
 struct sk_buff {
 	struct sock *sk;
 	char cb[48];
@@ -238,13 +236,55 @@ struct Qdisc_ops {
 	void (*destroy)(struct Qdisc *sch);
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct signal_struct {
+	atomic_t live;
+	unsigned long long sum_sched_runtime;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int flags;
 	int static_prio;
+	struct sched_entity se;
 	struct task_struct *group_leader;
+	__u64 start_boottime;
+	const struct cred *cred;
+	struct nsproxy *nsproxy;
+	struct signal_struct *signal;
 	char comm[16];
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct linux_binprm {
+	struct file *file;
 };
 
 struct seq_file {

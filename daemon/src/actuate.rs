@@ -3,3 +3,4 @@
 
 pub mod cap;
 pub mod queue;
+pub mod schedule;

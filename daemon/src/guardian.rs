@@ -13,6 +13,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::place::Place;
 use crate::revert;
+use crate::run::realtime::take_priority;
 
 /// What the daemon writes when it has undone everything by itself.
 const FAREWELL: u8 = b'.';
@@ -54,6 +55,8 @@ pub fn run() -> Result<()> {
         // SAFETY: ignoring a signal installs no handler, so no code runs in signal context.
         unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
     }
+    // What it must set back may be computing without end. Where this is refused, nothing was granted either.
+    let _ = take_priority();
     let mut last_words = Vec::new();
     std::io::stdin()
         .read_to_end(&mut last_words)

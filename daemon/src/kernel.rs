@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
 
 pub mod cgroup;
 pub mod flow_monitor;
 pub mod libbpf_log;
 pub mod netlink;
 pub mod probe;
+pub mod process;
 pub mod qdisc;
 pub mod records;
+pub mod task_watch;
 pub mod uplink;
 
 /// The kernel's own type information, by which the programs find its fields.
@@ -50,6 +53,16 @@ pub fn give_back_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// CPUs that run now.
+pub fn online_cpus() -> usize {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN);
+    online
+        .ok()
+        .flatten()
+        .and_then(|cpus| usize::try_from(cpus).ok())
+        .unwrap_or(1)
 }
 
 fn check_btf(path: &str) -> Result<()> {

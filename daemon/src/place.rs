@@ -59,6 +59,11 @@ impl Place {
         self.directory.join("queues")
     }
 
+    /// Where real time is written down (`actuate/schedule`).
+    pub fn realtime_journal(&self) -> PathBuf {
+        self.directory.join("realtime")
+    }
+
     fn create(&self) -> Result<()> {
         fs::DirBuilder::new()
             .recursive(true)

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::actuate::cap::lift::{Lift, Lifted};
-use crate::actuate::queue;
+use crate::actuate::{queue, schedule};
 use crate::cli::RevertArgs;
 use crate::control::client;
 use crate::place::Place;
@@ -23,29 +23,34 @@ pub struct Undone {
     pub caps: usize,
     /// A line for each.
     pub queues: Vec<String>,
+    /// A line for each process that had real time.
+    pub realtime: Vec<String>,
 }
 
 impl Undone {
     pub fn is_nothing(&self) -> bool {
-        self.caps == 0 && self.queues.is_empty()
+        self.caps == 0 && self.queues.is_empty() && self.realtime.is_empty()
     }
 }
 
 impl Display for Undone {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} caps", self.caps)?;
-        self.queues.iter().try_for_each(|line| write!(f, ", {line}"))
+        let lines = self.realtime.iter().chain(&self.queues);
+        lines.into_iter().try_for_each(|line| write!(f, ", {line}"))
     }
 }
 
 /// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock.
 pub fn undo(place: &Place, dry_run: bool) -> Result<Undone> {
-    // Neither may keep the other from being undone.
+    // None may keep the others from being undone; and what runs before everything comes first.
+    let realtime = schedule::undo(place, dry_run);
     let queues = queue::undo(place, dry_run);
     let caps = lift(place, dry_run);
     Ok(Undone {
         caps: caps?,
         queues: queues.context("a queue may be left behind; try `giveway revert` again")?,
+        realtime: realtime?,
     })
 }
 
@@ -84,10 +89,14 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if args.dry_run {
         let found = undo(&place, true)?;
         if args.output.json {
-            println!("{}", json!({ "caps_found": found.caps, "queues_found": found.queues }));
+            println!(
+                "{}",
+                json!({ "caps_found": found.caps, "queues_found": found.queues, "realtime_found": found.realtime })
+            );
         } else {
             println!("{} sockets carry a cap of giveway's; nothing was changed", found.caps);
-            found.queues.iter().for_each(|line| println!("to be put back: {line}"));
+            let lines = found.queues.iter().chain(&found.realtime);
+            lines.for_each(|line| println!("to be put back: {line}"));
         }
         return Ok(());
     }
@@ -98,7 +107,12 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if args.output.json {
         println!(
             "{}",
-            json!({ "daemon_stopped": stopped, "caps_lifted": left_over.caps, "queues_put_back": left_over.queues })
+            json!({
+                "daemon_stopped": stopped,
+                "caps_lifted": left_over.caps,
+                "queues_put_back": left_over.queues,
+                "realtime_taken_back": left_over.realtime,
+            })
         );
         return Ok(());
     }
@@ -106,7 +120,8 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         Some(pid) => println!("the daemon (pid {pid}) has undone its work and ended"),
         None => println!("no daemon runs in this network namespace"),
     }
-    left_over.queues.iter().for_each(|line| println!("left over: {line}"));
+    let lines = left_over.queues.iter().chain(&left_over.realtime);
+    lines.for_each(|line| println!("left over: {line}"));
     println!(
         "{} left-over caps lifted; nothing of giveway's is in force",
         left_over.caps

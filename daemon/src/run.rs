@@ -3,6 +3,7 @@
 //! engine and the engine's actions into changes. It decides nothing itself.
 
 mod daemon;
+pub mod realtime;
 mod start;
 
 pub use start::run;

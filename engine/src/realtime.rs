@@ -141,7 +141,7 @@ pub enum Action {
         tid: u32,
         schedule: Schedule,
     },
-    /// Set all threads back to what they were.
+    /// Set all threads back to what they were, but for those that another tool has changed since.
     Revoke { id: ProcessId },
     /// Look at all processes for those that rules mean now.
     Look,
@@ -237,6 +237,14 @@ impl Realtime {
     /// The processes whose next exec, threads and end are to be told.
     pub fn held(&self) -> impl Iterator<Item = ProcessId> {
         self.held.keys().copied()
+    }
+
+    pub fn holds(&self, id: ProcessId) -> bool {
+        self.held.contains_key(&id)
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
     }
 
     /// A rule more, at run time. `gids`: the groups of the user who asks.
@@ -522,7 +530,7 @@ impl Realtime {
             let stepped_back = sample.found.filter(|_| held.standing == Standing::Granted);
             self.held.insert(sample.id, held);
             if let Some(found) = stepped_back {
-                self.step_back(now, sample.id, &found);
+                self.step_back(now, sample.id, &found, actions);
             }
         }
         self.spent
@@ -532,10 +540,11 @@ impl Realtime {
         }
     }
 
-    /// Another tool has the last word on a process.
-    fn step_back(&mut self, now: Duration, id: ProcessId, found: &str) {
+    /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
+    fn step_back(&mut self, now: Duration, id: ProcessId, found: &str, actions: &mut Vec<Action>) {
         let Some(held) = self.held.get_mut(&id) else { return };
         held.standing = Standing::Ordinary;
+        actions.push(Action::Revoke { id });
         let old = held.schedule.shown();
         self.counters.stepped_back += 1;
         self.note(

@@ -35,6 +35,7 @@ use crate::kernel::{cpu_time, now};
 use crate::key::KeyFile;
 use crate::neighbours::Neighbours;
 use crate::place::{Journal, Place};
+use crate::run::realtime::RealtimeThread;
 
 mod queue;
 
@@ -56,6 +57,7 @@ pub struct Daemon {
     pub caps: Option<CapActuator>,
     pub queue: QueueActuator,
     pub guarded: Option<Guarded>,
+    pub realtime: Option<RealtimeThread>,
     /// None works alone.
     pub keys: Option<KeyFile>,
     pub degraded: Vec<String>,
@@ -422,17 +424,21 @@ impl Running {
                 self.report(&Outgoing { to: None, datagram });
             }
         }
+        // Priorities first: nothing may keep the rest from running.
+        let set_back = self.daemon.realtime.take().map_or(Ok(0), RealtimeThread::stop);
         let Some(guarded) = self.daemon.guarded.take() else {
             return Ok(());
         };
         let queues = undo(&self.daemon.place, false);
         let lifted = self.lift_caps();
-        let (queues, lifted) = (queues?, lifted?);
+        let (set_back, queues, lifted) = (set_back?, queues?, lifted?);
         guarded.dismiss();
         for line in queues {
             tracing::info!("{line}");
         }
-        tracing::info!("ended; {lifted} caps lifted, nothing of giveway's is left");
+        tracing::info!(
+            "ended; {lifted} caps lifted, {set_back} processes without real time again, nothing of giveway's is left"
+        );
         Ok(())
     }
 

@@ -10,9 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::config::Config;
 use giveway_engine::queue::Backends;
+use giveway_engine::realtime::{Names, Realtime};
 use giveway_engine::{Engine, Setup};
+use nix::unistd::{Group, User};
 
 use super::daemon::Daemon;
+use super::realtime::RealtimeThread;
 use crate::actuate::cap::{CapActuator, rtt_floors_us};
 use crate::actuate::queue::QueueActuator;
 use crate::cli::RunArgs;
@@ -37,6 +40,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .map(|file| file.read())
         .transpose()
         .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
+    let realtime = realtime_rules(&config, args.dry_run)?;
     crate::kernel::check_requirements()?;
     let place = Place::here()?;
     // The guardian of a daemon that has just died may still be at work.
@@ -82,6 +86,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let engine = Engine::new(crate::kernel::now(), &config, setup);
     let queue = QueueActuator::open(&place, &config)?;
     let guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
+    let canary = Duration::from_millis(config.realtime_limits.canary_ms.into());
+    let realtime = Some(RealtimeThread::start(&place, realtime, canary)?);
 
     crate::kernel::give_back_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -98,6 +104,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         caps,
         queue,
         guarded,
+        realtime,
         keys,
         degraded,
     };
@@ -115,6 +122,25 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
         ))
     })?;
     Ok(Config::parse(&text).map_err(|e| Usage(format!("{}: {e}; nothing was changed", path.display())))?)
+}
+
+fn realtime_rules(config: &Config, dry_run: bool) -> Result<Realtime> {
+    let user = |name: &str| {
+        name.parse()
+            .ok()
+            .or_else(|| Some(User::from_name(name).ok()??.uid.as_raw()))
+    };
+    let group = |name: &str| {
+        name.parse()
+            .ok()
+            .or_else(|| Some(Group::from_name(name).ok()??.gid.as_raw()))
+    };
+    let names = Names {
+        user: &user,
+        group: &group,
+    };
+    let cpus = u32::try_from(crate::kernel::online_cpus())?;
+    Ok(Realtime::from_config(config, cpus, &names, dry_run).map_err(|e| Usage(format!("{e}; nothing was changed")))?)
 }
 
 fn choose_interface(config: &Config) -> Result<Choice> {

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the kernel schedules one thread: read, written, and compared with what was given. It decides nothing.
+
+use giveway_engine::realtime::{Policy, Schedule};
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Children are ordinary: real time is given to a process, not to what it starts.
+const RESET_ON_FORK: u64 = 1;
+
+/// sched(7), as in `struct sched_attr`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Attributes {
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+impl Attributes {
+    /// Of a thread; 0 is the calling one.
+    pub fn of(tid: u32) -> Result<Self, Errno> {
+        let mut raw = EMPTY;
+        // SAFETY: the kernel writes at most the size that is told, which is that of the struct.
+        let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &mut raw, EMPTY.size, 0) };
+        Errno::result(done)?;
+        Ok(Self {
+            policy: raw.sched_policy,
+            flags: raw.sched_flags & RESET_ON_FORK,
+            nice: raw.sched_nice,
+            priority: raw.sched_priority,
+            runtime_ns: raw.sched_runtime,
+            deadline_ns: raw.sched_deadline,
+            period_ns: raw.sched_period,
+        })
+    }
+
+    pub fn set(&self, tid: u32) -> Result<(), Errno> {
+        let raw = libc::sched_attr {
+            sched_policy: self.policy,
+            sched_flags: self.flags,
+            sched_nice: self.nice,
+            sched_priority: self.priority,
+            sched_runtime: self.runtime_ns,
+            sched_deadline: self.deadline_ns,
+            sched_period: self.period_ns,
+            ..EMPTY
+        };
+        // SAFETY: the kernel reads as much as the struct's own size field says.
+        let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw, 0) };
+        Errno::result(done).map(drop)
+    }
+
+    /// What a policy is to the kernel.
+    pub fn for_policy(policy: Policy) -> Self {
+        let ordinary = Self::ordinary();
+        let number = |policy: i32| policy.cast_unsigned();
+        let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        match policy {
+            Policy::Fifo { priority } => Self {
+                policy: number(libc::SCHED_FIFO),
+                priority,
+                ..ordinary
+            },
+            Policy::RoundRobin { priority } => Self {
+                policy: number(libc::SCHED_RR),
+                priority,
+                ..ordinary
+            },
+            Policy::Deadline {
+                runtime,
+                deadline,
+                period,
+            } => Self {
+                policy: number(libc::SCHED_DEADLINE),
+                runtime_ns: ns(runtime),
+                deadline_ns: ns(deadline),
+                period_ns: ns(period),
+                ..ordinary
+            },
+        }
+    }
+
+    /// What any thread starts with.
+    pub fn ordinary() -> Self {
+        Self {
+            policy: libc::SCHED_OTHER.cast_unsigned(),
+            flags: RESET_ON_FORK,
+            nice: 0,
+            priority: 0,
+            runtime_ns: 0,
+            deadline_ns: 0,
+            period_ns: 0,
+        }
+    }
+
+    /// Newer kernels tell an ordinary thread's slice as its runtime, and take one that is set for a wish of its own.
+    pub fn without_slice(self, usual_ns: u64) -> Self {
+        let is_usual = !self.is_realtime() && self.runtime_ns == usual_ns;
+        Self {
+            runtime_ns: if is_usual { 0 } else { self.runtime_ns },
+            ..self
+        }
+    }
+
+    /// The slice that the kernel told of an ordinary thread.
+    pub fn slice_ns(&self) -> u64 {
+        if self.is_realtime() { 0 } else { self.runtime_ns }
+    }
+
+    pub fn is_deadline(&self) -> bool {
+        self.policy == libc::SCHED_DEADLINE.cast_unsigned()
+    }
+
+    fn is_realtime(&self) -> bool {
+        [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&self.policy.cast_signed())
+    }
+
+    /// Whether this thread still has what was given to it. The flags may have been cleared since by nobody.
+    pub fn is_still(&self, given: &Self) -> bool {
+        let what_counts = |a: &Self| (a.policy, a.priority, a.runtime_ns, a.deadline_ns, a.period_ns);
+        what_counts(self) == what_counts(given)
+    }
+
+    /// In a few words, as `why` tells it.
+    pub fn shown(&self) -> String {
+        match self.policy.cast_signed() {
+            libc::SCHED_FIFO => format!("FIFO {}", self.priority),
+            libc::SCHED_RR => format!("RR {}", self.priority),
+            libc::SCHED_DEADLINE => format!(
+                "DEADLINE {}/{}/{} us",
+                self.runtime_ns / 1000,
+                self.deadline_ns / 1000,
+                self.period_ns / 1000
+            ),
+            libc::SCHED_OTHER => format!("ordinary (nice {})", self.nice),
+            libc::SCHED_BATCH => format!("BATCH (nice {})", self.nice),
+            libc::SCHED_IDLE => "IDLE".to_owned(),
+            other => format!("policy {other}"),
+        }
+    }
+}
+
+const EMPTY: libc::sched_attr = libc::sched_attr {
+    size: size_of::<libc::sched_attr>() as u32,
+    sched_policy: 0,
+    sched_flags: 0,
+    sched_nice: 0,
+    sched_priority: 0,
+    sched_runtime: 0,
+    sched_deadline: 0,
+    sched_period: 0,
+};
+
+/// The CPUs on which a thread may run; 0 is the calling one.
+pub fn cpus_of(tid: u32) -> Result<Vec<u32>, Errno> {
+    let set = sched_getaffinity(pid(tid)?)?;
+    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or_default();
+    Ok((0..CpuSet::count()).filter(is_set).map(|cpu| cpu as u32).collect())
+}
+
+pub fn set_cpus(tid: u32, cpus: &[u32]) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(*cpu as usize)?;
+    }
+    sched_setaffinity(pid(tid)?, &set)
+}
+
+/// The CPUs of a schedule in the kernel's order, each once.
+pub fn cpus_in_order(schedule: &Schedule) -> Vec<u32> {
+    let mut cpus = schedule.cpus.clone();
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
+}
+
+fn pid(tid: u32) -> Result<Pid, Errno> {
+    i32::try_from(tid).map(Pid::from_raw).map_err(|_| Errno::ESRCH)
+}
