@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user can type. Parsing only; each command is a module of its own.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use giveway_engine::config::SchedPolicyName;
 
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
@@ -32,6 +34,11 @@ pub enum Command {
     /// Name flows that are background: lower than best effort, for as long as the daemon runs
     #[command(subcommand)]
     Lbe(LbeCommand),
+    /// Run a command with real-time priority, as far as the configuration grants it to you
+    Exec(ExecArgs),
+    /// Name processes that get real-time priority as soon as they are started
+    #[command(subcommand)]
+    Realtime(RealtimeCommand),
     /// Make a key for a group of devices
     #[command(subcommand)]
     Key(KeyCommand),
@@ -126,4 +133,110 @@ pub struct RevertArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Json,
+}
+
+#[derive(Args)]
+pub struct ExecArgs {
+    /// With this real-time priority (1 to 48)
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
+    pub realtime: Option<u32>,
+    /// How equals take turns: `fifo` until they pause, `rr` by time slices
+    #[arg(long, value_enum, default_value = "fifo", requires = "realtime")]
+    pub policy: TurnPolicy,
+    /// Only on these CPUs, e.g. 0,2
+    #[arg(long, value_delimiter = ',', requires = "realtime")]
+    pub cpus: Vec<u32>,
+    /// Do not run the command without what was asked for it (exit code 125)
+    #[arg(long)]
+    pub require: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum TurnPolicy {
+    Fifo,
+    Rr,
+}
+
+impl From<TurnPolicy> for SchedPolicyName {
+    fn from(policy: TurnPolicy) -> Self {
+        match policy {
+            TurnPolicy::Fifo => Self::Fifo,
+            TurnPolicy::Rr => Self::Rr,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum RealtimeCommand {
+    /// Processes of this kind, those that run already included, for as long as the daemon runs
+    Add(RealtimeRuleArgs),
+    /// They no longer get it, and those that have it lose it
+    Remove {
+        /// As `list` shows it
+        name: String,
+    },
+    /// Show the rules and the processes that have it
+    List(Json),
+}
+
+#[derive(Args)]
+pub struct RealtimeRuleArgs {
+    /// The executable; root's, unless --user is given
+    #[arg(long, value_name = "PATH", required_unless_present = "user")]
+    pub exe: Option<PathBuf>,
+    /// A pattern (* and ?) for the arguments with blanks between them
+    #[arg(long, value_name = "PATTERN")]
+    pub cmdline: Option<String>,
+    /// Only processes of this user
+    #[arg(long)]
+    pub user: Option<String>,
+    /// A pattern for the systemd unit
+    #[arg(long, value_name = "PATTERN")]
+    pub unit: Option<String>,
+    /// A pattern for the cgroup's path
+    #[arg(long, value_name = "PATTERN")]
+    pub cgroup: Option<String>,
+    #[arg(long, value_enum, default_value = "fifo")]
+    pub policy: RulePolicy,
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=48))]
+    pub priority: u32,
+    /// For the deadline policy, microseconds; so are the next two
+    #[arg(long)]
+    pub runtime_us: Option<u32>,
+    #[arg(long)]
+    pub deadline_us: Option<u32>,
+    #[arg(long)]
+    pub period_us: Option<u32>,
+    /// Only on these CPUs, e.g. 0,2
+    #[arg(long, value_delimiter = ',')]
+    pub cpus: Vec<u32>,
+    /// Of one CPU, for all processes of this rule together
+    #[arg(long)]
+    pub budget_percent: Option<u32>,
+    /// Threads that have it at once
+    #[arg(long)]
+    pub max_tasks: Option<u32>,
+    /// What `remove` and `why` call it; the executable's path if absent
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum RulePolicy {
+    Fifo,
+    Rr,
+    Deadline,
+}
+
+impl From<RulePolicy> for SchedPolicyName {
+    fn from(policy: RulePolicy) -> Self {
+        match policy {
+            RulePolicy::Fifo => Self::Fifo,
+            RulePolicy::Rr => Self::Rr,
+            RulePolicy::Deadline => Self::Deadline,
+        }
+    }
 }

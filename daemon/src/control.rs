@@ -11,11 +11,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
+use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::queue::BackgroundFlow;
+use giveway_engine::realtime::RealtimeView;
 use giveway_engine::snapshot::Snapshot;
 
 /// What may be asked.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "request", deny_unknown_fields)]
 pub enum Request {
     /// One [`Status`].
@@ -30,8 +32,30 @@ pub enum Request {
         flow: BackgroundFlow,
     },
     LbeList,
+    /// A rule more; answered by nothing but consent, as the next one.
+    RealtimeAdd {
+        rule: Box<RealtimeRule>,
+    },
+    RealtimeRemove {
+        name: String,
+    },
+    /// One [`RealtimeView`].
+    RealtimeList,
+    /// Real time for the asking process itself, which is about to become another program; answered by [`Launched`].
+    Launch {
+        policy: SchedPolicyName,
+        priority: u32,
+        cpus: Vec<u32>,
+    },
     /// Undo everything and end.
     Stop,
+}
+
+/// What a process that was granted real time must do before it becomes another program.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Launched {
+    /// The RLIMIT_RTTIME to set.
+    pub rttime_ms: u32,
 }
 
 /// The flows that are background by their addresses.
@@ -85,6 +109,9 @@ pub struct Status {
     pub passes: Cost,
     /// The same of the walks over all sockets.
     pub walks: Cost,
+    /// None where the thread that looks after it does not answer.
+    #[serde(default)]
+    pub realtime: Option<RealtimeView>,
     /// What does not work, and why.
     pub degraded: Vec<String>,
 }

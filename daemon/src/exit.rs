@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (usage or configuration).
+//! Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (usage or configuration). `exec` has those of
+//! env(1) besides.
+
+use std::fmt::{self, Display, Formatter};
 
 use thiserror::Error;
 
@@ -8,6 +11,20 @@ use thiserror::Error;
 #[error("{0}")]
 pub struct Usage(pub String);
 
+/// A context that gives an error an exit code of its own.
+#[derive(Debug)]
+pub struct Code(pub u8);
+
+impl Display for Code {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
 pub fn code(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<Usage>().is_some() { 2 } else { 1 }
+    match error.downcast_ref::<Code>() {
+        Some(Code(code)) => *code,
+        None if error.downcast_ref::<Usage>().is_some() => 2,
+        None => 1,
+    }
 }

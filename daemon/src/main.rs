@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
-use giveway::{doctor, exit, guardian, key, lbe, plot, record, revert, run, status, why};
+use giveway::{doctor, exec, exit, guardian, key, lbe, plot, realtime, record, revert, run, status, why};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         Command::Record(args) => record::run(args),
         Command::Plot(args) => plot::run(args),
         Command::Lbe(command) => lbe::run(command),
+        Command::Exec(args) => exec::run(args).map(|never| match never {}),
+        Command::Realtime(command) => realtime::run(command),
         Command::Key(command) => key::run(command),
         Command::Revert(args) => revert::run(args),
         Command::Config => {

@@ -35,6 +35,7 @@ fn render(status: &Status) -> String {
     if let Some(counters) = &status.snapshot.queue.counters {
         text += &format!("deadlines   {}\n", deadline_line(counters));
     }
+    text += &format!("real time   {}\n", status.realtime_line());
     text += &format!("neighbours  {}\n", status.neighbours_line());
     for line in &status.degraded {
         text += &format!("degraded    {line}\n");
@@ -91,6 +92,28 @@ impl Status {
             ""
         };
         format!("{shown}: {why}{dry}")
+    }
+
+    fn realtime_line(&self) -> String {
+        let Some(view) = &self.realtime else {
+            return "nothing looks after it".to_owned();
+        };
+        if let (true, Some(why)) = (view.held.is_empty(), view.degraded.first()) {
+            return format!("none: {why}");
+        }
+        let granted: Vec<_> = view.held.iter().filter(|held| held.granted).collect();
+        let tasks: u32 = granted.iter().map(|held| held.tasks).sum();
+        let taken = view.counters.demoted;
+        let taken = if taken == 0 {
+            String::new()
+        } else {
+            format!("; taken back {taken} times (`giveway why`)")
+        };
+        format!(
+            "{} rules, {} processes ({tasks} threads) have it{taken}",
+            view.rules.len(),
+            granted.len()
+        )
     }
 
     fn neighbours_line(&self) -> String {

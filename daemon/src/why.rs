@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 use giveway_engine::queue::traffic::Refusal;
+use giveway_engine::realtime::Change;
 use giveway_engine::snapshot::{ChangeView, FlowView, QueueChangeView};
 use serde_json::json;
 
@@ -39,11 +40,21 @@ pub fn run(args: &WhyArgs) -> Result<()> {
         subject.is_none_or(|subject| subject == "queue" || is_of(subject, refusal))
     };
     let refusals: Vec<&Refusal> = status.snapshot.refusals.iter().filter(of_refusal).collect();
+    let realtime = status.realtime.as_ref().map_or(&[][..], |view| &view.changes);
+    let of_process = |change: &&Change| {
+        let subject = args.subject.as_deref();
+        subject
+            .is_none_or(|subject| [&change.pid.to_string(), &change.exe, &change.rule].contains(&&subject.to_owned()))
+    };
+    let realtime: Vec<&Change> = realtime.iter().filter(of_process).collect();
     if args.output.json {
-        println!("{}", json!({ "caps": changes, "queue": queue, "refusals": refusals }));
+        println!(
+            "{}",
+            json!({ "caps": changes, "queue": queue, "refusals": refusals, "realtime": realtime })
+        );
         return Ok(());
     }
-    if changes.is_empty() && queue.is_empty() && refusals.is_empty() {
+    if changes.is_empty() && queue.is_empty() && refusals.is_empty() && realtime.is_empty() {
         println!("giveway has changed nothing there (the latest 256 changes were looked at)");
     }
     for view in queue {
@@ -51,6 +62,9 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     }
     for refusal in refusals {
         print!("{}", render_refusal(refusal));
+    }
+    for change in realtime {
+        print!("{}", render_realtime(change));
     }
     for change in changes {
         print!("{}", render(change, flow_of(change)));
@@ -102,6 +116,20 @@ fn render_queue(view: &QueueChangeView) -> String {
         change.old,
         change.new,
         if change.made { "" } else { " (not made)" },
+        change.rule,
+        change.why,
+    )
+}
+
+fn render_realtime(change: &Change) -> String {
+    format!(
+        "{:.3} s since boot: {} ({})\n  {} -> {}{}, rule {}\n  because {}\n",
+        change.t_ns as f64 / 1e9,
+        change.exe,
+        change.pid,
+        change.old,
+        change.new,
+        if change.made { "" } else { " (not made: dry run)" },
         change.rule,
         change.why,
     )

@@ -67,7 +67,7 @@ macro_rules! section {
         $($(#[doc = $doc:literal])* $key:ident: $type:ty = $default:expr, $text:literal;)*
     }) => {
         $(#[doc = $about])*
-        #[derive(Clone, Debug, Deserialize, PartialEq)]
+        #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
         #[serde(default)]
         pub struct $name { $($(#[doc = $doc])* pub $key: $type,)* }
 
@@ -85,7 +85,7 @@ macro_rules! section {
 }
 
 /// How caps are chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapPolicyName {
     /// `fixed` as soon as `capacity_mbit` or `fixed_segments` is given, else `none`.
@@ -149,7 +149,7 @@ section! {
 }
 
 /// What puts the bands in order.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     #[default]

@@ -20,7 +20,11 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::{Answer, Background, Request, Status};
 use crate::kernel::now;
 use crate::place::Place;
+use crate::run::realtime::Asker;
+use giveway_engine::config::RealtimeLimits;
 use giveway_engine::record::{Header, Record, What};
+
+mod realtime;
 
 /// A request that was found lawful, on its way to the daemon, with the way back.
 pub enum Asked {
@@ -40,8 +44,18 @@ const CLIENTS: usize = 32;
 /// A client that takes nothing for so long is left.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens the socket and serves it until the receiver of `daemon` is gone.
-pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<()> {
+/// Whom the requests go to.
+#[derive(Clone)]
+pub struct Desks {
+    /// The daemon's loop.
+    pub daemon: mpsc::Sender<Asked>,
+    /// The thread that grants real time.
+    pub realtime: Asker,
+    pub limits: Rc<RealtimeLimits>,
+}
+
+/// Opens the socket and serves it until the receiver of `desks.daemon` is gone.
+pub fn serve(place: &Place, group: &str, desks: Desks) -> Result<()> {
     let path = place.control_socket();
     // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
     let _ = fs::remove_file(&path);
@@ -59,9 +73,9 @@ pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<
                     if place.is_none() && peer.uid() != 0 {
                         continue;
                     }
-                    let daemon = daemon.clone();
+                    let desks = desks.clone();
                     tokio::task::spawn_local(async move {
-                        if let Err(error) = answer(stream, peer, readers, daemon).await {
+                        if let Err(error) = answer(stream, peer, readers, desks).await {
                             tracing::debug!("a client of the control socket: {error:#}");
                         }
                         drop(place);
@@ -77,7 +91,7 @@ pub fn serve(place: &Place, group: &str, daemon: mpsc::Sender<Asked>) -> Result<
     Ok(())
 }
 
-async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, daemon: mpsc::Sender<Asked>) -> Result<()> {
+async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, desks: Desks) -> Result<()> {
     let mut line = String::new();
     let (reader, _) = stream.split();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES));
@@ -89,54 +103,65 @@ async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, daemo
         Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
     };
     // Whose groups these are may have to be asked of a server.
-    let judged = tokio::task::spawn_blocking(move || judge(request, &peer, readers)).await?;
+    let (judged, gids) = {
+        let request = request.clone();
+        tokio::task::spawn_blocking(move || (judge(&request, &peer, readers), groups_of(&peer))).await?
+    };
     if let Err(reason) = judged {
         return refuse(&mut stream, &reason).await;
     }
     match request {
         Request::Status => {
             let (back, status) = oneshot::channel();
-            daemon
-                .send(Asked::Status(back))
-                .await
-                .ok()
-                .context("the daemon is ending")?;
-            write_line(&mut stream, &Answer::Ok(status.await?)).await
+            desks.ask(Asked::Status(back)).await?;
+            let mut status = status.await?;
+            status.realtime = desks.realtime.view().await;
+            write_line(&mut stream, &Answer::Ok(status)).await
         }
         Request::Record => {
             let (back, records) = oneshot::channel();
-            daemon
-                .send(Asked::Record(back))
-                .await
-                .ok()
-                .context("the daemon is ending")?;
+            desks.ask(Asked::Record(back)).await?;
             let (header, records) = records.await?;
             write_line(&mut stream, &Answer::Ok(header)).await?;
             stream_records(&mut stream, records).await
         }
         Request::LbeAdd { .. } | Request::LbeRemove { .. } | Request::LbeList => {
             let (back, flows) = oneshot::channel();
-            daemon
-                .send(Asked::Lbe(request, back))
-                .await
-                .ok()
-                .context("the daemon is ending")?;
-            match flows.await? {
-                Ok(flows) => write_line(&mut stream, &Answer::Ok(flows)).await,
-                Err(reason) => refuse(&mut stream, &reason).await,
-            }
+            desks.ask(Asked::Lbe(request, back)).await?;
+            respond(&mut stream, flows.await?).await
+        }
+        Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => {
+            let outcome = realtime::change(&desks, request, &peer, gids).await;
+            respond(&mut stream, outcome).await
+        }
+        Request::RealtimeList => {
+            let view = desks.realtime.view().await;
+            respond(
+                &mut stream,
+                view.ok_or_else(|| "nothing looks after real time here".to_owned()),
+            )
+            .await
         }
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
-            daemon
-                .send(Asked::Stop(ended))
-                .await
-                .ok()
-                .context("the daemon is ending")?;
+            desks.ask(Asked::Stop(ended)).await?;
             end.recv().await;
             Ok(())
         }
+    }
+}
+
+impl Desks {
+    async fn ask(&self, asked: Asked) -> Result<()> {
+        self.daemon.send(asked).await.ok().context("the daemon is ending")
+    }
+}
+
+async fn respond(stream: &mut UnixStream, outcome: Result<impl Serialize, String>) -> Result<()> {
+    match outcome {
+        Ok(answer) => write_line(stream, &Answer::Ok(answer)).await,
+        Err(reason) => refuse(stream, &reason).await,
     }
 }
 
@@ -154,24 +179,31 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
     }
 }
 
-/// The group reads, and names background flows, which can only lower a flow; root changes the rest.
-fn judge(request: Request, peer: &UCred, readers: Option<Gid>) -> Result<(), String> {
-    let uid = Uid::from_raw(peer.uid());
-    let reads = || readers.is_some_and(|gid| is_member(uid, Gid::from_raw(peer.gid()), gid));
+/// The group reads, and names background flows, which can only lower a flow. What a user may have of real time, the
+/// grants say. Root changes the rest.
+fn judge(request: &Request, peer: &UCred, readers: Option<Gid>) -> Result<(), String> {
+    let reads = || readers.is_some_and(|gid| groups_of(peer).contains(&gid.as_raw()));
     match request {
-        _ if uid.is_root() => Ok(()),
+        _ if peer.uid() == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
+        Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => Ok(()),
         _ if reads() => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
     }
 }
 
-fn is_member(uid: Uid, primary: Gid, wanted: Gid) -> bool {
+/// The groups of whoever asks: its present one, and those of its user.
+fn groups_of(peer: &UCred) -> Vec<u32> {
+    let primary = Gid::from_raw(peer.gid());
     let listed = || {
-        let user = User::from_uid(uid).ok()??;
+        let user = User::from_uid(Uid::from_raw(peer.uid())).ok()??;
         getgrouplist(&CString::new(user.name).ok()?, primary).ok()
     };
-    primary == wanted || listed().is_some_and(|groups| groups.contains(&wanted))
+    listed()
+        .unwrap_or_else(|| vec![primary])
+        .into_iter()
+        .map(Gid::as_raw)
+        .collect()
 }
 
 async fn refuse(stream: &mut UnixStream, reason: &str) -> Result<()> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::matcher::{Process, ProcessId};
+use giveway_engine::realtime::Started;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -79,12 +80,8 @@ pub struct Handle {
 /// What was found.
 #[derive(Debug)]
 pub struct Found {
-    pub id: ProcessId,
-    pub process: Process,
+    pub started: Started,
     pub parent: u32,
-    pub tasks: u32,
-    /// Used so far, by all threads.
-    pub cpu: Duration,
 }
 
 impl Handle {
@@ -141,7 +138,7 @@ impl Handle {
         // A file system that a user serves may never answer: what the kernel knows of the file has to do.
         let (file, exe_is_roots) = look_at(&path, AtFlags::STATX_DONT_SYNC).context("it has no executable")?;
         let (uid, euid) = users(&fs::read_to_string(format!("{directory}/status"))?).context("it has no user")?;
-        let found = Found {
+        let started = Started {
             id: ProcessId {
                 pid: self.pid,
                 start_ns: stat.start_ns,
@@ -155,12 +152,14 @@ impl Handle {
                 euid,
                 cgroup: cgroup(&fs::read_to_string(format!("{directory}/cgroup"))?).to_owned(),
             },
-            parent: stat.parent,
             tasks: stat.tasks,
             cpu: self.cpu(),
         };
         ensure!(self.is_alive(), "it has ended");
-        Ok(found)
+        Ok(Found {
+            started,
+            parent: stat.parent,
+        })
     }
 }
 
@@ -268,12 +267,18 @@ mod tests {
         let own = own.to_str().unwrap();
         let handle = Handle::open(std::process::id()).unwrap();
         let found = handle.read(&Executables::look([own, "/nonexistent"])).unwrap();
-        assert_eq!(found.process.executables, [own]);
-        assert_eq!(found.process.uid, nix::unistd::getuid().as_raw());
+        assert_eq!(found.started.process.executables, [own]);
+        assert_eq!(found.started.process.uid, nix::unistd::getuid().as_raw());
         assert_eq!(found.parent, std::os::unix::process::parent_id());
-        assert!(found.process.cmdline.starts_with(&std::env::args().next().unwrap()));
+        assert!(
+            found
+                .started
+                .process
+                .cmdline
+                .starts_with(&std::env::args().next().unwrap())
+        );
         assert_eq!(handle.tasks(), handle.threads().unwrap().len() as u32);
-        assert_eq!(thread_start(handle.pid, handle.pid), Some(found.id.start_ns));
+        assert_eq!(thread_start(handle.pid, handle.pid), Some(found.started.id.start_ns));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
 use crate::actuate::queue::{QueueActuator, undo};
-use crate::control::server::{self, Asked};
+use crate::control::server::{self, Asked, Desks};
 use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
 use crate::interface::{Choice, Interface};
@@ -86,7 +86,13 @@ impl Daemon {
     pub async fn run(self) -> Result<()> {
         let journal = self.caps.is_some().then(|| self.place.open_journal()).transpose()?;
         let (requests, asked) = mpsc::channel(16);
-        server::serve(&self.place, &self.config.control.group, requests)?;
+        let realtime = self.realtime.as_ref().context("the thread for real time is gone")?;
+        let desks = Desks {
+            daemon: requests,
+            realtime: realtime.asker(),
+            limits: Rc::new(self.config.realtime_limits.clone()),
+        };
+        server::serve(&self.place, &self.config.control.group, desks)?;
         let mut running = Running {
             journal,
             interface: None,
@@ -384,6 +390,7 @@ impl Running {
             lost_events: self.daemon.monitor.lost_events().unwrap_or_default(),
             passes: self.passes,
             walks: self.walks,
+            realtime: None,
             degraded: self
                 .daemon
                 .degraded

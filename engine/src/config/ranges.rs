@@ -9,7 +9,11 @@ use crate::realtime::CEILING;
 const LONGEST_US: u32 = 10_000_000;
 
 impl Config {
-    pub(super) fn check_ranges(&self) -> Result<(), ConfigError> {
+    /// Whether each value is within its range, of a configuration that was not read from text.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check_ranges(&self) -> Result<(), ConfigError> {
         let positive = |x: f64| x.is_finite() && x > 0.0;
         let (cap, link, queue) = (&self.cap, &self.link, &self.queue);
         let limits = &self.realtime_limits;

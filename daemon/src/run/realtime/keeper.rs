@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::matcher::ProcessId;
-use giveway_engine::realtime::{Action, Input, Realtime, RealtimeView, Schedule, Usage};
+use giveway_engine::realtime::{Action, Input, Realtime, RealtimeView, Schedule, Started, Usage};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
@@ -191,7 +191,7 @@ impl Keeper {
         let was_held = self.held.contains_key(&pid);
         self.tools.watch.hold(pid)?;
         let found = handle.read(&self.executables);
-        let is_meant = |found: &Found| told.is_none_or(|told| told == found.id) && !is_own(found);
+        let is_meant = |found: &Found| told.is_none_or(|told| told == found.started.id) && !is_own(found);
         let Some(found) = found.ok().filter(is_meant) else {
             // Gone, a thread of the kernel, or another one by now. What was held is told of when it ends.
             if !was_held {
@@ -199,29 +199,12 @@ impl Keeper {
             }
             return Ok(());
         };
-        let Found {
-            id,
-            process,
-            tasks,
-            cpu,
-            ..
-        } = found;
+        let id = found.started.id;
         if let Some(before) = self.held.insert(pid, id).filter(|before| *before != id) {
-            self.tell(
-                Input::Exited {
-                    id: before,
-                    cpu: Duration::ZERO,
-                },
-                None,
-            )?;
+            let cpu = Duration::ZERO;
+            self.tell(Input::Exited { id: before, cpu }, None)?;
         }
-        let input = Input::Started {
-            id,
-            process,
-            tasks,
-            cpu,
-        };
-        self.tell(input, Some(handle))?;
+        self.tell(Input::Started(found.started), Some(handle))?;
         self.release_unless_held(id);
         Ok(())
     }
@@ -351,37 +334,52 @@ impl Keeper {
         })
     }
 
+    /// Holds the process that asks, and gives it what it asks for.
     fn launch(&mut self, pid: u32, schedule: Schedule, uid: u32, gids: &[u32]) -> Result<Result<(), String>> {
         let was_held = self.held.contains_key(&pid);
         self.tools.watch.hold(pid)?;
-        let asking = Handle::open(pid).map_err(|error| error.to_string()).and_then(|handle| {
-            let found = handle.read(&self.executables).map_err(|error| format!("{error:#}"))?;
-            Ok((handle, found))
-        });
-        let outcome = match asking {
-            Ok((_, found)) if found.process.uid != uid => Err("it has ended".to_owned()),
-            Ok((handle, found)) => {
-                let asked = (found.id, found.process);
-                match self.realtime.launch(now(), asked, schedule, gids) {
-                    Ok(actions) => {
-                        self.held.insert(pid, found.id);
-                        let refused = self.carry_out(actions, Some(handle))?;
-                        self.release_unless_held(found.id);
-                        match refused {
-                            Some(why) => Err(why),
-                            None if self.realtime.is_dry_run() => Err("--dry-run changes nothing".to_owned()),
-                            None => Ok(()),
-                        }
-                    }
-                    Err(why) => Err(why),
-                }
-            }
-            Err(why) => Err(format!("process {pid} asks and cannot be read: {why}")),
+        let outcome = match self.read_asking(pid, uid) {
+            Ok((handle, started)) => self.give_asking(handle, started, schedule, gids)?,
+            Err(why) => Err(why),
         };
         if !was_held && !self.held.contains_key(&pid) {
             self.tools.watch.release(pid);
         }
         Ok(outcome)
+    }
+
+    fn read_asking(&self, pid: u32, uid: u32) -> Result<(Handle, Started), String> {
+        let unread = |why: String| format!("process {pid} asks and cannot be read: {why}");
+        let handle = Handle::open(pid).map_err(|error| unread(error.to_string()))?;
+        let found = handle
+            .read(&self.executables)
+            .map_err(|error| unread(format!("{error:#}")))?;
+        if found.started.process.uid != uid {
+            return Err(unread("its number has gone to another".to_owned()));
+        }
+        Ok((handle, found.started))
+    }
+
+    fn give_asking(
+        &mut self,
+        handle: Handle,
+        started: Started,
+        schedule: Schedule,
+        gids: &[u32],
+    ) -> Result<Result<(), String>> {
+        let id = started.id;
+        let actions = match self.realtime.launch(now(), started, schedule, gids) {
+            Ok(actions) => actions,
+            Err(why) => return Ok(Err(why)),
+        };
+        self.held.insert(id.pid, id);
+        let refused = self.carry_out(actions, Some(handle))?;
+        self.release_unless_held(id);
+        Ok(match refused {
+            Some(why) => Err(why),
+            None if self.realtime.is_dry_run() => Err("--dry-run changes nothing".to_owned()),
+            None => Ok(()),
+        })
     }
 
     fn view(&self) -> RealtimeView {
@@ -400,5 +398,5 @@ impl Keeper {
 /// giveway itself and its guardian are not for rules.
 fn is_own(found: &Found) -> bool {
     let own = std::process::id();
-    found.id.pid == own || found.parent == own
+    found.started.id.pid == own || found.parent == own
 }
