@@ -25,8 +25,8 @@ pub enum Command {
     Status(Json),
     /// Show what was changed on a process, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
-    /// Show what this kernel allows, and what is therefore off
-    Doctor(Json),
+    /// Show what this kernel allows, what is therefore off, and what keeps this machine from answering in time
+    Doctor(DoctorArgs),
     /// Write the kernel monitor's log to a file until interrupted
     Record(RecordArgs),
     /// Draw cwnd, cap, RTT and rate over time from a record
@@ -69,6 +69,15 @@ pub struct Json {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Measure what real-time priority and shallow idle states bring here (20 s)
+    #[arg(long)]
+    pub measure: bool,
+    #[command(flatten)]
+    pub output: Json,
 }
 
 #[derive(Args)]

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway doctor`: what this kernel and these privileges allow, what is therefore off, and what the daemon
-//! of this namespace says of itself. Changes nothing; exits 1 where giveway could not run at all.
+//! of this namespace says of itself; and what keeps tasks waiting here that must run. Changes nothing; exits 1 where giveway could not run at all.
 
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use crate::cli::Json;
+use crate::cli::DoctorArgs;
 use crate::control::client;
 use crate::kernel::probe::{self, Capability};
+use crate::kernel::response::Machine;
 use crate::place::Place;
+
+mod measure;
+mod response;
+
+use response::Finding;
 
 /// Columns of the text that explains a missing capability.
 const WIDTH: usize = 76;
 
-pub fn run(args: &Json) -> Result<()> {
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let measured = if args.measure { measure::rows()? } else { Vec::new() };
     let capabilities = probe::capabilities();
+    let findings = response::findings(&Machine::here());
     let daemon = Place::here().and_then(|place| client::status(&place));
-    if args.json {
+    if args.output.json {
         let list: Vec<_> = capabilities
             .iter()
             .map(|c| json!({"name": c.name, "available": c.available(), "why_not": c.why_not, "lost": c.lost}))
@@ -29,6 +37,7 @@ pub fn run(args: &Json) -> Result<()> {
             "{}",
             json!({
                 "kernel": probe::kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded,
+                "response": findings, "measured": measured,
                 "queue": daemon.as_ref().ok().map(|status| &status.snapshot.queue),
             })
         );
@@ -36,6 +45,13 @@ pub fn run(args: &Json) -> Result<()> {
         println!("Linux {}", probe::kernel_release());
         for capability in &capabilities {
             print!("{}", render(capability));
+        }
+        println!("\nhow soon this machine answers");
+        for finding in &findings {
+            print!("{}", render_finding(finding));
+        }
+        if !measured.is_empty() {
+            print!("{}", measure::render(&measured));
         }
         match &daemon {
             Ok(status) => println!("\nthe daemon runs (pid {}, up {:.0} s)", status.pid, status.uptime_s),
@@ -62,6 +78,16 @@ fn render(capability: &Capability) -> String {
     let mut text = format!("  NO   {}\n", capability.name);
     for line in wrap(&format!("{why_not}; without it: {}", capability.lost)) {
         text += &format!("         {line}\n");
+    }
+    text
+}
+
+fn render_finding(finding: &Finding) -> String {
+    let mut text = format!("  {:<20} {}\n", finding.name, finding.found);
+    for advice in &finding.advice {
+        for line in wrap(&format!("{}: would bring {}", advice.how, advice.brings)) {
+            text += &format!("         {line}\n");
+        }
     }
     text
 }

@@ -15,10 +15,12 @@ pub mod cgroup;
 pub mod flow_monitor;
 pub mod libbpf_log;
 pub mod netlink;
+pub mod preemption;
 pub mod probe;
 pub mod process;
 pub mod qdisc;
 pub mod records;
+pub mod response;
 pub mod task_watch;
 pub mod uplink;
 
