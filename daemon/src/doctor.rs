@@ -84,7 +84,7 @@ fn render(capability: &Capability) -> String {
 
 fn render_finding(finding: &Finding) -> String {
     let mut text = format!("  {:<20} {}\n", finding.name, finding.found);
-    for advice in &finding.advice {
+    if let Some(advice) = &finding.advice {
         for line in wrap(&format!("{}: would bring {}", advice.how, advice.brings)) {
             text += &format!("         {line}\n");
         }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway exec`: the command is the process, and gets no more than its user may have.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, Output};
+
+use super::process::{Daemon, Scratch, failure, giveway, program};
+use crate::lab::Lab;
+
+/// Debian's `nobody` and `nogroup`.
+const NOBODY: u32 = 65_534;
+/// Prints the shell's own policy and priority, and its limit of real time.
+const SHOW: &str = "chrt -p $$; ulimit -R 2>/dev/null || prlimit --rttime --noheadings -o SOFT,HARD -p $$";
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    assert_eq!(giveway(&["exec", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+}
+
+#[test]
+fn a_signal_ends_the_command_and_nothing_stands_between() {
+    for number in [15, 13] {
+        let killed = giveway(&["exec", "--", "sh", "-c", &format!("kill -{number} $$")]);
+        assert_eq!(killed.status.signal(), Some(number));
+    }
+    let same = giveway(&["exec", "--", "sh", "-c", "trap 'exit 9' USR1; kill -USR1 $$; exit 1"]);
+    assert_eq!(same.status.code(), Some(9));
+}
+
+#[test]
+fn what_cannot_be_run_has_the_codes_of_env() {
+    let (line, code) = failure(&giveway(&["exec", "--", "/nonexistent/command"]));
+    assert!(
+        code == 127 && line.contains("cannot run `/nonexistent/command`"),
+        "{line}"
+    );
+    let (line, code) = failure(&giveway(&["exec", "--", "/dev/null"]));
+    assert!(code == 126 && line.contains("cannot run `/dev/null`"), "{line}");
+}
+
+#[test]
+fn without_a_daemon_the_command_runs_and_a_line_says_what_it_lacks() {
+    let _lab = Lab::enter();
+    let ran = giveway(&["exec", "--realtime", "10", "--", "sh", "-c", "exit 7"]);
+    let (line, code) = failure(&ran);
+    assert!(
+        code == 7 && line.contains("runs without it") && line.contains("giveway run"),
+        "{line}"
+    );
+    let (line, code) = failure(&giveway(&["exec", "--realtime", "10", "--require", "--", "true"]));
+    assert!(code == 125 && line.contains("was not run"), "{line}");
+}
+
+#[test]
+fn root_gets_the_priority_with_a_limit_and_children_do_not_inherit_it() {
+    let lab = Lab::enter();
+    let daemon = Daemon::start(&["--interface", "gwv"]);
+    let ran = giveway(&[
+        "exec",
+        "--realtime",
+        "10",
+        "--require",
+        "--",
+        "sh",
+        "-c",
+        &format!("{SHOW}; sh -c 'chrt -p $$'"),
+    ]);
+    let text = shown(&ran);
+    let mut policies = text.lines().filter(|line| line.contains("policy"));
+    assert!(
+        policies.next().is_some_and(|line| line.contains("SCHED_FIFO")),
+        "{text}"
+    );
+    assert!(
+        policies.next().is_some_and(|line| line.contains("SCHED_OTHER")),
+        "{text}"
+    );
+    assert!(text.contains("priority: 10") && text.contains("1000000"), "{text}");
+    let why = String::from_utf8(giveway(&["why"]).stdout).unwrap();
+    assert!(why.contains("-> FIFO 10, rule giveway exec by uid 0"), "{why}");
+    drop((daemon, lab));
+}
+
+#[test]
+fn a_user_gets_what_the_configuration_grants_and_no_more() {
+    let lab = Lab::enter();
+    let config = Scratch::new(
+        "grant.toml",
+        &format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
+    );
+    let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let copy = Copy::new();
+    let within = copy.as_nobody(&["exec", "--realtime", "5", "--require", "--", "sh", "-c", SHOW]);
+    assert!(shown(&within).contains("SCHED_FIFO"), "{within:?}");
+    let (line, code) = failure(&copy.as_nobody(&["exec", "--realtime", "6", "--require", "--", "true"]));
+    assert!(code == 125 && line.contains("from 1 to 5"), "{line}");
+    let (line, _) =
+        failure(&copy.as_nobody(&["realtime", "add", "--exe", "/bin/sh", "--user", "0", "--priority", "5"]));
+    assert!(line.contains("processes of their own"), "{line}");
+    let (line, _) = failure(&copy.as_nobody(&["realtime", "list"]));
+    assert!(line.contains("only root and the members of the group"), "{line}");
+    drop((daemon, lab));
+}
+
+fn shown(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The program where every user can reach it.
+struct Copy(std::path::PathBuf);
+
+impl Copy {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("giveway-test-{}-copy", std::process::id()));
+        fs::copy(program(), &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    fn as_nobody(&self, arguments: &[&str]) -> Output {
+        Command::new(&self.0)
+            .args(arguments)
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
