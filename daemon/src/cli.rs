@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use giveway_engine::config::SchedPolicyName;
 
+use crate::jitter::args::{JitterArgs, LoadArgs};
+
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
 #[derive(Parser)]
@@ -29,6 +31,11 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Write the kernel monitor's log to a file until interrupted
     Record(RecordArgs),
+    /// Measure how late this machine wakes up, and name what made the worst wake-ups late
+    Jitter(JitterArgs),
+    /// Put one load on this machine until standard input ends (started by `jitter` itself)
+    #[command(hide = true)]
+    JitterLoad(LoadArgs),
     /// Draw cwnd, cap, RTT and rate over time from a record
     Plot(PlotArgs),
     /// Name flows that are background: lower than best effort, for as long as the daemon runs

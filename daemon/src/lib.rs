@@ -10,6 +10,7 @@ pub mod exec;
 pub mod exit;
 pub mod guardian;
 pub mod interface;
+pub mod jitter;
 pub mod kernel;
 pub mod key;
 pub mod lbe;

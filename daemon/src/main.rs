@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
-use giveway::{doctor, exec, exit, guardian, key, lbe, plot, realtime, record, revert, run, status, why};
+use giveway::{doctor, exec, exit, guardian, jitter, key, lbe, plot, realtime, record, revert, run, status, why};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Command::Why(args) => why::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Record(args) => record::run(args),
+        Command::Jitter(args) => jitter::run(args),
+        Command::JitterLoad(args) => jitter::load::run(args),
         Command::Plot(args) => plot::run(args),
         Command::Lbe(command) => lbe::run(command),
         Command::Exec(args) => exec::run(args).map(|never| match never {}),

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a user can ask of `giveway jitter`, and what of it can be: [`Plan`] is the request after every check that
+//! needs no measuring.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
+use crate::exit::Usage;
+
+const DEFAULT_PRIORITY: u8 = 49;
+
+#[derive(Args)]
+pub struct JitterArgs {
+    /// Time between two wake-ups of a thread
+    #[arg(long, value_name = "US", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(50..=60_000_000))]
+    pub period_us: u64,
+    /// How many threads wake up, evenly spread over the period
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// The CPUs to which threads are bound in turn, as in 0,2-3; none are bound if absent
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+    /// How the threads are scheduled; with `other` their policy is left alone, whoever else sets it
+    #[arg(long, value_enum, default_value_t = WantedPolicy::Other)]
+    pub policy: WantedPolicy,
+    /// Of fifo and rr [default: 49]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub priority: Option<u8>,
+    /// What else this machine does meanwhile
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    pub load: Vec<LoadKind>,
+    /// How long to measure
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400), conflicts_with = "wakeups")]
+    pub duration_s: u64,
+    /// How many wake-ups to measure, of all threads together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub wakeups: Option<u64>,
+    /// How many of the latest wake-ups to show
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub worst: u16,
+    /// Do not look for what made them late (nothing is loaded into the kernel)
+    #[arg(long)]
+    pub no_causes: bool,
+    /// Leave the CPUs their deep idle states, which cyclictest by default does not
+    #[arg(long)]
+    pub deep_idle: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Draw how many wake-ups were later than what
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct LoadArgs {
+    #[arg(value_enum)]
+    pub kind: LoadKind,
+    /// It ends by then, whatever happens
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub seconds: u32,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum WantedPolicy {
+    Other,
+    Fifo,
+    Rr,
+    Deadline,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum LoadKind {
+    /// One process for each CPU computes
+    Cpu,
+    /// A network namespace floods this machine with ICMP echo requests
+    Icmp,
+    /// A file is written and flushed to the disk
+    Disk,
+    /// A network namespace sends this machine a TCP stream
+    Net,
+}
+
+impl WantedPolicy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Fifo => "fifo",
+            Self::Rr => "rr",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
+impl fmt::Display for LoadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Icmp => "icmp",
+            Self::Disk => "disk",
+            Self::Net => "net",
+        })
+    }
+}
+
+/// A list of CPUs as the kernel writes them: `0,2-3`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |word: &str| {
+                word.parse::<usize>()
+                    .map_err(|error: ParseIntError| format!("`{part}` is neither a CPU nor a range: {error}"))
+            };
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || last >= CpuSet::count() {
+                return Err(format!("`{part}` is no range of CPUs below {}", CpuSet::count()));
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(Self(cpus))
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub period: Duration,
+    pub threads: u16,
+    /// Empty: no thread is bound.
+    pub cpus: Vec<usize>,
+    pub policy: WantedPolicy,
+    /// Of fifo and rr; else 0.
+    pub priority: u8,
+    pub loads: Vec<LoadKind>,
+    pub until: Until,
+    pub worst: usize,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Until {
+    Elapsed(Duration),
+    Wakeups(u64),
+}
+
+impl Plan {
+    /// # Errors
+    /// [`Usage`] where the request contradicts itself or this machine.
+    pub fn new(args: &JitterArgs) -> Result<Self> {
+        let has_priority = matches!(args.policy, WantedPolicy::Fifo | WantedPolicy::Rr);
+        if args.priority.is_some() && !has_priority {
+            return usage("--priority goes with --policy fifo or rr: the others have none");
+        }
+        if args.policy == WantedPolicy::Deadline && args.cpus.is_some() {
+            return usage("--policy deadline goes without --cpus: the kernel binds no such thread to single CPUs");
+        }
+        let cpus = args.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone());
+        let allowed = sched_getaffinity(Pid::from_raw(0)).context("cannot ask for this process's CPUs")?;
+        if let Some(cpu) = cpus.iter().find(|cpu| !allowed.is_set(**cpu).unwrap_or(false)) {
+            return usage(&format!("this process may not run on CPU {cpu}, or there is none"));
+        }
+        let mut loads = args.load.clone();
+        loads.dedup();
+        Ok(Self {
+            period: Duration::from_micros(args.period_us),
+            threads: args.threads,
+            cpus,
+            policy: args.policy,
+            priority: if has_priority {
+                args.priority.unwrap_or(DEFAULT_PRIORITY)
+            } else {
+                0
+            },
+            loads,
+            until: match args.wakeups {
+                Some(wakeups) => Until::Wakeups(wakeups),
+                None => Until::Elapsed(Duration::from_secs(args.duration_s)),
+            },
+            worst: args.worst.into(),
+        })
+    }
+
+    /// How long it takes if nothing is missed.
+    pub fn expected(&self) -> Duration {
+        match self.until {
+            Until::Elapsed(duration) => duration,
+            Until::Wakeups(wakeups) => {
+                let rounds = wakeups.div_ceil(self.threads.into());
+                self.period.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    pub fn loads_text(&self) -> String {
+        if self.loads.is_empty() {
+            return "nothing".to_owned();
+        }
+        let names: Vec<_> = self.loads.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    }
+}
+
+fn usage<T>(message: &str) -> Result<T> {
+    Err(Usage(message.to_owned()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_cpus_is_read_as_the_kernel_writes_it() {
+        assert_eq!("0,2-4".parse(), Ok(CpuList(vec![0, 2, 3, 4])));
+        for wrong in [
+            "",
+            ",",
+            "x",
+            "1-",
+            "-1",
+            "3-2",
+            "0-99999999999",
+            "1024",
+            "0-1023,18446744073709551616",
+        ] {
+            assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The machine around the measurement: what it is, what the hypervisor took of it, and what is held still while it is
+//! measured. What is held is let go when the process ends, however it ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+
+use anyhow::Result;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
+use tracing::warn;
+
+/// A measuring thread computes for microseconds. One that computes so long without a pause is broken and is ended by the kernel.
+const LONGEST_COMPUTING_US: u64 = 2_000_000;
+
+/// What stays as it is for as long as this lives.
+#[derive(Debug)]
+pub struct Steady {
+    _no_deep_idle: Option<File>,
+}
+
+/// Keeps this process's memory where it is, and, if asked, the CPUs out of deep idle states: as cyclictest does with
+/// --mlockall and by default.
+pub fn hold_steady(deep_idle: bool) -> Steady {
+    // SAFETY: takes no pointers.
+    if let Err(errno) = Errno::result(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }) {
+        warn!(
+            "memory is not locked ({}): a wake-up may wait for the disk",
+            errno.desc()
+        );
+    }
+    // With no limit at all a faulty thread of real-time priority would keep its CPU.
+    if let Err(errno) = setrlimit(Resource::RLIMIT_RTTIME, LONGEST_COMPUTING_US, LONGEST_COMPUTING_US) {
+        warn!("the time of real-time threads is not limited: {}", errno.desc());
+    }
+    Steady {
+        _no_deep_idle: if deep_idle { None } else { forbid_deep_idle() },
+    }
+}
+
+/// The kernel keeps to this for as long as the file is open (Documentation/power/pm_qos_interface.rst).
+fn forbid_deep_idle() -> Option<File> {
+    let path = "/dev/cpu_dma_latency";
+    let opened = OpenOptions::new().write(true).open(path).and_then(|mut file| {
+        file.write_all(&0i32.to_ne_bytes())?;
+        Ok(file)
+    });
+    match opened {
+        Ok(file) => Some(file),
+        Err(error) => {
+            warn!("the CPUs may use deep idle states ({path}: {error})");
+            None
+        }
+    }
+}
+
+/// How the kernel may be preempted, in its own words.
+pub fn preemption() -> String {
+    if fs::read_to_string("/sys/kernel/realtime").is_ok_and(|text| text.trim() == "1") {
+        return "rt".to_owned();
+    }
+    // "none voluntary (full) lazy"
+    let in_force = fs::read_to_string("/sys/kernel/debug/sched/preempt")
+        .ok()
+        .and_then(|text| Some(text.split_once('(')?.1.split_once(')')?.0.to_owned()));
+    in_force.unwrap_or_else(|| built_preemption(&version()))
+}
+
+/// What the kernel was built for; with PREEMPT_DYNAMIC the mode in force can be another, and is not told.
+fn built_preemption(version: &str) -> String {
+    let word = version.split_whitespace().find(|word| word.starts_with("PREEMPT"));
+    word.map_or_else(|| "none".to_owned(), |word| word.to_lowercase())
+}
+
+fn version() -> String {
+    nix::sys::utsname::uname().map_or_else(|_| String::new(), |u| u.version().to_string_lossy().into_owned())
+}
+
+/// How long, since boot and over all CPUs, the hypervisor ran something else.
+pub fn steal_ms() -> Result<u64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    Ok(steal_ticks(&text).unwrap_or(0) * 1000 / TICKS_PER_S)
+}
+
+/// USER_HZ, which every architecture's Linux tells user space.
+const TICKS_PER_S: u64 = 100;
+
+/// `cpu user nice system idle iowait irq softirq steal guest guest_nice` (proc_stat(5)).
+fn steal_ticks(text: &str) -> Option<u64> {
+    let all = text.lines().find(|line| line.starts_with("cpu "))?;
+    all.split_whitespace().nth(8)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steal_is_the_eighth_figure_of_all_cpus() {
+        let text = "cpu  1 2 3 4 5 6 7 88 9 10\ncpu0 1 2 3 4 5 6 7 11 9 10\n";
+        assert_eq!(steal_ticks(text), Some(88));
+        assert_eq!(steal_ticks("cpu  1 2 3\n"), None);
+        assert_eq!(steal_ticks(""), None);
+    }
+
+    #[test]
+    fn what_a_kernel_was_built_for_stands_in_its_version() {
+        assert_eq!(built_preemption("#1 SMP PREEMPT_DYNAMIC @0"), "preempt_dynamic");
+        assert_eq!(built_preemption("#1 SMP Debian 4.9"), "none");
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A thread's scheduling policy: set for the calling thread, read of any. Knows nothing of who should have which.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::errno::Errno;
+use nix::unistd::Pid;
+use serde::{Serialize, Serializer};
+
+use super::args::WantedPolicy;
+
+/// A deadline thread may compute for this share of each period, and for no longer than [`LONGEST_BUDGET`].
+const BUDGET_SHARE: u32 = 10;
+const LONGEST_BUDGET: Duration = Duration::from_millis(1);
+
+/// By the kernel's numbers (include/uapi/linux/sched.h).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Policy(pub u32);
+
+impl Policy {
+    pub const OTHER: Self = Self(libc::SCHED_OTHER as u32);
+    pub const FIFO: Self = Self(libc::SCHED_FIFO as u32);
+    pub const RR: Self = Self(libc::SCHED_RR as u32);
+    pub const DEADLINE: Self = Self(libc::SCHED_DEADLINE as u32);
+
+    pub fn is_realtime(self) -> bool {
+        [Self::FIFO, Self::RR, Self::DEADLINE].contains(&self)
+    }
+
+    pub fn name(self) -> &'static str {
+        match i32::try_from(self.0) {
+            Ok(libc::SCHED_OTHER) => "other",
+            Ok(libc::SCHED_FIFO) => "fifo",
+            Ok(libc::SCHED_RR) => "rr",
+            Ok(libc::SCHED_BATCH) => "batch",
+            Ok(libc::SCHED_IDLE) => "idle",
+            Ok(libc::SCHED_DEADLINE) => "deadline",
+            Ok(7) => "ext",
+            _ => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SCHED_{}", self.name().to_uppercase())
+    }
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A policy with its priority: of FIFO and RR 1 to 99, of the ordinary ones the nice value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct Scheduling {
+    pub policy: Policy,
+    pub priority: i32,
+}
+
+impl fmt::Display for Scheduling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.policy {
+            Policy::FIFO | Policy::RR => write!(f, "{} {}", self.policy, self.priority),
+            Policy::OTHER if self.priority != 0 => write!(f, "{} nice {}", self.policy, self.priority),
+            policy => write!(f, "{policy}"),
+        }
+    }
+}
+
+/// Gives the calling thread the policy that was asked for.
+pub fn set_own(wanted: WantedPolicy, priority: u8, period: Duration) -> Result<()> {
+    let attributes = match wanted {
+        WantedPolicy::Other => return Ok(()),
+        WantedPolicy::Fifo => fixed_priority(Policy::FIFO, priority),
+        WantedPolicy::Rr => fixed_priority(Policy::RR, priority),
+        WantedPolicy::Deadline => deadline(period),
+    };
+    set_attributes(&attributes).map_err(|errno| {
+        let why = match errno {
+            Errno::EPERM => "it takes root, or an RLIMIT_RTPRIO that allows it",
+            Errno::EBUSY => "it would take more of the CPUs than sched_rt_runtime_us allows",
+            errno => errno.desc(),
+        };
+        anyhow!("cannot make a thread {}: {why}", Policy(attributes.sched_policy))
+    })
+}
+
+/// Makes the calling thread an ordinary one.
+pub fn set_own_ordinary() -> Result<()> {
+    set_attributes(&fixed_priority(Policy::OTHER, 0)).context("cannot become an ordinary process")
+}
+
+fn fixed_priority(policy: Policy, priority: u8) -> libc::sched_attr {
+    libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: policy.0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: priority.into(),
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    }
+}
+
+fn deadline(period: Duration) -> libc::sched_attr {
+    let period_ns = period.as_nanos() as u64;
+    libc::sched_attr {
+        sched_runtime: (period / BUDGET_SHARE).min(LONGEST_BUDGET).as_nanos() as u64,
+        sched_deadline: period_ns,
+        sched_period: period_ns,
+        ..fixed_priority(Policy::DEADLINE, 0)
+    }
+}
+
+fn set_attributes(attributes: &libc::sched_attr) -> Result<(), Errno> {
+    // SAFETY: the kernel reads a structure of the size that stands in it, and keeps no pointer.
+    Errno::result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes, 0) }).map(drop)
+}
+
+/// What a thread has now, whoever gave it.
+pub fn of(thread: Pid) -> Result<Scheduling> {
+    let mut attributes = fixed_priority(Policy::OTHER, 0);
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the kernel writes at most `size` bytes, which `attributes` has.
+    let outcome = unsafe { libc::syscall(libc::SYS_sched_getattr, thread.as_raw(), &mut attributes, size, 0) };
+    if let Err(errno) = Errno::result(outcome) {
+        bail!("cannot ask for the policy of thread {thread}: {}", errno.desc());
+    }
+    let policy = Policy(attributes.sched_policy);
+    Ok(Scheduling {
+        policy,
+        priority: match policy {
+            Policy::FIFO | Policy::RR => attributes.sched_priority.cast_signed(),
+            _ => attributes.sched_nice,
+        },
+    })
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The threads that measure: each sleeps until an absolute time, looks how late it is, and tells. In: the plan. Out:
+//! one [`Wakeup`] each through a channel. A thread takes no lock and waits for nobody between two wake-ups; it sends after it
+//! has looked at the clock, so that telling costs no lateness.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use nix::unistd::{Pid, gettid};
+
+use super::args::{Plan, Until};
+use super::policy;
+
+/// What a thread needs is small, and is kept in memory.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// One wake-up.
+#[derive(Debug)]
+pub struct Wakeup {
+    pub thread: u16,
+    /// CLOCK_MONOTONIC.
+    pub planned_ns: u64,
+    pub woke_ns: u64,
+    pub cpu: usize,
+    /// Later wake-ups whose time had passed too, and which are left out.
+    pub missed: u64,
+}
+
+impl Wakeup {
+    pub fn late_ns(&self) -> u64 {
+        self.woke_ns.saturating_sub(self.planned_ns)
+    }
+}
+
+/// The running threads. They end with the process, or when nobody listens any more.
+#[derive(Debug)]
+pub struct Wakers {
+    pub threads: Vec<Pid>,
+    pub wakeups: Receiver<Wakeup>,
+    /// When the first wake-up was planned, CLOCK_MONOTONIC.
+    pub started_ns: u64,
+}
+
+impl Wakers {
+    pub fn start(plan: &Plan) -> Result<Self> {
+        let (wakeups_in, wakeups) = mpsc::channel();
+        let (ready_in, ready) = mpsc::channel();
+        let start = Arc::new(OnceLock::new());
+        for number in 0..plan.threads {
+            let waker = Waker {
+                number,
+                plan: plan.clone(),
+                wakeups: wakeups_in.clone(),
+            };
+            let (ready_in, start) = (ready_in.clone(), Arc::clone(&start));
+            thread::Builder::new()
+                .name(format!("jitter/{number}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || {
+                    let prepared = waker.prepare();
+                    let is_ready = prepared.is_ok();
+                    if ready_in.send(prepared).is_ok() && is_ready {
+                        waker.measure(*start.wait());
+                    }
+                })
+                .context("cannot start a measuring thread")?;
+        }
+        let threads = (0..plan.threads)
+            .map(|_| ready.recv().context("a measuring thread ended before it began")?)
+            .collect::<Result<_>>()?;
+        let started_ns = *start.get_or_init(|| now_ns() + nanoseconds(plan.period));
+        Ok(Self {
+            threads,
+            wakeups,
+            started_ns,
+        })
+    }
+}
+
+struct Waker {
+    number: u16,
+    plan: Plan,
+    wakeups: Sender<Wakeup>,
+}
+
+impl Waker {
+    fn prepare(&self) -> Result<Pid> {
+        if !self.plan.cpus.is_empty() {
+            let cpu = self.plan.cpus[usize::from(self.number) % self.plan.cpus.len()];
+            let mut only = CpuSet::new();
+            only.set(cpu)
+                .and_then(|()| sched_setaffinity(Pid::from_raw(0), &only))
+                .with_context(|| format!("cannot bind a thread to CPU {cpu}"))?;
+        }
+        policy::set_own(self.plan.policy, self.plan.priority, self.plan.period)?;
+        Ok(gettid())
+    }
+
+    fn measure(self, start_ns: u64) {
+        let period_ns = nanoseconds(self.plan.period);
+        let threads = u64::from(self.plan.threads);
+        let mut planned_ns = start_ns + period_ns * u64::from(self.number) / threads;
+        let mut left = match self.plan.until {
+            Until::Elapsed(_) => u64::MAX,
+            Until::Wakeups(all) => all / threads + u64::from(u64::from(self.number) < all % threads),
+        };
+        while left > 0 {
+            left -= 1;
+            let woke_ns = sleep_until(planned_ns);
+            let missed = (woke_ns - planned_ns) / period_ns;
+            let wakeup = Wakeup {
+                thread: self.number,
+                planned_ns,
+                woke_ns,
+                cpu: sched_getcpu().unwrap_or(0),
+                missed,
+            };
+            if self.wakeups.send(wakeup).is_err() {
+                return;
+            }
+            planned_ns += period_ns * (missed + 1);
+        }
+        // Whoever asks for this thread's policy at the end still finds it.
+        loop {
+            thread::park();
+        }
+    }
+}
+
+/// Returns when it really is, never before.
+fn sleep_until(planned_ns: u64) -> u64 {
+    let planned = TimeSpec::from_duration(Duration::from_nanos(planned_ns));
+    loop {
+        // A signal ends a sleep early; then there is another.
+        let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &planned);
+        let now_ns = now_ns();
+        if now_ns >= planned_ns {
+            return now_ns;
+        }
+    }
+}
+
+/// CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
+    // This clock always exists, so this cannot fail.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| nanoseconds(now.into()))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
