@@ -265,8 +265,10 @@ struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int flags;
+	int prio;
 	int static_prio;
 	struct sched_entity se;
+	unsigned int policy;
 	struct task_struct *group_leader;
 	__u64 start_boottime;
 	const struct cred *cred;

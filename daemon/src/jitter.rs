@@ -4,16 +4,21 @@
 //! changes nothing that lasts longer than itself.
 
 pub mod args;
+mod cause;
+mod chart;
 mod distribution;
 pub mod load;
 mod machine;
 mod policy;
+mod recorder;
 mod report;
 mod terminal;
 mod waker;
 
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,9 +29,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use args::{JitterArgs, Plan, Until};
 use distribution::Distribution;
 use load::Loads;
+use recorder::Recorder;
 use report::Report;
 use terminal::Screen;
-use waker::{Wakers, now_ns};
+use waker::{Wakers, Wakeup, now_ns};
 
 /// How often wake-ups are taken over and shown.
 const LOOK_EVERY_MS: u8 = 200;
@@ -37,6 +43,29 @@ pub struct Measured {
     pub distribution: Distribution,
     pub missed: u64,
     pub elapsed: Duration,
+    /// The latest ones, latest first.
+    pub worst: Vec<Wakeup>,
+}
+
+impl Measured {
+    fn add(&mut self, wakeup: Wakeup, keep: usize) {
+        self.distribution.add(wakeup.late_ns());
+        self.missed += wakeup.missed;
+        let place = self.worst.partition_point(|worse| worse.late_ns() >= wakeup.late_ns());
+        if place < keep {
+            self.worst.truncate(keep - 1);
+            self.worst.insert(place, wakeup);
+        }
+    }
+
+    /// What is less late than this is not among the worst.
+    fn worst_from_ns(&self, keep: usize) -> u64 {
+        match self.worst.last() {
+            _ if keep == 0 => u64::MAX,
+            Some(last) if self.worst.len() >= keep => last.late_ns(),
+            _ => 0,
+        }
+    }
 }
 
 pub fn run(args: &JitterArgs) -> Result<()> {
@@ -45,7 +74,12 @@ pub fn run(args: &JitterArgs) -> Result<()> {
     let mut loads = Loads::start(&plan.loads, plan.expected())?;
     let _steady = machine::hold_steady(args.deep_idle);
     let steal_before_ms = machine::steal_ms()?;
-    let wakers = Wakers::start(&plan)?;
+    let recorder = if args.no_causes {
+        None
+    } else {
+        Some(Arc::new(recorder()?))
+    };
+    let wakers = Wakers::start(&plan, recorder.as_ref())?;
     let is_watched = !args.json && std::io::stdout().is_terminal();
     let mut screen = Screen::new(&plan, is_watched);
     let measured = measure(&plan, &wakers, &interrupt, &mut screen)?;
@@ -61,13 +95,21 @@ pub fn run(args: &JitterArgs) -> Result<()> {
         "interrupted before the first wake-up"
     );
     let steal_ms = machine::steal_ms()?.saturating_sub(steal_before_ms);
-    let report = Report::new(&plan, &measured, in_force, steal_ms);
+    let report = Report::new(&plan, &wakers, &measured, in_force, steal_ms);
+    if let Some(path) = &args.svg {
+        chart::draw(&measured.distribution, &report.title(), path)
+            .with_context(|| format!("cannot draw {}", path.display()))?;
+    }
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         screen.finish(&measured, &report);
     }
     Ok(())
+}
+
+fn recorder() -> Result<Recorder> {
+    Recorder::open().context("the causes cannot be looked for (--no-causes measures without them)")
 }
 
 /// Ctrl-C ends the measurement, not the report.
@@ -86,9 +128,11 @@ fn measure(plan: &Plan, wakers: &Wakers, interrupt: &SignalFd, screen: &mut Scre
         let is_interrupted = poll(&mut waited, LOOK_EVERY_MS).context("cannot wait")? > 0;
         measured.elapsed = Duration::from_nanos(now_ns().saturating_sub(wakers.started_ns));
         for wakeup in wakers.wakeups.try_iter() {
-            measured.distribution.add(wakeup.late_ns());
-            measured.missed += wakeup.missed;
+            measured.add(wakeup, plan.worst);
         }
+        wakers
+            .worth_explaining_ns
+            .store(measured.worst_from_ns(plan.worst), Ordering::Relaxed);
         screen.show(&measured);
         let is_enough = match plan.until {
             Until::Elapsed(duration) => measured.elapsed >= duration,

@@ -9,6 +9,7 @@ mod icmp;
 mod link;
 mod net;
 
+use std::ffi::CString;
 use std::hint::black_box;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::Signal;
 use nix::unistd::alarm;
 
@@ -114,6 +115,9 @@ fn last_words(child: &mut Child) -> String {
 /// A load's whole life.
 pub fn run(args: &LoadArgs) -> Result<()> {
     end_with_parent()?;
+    // Among the culprits it is found by this name.
+    let name = CString::new(format!("jitter-{}", args.kind))?;
+    set_name(&name).context("cannot take a name")?;
     alarm::set(args.seconds);
     policy::set_own_ordinary()?;
     match args.kind {

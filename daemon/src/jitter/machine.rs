@@ -76,6 +76,15 @@ fn version() -> String {
     nix::sys::utsname::uname().map_or_else(|_| String::new(), |u| u.version().to_string_lossy().into_owned())
 }
 
+/// Who registered for an interrupt, or its number.
+pub fn irq_name(number: u32) -> String {
+    let actions = fs::read_to_string(format!("/sys/kernel/irq/{number}/actions")).unwrap_or_default();
+    match actions.trim() {
+        "" => number.to_string(),
+        name => name.to_owned(),
+    }
+}
+
 /// How long, since boot and over all CPUs, the hypervisor ran something else.
 pub fn steal_ms() -> Result<u64> {
     let text = fs::read_to_string("/proc/stat")?;

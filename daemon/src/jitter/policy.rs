@@ -15,6 +15,11 @@ use super::args::WantedPolicy;
 const BUDGET_SHARE: u32 = 10;
 const LONGEST_BUDGET: Duration = Duration::from_millis(1);
 
+/// The kernel's own measure of priority, in which less is more (include/linux/sched/prio.h): deadline below 0, FIFO and RR
+/// from 99 downwards to 0, ordinary ones by nice value around 120.
+pub const REALTIME_PRIORITIES: i32 = 100;
+const NICE_ZERO: i32 = 120;
+
 /// By the kernel's numbers (include/uapi/linux/sched.h).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Policy(pub u32);
@@ -24,10 +29,6 @@ impl Policy {
     pub const FIFO: Self = Self(libc::SCHED_FIFO as u32);
     pub const RR: Self = Self(libc::SCHED_RR as u32);
     pub const DEADLINE: Self = Self(libc::SCHED_DEADLINE as u32);
-
-    pub fn is_realtime(self) -> bool {
-        [Self::FIFO, Self::RR, Self::DEADLINE].contains(&self)
-    }
 
     pub fn name(self) -> &'static str {
         match i32::try_from(self.0) {
@@ -60,6 +61,27 @@ impl Serialize for Policy {
 pub struct Scheduling {
     pub policy: Policy,
     pub priority: i32,
+}
+
+impl Scheduling {
+    /// `priority` is the kernel's own measure.
+    pub fn from_kernel(policy: Policy, priority: i32) -> Self {
+        let priority = match policy {
+            Policy::FIFO | Policy::RR => REALTIME_PRIORITIES - 1 - priority,
+            Policy::DEADLINE => 0,
+            _ => priority - NICE_ZERO,
+        };
+        Self { policy, priority }
+    }
+}
+
+/// In the kernel's own measure.
+pub fn kernel_priority(scheduling: Scheduling) -> i32 {
+    match scheduling.policy {
+        Policy::DEADLINE => -1,
+        Policy::FIFO | Policy::RR => REALTIME_PRIORITIES - 1 - scheduling.priority,
+        _ => NICE_ZERO + scheduling.priority,
+    }
 }
 
 impl fmt::Display for Scheduling {

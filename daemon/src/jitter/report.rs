@@ -3,10 +3,11 @@
 
 use serde::Serialize;
 
-use super::Measured;
 use super::args::Plan;
-use super::machine;
+use super::cause::{self, Culprit};
 use super::policy::{Policy, Scheduling};
+use super::waker::{Wakers, Wakeup};
+use super::{Measured, machine};
 use crate::kernel::probe;
 
 #[derive(Debug, Serialize)]
@@ -32,11 +33,56 @@ pub struct Report {
     pub wakeup_p999_us: f64,
     pub wakeup_max_us: f64,
     pub steal_ms: u64,
+    /// Upper bound in microseconds, and how many.
     pub histogram: Vec<(f64, u64)>,
+    pub worst: Vec<Worst>,
+}
+
+/// One of the latest wake-ups.
+#[derive(Debug, Serialize)]
+pub struct Worst {
+    pub late_us: f64,
+    /// Until the thread was woken, and from then until it ran; absent where causes are not looked for.
+    pub timer_us: Option<f64>,
+    pub switch_us: Option<f64>,
+    /// When it was planned, CLOCK_MONOTONIC.
+    pub t_ns: u64,
+    pub at_s: f64,
+    pub thread: u16,
+    pub tid: i32,
+    pub cpu: usize,
+    pub cause: String,
+    pub culprits: Vec<Culprit>,
+}
+
+impl Worst {
+    fn new(wakeup: &Wakeup, wakers: &Wakers) -> Self {
+        let late_us = wakeup.late_ns() as f64 / 1e3;
+        let evidence = wakeup.evidence.as_deref();
+        let culprits = evidence.map(|evidence| cause::culprits(evidence, &machine::irq_name));
+        let timer_us = evidence.and_then(cause::timer_ns).map(|ns| ns as f64 / 1e3);
+        Self {
+            late_us,
+            timer_us,
+            switch_us: timer_us.map(|timer_us| late_us - timer_us),
+            t_ns: wakeup.planned_ns,
+            at_s: wakeup.planned_ns.saturating_sub(wakers.started_ns) as f64 / 1e9,
+            thread: wakeup.thread,
+            tid: wakers
+                .threads
+                .get(usize::from(wakeup.thread))
+                .map_or(0, |tid| tid.as_raw()),
+            cpu: wakeup.cpu,
+            cause: culprits
+                .as_ref()
+                .map_or_else(|| "not looked for".to_owned(), |c| cause::line(c, late_us)),
+            culprits: culprits.unwrap_or_default(),
+        }
+    }
 }
 
 impl Report {
-    pub fn new(plan: &Plan, measured: &Measured, in_force: Vec<Scheduling>, steal_ms: u64) -> Self {
+    pub fn new(plan: &Plan, wakers: &Wakers, measured: &Measured, in_force: Vec<Scheduling>, steal_ms: u64) -> Self {
         let distribution = &measured.distribution;
         Self {
             kernel: probe::kernel_release(),
@@ -59,6 +105,23 @@ impl Report {
             wakeup_max_us: distribution.max_us(),
             steal_ms,
             histogram: distribution.steps(),
+            worst: measured.worst.iter().map(|wakeup| Worst::new(wakeup, wakers)).collect(),
         }
+    }
+
+    /// What was measured, beside what, on what: one line.
+    pub fn title(&self) -> String {
+        let mut policies: Vec<_> = self.policy_at_end.iter().map(ToString::to_string).collect();
+        policies.dedup();
+        let beside = if self.loads.is_empty() {
+            "nothing".to_owned()
+        } else {
+            self.loads.join(", ")
+        };
+        let policies = policies.join(", ");
+        format!(
+            "{policies}, beside {beside}; Linux {}, {}",
+            self.kernel, self.preemption
+        )
     }
 }

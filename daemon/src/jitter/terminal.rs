@@ -62,6 +62,10 @@ impl Screen {
         if report.steal_ms > 0 {
             let _ = writeln!(text, "the hypervisor took {} ms of CPU time", report.steal_ms);
         }
+        for worst in &report.worst {
+            let (late, at_s, cpu) = (duration(worst.late_us), worst.at_s, worst.cpu);
+            let _ = writeln!(text, "{late} late at {at_s:.1} s on CPU {cpu}: {}", worst.cause);
+        }
         self.draw(&text);
     }
 

@@ -3,9 +3,9 @@
 //! one [`Wakeup`] each through a channel. A thread takes no lock and waits for nobody between two wake-ups; it sends after it
 //! has looked at the clock, so that telling costs no lateness.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use nix::unistd::{Pid, gettid};
 
 use super::args::{Plan, Until};
+use super::cause::Evidence;
 use super::policy;
+use super::recorder::Recorder;
 
 /// What a thread needs is small, and is kept in memory.
 const STACK_BYTES: usize = 256 * 1024;
@@ -31,6 +33,8 @@ pub struct Wakeup {
     pub cpu: usize,
     /// Later wake-ups whose time had passed too, and which are left out.
     pub missed: u64,
+    /// Where it is late enough to be among the worst, and causes are looked for.
+    pub evidence: Option<Box<Evidence>>,
 }
 
 impl Wakeup {
@@ -46,10 +50,13 @@ pub struct Wakers {
     pub wakeups: Receiver<Wakeup>,
     /// When the first wake-up was planned, CLOCK_MONOTONIC.
     pub started_ns: u64,
+    /// What is less late than this needs no evidence.
+    pub worth_explaining_ns: Arc<AtomicU64>,
 }
 
 impl Wakers {
-    pub fn start(plan: &Plan) -> Result<Self> {
+    pub fn start(plan: &Plan, recorder: Option<&Arc<Recorder>>) -> Result<Self> {
+        let worth_explaining_ns = Arc::new(AtomicU64::new(0));
         let (wakeups_in, wakeups) = mpsc::channel();
         let (ready_in, ready) = mpsc::channel();
         let start = Arc::new(OnceLock::new());
@@ -57,18 +64,19 @@ impl Wakers {
             let waker = Waker {
                 number,
                 plan: plan.clone(),
+                recorder: recorder.cloned(),
+                worth_explaining_ns: Arc::clone(&worth_explaining_ns),
                 wakeups: wakeups_in.clone(),
             };
             let (ready_in, start) = (ready_in.clone(), Arc::clone(&start));
             thread::Builder::new()
                 .name(format!("jitter/{number}"))
                 .stack_size(STACK_BYTES)
-                .spawn(move || {
-                    let prepared = waker.prepare();
-                    let is_ready = prepared.is_ok();
-                    if ready_in.send(prepared).is_ok() && is_ready {
-                        waker.measure(*start.wait());
-                    }
+                .spawn(move || match waker.prepare() {
+                    Ok((tid, known_as)) if ready_in.send(Ok(tid)).is_ok() => waker.measure(*start.wait(), known_as),
+                    Ok(_) => {}
+                    // Whoever waits for it ends the process; if nobody does, it ends already.
+                    Err(error) => drop(ready_in.send(Err(error))),
                 })
                 .context("cannot start a measuring thread")?;
         }
@@ -80,6 +88,7 @@ impl Wakers {
             threads,
             wakeups,
             started_ns,
+            worth_explaining_ns,
         })
     }
 }
@@ -87,11 +96,14 @@ impl Wakers {
 struct Waker {
     number: u16,
     plan: Plan,
+    recorder: Option<Arc<Recorder>>,
+    worth_explaining_ns: Arc<AtomicU64>,
     wakeups: Sender<Wakeup>,
 }
 
 impl Waker {
-    fn prepare(&self) -> Result<Pid> {
+    /// The thread's id here, and as the kernel counts.
+    fn prepare(&self) -> Result<(Pid, u32)> {
         if !self.plan.cpus.is_empty() {
             let cpu = self.plan.cpus[usize::from(self.number) % self.plan.cpus.len()];
             let mut only = CpuSet::new();
@@ -100,10 +112,14 @@ impl Waker {
                 .with_context(|| format!("cannot bind a thread to CPU {cpu}"))?;
         }
         policy::set_own(self.plan.policy, self.plan.priority, self.plan.period)?;
-        Ok(gettid())
+        let known_as = match &self.recorder {
+            Some(recorder) => recorder.introduce(self.number)?,
+            None => 0,
+        };
+        Ok((gettid(), known_as))
     }
 
-    fn measure(self, start_ns: u64) {
+    fn measure(self, start_ns: u64, known_as: u32) {
         let period_ns = nanoseconds(self.plan.period);
         let threads = u64::from(self.plan.threads);
         let mut planned_ns = start_ns + period_ns * u64::from(self.number) / threads;
@@ -114,13 +130,15 @@ impl Waker {
         while left > 0 {
             left -= 1;
             let woke_ns = sleep_until(planned_ns);
+            let cpu = sched_getcpu().unwrap_or(0);
             let missed = (woke_ns - planned_ns) / period_ns;
             let wakeup = Wakeup {
                 thread: self.number,
                 planned_ns,
                 woke_ns,
-                cpu: sched_getcpu().unwrap_or(0),
+                cpu,
                 missed,
+                evidence: self.evidence(planned_ns, woke_ns, cpu, known_as),
             };
             if self.wakeups.send(wakeup).is_err() {
                 return;
@@ -131,6 +149,33 @@ impl Waker {
         loop {
             thread::park();
         }
+    }
+}
+
+impl Waker {
+    /// What the recorder has of a wake-up that is among the worst until now.
+    fn evidence(&self, planned_ns: u64, woke_ns: u64, cpu: usize, tid: u32) -> Option<Box<Evidence>> {
+        let recorder = self.recorder.as_ref()?;
+        if woke_ns - planned_ns < self.worth_explaining_ns.load(Ordering::Relaxed) {
+            return None;
+        }
+        let cpu_did = recorder.intervals(cpu, planned_ns);
+        let waking = recorder.waking(self.number);
+        let timer_cpu = waking.map_or(cpu, |waking| waking.cpu);
+        Some(Box::new(Evidence {
+            planned_ns,
+            woke_ns,
+            tid,
+            scheduling: policy::of(Pid::from_raw(0)).ok()?,
+            waking,
+            cpu,
+            timer_cpu_did: if timer_cpu == cpu {
+                Vec::new()
+            } else {
+                recorder.intervals(timer_cpu, planned_ns)
+            },
+            cpu_did,
+        }))
     }
 }
 

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A flight recorder of what each CPU does, for explaining a late wake-up afterwards.
+ *
+ * Nobody knows beforehand which wake-up will be late, and handing every switch and interrupt to user space would itself
+ * make wake-ups late. So each CPU keeps a ring of its last intervals (who ran, which interrupt, which softirq; from when
+ * to when) in memory that user space maps. A thread that finds itself late reads, by itself, what stands there of the time
+ * that it was late; that costs nothing while nobody is. An interval is written at its end, when all of it is known: of
+ * those that matter to a thread that runs again, all have ended.
+ *
+ * Intervals nest as they do in the kernel (an interrupt in a softirq in a thread's time); taking one off the other is
+ * left to the reader. Only a measuring thread's wake-up itself is kept apart: when, and on which CPU.
+ *
+ * Where the hypervisor tells what it stole, each interval says how much since the one before.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "wakeup.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* user space makes it one for each CPU */
+	__type(key, __u32);
+	__type(value, struct gw_ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, GW_MEASURING_THREADS);
+	__type(key, __u32);
+	__type(value, struct gw_waking);
+} wakings SEC(".maps");
+
+/* A measuring thread's id in the first PID namespace, and which of the measuring threads it is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GW_MEASURING_THREADS);
+	__type(key, __u32);
+	__type(value, __u32);
+} measuring SEC(".maps");
+
+/* Puts the types of the border into the skeleton. */
+enum gw_interval_kind *kind_type __attribute__((unused));
+enum gw_vector *vector_type __attribute__((unused));
+struct gw_introduction *introduction_type __attribute__((unused));
+
+/* Of the measuring process, as the kernel counts. 0: none has come yet. */
+__u32 measuring_tgid;
+
+/* kernel/sched/sched.h: the way from a thread to its CPU's account of what was stolen. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct rq {
+	__u64 prev_steal_time_rq;
+};
+struct cfs_rq {
+	struct rq *rq;
+};
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+struct task_struct___scheduled {
+	struct sched_entity se;
+};
+#pragma clang attribute pop
+
+static __always_inline struct gw_ring *own_ring(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&rings, &cpu);
+}
+
+/* As far as the scheduler has noticed it: at each tick, waking and switch. */
+static __always_inline __u32 stolen_since_last(struct gw_ring *ring)
+{
+	struct task_struct___scheduled *thread = (void *)bpf_get_current_task_btf();
+	__u64 before_ns = ring->stolen_ns;
+
+	if (!bpf_core_field_exists(struct rq, prev_steal_time_rq) || !bpf_core_field_exists(struct cfs_rq, rq))
+		return 0;
+	ring->stolen_ns = thread->se.cfs_rq->rq->prev_steal_time_rq;
+	return ring->next > 1 ? ring->stolen_ns - before_ns : 0;
+}
+
+/* An interrupt may come in between and take the next place: a place is complete when its position is there. */
+static __always_inline void log(struct gw_ring *ring, __u16 kind, __u32 id, __u64 now_ns, struct task_struct *thread)
+{
+	__u64 position = __sync_fetch_and_add(&ring->next, 1);
+	struct gw_interval *interval = &ring->intervals[position & (GW_INTERVALS - 1)];
+
+	*(volatile __u64 *)&interval->position = 0;
+	interval->from_ns = ring->since_ns[kind];
+	interval->to_ns = now_ns;
+	interval->kind = kind;
+	interval->id = id;
+	interval->stolen_ns = stolen_since_last(ring);
+	if (thread) {
+		interval->priority = thread->prio;
+		interval->policy = thread->policy;
+		bpf_probe_read_kernel(interval->name, sizeof(interval->name), thread->comm);
+	}
+	*(volatile __u64 *)&interval->position = position + 1;
+}
+
+static __always_inline int begin(__u32 kind)
+{
+	struct gw_ring *ring = own_ring();
+
+	if (ring)
+		ring->since_ns[kind] = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int end(__u32 kind, __u32 id)
+{
+	struct gw_ring *ring = own_ring();
+
+	if (ring && ring->since_ns[kind]) {
+		log(ring, kind, id, bpf_ktime_get_ns(), NULL);
+		ring->since_ns[kind] = 0;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(gw_log_thread, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct gw_ring *ring = own_ring();
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	if (!ring)
+		return 0;
+	log(ring, GW_THREAD, prev->pid, now_ns, prev);
+	ring->since_ns[GW_THREAD] = now_ns;
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(gw_begin_irq, int irq)
+{
+	return begin(GW_IRQ);
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(gw_log_irq, int irq)
+{
+	return end(GW_IRQ, irq);
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(gw_begin_softirq, unsigned int vector)
+{
+	return begin(GW_SOFTIRQ);
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(gw_log_softirq, unsigned int vector)
+{
+	return end(GW_SOFTIRQ, vector);
+}
+
+/* What a CPU interrupts itself or another one with has no number and no handler; x86 tells of each kind. */
+#define VECTOR(name, id)                                                                                               \
+	SEC("tp_btf/" #name "_entry")                                                                                  \
+	int BPF_PROG(gw_begin_##name)                                                                                  \
+	{                                                                                                              \
+		return begin(GW_VECTOR);                                                                               \
+	}                                                                                                              \
+	SEC("tp_btf/" #name "_exit")                                                                                   \
+	int BPF_PROG(gw_log_##name)                                                                                    \
+	{                                                                                                              \
+		return end(GW_VECTOR, id);                                                                             \
+	}
+
+VECTOR(local_timer, GW_VECTOR_TIMER)
+VECTOR(reschedule, GW_VECTOR_RESCHEDULE)
+VECTOR(call_function, GW_VECTOR_CALL)
+VECTOR(call_function_single, GW_VECTOR_CALL)
+VECTOR(irq_work, GW_VECTOR_WORK)
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(gw_log_waking, struct task_struct *woken)
+{
+	__u32 tid = woken->pid, *number;
+	struct gw_waking *waking;
+
+	if ((__u32)woken->tgid != measuring_tgid)
+		return 0;
+	number = bpf_map_lookup_elem(&measuring, &tid);
+	waking = number ? bpf_map_lookup_elem(&wakings, number) : NULL;
+	if (waking) {
+		waking->t_ns = bpf_ktime_get_ns();
+		waking->cpu = bpf_get_smp_processor_id();
+	}
+	return 0;
+}
+
+/* A measuring thread runs this itself: what it is called here is told to it, and remembered. */
+SEC("syscall")
+int gw_introduce(struct gw_introduction *introduction)
+{
+	__u64 both = bpf_get_current_pid_tgid();
+	__u32 tid = both, number = introduction->number;
+
+	measuring_tgid = both >> 32;
+	return bpf_map_update_elem(&measuring, &tid, &number, BPF_ANY) ? 0 : tid;
+}
