@@ -257,8 +257,18 @@ struct signal_struct {
 	unsigned long long sum_sched_runtime;
 };
 
+/* kernel/sched/sched.h: a CPU's run queue, and its account of what the hypervisor took. */
+struct rq {
+	__u64 prev_steal_time_rq;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
 struct sched_entity {
 	__u64 sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
 };
 
 struct task_struct {

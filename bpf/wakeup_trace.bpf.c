@@ -54,22 +54,6 @@ struct gw_introduction *introduction_type __attribute__((unused));
 /* Of the measuring process, as the kernel counts. 0: none has come yet. */
 __u32 measuring_tgid;
 
-/* kernel/sched/sched.h: the way from a thread to its CPU's account of what was stolen. */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct rq {
-	__u64 prev_steal_time_rq;
-};
-struct cfs_rq {
-	struct rq *rq;
-};
-struct sched_entity {
-	struct cfs_rq *cfs_rq;
-};
-struct task_struct___scheduled {
-	struct sched_entity se;
-};
-#pragma clang attribute pop
-
 static __always_inline struct gw_ring *own_ring(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -80,7 +64,7 @@ static __always_inline struct gw_ring *own_ring(void)
 /* As far as the scheduler has noticed it: at each tick, waking and switch. */
 static __always_inline __u32 stolen_since_last(struct gw_ring *ring)
 {
-	struct task_struct___scheduled *thread = (void *)bpf_get_current_task_btf();
+	struct task_struct *thread = bpf_get_current_task_btf();
 	__u64 before_ns = ring->stolen_ns;
 
 	if (!bpf_core_field_exists(struct rq, prev_steal_time_rq) || !bpf_core_field_exists(struct cfs_rq, rq))

@@ -83,9 +83,9 @@ fn render(capability: &Capability) -> String {
 }
 
 fn render_finding(finding: &Finding) -> String {
-    let mut text = format!("  {:<20} {}\n", finding.name, finding.found);
+    let mut text = format!("  {:<21} {}\n", finding.name, finding.found);
     if let Some(advice) = &finding.advice {
-        for line in wrap(&format!("{}: would bring {}", advice.how, advice.brings)) {
+        for line in wrap(&format!("{}: {}", advice.how, advice.brings)) {
             text += &format!("         {line}\n");
         }
     }

@@ -54,28 +54,6 @@ fn forbid_deep_idle() -> Option<File> {
     }
 }
 
-/// How the kernel may be preempted, in its own words.
-pub fn preemption() -> String {
-    if fs::read_to_string("/sys/kernel/realtime").is_ok_and(|text| text.trim() == "1") {
-        return "rt".to_owned();
-    }
-    // "none voluntary (full) lazy"
-    let in_force = fs::read_to_string("/sys/kernel/debug/sched/preempt")
-        .ok()
-        .and_then(|text| Some(text.split_once('(')?.1.split_once(')')?.0.to_owned()));
-    in_force.unwrap_or_else(|| built_preemption(&version()))
-}
-
-/// What the kernel was built for; with PREEMPT_DYNAMIC the mode in force can be another, and is not told.
-fn built_preemption(version: &str) -> String {
-    let word = version.split_whitespace().find(|word| word.starts_with("PREEMPT"));
-    word.map_or_else(|| "none".to_owned(), |word| word.to_lowercase())
-}
-
-fn version() -> String {
-    nix::sys::utsname::uname().map_or_else(|_| String::new(), |u| u.version().to_string_lossy().into_owned())
-}
-
 /// Who registered for an interrupt, or its number.
 pub fn irq_name(number: u32) -> String {
     let actions = fs::read_to_string(format!("/sys/kernel/irq/{number}/actions")).unwrap_or_default();
@@ -110,11 +88,5 @@ mod tests {
         assert_eq!(steal_ticks(text), Some(88));
         assert_eq!(steal_ticks("cpu  1 2 3\n"), None);
         assert_eq!(steal_ticks(""), None);
-    }
-
-    #[test]
-    fn what_a_kernel_was_built_for_stands_in_its_version() {
-        assert_eq!(built_preemption("#1 SMP PREEMPT_DYNAMIC @0"), "preempt_dynamic");
-        assert_eq!(built_preemption("#1 SMP Debian 4.9"), "none");
     }
 }

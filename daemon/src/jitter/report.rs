@@ -8,12 +8,13 @@ use super::cause::{self, Culprit};
 use super::policy::{Policy, Scheduling};
 use super::waker::{Wakers, Wakeup};
 use super::{Measured, machine};
+use crate::kernel::preemption::Preemption;
 use crate::kernel::probe;
 
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub kernel: String,
-    pub preemption: String,
+    pub preemption: Preemption,
     pub policy: &'static str,
     /// Of fifo and rr; else 0.
     pub priority: u8,
@@ -86,7 +87,7 @@ impl Report {
         let distribution = &measured.distribution;
         Self {
             kernel: probe::kernel_release(),
-            preemption: machine::preemption(),
+            preemption: Preemption::here(),
             policy: plan.policy.name(),
             priority: plan.priority,
             policy_at_end: in_force.iter().map(|scheduling| scheduling.policy).collect(),
