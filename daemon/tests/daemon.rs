@@ -15,4 +15,5 @@ mod daemon {
     mod life;
     mod process;
     mod queue;
+    mod realtime;
 }

@@ -105,11 +105,16 @@ impl ScheduleActuator {
             return Ok(());
         };
         let mut changes = Vec::new();
+        let main = process.threads.get(&id.pid).map(|main| main.old);
         for tid in tids {
             let known = process.threads.get(tid);
-            let Some(change) = before(id, *tid, &process.schedule, had, self.usual_slice_ns) else {
+            let Some(mut change) = before(id, *tid, &process.schedule, had, self.usual_slice_ns) else {
                 continue;
             };
+            // A thread of one that has real time starts with nothing; without it, it would have what its maker had.
+            if let Some(main) = main.filter(|_| change.old.is_reset()) {
+                change.old = main;
+            }
             if known.is_none_or(|known| known.start_ns != change.start_ns) {
                 changes.push(change);
             }

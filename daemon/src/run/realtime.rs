@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::realtime::{OWN_PRIORITY, Policy, Realtime, RealtimeView, Rule, Schedule};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
@@ -67,29 +67,37 @@ impl RealtimeThread {
         let thread = std::thread::Builder::new()
             .name("giveway-rt".to_owned())
             .spawn(move || {
-                let (tools, degraded) = match Tools::open(&place) {
-                    Ok(tools) => (Some(tools), Vec::new()),
-                    Err(error) => (None, vec![format!("nothing gets real time: {error:#}")]),
-                };
-                // Nobody waits any more if the start failed.
-                let _ = ready.send(());
-                let asked = Inbox { asked, bell: reader };
-                guarded(&place, || match tools {
-                    Some(tools) => Keeper::new(realtime, tools, asked, canary).keep(),
-                    None => refuse_all(&realtime, &asked, &degraded),
+                let inbox = Inbox { asked, bell: reader };
+                guarded(&place, || {
+                    match Tools::open(&place) {
+                        Ok(tools) => {
+                            let keeper = Keeper::start(realtime, tools, inbox, canary)?;
+                            // Nobody waits any more if the start failed; here and below.
+                            let _ = ready.send(());
+                            keeper.keep()
+                        }
+                        Err(error) => {
+                            let _ = ready.send(());
+                            refuse_all(&realtime, &inbox, &format!("nothing gets real time: {error:#}"))
+                        }
+                    }
                 })
             })
             .context("cannot start the thread for real time")?;
-        started
-            .recv()
-            .map_err(|_| anyhow!("the thread for real time ended at once"))?;
-        Ok(Self {
+        let this = Self {
             asker: Asker {
                 requests,
                 bell: Arc::new(bell),
             },
             thread: Some(thread),
-        })
+        };
+        match started.recv() {
+            Ok(()) => Ok(this),
+            Err(_) => {
+                this.stop()?;
+                bail!("the thread for real time ended at once")
+            }
+        }
     }
 
     pub fn asker(&self) -> Asker {
@@ -222,18 +230,18 @@ fn guarded(place: &Place, work: impl FnOnce() -> Result<usize>) -> Result<usize>
 }
 
 /// The life of a thread that can grant nothing: it says so.
-fn refuse_all(realtime: &Realtime, inbox: &Inbox, degraded: &[String]) -> Result<usize> {
+fn refuse_all(realtime: &Realtime, inbox: &Inbox, why: &str) -> Result<usize> {
     loop {
         for request in inbox.take() {
             match request {
                 Request::View(back) => {
                     let mut view = realtime.view(crate::kernel::now());
-                    view.degraded = degraded.to_vec();
-                    // Who asked may have gone; here and below.
+                    view.degraded = vec![why.to_owned()];
+                    // Who asked may have gone, here and below.
                     let _ = back.send(view);
                 }
                 Request::Add(.., back) | Request::Remove(.., back) | Request::Launch(.., back) => {
-                    let _ = back.send(Err(degraded.join("; ")));
+                    let _ = back.send(Err(why.to_owned()));
                 }
                 Request::Stop => return Ok(0),
             }

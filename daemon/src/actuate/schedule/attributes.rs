@@ -99,6 +99,15 @@ impl Attributes {
         }
     }
 
+    /// What the kernel gives to a child of one that has real time and resets it.
+    pub fn is_reset(&self) -> bool {
+        Self { flags: 0, ..*self }
+            == Self {
+                flags: 0,
+                ..Self::ordinary()
+            }
+    }
+
     /// Newer kernels tell an ordinary thread's slice as its runtime, and take one that is set for a wish of its own.
     pub fn without_slice(self, usual_ns: u64) -> Self {
         let is_usual = !self.is_realtime() && self.runtime_ns == usual_ns;

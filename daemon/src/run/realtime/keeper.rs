@@ -46,8 +46,9 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(realtime: Realtime, tools: Tools, inbox: Inbox, canary: Duration) -> Self {
-        Self {
+    /// Gives what rules mean of what runs already.
+    pub fn start(realtime: Realtime, tools: Tools, inbox: Inbox, canary: Duration) -> Result<Self> {
+        let mut keeper = Self {
             realtime,
             tools,
             inbox,
@@ -59,13 +60,14 @@ impl Keeper {
             next_housekeeping: None,
             checked: Duration::ZERO,
             failing: None,
-        }
+        };
+        keeper.follow_rules()?;
+        keeper.look()?;
+        Ok(keeper)
     }
 
     /// Until it is asked to stop; then says how many processes were set back.
     pub fn keep(mut self) -> Result<usize> {
-        self.follow_rules()?;
-        self.look()?;
         loop {
             self.arrange();
             let (asked, happened) = self.wait()?;

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Real time by rule, from outside: who gets it, who does not, who loses it, and that however the daemon ends nobody
+//! keeps it. Every process that could compute without end is bounded by its own limits.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use giveway::actuate::schedule::attributes::{Attributes, cpus_of};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::process::{Daemon, Scratch, failure, giveway, until};
+use crate::lab::Lab;
+
+/// A file of the test's own, which no other test's rule means.
+struct Program {
+    directory: PathBuf,
+    path: String,
+}
+
+impl Program {
+    fn copy_of(original: &str, name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("giveway-rt-{}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(name).to_str().unwrap().to_owned();
+        fs::copy(original, &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { directory, path }
+    }
+
+    fn shell(name: &str) -> Self {
+        Self::copy_of("/bin/bash", name)
+    }
+
+    /// Runs it as a shell; within seconds it is ended by its limits, if not by the test.
+    fn run(&self, script: &str) -> Running {
+        Running::start(Command::new(&self.path).args(["-c", &format!("ulimit -t 5; {script}")]))
+    }
+
+    fn rule(&self, more: &str) -> String {
+        format!("[[realtime]]\nname = \"test\"\nexe = \"{}\"\n{more}\n", self.path)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends its `read`.
+    fn go_on(&mut self) {
+        writeln!(self.0.stdin.as_mut().unwrap()).unwrap();
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = String> {
+        BufReader::new(self.0.stdout.as_mut().unwrap())
+            .lines()
+            .map(Result::unwrap)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn shown(pid: u32) -> String {
+    Attributes::of(pid).map_or_else(|errno| errno.to_string(), |found| found.shown())
+}
+
+/// What the test itself is, and all that it starts.
+fn ordinary() -> String {
+    shown(0)
+}
+
+#[track_caller]
+fn becomes(pid: u32, wanted: &str) -> Duration {
+    until(&format!("process {pid} becomes {wanted}"), || shown(pid) == wanted)
+}
+
+/// A daemon in a network namespace of its own: it does not mind other tests' processes.
+struct Watched {
+    daemon: Option<Daemon>,
+    _config: Scratch,
+    _lab: Lab,
+}
+
+fn watched(program: &Program, more: &str) -> Watched {
+    watched_by(&program.rule(more), program, &[])
+}
+
+fn watched_by(config: &str, program: &Program, arguments: &[&str]) -> Watched {
+    let lab = Lab::enter();
+    let name = program.directory.file_name().unwrap().to_str().unwrap();
+    let config = Scratch::new(&format!("{name}.toml"), config);
+    let daemon = Daemon::start(&[&["--config", config.path(), "--interface", "gwv"], arguments].concat());
+    Watched {
+        daemon: Some(daemon),
+        _config: config,
+        _lab: lab,
+    }
+}
+
+impl Watched {
+    fn signal(&self, signal: Signal) {
+        let daemon = self.daemon.as_ref().unwrap();
+        kill(Pid::from_raw(daemon.0.id() as i32), signal).unwrap();
+    }
+}
+
+/// The daemon has judged everything that was started before: it has found this one, which comes after.
+fn settle(program: &Program) {
+    becomes(program.run("read").pid(), "FIFO 20");
+}
+
+#[test]
+fn what_a_rule_means_gets_what_the_rule_says_within_10_ms_of_its_start() {
+    let program = Program::shell("start");
+    let _watched = watched(&program, "priority = 17\ncpus = [0]");
+    let mut took: Vec<Duration> = (0..21)
+        .map(|_| {
+            let running = program.run("read");
+            let start = Instant::now();
+            while shown(running.pid()) != "FIFO 17" {
+                assert!(start.elapsed() < Duration::from_secs(5), "never");
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            assert_eq!(cpus_of(running.pid()).unwrap(), [0]);
+            start.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    assert!(took[10] < Duration::from_millis(10), "{took:?}");
+}
+
+#[test]
+fn its_threads_get_it_too_and_those_that_come_later() {
+    let example = std::env::current_exe().unwrap();
+    let example = example.ancestors().nth(2).unwrap().join("examples/threads");
+    assert!(
+        example.exists(),
+        "`cargo build -p giveway --examples` makes {}",
+        example.display()
+    );
+    let program = Program::copy_of(example.to_str().unwrap(), "threads");
+    let _watched = watched(&program, "");
+    let mut running = Running::start(&mut Command::new(&program.path));
+    for line in running.lines().take(3).collect::<Vec<_>>() {
+        assert!(line.starts_with("FIFO 20 "), "{line}");
+    }
+    let mut took_us: Vec<u64> = (0..21)
+        .map(|_| {
+            running.go_on();
+            let line = running.lines().next().unwrap();
+            line.strip_prefix("FIFO 20 ")
+                .expect("what the others have")
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    took_us.sort_unstable();
+    assert!(took_us[10] < 10_000, "microseconds: {took_us:?}");
+}
+
+#[test]
+fn what_runs_already_gets_it_when_the_daemon_starts() {
+    let program = Program::shell("early");
+    let _lab = Lab::enter();
+    let running = program.run("read");
+    let config = Scratch::new("early.toml", &program.rule(""));
+    let _daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    assert_eq!(shown(running.pid()), "FIFO 20");
+}
+
+#[test]
+fn who_executes_something_else_loses_it() {
+    let program = Program::shell("loses");
+    let _watched = watched(&program, "");
+    let mut running = program.run("read; exec /bin/sleep 30");
+    becomes(running.pid(), "FIFO 20");
+    running.go_on();
+    becomes(running.pid(), &ordinary());
+}
+
+#[test]
+fn children_do_not_inherit_it() {
+    let program = Program::shell("parent");
+    let _watched = watched(&program, "");
+    let mut running = program.run("read; /bin/sleep 30 & echo $!; read; kill $!");
+    becomes(running.pid(), "FIFO 20");
+    running.go_on();
+    let child: u32 = running.lines().next().unwrap().parse().unwrap();
+    until("the child runs sleep", || {
+        fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe.ends_with("sleep"))
+    });
+    // Not even its niceness, which the kernel resets with the rest.
+    assert_eq!(shown(child), "ordinary (nice 0)");
+    running.go_on();
+}
+
+#[test]
+fn a_file_of_the_same_name_elsewhere_is_another_file() {
+    let program = Program::shell("named");
+    let _watched = watched(&program, "");
+    // In a mount namespace of its own, another file stands at the rule's path.
+    let script = format!("mount --bind /bin/bash {0}; exec {0} -c 'echo up; read'", program.path);
+    let mut elsewhere = Running::start(Command::new("unshare").args(["-m", "bash", "-c", &script]));
+    assert_eq!(elsewhere.lines().next().as_deref(), Some("up"));
+    let copy = Program::copy_of(&program.path, "copy");
+    let copied = copy.run("read");
+    settle(&program);
+    assert_eq!((shown(elsewhere.pid()), shown(copied.pid())), (ordinary(), ordinary()));
+}
+
+#[test]
+fn another_network_namespaces_processes_are_another_daemons() {
+    let program = Program::shell("apart");
+    let watched = watched(&program, "");
+    let far = watched._lab.far.clone();
+    let mut elsewhere =
+        Running::start(Command::new("ip").args(["netns", "exec", &far, &program.path, "-c", "echo up; read"]));
+    assert_eq!(elsewhere.lines().next().as_deref(), Some("up"));
+    settle(&program);
+    assert_eq!(shown(elsewhere.pid()), ordinary());
+}
+
+#[test]
+fn who_could_write_the_executable_must_be_named_by_the_rule() {
+    let program = Program::shell("writable");
+    let root = Program::shell("roots");
+    chown(&program.path, Some(12345), None).unwrap();
+    let _watched = watched_by(
+        &format!("{}{}", program.rule(""), root.rule("").replace("test", "two")),
+        &program,
+        &[],
+    );
+    let untrusted = program.run("read");
+    settle(&root);
+    assert_eq!(shown(untrusted.pid()), ordinary());
+}
+
+#[test]
+fn an_executable_of_anybodys_is_good_enough_for_a_rule_that_names_the_user() {
+    let program = Program::shell("users");
+    fs::set_permissions(&program.path, fs::Permissions::from_mode(0o777)).unwrap();
+    let _watched = watched(&program, "user = \"root\"");
+    becomes(program.run("read").pid(), "FIFO 20");
+}
+
+#[test]
+fn an_executable_that_is_replaced_on_disk_is_still_meant() {
+    let program = Program::shell("replaced");
+    let _watched = watched(&program, "");
+    let new = format!("{}.new", program.path);
+    fs::copy("/bin/bash", &new).unwrap();
+    fs::rename(&new, &program.path).unwrap();
+    becomes(program.run("read").pid(), "FIFO 20");
+}
+
+#[test]
+fn a_spinner_is_ordinary_within_a_second_and_not_granted_again() {
+    let program = Program::shell("spins");
+    let _watched = watched(&program, "");
+    let mut spinner = program.run("read; while :; do :; done");
+    becomes(spinner.pid(), "FIFO 20");
+    spinner.go_on();
+    let took = becomes(spinner.pid(), &ordinary());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn what_another_tool_sets_is_left_alone() {
+    let program = Program::shell("stepped");
+    let mut watched = watched(&program, "");
+    let running = program.run("read");
+    becomes(running.pid(), "FIFO 20");
+    let pid = running.pid().to_string();
+    assert!(
+        Command::new("chrt")
+            .args(["-r", "-p", "7", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    // The daemon looks once a second; ending it sets back only what is its own.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(shown(running.pid()), "RR 7");
+    watched.signal(Signal::SIGTERM);
+    watched.daemon.as_mut().unwrap().0.wait().unwrap();
+    assert_eq!(shown(running.pid()), "RR 7");
+}
+
+#[test]
+fn sigterm_sets_everything_back() {
+    let program = Program::shell("term");
+    let mut watched = watched(&program, "cpus = [1]");
+    let running = program.run("read");
+    becomes(running.pid(), "FIFO 20");
+    watched.signal(Signal::SIGTERM);
+    assert!(watched.daemon.as_mut().unwrap().0.wait().unwrap().success());
+    assert_eq!(shown(running.pid()), ordinary());
+    assert!(cpus_of(running.pid()).unwrap().len() > 1, "and its CPUs");
+}
+
+#[test]
+fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
+    let program = Program::shell("kill");
+    // No budget that would end it before.
+    let config = format!(
+        "{}[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 10000\n",
+        program.rule("budget_percent = 1000")
+    );
+    let watched = watched_by(&config, &program, &[]);
+    let mut spinner = program.run("read; while :; do :; done");
+    becomes(spinner.pid(), "FIFO 20");
+    spinner.go_on();
+    watched.signal(Signal::SIGKILL);
+    let took = becomes(spinner.pid(), &ordinary());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn with_the_guardian_killed_too_revert_sets_everything_back() {
+    let program = Program::shell("both");
+    let watched = watched(&program, "");
+    let running = program.run("read");
+    becomes(running.pid(), "FIFO 20");
+    let daemon = watched.daemon.as_ref().unwrap().0.id();
+    let guardian = fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
+    for pid in [guardian.trim().parse().unwrap(), daemon as i32] {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    drop(watched.daemon);
+    assert_eq!(shown(running.pid()), "FIFO 20", "nobody is there to set it back");
+    let found = giveway(&["revert", "--dry-run", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(found["realtime_found"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(shown(running.pid()), "FIFO 20", "a dry run changes nothing");
+    assert!(giveway(&["revert"]).status.success());
+    assert_eq!(shown(running.pid()), ordinary());
+}
+
+#[test]
+fn a_dry_run_gives_nothing() {
+    let program = Program::shell("dry");
+    let _watched = watched_by(&program.rule(""), &program, &["--dry-run"]);
+    let mut running = program.run("echo up; read");
+    let mut up = [0; 3];
+    running.0.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(shown(running.pid()), ordinary());
+}
+
+#[test]
+fn a_user_that_does_not_exist_is_refused_at_the_start() {
+    let config = Scratch::new("nobody.toml", "[[realtime]]\nuser = \"nosuchuser\"\n");
+    let (line, code) = failure(&giveway(&["run", "--config", config.path()]));
+    assert!(
+        code == 2 && line.contains("nosuchuser") && line.contains("nothing was changed"),
+        "{line}"
+    );
+}
