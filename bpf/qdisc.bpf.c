@@ -760,6 +760,12 @@ struct chosen {
 	enum gw_band band;
 };
 
+/* What background gets though best effort waits and the gate is closed. It goes before no packet with a deadline. */
+static __always_inline bool trickle_is_due(const struct instance *i, const struct gw_link_config *config, __u64 now_ns)
+{
+	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;
+}
+
 static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, struct chosen *chosen)
 {
 	struct gw_link_config *config = the_config();
@@ -775,14 +781,16 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 	if (i->realtime_packets && !best_effort_is_due)
 		index = choose_realtime(i, number, sch, now_ns);
 	chosen->band = GW_REALTIME;
+	if (!index && i->background_packets && trickle_is_due(i, config, now_ns)) {
+		index = pop_background(i, number);
+		chosen->band = GW_BACKGROUND;
+	}
 	if (!index && i->best_effort_packets) {
 		index = pop_best_effort(i, number, sch, now_ns);
 		chosen->band = GW_BEST_EFFORT;
 	}
 	if (!index && i->background_packets) {
-		bool trickles = config->trickle_bytes_per_s && now_ns >= i->trickle_ns;
-
-		if (gate_is_closed(config) && !trickles) {
+		if (gate_is_closed(config)) {
 			c = counters_of(number, GW_BACKGROUND);
 			if (c)
 				c->gate_closed++;
