@@ -186,10 +186,17 @@ struct sk_buff {
 	unsigned int len;
 	__u32 hash;
 	__s64 tstamp;
+	unsigned int end;
+	unsigned char *head;
+};
+
+struct skb_shared_info {
+	unsigned short gso_segs;
 };
 
 struct qdisc_skb_cb {
 	unsigned int pkt_len;
+	__u16 pkt_segs; /* not in 6.18 */
 	unsigned char data[20];
 };
 

@@ -40,6 +40,7 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile __u32 netns_inum;
 
 extern __u32 bpf_skb_get_hash(struct sk_buff *skb) __ksym;
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
 extern void bpf_kfree_skb(struct sk_buff *skb) __ksym;
 extern void bpf_qdisc_skb_drop(struct sk_buff *skb, struct bpf_sk_buff_ptr *to_free) __ksym;
 extern void bpf_qdisc_watchdog_schedule(struct Qdisc *sch, __u64 expire, __u64 delta_ns) __ksym;
@@ -320,6 +321,18 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 	return s;
 }
 
+/* On the link a packet is cut into so many, each with its overhead; as admission counts them. */
+static __always_inline __u32 segments_of(struct sk_buff *skb)
+{
+	const struct qdisc_skb_cb *cb = (const struct qdisc_skb_cb *)skb->cb;
+	const struct skb_shared_info *shared;
+
+	if (bpf_core_field_exists(cb->pkt_segs))
+		return cb->pkt_segs;
+	shared = bpf_core_cast(skb->head + skb->end, struct skb_shared_info);
+	return shared->gso_segs ? shared->gso_segs : 1;
+}
+
 static __always_inline void release(const struct place *place)
 {
 	struct gw_link *link = place->work_ns ? the_link() : NULL;
@@ -425,7 +438,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->deadline_ns = stamp.deadline_ns;
 	place->work_ns = stamp.work_ns;
 	place->bytes = ((const struct qdisc_skb_cb *)skb->cb)->pkt_len;
-	place->link_bytes = place->bytes + config->overhead_bytes;
+	place->link_bytes = place->bytes + segments_of(skb) * config->overhead_bytes;
 	place->next = 0;
 	if (stamp.band == GW_REALTIME) {
 		queue_realtime(i, number, index, place, stamp.decided);
