@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * One instance of the qdisc, as the kernel asks for it: what waits in its three bands, and what it counts of them.
+ */
+#ifndef GIVEWAY_QDISC_INSTANCE_H
+#define GIVEWAY_QDISC_INSTANCE_H
+
+#include "../link.h"
+#include "pool.h"
+
+#define WORDS (GW_SLOTS / 64) /* of the bitmap of occupied slots: 128, in two halves */
+#define FLOWS 1024 /* of best effort; flow 0 stands for none */
+/* A dequeue looks at no more than so many packets and flows; then it asks to be called again. */
+#define ATTEMPTS 16
+
+extern void bpf_kfree_skb(struct sk_buff *skb) __ksym;
+
+/* CoDel's state and the round robin's, for one flow of best effort. */
+struct flow {
+	struct fifo packets;
+	__u32 bytes;
+	__s32 deficit;
+	__u32 next;
+	__u32 is_listed;
+	__u32 count; /* drops since dropping began */
+	__u32 inverse_root; /* 2^32 / sqrt(count) */
+	__u64 above_since_ns; /* when it becomes a standing queue; 0: it is none */
+	__u64 next_drop_ns;   /* 0: not dropping */
+};
+
+struct instance {
+	__u32 in_use;
+	struct places places;
+	__u32 realtime_packets;
+	__u64 first; /* no packet with a deadline waits in an earlier slot */
+	__u64 occupied[WORDS];
+	__u64 occupied_words[WORDS / 64];
+	struct fifo slot[GW_SLOTS];
+	struct fifo new_flows, old_flows;
+	__u32 best_effort_packets;
+	__u32 background_packets;
+	struct fifo background;
+	__u64 trickle_ns; /* when background may have its next trickle */
+	struct flow flow[FLOWS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GW_INSTANCES);
+	__type(key, __u32);
+	__type(value, struct instance);
+} instances SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GW_INSTANCES * GW_BANDS);
+	__type(key, __u32);
+	__type(value, struct gw_band_counters);
+} band_counters SEC(".maps");
+
+static __always_inline struct gw_band_counters *counters_of(__u32 number, enum gw_band band)
+{
+	__u32 key = number * GW_BANDS + band;
+
+	return bpf_map_lookup_elem(&band_counters, &key);
+}
+
+static __always_inline struct instance *instance_of(const struct Qdisc *sch, __u32 *number)
+{
+	/* 0: its init refused; the kernel calls destroy all the same. */
+	*number = sch->limit - 1;
+	return bpf_map_lookup_elem(&instances, number);
+}
+
+/* RFC 8289 needs the sojourn, the daemon its distribution: eight steps to an octave from 1 us. */
+static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojourn_ns)
+{
+	__u64 us = sojourn_ns / 1000 + 8;
+	__u32 octave = 0, rest;
+
+	if (sojourn_ns > c->sojourn_max_ns)
+		c->sojourn_max_ns = sojourn_ns;
+	rest = us >> 32 ? ~0u : us;
+#pragma clang loop unroll(disable)
+	for (int half = 16; half && rest >= 16; half >>= 1) {
+		if (rest >> half >= 8) {
+			rest >>= half;
+			octave += half;
+		}
+	}
+	c->sojourn[(octave * 8 + (rest & 7)) & (GW_SOJOURN_STEPS - 1)]++;
+}
+
+/* Of a packet that leaves the queue, for the driver or for nothing. */
+static __always_inline void uncount(struct Qdisc *sch, struct gw_band_counters *c, __u32 bytes)
+{
+	sch->q.qlen--;
+	sch->qstats.backlog -= bytes;
+	c->backlog_packets--;
+	c->backlog_bytes -= bytes;
+}
+
+/* The kernel frees it; everything else about it is forgotten here. */
+static __always_inline void free_place(struct instance *i, struct place *place, __u32 index)
+{
+	struct sk_buff *skb = bpf_kptr_xchg(&place->skb, NULL);
+
+	if (skb)
+		bpf_kfree_skb(skb);
+	return_place(&i->places, place, index);
+}
+
+#endif
