@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "background_answers.h"
 #include "link.h"
 #include "packets.h"
 #include "sockets.h"
@@ -42,14 +43,6 @@ struct {
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");
-
-/* What comes back for them, for ingress.bpf.c: by their remote end and local port. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct gw_background_key);
-	__type(value, __u8);
-} background_answers SEC(".maps");
 
 /* Sockets that a task at nice 19 made. */
 struct {

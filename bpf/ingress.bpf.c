@@ -7,21 +7,13 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
-#include "queueing.h"
+#include "background_answers.h"
 #include "packets.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
-
-/* As admission sends them: the same map. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct gw_background_key);
-	__type(value, __u8);
-} background_answers SEC(".maps");
 
 /* One thread a CPU; the daemon fills it in. */
 struct {
