@@ -181,6 +181,7 @@ struct tcp_sock {
 };
 
 struct sk_buff {
+	struct net_device *dev;
 	struct sock *sk;
 	char cb[48];
 	unsigned int len;
@@ -188,6 +189,7 @@ struct sk_buff {
 	__s64 tstamp;
 	unsigned int end;
 	unsigned char *head;
+	unsigned char *data;
 };
 
 struct skb_shared_info {

@@ -14,6 +14,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     build_slack_test(&clang);
+    println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
     let out = PathBuf::from(variable("OUT_DIR"));
     for object in OBJECTS {
         let source = format!("bpf/{object}.bpf.c");
@@ -55,6 +56,7 @@ fn clang_args() -> Vec<String> {
         "-Werror",
         "-Wno-unused-parameter",
         "-mcpu=v3",
+        "-I../bpf",
         "-idirafter",
         &multiarch,
     ];

@@ -8,22 +8,14 @@
  * One processor: nothing here is counted by two at a time. The tracepoints' programs cost instructions themselves,
  * so they are attached only while what they measure is measured.
  */
-#include <linux/bpf.h>
+#include "kernel_types.h"
 #include <linux/pkt_cls.h>
-#include <stdbool.h>
-
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
 char _license[] SEC("license") = "GPL";
 
 #define NET_RX_SOFTIRQ 3
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct task_struct {
-	int pid;
-};
-#pragma clang attribute pop
 
 struct counted {
 	__u64 taken;

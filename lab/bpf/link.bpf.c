@@ -10,41 +10,16 @@
  * The device must have a queue that hands over one packet at a time, as every qdisc does: then no two CPUs are in
  * lab_pass_link at once, and its clock needs no lock.
  */
-#include <linux/bpf.h>
-#include <stdbool.h>
-
+#include "kernel_types.h"
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
 char _license[] SEC("license") = "GPL";
 
-#define IFF_LOOPBACK 0x8
 #define ETHERNET_BYTES 14
 #define UDP_BYTES 8
-#define NSEC_PER_SEC 1000000000ULL
 #define PAYLOAD_MAGIC 0x67776c62
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct ns_common {
-	unsigned int inum;
-};
-struct net {
-	struct ns_common ns;
-};
-typedef struct {
-	struct net *net;
-} possible_net_t;
-struct net_device {
-	unsigned int flags;
-	possible_net_t nd_net;
-};
-struct sk_buff {
-	struct net_device *dev;
-	unsigned int len;
-	unsigned char *data;
-};
-#pragma clang attribute pop
 
 /* What a packet with a deadline begins with. Native-endian, CLOCK_MONOTONIC. */
 struct payload {
@@ -103,7 +78,7 @@ static __u32 find_payload(const struct sk_buff *skb, __u16 *port)
 	__be16 to;
 	__u32 header;
 
-	if (bpf_probe_read_kernel(start, sizeof(start), ip) || start[0] >> 4 != 4 || start[9] != 17)
+	if (bpf_probe_read_kernel(start, sizeof(start), ip) || start[0] >> 4 != 4 || start[9] != IPPROTO_UDP)
 		return 0;
 	header = (start[0] & 15) * 4;
 	if (bpf_probe_read_kernel(&to, sizeof(to), ip + header + 2))

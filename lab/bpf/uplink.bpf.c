@@ -9,9 +9,7 @@
  * A halted processor is woken by an interrupt, whose work belongs to the busy time: the halt ends where the interrupt
  * begins, not where the idle loop goes on.
  */
-#include <linux/bpf.h>
-#include <stdbool.h>
-
+#include "kernel_types.h"
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -20,32 +18,10 @@ char _license[] SEC("license") = "GPL";
 
 #define MOST_CPUS 64
 #define ETHERNET_BYTES 14
-#define IPPROTO_TCP 6
 #define TCP_SYN 2
 /* Timers are late, and a pacer makes up for it by handing a packet down early: an eighth of a full packet at 1 Mbit/s. */
 #define CLOCK_SLACK_NS 1500000
 #define LEFT_IDLE ((__u32)-1) /* PWR_EVENT_EXIT */
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct ns_common {
-	unsigned int inum;
-};
-struct net {
-	struct ns_common ns;
-};
-typedef struct {
-	struct net *net;
-} possible_net_t;
-struct net_device {
-	int ifindex;
-	possible_net_t nd_net;
-};
-struct sk_buff {
-	struct net_device *dev;
-	unsigned int len;
-	unsigned char *data;
-};
-#pragma clang attribute pop
 
 /* A packet between the stack and the link. */
 struct packet {
