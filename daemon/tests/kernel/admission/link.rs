@@ -80,6 +80,37 @@ impl<'a> Link<'a> {
         assert!(self.actuator.borrow_mut().add_background(flow).unwrap());
     }
 
+    /// That what is sent comes back to its sender, and counts as one refusal.
+    #[track_caller]
+    pub fn assert_refused(&self, send: impl FnOnce() -> Result<usize, Errno>) {
+        let before = self.counters();
+        assert_eq!(send(), Err(Errno::ENOBUFS));
+        let after = self.counters();
+        assert_eq!(
+            (after.admitted, after.refused.total),
+            (before.admitted, before.refused.total + 1)
+        );
+    }
+
+    /// That it goes out, and counts as one promise.
+    #[track_caller]
+    pub fn assert_admitted(&self, bytes: usize, send: impl FnOnce() -> Result<usize, Errno>) {
+        let before = self.counters();
+        assert_eq!(send(), Ok(bytes));
+        let after = self.counters();
+        assert_eq!(
+            (after.admitted, after.refused.total),
+            (before.admitted + 1, before.refused.total)
+        );
+    }
+
+    /// That admission has seen none yet.
+    #[track_caller]
+    pub fn assert_no_deadline(&self) {
+        let counted = self.counters();
+        assert_eq!((counted.bands.realtime.classified, counted.refused.total), (0, 0));
+    }
+
     /// That of one packet, this many are background.
     pub fn assert_background(&self, sender: &Sender, packets: u64) {
         let before = self.counters().bands.background.classified;
