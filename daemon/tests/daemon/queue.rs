@@ -176,8 +176,8 @@ fn a_qdisc_that_another_tool_puts_in_our_place_stays() {
         (theirs.clone(), segments),
         "the rest of ours is undone"
     );
-    signal(daemon.0.id(), Signal::SIGKILL);
     let guardian = format!("/proc/{}", guardian_of(&daemon));
+    signal(daemon.0.id(), Signal::SIGKILL);
     until("the guardian is done", || !std::path::Path::new(&guardian).exists());
     assert_eq!(qdiscs(), theirs);
 }
