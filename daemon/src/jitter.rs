@@ -15,7 +15,7 @@ mod report;
 mod terminal;
 mod waker;
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,7 +101,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
             .with_context(|| format!("cannot draw {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?).context("nobody reads the report")?;
     } else {
         screen.finish(&measured, &report);
     }

@@ -41,7 +41,7 @@ fn later_than(distribution: &Distribution) -> Vec<(f64, f64)> {
 fn render(distribution: &Distribution, title: &str, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let points = later_than(distribution);
     let (first_us, last_us) = match (points.first(), points.last()) {
-        (Some(first), Some(last)) => (first.0 / 2.0, last.0 * 2.0),
+        (Some(first), Some(last)) => (first.0 / 2.0, last.0 * 3.0),
         _ => return Err("nothing was measured".into()),
     };
     let least = 0.5 / distribution.count() as f64;

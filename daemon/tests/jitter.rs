@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway jitter` on the real kernel: planted culprits are found, its figures agree with cyclictest's, and it leaves
+//! nothing behind. Needs root, a kernel with BTF and rt-tests; without them the tests fail and say so.
+
+#[cfg(test)]
+mod jitter {
+    mod agreement;
+    mod culprits;
+    mod life;
+    mod plant;
+    mod process;
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Each kind of culprit is planted on the CPU where wake-ups are measured, and has to be found behind the worst of them.
+
+use serde_json::Value;
+
+use super::plant;
+use super::process::measure;
+
+const CPU: usize = 0;
+const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period-us 1000 --duration-s 3 --worst 20";
+/// A planted culprit disturbs for longer than this each time.
+const DISTURBANCE_US: f64 = 700.0;
+
+/// The worst wake-ups that the hypervisor, which plants its own, is not to blame for.
+fn worst_of_this_machine(report: &Value) -> Vec<&Value> {
+    let worst = report["worst"].as_array().unwrap();
+    assert_eq!(worst.len(), 20);
+    let is_ours = |w: &&Value| !["steal", "steal-or-disabled"].contains(&w["culprits"][0]["kind"].as_str().unwrap());
+    worst.iter().filter(is_ours).collect()
+}
+
+/// The planted one stands first at each of the worst that it was long enough for, of which there are several, and
+/// its time is most of the lateness.
+fn expect(report: &Value, kind: &str, name: &str) {
+    let worst = worst_of_this_machine(report);
+    let told: Vec<_> = worst.iter().map(|w| w["cause"].as_str().unwrap()).collect();
+    let is_planted = |w: &&&Value| {
+        let first = &w["culprits"][0];
+        first["kind"] == kind
+            && first["name"] == name
+            && first["us"].as_f64() > Some(DISTURBANCE_US)
+            && first["us"].as_f64() > Some(w["late_us"].as_f64().unwrap() * 0.5)
+    };
+    let planted = worst.iter().filter(is_planted).count();
+    assert!(
+        planted >= 10 && planted * 10 >= worst.len() * 9,
+        "{kind} {name} is not behind these: {told:#?}"
+    );
+}
+
+/// Every nanosecond is given to one culprit only.
+fn expect_all_accounted(report: &Value) {
+    for worst in report["worst"].as_array().unwrap() {
+        let culprits = worst["culprits"].as_array().unwrap();
+        let sum_us: f64 = culprits.iter().map(|culprit| culprit["us"].as_f64().unwrap()).sum();
+        let late_us = worst["late_us"].as_f64().unwrap();
+        assert!((sum_us - late_us).abs() < 0.01, "{sum_us} of {late_us}: {worst:#}");
+    }
+}
+
+#[test]
+fn a_spinner_of_higher_priority() {
+    let _spinner = plant::spinner("planted-spinner", CPU, 60);
+    let report = measure(MEASURE);
+    expect(&report, "thread", "planted-spinner");
+    expect_all_accounted(&report);
+    let worst = worst_of_this_machine(&report)[0];
+    let first = &worst["culprits"][0];
+    assert_eq!((&first["policy"], &first["priority"]), (&"fifo".into(), &60.into()));
+    let line = worst["cause"].as_str().unwrap();
+    assert!(line.starts_with("planted-spinner (SCHED_FIFO 60) ran "), "{line}");
+    assert!(
+        worst["switch_us"].as_f64() > worst["timer_us"].as_f64(),
+        "it was woken in time: {worst:#}"
+    );
+}
+
+#[test]
+fn a_long_softirq() {
+    let _packets = plant::long_softirq(CPU);
+    let report = measure(MEASURE);
+    expect(&report, "softirq", "NET_RX");
+    expect_all_accounted(&report);
+}
+
+#[test]
+fn a_storm_of_interrupts() {
+    let _timers = plant::interrupt_storm(CPU);
+    let report = measure(MEASURE);
+    expect(&report, "irq", "timer");
+    expect_all_accounted(&report);
+    let worst = worst_of_this_machine(&report)[0];
+    assert!(
+        worst["timer_us"].as_f64() > worst["switch_us"].as_f64(),
+        "it was woken late: {worst:#}"
+    );
+}
