@@ -32,6 +32,8 @@ pub struct Evidence {
     /// The thread's own id, as the kernel counts, and its scheduling.
     pub tid: u32,
     pub scheduling: Scheduling,
+    /// By which the kernel may put off its timers: nothing for real time.
+    pub slack_ns: u64,
     pub waking: Option<Waking>,
     /// Where it ran.
     pub cpu: usize,
@@ -48,6 +50,8 @@ pub enum Kind {
     /// It could have run and the scheduler held it back.
     Throttled,
     Steal,
+    /// Its timer was put off to go with others.
+    Slack,
     /// The interrupt came late, and nothing that is recorded says why.
     StealOrDisabled,
     Idle,
@@ -64,6 +68,7 @@ impl Kind {
             Self::Softirq => "softirq",
             Self::Throttled => "throttled",
             Self::Steal => "steal",
+            Self::Slack => "slack",
             Self::StealOrDisabled => "steal-or-disabled",
             Self::Idle => "idle",
             Self::Own => "own",
@@ -103,6 +108,7 @@ impl fmt::Display for Culprit {
             Kind::Softirq => write!(f, "softirq {name} {time}"),
             Kind::Throttled => write!(f, "throttled {time} while {name} ran"),
             Kind::Steal => write!(f, "stolen by the hypervisor {time}"),
+            Kind::Slack => write!(f, "timer slack {time}"),
             Kind::StealOrDisabled => write!(f, "steal or interrupts disabled {time} in {name}"),
             Kind::Idle => write!(f, "leaving idle {time}"),
             Kind::Own => write!(f, "its own switch {time}"),
@@ -207,19 +213,25 @@ fn until_woken(evidence: &Evidence, cpu: usize, woken_ns: u64, irq_name: &dyn Fn
     } else {
         &evidence.timer_cpu_did
     };
-    let interrupted_ns = first_interrupt(did, evidence.planned_ns).unwrap_or(woken_ns);
-    let blame = |(from_ns, to_ns, innermost): (u64, u64, Option<&Interval>)| {
+    let interrupted_ns = first_interrupt(did, evidence.planned_ns)
+        .unwrap_or(woken_ns)
+        .min(woken_ns);
+    let set_ns = interrupted_ns.min(evidence.planned_ns + evidence.slack_ns);
+    let mut pieces = vec![piece(
+        cpu,
+        evidence.planned_ns,
+        set_ns,
+        culprit(Kind::Slack, "timer slack"),
+    )];
+    for (from_ns, to_ns, innermost) in innermost(did, set_ns, woken_ns) {
         let culprit = match innermost {
             Some(interval) if from_ns < interrupted_ns => before_interrupt(interval, irq_name),
             Some(interval) => of(interval, irq_name),
             None => culprit(Kind::Unknown, "?"),
         };
-        piece(cpu, from_ns, to_ns, culprit)
-    };
-    innermost(did, evidence.planned_ns, woken_ns)
-        .into_iter()
-        .map(blame)
-        .collect()
+        pieces.push(piece(cpu, from_ns, to_ns, culprit));
+    }
+    pieces
 }
 
 fn piece(cpu: usize, from_ns: u64, to_ns: u64, culprit: Culprit) -> Piece {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::unistd::Pid;
 use serde::{Serialize, Serializer};
 
@@ -162,4 +163,12 @@ pub fn of(thread: Pid) -> Result<Scheduling> {
             _ => attributes.sched_nice,
         },
     })
+}
+
+/// By how much the kernel may put off the calling thread's timers; it is left as it is, as cyclictest does.
+pub fn own_slack_ns(own: Scheduling) -> u64 {
+    if kernel_priority(own) < REALTIME_PRIORITIES {
+        return 0;
+    }
+    prctl::get_timerslack().map_or(0, |slack_ns| slack_ns.unsigned_abs().into())
 }

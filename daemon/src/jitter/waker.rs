@@ -162,11 +162,13 @@ impl Waker {
         let cpu_did = recorder.intervals(cpu, planned_ns);
         let waking = recorder.waking(self.number);
         let timer_cpu = waking.map_or(cpu, |waking| waking.cpu);
+        let scheduling = policy::of(Pid::from_raw(0)).ok()?;
         Some(Box::new(Evidence {
             planned_ns,
             woke_ns,
             tid,
-            scheduling: policy::of(Pid::from_raw(0)).ok()?,
+            scheduling,
+            slack_ns: policy::own_slack_ns(scheduling),
             waking,
             cpu,
             timer_cpu_did: if timer_cpu == cpu {

@@ -49,6 +49,7 @@ fn evidence(woken: u64, woke: u64, cpu_did: Vec<Interval>) -> Evidence {
         woke_ns: woke * 1000,
         tid: OWN,
         scheduling: fifo(49),
+        slack_ns: 0,
         waking: Some(Waking {
             t_ns: woken * 1000,
             cpu: 0,
@@ -132,6 +133,18 @@ fn a_late_interrupt_is_nobodys_unless_interrupts_were_handled_meanwhile() {
         found(&evidence(1503, 1512, vec![idle, timer]))[0],
         named(Kind::Idle, "idle", 505.0)
     );
+}
+
+#[test]
+fn slack_is_no_disturbance() {
+    let timer = interval(1051, 1055, Activity::Vector(Vector::Timer));
+    let mut late = evidence(1053, 1062, vec![thread(0, 1060, 9, "hog", ORDINARY), timer]);
+    late.slack_ns = 50_000;
+    let slack = found(&late);
+    assert_eq!(slack[0], named(Kind::Slack, "timer slack", 50.0));
+    assert!(slack.contains(&named(Kind::StealOrDisabled, "hog", 1.0)), "{slack:?}");
+    late.slack_ns = 80_000;
+    assert_eq!(found(&late)[0], named(Kind::Slack, "timer slack", 51.0));
 }
 
 #[test]
