@@ -8,6 +8,7 @@ mod kernel;
 pub mod log;
 mod machine;
 mod modules;
+pub mod preemption;
 mod root;
 
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ use crate::process::Process;
 pub use kernel::Flavour;
 use kernel::Kernel;
 use machine::Machine;
+pub use preemption::Preemption;
 
 /// How long another run's guest is waited for.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);
@@ -43,6 +45,8 @@ pub struct Guest {
     pub kernel: Flavour,
     pub cpus: u8,
     pub clock: Clock,
+    /// None: as the kernel is built.
+    pub preemption: Option<Preemption>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
@@ -78,6 +82,9 @@ pub struct Arguments {
     cpus: u8,
     #[arg(long, value_enum, default_value = "virtual")]
     clock: Clock,
+    /// When the kernel may take a processor away from what runs in it [default: as it is built]
+    #[arg(long, value_enum, value_name = "MODEL")]
+    preempt: Option<Preemption>,
     /// The host's time for boot and command together
     #[arg(long, value_name = "LIMIT", default_value_t = 300)]
     seconds: u64,
@@ -98,6 +105,7 @@ pub fn command(arguments: &Arguments) -> Result<u8> {
         kernel: arguments.kernel,
         cpus: arguments.cpus,
         clock: arguments.clock,
+        preemption: arguments.preempt,
     };
     let errand = Errand {
         command: &arguments.command,
@@ -117,12 +125,13 @@ pub fn command(arguments: &Arguments) -> Result<u8> {
     Ok(ended.code)
 }
 
-/// `stock-2-virtual`: kernel, CPUs, clock.
+/// `stock-2-virtual`: kernel, CPUs, clock; `stock-1-virtual-full` where the preemption model is asked for.
 impl fmt::Display for Guest {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let word = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned()).unwrap_or_default();
         let [kernel, clock] = [self.kernel.to_possible_value(), self.clock.to_possible_value()].map(word);
-        write!(to, "{kernel}-{}-{clock}", self.cpus)
+        write!(to, "{kernel}-{}-{clock}", self.cpus)?;
+        self.preemption.map_or(Ok(()), |model| write!(to, "-{model}"))
     }
 }
 

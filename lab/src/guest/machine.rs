@@ -40,7 +40,7 @@ impl Machine {
         command.args(["-m", &MEMORY_MB.to_string(), "-smp", &guest.cpus.to_string()]);
         command.args(clock_options(guest.clock));
         command.arg("-kernel").arg(image).arg("-initrd").arg(initrd);
-        command.args(["-append", &kernel_words(guest.clock)]);
+        command.args(["-append", &kernel_words(guest)]);
         command.args(["-serial", "stdio", "-device", "virtio-serial-pci"]);
         for (number, end) in (1..).zip([&its_stdout, &its_stderr, &its_files]) {
             command.args(["-chardev", &format!("socket,id=port{number},fd={}", end.as_raw_fd())]);
@@ -83,13 +83,14 @@ fn clock_options(clock: Clock) -> Vec<String> {
     words.split(' ').map(Into::into).collect()
 }
 
-fn kernel_words(clock: Clock) -> String {
+fn kernel_words(guest: &Guest) -> String {
     // A panic ends QEMU; a warning shows on the console, progress does not.
-    let always = "console=ttyS0 loglevel=5 panic=-1 log_buf_len=4M rdinit=/init net.ifnames=0";
-    match clock {
-        Clock::Real => always.into(),
-        Clock::Virtual => {
-            format!("{always} nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off tsc=reliable")
-        }
+    let mut words = String::from("console=ttyS0 loglevel=5 panic=-1 log_buf_len=4M rdinit=/init net.ifnames=0");
+    if guest.clock == Clock::Virtual {
+        words += " nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off tsc=reliable";
     }
+    if let Some(model) = guest.preemption {
+        words += &format!(" preempt={model}");
+    }
+    words
 }

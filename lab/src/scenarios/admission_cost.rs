@@ -52,6 +52,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         kernel: Flavour::Stock,
         cpus: 1,
         clock: Clock::Virtual,
+        preemption: None,
     };
     let variant = |name: &str, guest, cost| Variant {
         name: name.into(),

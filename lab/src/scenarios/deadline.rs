@@ -111,6 +111,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             // Only four senders need more than one to get in each other's way.
             cpus: if flows.len() > 2 { 2 } else { 1 },
             clock: Clock::Virtual,
+            preemption: None,
         };
         for (queue_name, queue) in queues(parameters.count("guard_us")) {
             let name = format!("{queue_name}/{load}");

@@ -42,6 +42,7 @@ const GUEST: Guest = Guest {
     kernel: Flavour::Stock,
     cpus: 1,
     clock: Clock::Virtual,
+    preemption: None,
 };
 const UP_KBIT: u64 = 1_000;
 /// P0's uplink in bad radio conditions: only reported.

@@ -44,6 +44,7 @@ const GUEST: Guest = Guest {
     kernel: Flavour::Stock,
     cpus: 1,
     clock: Clock::Virtual,
+    preemption: None,
 };
 const RATE_KBIT: u64 = 100_000;
 const RTT_MS: u64 = 10;

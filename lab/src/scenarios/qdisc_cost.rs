@@ -69,6 +69,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         kernel: Flavour::Stock,
         cpus: 1,
         clock: Clock::Virtual,
+        preemption: None,
     };
     let mut variants = Vec::new();
     let mut checks = Vec::new();

@@ -32,6 +32,7 @@ const GUEST: Guest = Guest {
     kernel: Flavour::Stock,
     cpus: 1,
     clock: Clock::Virtual,
+    preemption: None,
 };
 /// P0's share: 2,177 of 5,484.
 const PAPERS_SHARE: f64 = 0.397;

@@ -32,6 +32,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 // Two that really run at the same time, which virtual time does not have.
                 cpus: 2,
                 clock: Clock::Real,
+                preemption: None,
             }),
             experiment: Experiment::Turmoil(Turmoil {
                 seconds: parameters.count("seconds") as f64,
