@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles the lab's own BPF objects and generates their skeletons: in come the C files of `bpf/`, out go
-//! `*.skel.rs` with the compiled program inside. And giveway's slack test for this machine, from its header as it is.
+//! `*.skel.rs` with the compiled program inside. And giveway's slack test for this machine, from its header as it is, and
+//! the program that rules are tried on, with all that it needs inside.
 //! Needs clang; never looks at this machine's kernel.
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ fn main() {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
     build_slack_test(&clang);
     println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
+    build_applicant(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));
     for object in OBJECTS {
         let source = format!("bpf/{object}.bpf.c");
@@ -44,6 +46,18 @@ fn build_slack_test(clang: &str) {
         .try_compile("slack");
     if let Err(error) = built {
         fail(&format!("c/slack.c: {error}"));
+    }
+}
+
+fn build_applicant(clang: &str) {
+    const SOURCE: &str = "c/applicant.c";
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let mut compiler = process::Command::new(clang);
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", SOURCE, "-o"]);
+    compiler.arg(PathBuf::from(variable("OUT_DIR")).join("applicant"));
+    match compiler.status() {
+        Ok(status) if status.success() => {}
+        failed => fail(&format!("{SOURCE}: {clang} failed ({failed:?})")),
     }
 }
 

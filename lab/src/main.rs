@@ -5,10 +5,12 @@
 //! folder; exit code 0 when every bound holds, 1 when one does not or the run failed, 2 for usage.
 
 mod air;
+mod applicant;
 mod cell;
 mod check;
 mod giveway;
 mod guest;
+mod histogram;
 mod interrupt;
 mod link;
 mod medium;

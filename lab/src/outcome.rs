@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::histogram::Histogram;
 use crate::scenario::Trace;
 use crate::statistics::mean;
 
@@ -20,6 +21,8 @@ pub struct Outcome {
     pub traces: Vec<Curve>,
     /// Single measurements behind a percentile, by point.
     pub samples: BTreeMap<String, Vec<f64>>,
+    /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
+    pub wakeups: BTreeMap<String, Histogram>,
 }
 
 /// Something of one station over time.
@@ -41,6 +44,8 @@ pub struct Results {
     pub traces: BTreeMap<String, Vec<Curve>>,
     #[serde(deserialize_with = "read_samples")]
     pub samples: BTreeMap<String, Vec<f64>>,
+    #[serde(default)]
+    pub wakeups: BTreeMap<String, Histogram>,
 }
 
 /// JSON has no word for infinity, of what never came; it is written as null.
@@ -80,6 +85,7 @@ impl Results {
         self.rounds.extend(other.rounds);
         self.traces.extend(other.traces);
         self.samples.extend(other.samples);
+        self.wakeups.extend(other.wakeups);
     }
 
     /// The same in every round.
@@ -97,10 +103,14 @@ impl Results {
         for (point, samples) in outcome.samples {
             self.samples.entry(point).or_default().extend(samples);
         }
+        for (point, histogram) in outcome.wakeups {
+            self.wakeups.entry(point).or_default().merge(histogram);
+        }
         self.traces.insert(variant.into(), outcome.traces);
     }
 
-    /// The mean over the rounds; a metric that one round could not measure is left out.
+    /// The mean over the rounds; a metric that one round could not measure is left out. Of wake-ups those of all rounds
+    /// together.
     pub fn means(&self) -> BTreeMap<String, Metrics> {
         let merge = |rounds: &Vec<Metrics>| {
             let first = rounds.first().into_iter().flat_map(BTreeMap::keys);
@@ -110,11 +120,23 @@ impl Results {
             });
             merged.collect()
         };
-        self.rounds
+        let mut points: BTreeMap<String, Metrics> = self
+            .rounds
             .iter()
             .map(|(point, rounds)| (point.clone(), merge(rounds)))
-            .collect()
+            .collect();
+        for (point, histogram) in &self.wakeups {
+            points.entry(point.clone()).or_default().extend(metrics_of(histogram));
+        }
+        points
     }
+}
+
+fn metrics_of(wakeups: &Histogram) -> Metrics {
+    let percentiles = [("p50", 50.0), ("p99", 99.0), ("p999", 99.9), ("max", 100.0)];
+    let metric = |(name, percent)| Some((format!("wakeup_{name}_us"), wakeups.percentile_us(percent)?));
+    let total = ("wakeups".to_owned(), wakeups.total() as f64);
+    percentiles.into_iter().filter_map(metric).chain([total]).collect()
 }
 
 #[cfg(test)]
@@ -128,6 +150,21 @@ mod tests {
         let written = serde_json::to_string(&results).unwrap();
         let read: Results = serde_json::from_str(&written).unwrap();
         assert_eq!(read.samples["flow"], [1.0, f64::INFINITY]);
+    }
+
+    #[test]
+    fn wake_ups_are_added_up_over_the_rounds_and_not_averaged() {
+        let mut results = Results::default();
+        for (upper_us, count) in [(10.0, 999), (900.0, 1)] {
+            let mut outcome = Outcome::default();
+            let histogram = Histogram::new([(upper_us, count)], upper_us);
+            outcome.wakeups.insert("normal".into(), histogram);
+            results.add("normal", outcome);
+        }
+        let means = results.means();
+        assert_eq!(means["normal"]["wakeup_p999_us"], 10.0);
+        assert_eq!(means["normal"]["wakeup_max_us"], 900.0);
+        assert_eq!(means["normal"]["wakeups"], 1_000.0);
     }
 
     #[test]

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * A program that a rule may give real-time priority to, and what such programs do at worst.
+ * In: what to do, and for how long. Out: lines of what it saw of its own policy; times are CLOCK_MONOTONIC's.
+ * It never asks for priority itself, and every process of it ends by itself: at the given time, by SIGALRM soon after
+ * it, or by the kernel when it has had HARD_CPU_S of a processor or HARD_REALTIME_US of one without a pause.
+ *
+ *   start RATE COUNT ONE_IN MATCHED OTHER LIMIT_MS   starts programs, each ONE_IN-th of them MATCHED
+ *   await EXEC_NS LIMIT_MS                           "raised NS", from EXEC_NS until it has priority, or "missed"
+ *   leave                                            nothing, or "wrong" if it has priority
+ *   spin SECONDS CPU...                              a thread on each CPU: "spun CPU RAISED_MS DEMOTED_MS CPU_MS"
+ *   bomb COUNT UNTIL_NS                              COUNT processes in all, each: "bombed CPU_MS"
+ *   nibble BURST_US PERIOD_US SECONDS CPU            computes BURST of each PERIOD: as `spin`
+ *
+ * RAISED_MS: from the start of the thread; DEMOTED_MS: from there until it has none any more; -1: never. CPU_MS: what
+ * it computed with priority.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS_PER_S 1000000000LL
+#define NS_PER_MS 1000000.0
+/* Between two looks at the own policy, asleep and computing. */
+#define NAP_NS 100000
+#define STEPS 20000
+#define HARD_CPU_S 8
+#define HARD_REALTIME_US 3000000
+#define MOST_THREADS 64
+
+static int64_t now_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+static void sleep_until(int64_t when_ns)
+{
+	struct timespec when = { when_ns / NS_PER_S, when_ns % NS_PER_S };
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) == EINTR)
+		;
+}
+
+/* Of the calling thread. */
+static int has_priority(void)
+{
+	int policy = sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
+
+	return policy != SCHED_OTHER && policy != SCHED_BATCH && policy != SCHED_IDLE;
+}
+
+static void compute(void)
+{
+	for (volatile int step = 0; step < STEPS; step++)
+		;
+}
+
+static void limit(int64_t seconds)
+{
+	struct rlimit cpu = { HARD_CPU_S, HARD_CPU_S }, realtime = { HARD_REALTIME_US, HARD_REALTIME_US };
+
+	setrlimit(RLIMIT_CPU, &cpu);
+	setrlimit(RLIMIT_RTTIME, &realtime);
+	alarm(seconds + 2);
+}
+
+static int start(int64_t rate, int64_t count, int64_t one_in, char *matched, char *other, char *limit_ms)
+{
+	int64_t begun = now_ns(CLOCK_MONOTONIC);
+
+	for (int64_t number = 0; number < count; number++) {
+		sleep_until(begun + number * NS_PER_S / rate);
+		while (waitpid(-1, NULL, WNOHANG) > 0)
+			;
+		pid_t child = fork();
+		if (child < 0)
+			return 1;
+		if (child)
+			continue;
+		char exec_ns[24];
+		snprintf(exec_ns, sizeof(exec_ns), "%lld", (long long)now_ns(CLOCK_MONOTONIC));
+		if (number % one_in)
+			execl(other, other, "leave", NULL);
+		else
+			execl(matched, matched, "await", exec_ns, limit_ms, NULL);
+		_exit(1);
+	}
+	printf("started %lld\n", (long long)(now_ns(CLOCK_MONOTONIC) - begun));
+	fflush(stdout);
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
+
+static int await(int64_t exec_ns, int64_t limit_ms)
+{
+	prctl(PR_SET_TIMERSLACK, 1);
+	while (!has_priority()) {
+		int64_t passed_ns = now_ns(CLOCK_MONOTONIC) - exec_ns;
+
+		if (passed_ns > limit_ms * 1000000)
+			return puts("missed"), 0;
+		sleep_until(exec_ns + passed_ns + NAP_NS);
+	}
+	printf("raised %lld\n", (long long)(now_ns(CLOCK_MONOTONIC) - exec_ns));
+	return 0;
+}
+
+/* What one thread saw of its policy. */
+struct watch {
+	int cpu;
+	int64_t begun_ns, until_ns, burst_ns, period_ns;
+	int64_t raised_ns, demoted_ns, computed_ns, looked_ns;
+	int had_priority;
+};
+
+static void look(struct watch *watch)
+{
+	int64_t cpu_ns = now_ns(CLOCK_THREAD_CPUTIME_ID), now = now_ns(CLOCK_MONOTONIC);
+	int has = has_priority();
+
+	if (watch->had_priority)
+		watch->computed_ns += cpu_ns - watch->looked_ns;
+	if (has && !watch->raised_ns)
+		watch->raised_ns = now;
+	if (!has && watch->had_priority && !watch->demoted_ns)
+		watch->demoted_ns = now;
+	watch->had_priority = has;
+	watch->looked_ns = cpu_ns;
+}
+
+static void *spin_one(void *argument)
+{
+	struct watch *watch = argument;
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(watch->cpu, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	watch->begun_ns = now_ns(CLOCK_MONOTONIC);
+	for (int64_t due_ns = watch->begun_ns; due_ns < watch->until_ns; due_ns += watch->period_ns) {
+		int64_t until_ns = now_ns(CLOCK_THREAD_CPUTIME_ID) + watch->burst_ns;
+
+		while (now_ns(CLOCK_THREAD_CPUTIME_ID) < until_ns && now_ns(CLOCK_MONOTONIC) < watch->until_ns) {
+			look(watch);
+			compute();
+		}
+		sleep_until(due_ns + watch->period_ns);
+	}
+	look(watch);
+	return NULL;
+}
+
+static double ms_between(int64_t from_ns, int64_t to_ns)
+{
+	return from_ns && to_ns ? (to_ns - from_ns) / NS_PER_MS : -1;
+}
+
+static int spin(int64_t seconds, int64_t burst_ns, int64_t period_ns, int count, char **cpus)
+{
+	static struct watch watches[MOST_THREADS];
+	pthread_t threads[MOST_THREADS];
+	int64_t until_ns = now_ns(CLOCK_MONOTONIC) + seconds * NS_PER_S;
+
+	if (count > MOST_THREADS)
+		return 2;
+	limit(seconds);
+	for (int number = 0; number < count; number++) {
+		watches[number] = (struct watch){ .cpu = atoi(cpus[number]), .until_ns = until_ns,
+						  .burst_ns = burst_ns, .period_ns = period_ns };
+		if (pthread_create(&threads[number], NULL, spin_one, &watches[number]))
+			return 1;
+	}
+	for (int number = 0; number < count; number++) {
+		struct watch *watch = &watches[number];
+
+		pthread_join(threads[number], NULL);
+		printf("spun %d %.3f %.3f %.3f\n", watch->cpu, ms_between(watch->begun_ns, watch->raised_ns),
+		       ms_between(watch->raised_ns, watch->demoted_ns), watch->computed_ns / NS_PER_MS);
+	}
+	return 0;
+}
+
+/* Halves what is left to start with each child, and so doubles the processes each time. */
+static int bomb(char *self, int64_t count, int64_t until_ns)
+{
+	struct watch watch = { 0 };
+
+	limit((until_ns - now_ns(CLOCK_MONOTONIC)) / NS_PER_S + 1);
+	for (count--; count > 0; count /= 2) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			char its[24], until[24];
+
+			snprintf(its, sizeof(its), "%lld", (long long)(count + 1) / 2);
+			snprintf(until, sizeof(until), "%lld", (long long)until_ns);
+			execl(self, self, "bomb", its, until, NULL);
+			_exit(1);
+		}
+		if (child < 0)
+			break;
+	}
+	while (now_ns(CLOCK_MONOTONIC) < until_ns) {
+		look(&watch);
+		compute();
+	}
+	look(&watch);
+	printf("bombed %.3f\n", watch.computed_ns / NS_PER_MS);
+	fflush(stdout);
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
+
+int main(int count, char **words)
+{
+	const char *task = count > 1 ? words[1] : "";
+
+	if (!strcmp(task, "start") && count == 8)
+		return start(atoll(words[2]), atoll(words[3]), atoll(words[4]), words[5], words[6], words[7]);
+	if (!strcmp(task, "await") && count == 4)
+		return await(atoll(words[2]), atoll(words[3]));
+	if (!strcmp(task, "leave"))
+		return has_priority() ? puts("wrong"), 0 : 0;
+	if (!strcmp(task, "spin") && count > 3)
+		return spin(atoll(words[2]), INT64_MAX / 4, NS_PER_S, count - 3, words + 3);
+	if (!strcmp(task, "bomb") && count == 4)
+		return bomb(words[0], atoll(words[2]), atoll(words[3]));
+	if (!strcmp(task, "nibble") && count == 6)
+		return spin(atoll(words[4]), atoll(words[2]) * 1000, atoll(words[3]) * 1000, 1, words + 5);
+	return 2;
+}
