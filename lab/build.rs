@@ -53,7 +53,9 @@ fn build_applicant(clang: &str) {
     const SOURCE: &str = "c/applicant.c";
     println!("cargo::rerun-if-changed={SOURCE}");
     let mut compiler = process::Command::new(clang);
-    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", SOURCE, "-o"]);
+    compiler.args([
+        "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", SOURCE, "-o",
+    ]);
     compiler.arg(PathBuf::from(variable("OUT_DIR")).join("applicant"));
     match compiler.status() {
         Ok(status) if status.success() => {}

@@ -5,7 +5,8 @@
  * It never asks for priority itself, and every process of it ends by itself: at the given time, by SIGALRM soon after
  * it, or by the kernel when it has had HARD_CPU_S of a processor or HARD_REALTIME_US of one without a pause.
  *
- *   start RATE COUNT ONE_IN MATCHED OTHER LIMIT_MS   starts programs, each ONE_IN-th of them MATCHED
+ *   start RATE COUNT ONE_IN MATCHED OTHER LIMIT_MS   starts programs, each ONE_IN-th of them MATCHED: "started WELL NS",
+ *                                                    how many ended well, and how long it took to start all
  *   await EXEC_NS LIMIT_MS                           "raised NS", from EXEC_NS until it has priority, or "missed"
  *   leave                                            nothing, or "wrong" if it has priority
  *   spin SECONDS CPU...                              a thread on each CPU: "spun CPU RAISED_MS DEMOTED_MS CPU_MS"
@@ -77,14 +78,24 @@ static void limit(int64_t seconds)
 	alarm(seconds + 2);
 }
 
+/* Those that have ended; gives back how many of them well. */
+static int64_t reap(int options)
+{
+	int64_t well = 0;
+	int status;
+
+	while (waitpid(-1, &status, options) > 0)
+		well += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	return well;
+}
+
 static int start(int64_t rate, int64_t count, int64_t one_in, char *matched, char *other, char *limit_ms)
 {
-	int64_t begun = now_ns(CLOCK_MONOTONIC);
+	int64_t begun = now_ns(CLOCK_MONOTONIC), well = 0;
 
 	for (int64_t number = 0; number < count; number++) {
 		sleep_until(begun + number * NS_PER_S / rate);
-		while (waitpid(-1, NULL, WNOHANG) > 0)
-			;
+		well += reap(WNOHANG);
 		pid_t child = fork();
 		if (child < 0)
 			return 1;
@@ -98,10 +109,10 @@ static int start(int64_t rate, int64_t count, int64_t one_in, char *matched, cha
 			execl(matched, matched, "await", exec_ns, limit_ms, NULL);
 		_exit(1);
 	}
-	printf("started %lld\n", (long long)(now_ns(CLOCK_MONOTONIC) - begun));
-	fflush(stdout);
-	while (wait(NULL) > 0)
-		;
+	int64_t took_ns = now_ns(CLOCK_MONOTONIC) - begun;
+
+	well += reap(0);
+	printf("started %lld %lld\n", (long long)well, (long long)took_ns);
 	return 0;
 }
 
@@ -221,8 +232,7 @@ static int bomb(char *self, int64_t count, int64_t until_ns)
 	look(&watch);
 	printf("bombed %.3f\n", watch.computed_ns / NS_PER_MS);
 	fflush(stdout);
-	while (wait(NULL) > 0)
-		;
+	reap(0);
 	return 0;
 }
 

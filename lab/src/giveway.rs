@@ -4,6 +4,9 @@
 //! In: namespaces and a policy. Out: running daemons, their status and their logs, leniently read.
 //! Judges nothing.
 
+pub mod jitter;
+pub mod realtime;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -207,12 +210,17 @@ fn write(file: &Path, configuration: &serde_json::Value) -> Result<()> {
 impl Daemon {
     /// Starts it without waiting; its messages go to `log`.
     pub fn start(station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
+        Self::start_with(&["--interface", STATION_DEVICE], station, configuration, log)
+    }
+
+    /// Where there is no interface to look after.
+    pub fn start_without_interface(place: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
+        Self::start_with(&[], place, configuration, log)
+    }
+
+    fn start_with(words: &[&str], station: &Namespace, configuration: &Path, log: PathBuf) -> Result<Self> {
         let mut command = station.command(binary()?)?;
-        command
-            .arg("run")
-            .arg("--config")
-            .arg(configuration)
-            .args(["--interface", STATION_DEVICE]);
+        command.arg("run").arg("--config").arg(configuration).args(words);
         let messages = File::options().create(true).append(true).open(&log)?;
         command
             .stdin(Stdio::null())

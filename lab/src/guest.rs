@@ -141,6 +141,14 @@ pub fn is_inside() -> bool {
 }
 
 impl Guest {
+    /// Whether this very machine is one, as far as its kernel tells.
+    pub fn is_this(&self) -> Result<bool> {
+        let uname = nix::sys::utsname::uname()?;
+        let is_realtime = uname.version().to_string_lossy().contains("PREEMPT_RT");
+        let is_in_force = self.preemption.map_or(Ok(true), Preemption::is_in_force)?;
+        Ok(is_inside() && is_realtime == (self.kernel == Flavour::Realtime) && is_in_force)
+    }
+
     /// Must be called from the main thread, as every start of a process.
     pub fn run(
         &self,

@@ -53,7 +53,11 @@ impl Histogram {
             left -= count;
             (*upper_ns as f64 / 1e3, here)
         };
-        self.counts.iter().filter(|(_, count)| **count > 0).map(of_class).collect()
+        self.counts
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(of_class)
+            .collect()
     }
 }
 

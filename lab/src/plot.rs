@@ -36,6 +36,7 @@ pub fn draw(plots: &[Plot], results: &Results, out: &Path) -> Result<Vec<PathBuf
                 }
                 None
             }
+            Plot::Tail { file, title, points } => tail(&out.join(format!("{file}.svg")), title, points, results)?,
             Plot::Distribution {
                 file,
                 title,
@@ -92,6 +93,7 @@ fn sweep(
         x,
         y,
         lines: drawn,
+        in_powers: false,
     }
     .draw(file)
 }
@@ -118,6 +120,7 @@ fn timeline(out: &Path, of: Trace, variant: &str, results: &Results) -> Result<O
         x: "time, s",
         y,
         lines,
+        in_powers: false,
     }
     .draw(&file)
 }
@@ -163,5 +166,33 @@ fn distribution(
         })
     };
     let lines = points.iter().filter_map(line).collect();
-    Chart { title, x, y, lines }.draw(file)
+    Chart {
+        title,
+        x,
+        y,
+        lines,
+        in_powers: false,
+    }
+    .draw(file)
+}
+
+fn tail(file: &Path, title: &str, points: &[String], results: &Results) -> Result<Option<PathBuf>> {
+    let line = |point: &String| {
+        let tail = results.wakeups.get(point)?.tail();
+        let in_powers = |(upper_us, count): (f64, u64)| (upper_us.max(1.0).log10(), (count as f64).log10());
+        Some(Line {
+            label: point.clone(),
+            points: tail.into_iter().map(in_powers).collect(),
+            dots: false,
+        })
+    };
+    let lines = points.iter().filter_map(line).collect();
+    Chart {
+        title,
+        x: "late by, us",
+        y: "wake-ups so late or later",
+        lines,
+        in_powers: true,
+    }
+    .draw(file)
 }

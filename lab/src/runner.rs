@@ -16,9 +16,12 @@ pub mod guests;
 mod lift;
 mod progress;
 mod qdisc_cost;
+mod runaway;
+mod starts;
 pub mod switch_cost;
 mod transfer;
 mod turmoil;
+mod wakeup;
 
 use std::path::Path;
 
@@ -91,6 +94,9 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
         Experiment::Turmoil(turmoil) => turmoil::run(turmoil, run, raw),
         Experiment::Gate(gate) => gate::run(gate, run, raw),
         Experiment::SwitchCost(cost) => switch_cost::run(cost, run),
+        Experiment::Wakeup(wakeup) => wakeup::run(wakeup, run, raw),
+        Experiment::Starts(starts) => starts::run(starts, run, raw),
+        Experiment::Runaway(runaway) => runaway::run(runaway, run, raw),
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod deadline;
 pub mod foreground;
+pub mod response;
 pub mod switch_cost;
 pub mod turmoil;
 
@@ -16,6 +17,7 @@ use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
 use deadline::{AdmissionCost, Deadline, QdiscCost};
 use foreground::{Foreground, Gate};
+use response::{Runaway, Starts, Wakeup};
 use switch_cost::SwitchCost;
 use turmoil::Turmoil;
 
@@ -77,6 +79,9 @@ pub enum Experiment {
     Turmoil(Turmoil),
     Gate(Gate),
     SwitchCost(SwitchCost),
+    Wakeup(Wakeup),
+    Starts(Starts),
+    Runaway(Runaway),
 }
 
 /// What stations and server do.
@@ -231,6 +236,12 @@ pub enum Plot {
     },
     /// Something of every station over time, one chart a variant.
     Timeline { of: Trace, variants: Vec<String> },
+    /// How many wake-ups were so late or later, on axes in powers of ten.
+    Tail {
+        file: String,
+        title: String,
+        points: Vec<String>,
+    },
     /// The share of events that were over within the time on the axis; `axes` are named by what they show.
     Distribution {
         file: String,
@@ -298,6 +309,8 @@ impl Scenario {
                 },
             ]);
         }
+        // A scenario may have its own default of what every scenario has.
+        parameters.retain(|parameter| self.parameters.iter().all(|own| own.name != parameter.name));
         parameters.extend(self.parameters);
         parameters
     }
@@ -405,6 +418,9 @@ impl Experiment {
                 Experiment::Turmoil(turmoil) => turmoil.seconds + 60.0,
                 Experiment::Gate(gate) => gate.estimated_s(),
                 Experiment::SwitchCost(cost) => cost.estimated_s(),
+                Experiment::Wakeup(wakeup) => wakeup.estimated_s(),
+                Experiment::Starts(starts) => starts.estimated_s(),
+                Experiment::Runaway(runaway) => runaway.estimated_s(),
             }
     }
 }

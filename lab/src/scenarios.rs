@@ -12,9 +12,12 @@ mod join_leave;
 mod lift;
 mod monitor_cost;
 mod qdisc_cost;
+mod runaway;
 mod single_cap;
+mod starts;
 mod switch_cost;
 mod turmoil;
+mod wakeup;
 
 use anyhow::Result;
 
@@ -33,9 +36,12 @@ pub const ALL: &[Scenario] = &[
     lift::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
+    runaway::SCENARIO,
     single_cap::SCENARIO,
+    starts::SCENARIO,
     switch_cost::SCENARIO,
     turmoil::SCENARIO,
+    wakeup::SCENARIO,
 ];
 
 pub fn find(name: &str) -> Result<&'static Scenario> {

@@ -27,6 +27,8 @@ pub struct Chart<'a> {
     pub x: &'a str,
     pub y: &'a str,
     pub lines: Vec<Line>,
+    /// Both axes are of decimal logarithms, and labelled with what these are of.
+    pub in_powers: bool,
 }
 
 pub struct Line {
@@ -67,13 +69,14 @@ impl Chart<'_> {
         let labels = self.lines.iter().map(|line| line.label.as_str());
         legend(&side, labels)?;
         let mut chart = builder(&area, self.title).build_cartesian_2d(across, 0.0..top)?;
+        let label = if self.in_powers { power } else { plain };
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_desc(self.x)
             .y_desc(self.y)
-            .x_label_formatter(&plain)
-            .y_label_formatter(&plain)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
             .label_style(("sans-serif", 14))
             .draw()?;
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
@@ -134,6 +137,13 @@ impl Bars<'_> {
 fn plain(value: &f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What this is the logarithm of, to a digit or two.
+fn power(logarithm: &f64) -> String {
+    let value = 10_f64.powf(*logarithm);
+    let unit = 10_f64.powf((logarithm - 1.0).floor());
+    plain(&((value / unit).round() * unit))
 }
 
 fn builder<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {

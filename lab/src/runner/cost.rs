@@ -5,7 +5,7 @@
 //! and largest, and every round's numbers as JSON. What serves to measure is not in the measured time.
 
 mod machine;
-mod meter;
+pub mod meter;
 mod pair;
 
 use std::collections::BTreeSet;

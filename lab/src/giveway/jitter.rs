@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway jitter` and its loads.
+//! In: how often timers are to wake up. Out: the command for it, and its answer, leniently read; loads that end when
+//! they are dropped.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::binary;
+use crate::histogram::Histogram;
+use crate::namespace::Namespace;
+use crate::process::{Process, run};
+use crate::scenario::response::Timers;
+
+/// How `jitter` starts, and `jitter-load` does not.
+pub const COMMAND_LINE: &str = "*jitter --period-us *";
+/// What ends a load that nobody ended.
+const LOAD_LIMIT_S: u32 = 600;
+
+/// What `giveway jitter --json` says, as far as the lab asks.
+#[derive(Debug, Deserialize)]
+pub struct Answer {
+    pub policy_at_end: Vec<String>,
+    pub missed: u64,
+    wakeup_max_us: f64,
+    histogram: Vec<(f64, u64)>,
+}
+
+impl Answer {
+    /// How many of the threads had real-time priority in the end.
+    pub fn with_priority(&self) -> usize {
+        let has = |policy: &&String| {
+            ["fifo", "rr", "deadline"]
+                .iter()
+                .any(|word| policy.to_lowercase().contains(word))
+        };
+        self.policy_at_end.iter().filter(has).count()
+    }
+
+    pub fn histogram(&self) -> Histogram {
+        Histogram::new(self.histogram.iter().copied(), self.wakeup_max_us)
+    }
+}
+
+/// Measures with the loads beside it, leaves the policy alone, and keeps the whole answer in `kept`.
+pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Answer> {
+    let mut command = place.command(binary()?)?;
+    let number = |name: &str, value: u64| [name.to_owned(), value.to_string()];
+    command
+        .arg("jitter")
+        .args(number("--period-us", timers.period_us))
+        .args(number("--threads", timers.threads))
+        .args(number("--wakeups", timers.wakeups))
+        .args(["--policy", "other", "--load", &timers.loads.join(","), "--json"]);
+    if !timers.causes {
+        command.arg("--no-causes");
+    }
+    let said = run(command)?.stdout;
+    std::fs::write(kept, &said).with_context(|| format!("cannot write {}", kept.display()))?;
+    serde_json::from_slice(&said).context("the answer of `giveway jitter --json` is not readable")
+}
+
+/// A load beside which something else measures.
+pub fn start_load(place: &Namespace, kind: &str) -> Result<Process> {
+    let mut command: Command = place.command(binary()?)?;
+    command.args(["jitter-load", kind, "--seconds", &LOAD_LIMIT_S.to_string()]);
+    // It ends with its input.
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    Process::spawn(command)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs with real-time priority that would freeze the machine.
+//! In: what they do. Out: how long until they had lost their priority, how long a shell on their CPU did not answer,
+//! how much priority they had in all, and whether giveway says who was to blame; the worst of all times that it was
+//! tried. The programs end by themselves, whatever giveway does.
+
+mod shell;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Run;
+use crate::applicant;
+use crate::giveway::realtime::{self, Realtime, Rule, start_daemon};
+use crate::interrupt::{pause_until, wait_for};
+use crate::namespace::Namespace;
+use crate::outcome::{Metrics, Outcome};
+use crate::process::Process;
+use crate::scenario::response::{Kind, Runaway};
+use crate::statistics::percentile;
+use crate::traffic::realtime::monotonic_ns;
+use shell::{Answers, Shell};
+
+/// Before the programs start, so that there are answers of a machine at rest.
+const CALM: Duration = Duration::from_millis(500);
+/// After the time at which they should all have ended.
+const PATIENCE_S: u64 = 10;
+/// Of each period, for programs that together leave nothing: less than a rule's budget each.
+const NIBBLE: [&str; 2] = ["9000", "20000"];
+
+/// What a thread said of itself: times in ms, negative for what never was.
+struct Thread {
+    raised_ms: f64,
+    demoted_ms: f64,
+}
+
+pub fn run(runaway: &Runaway, run: &Run, raw: &Path) -> Result<Outcome> {
+    let name = &run.variant.name;
+    let mut worst = Metrics::new();
+    for time in 1..=runaway.times {
+        run.progress.tick(&format!("{time} of {} times", runaway.times));
+        let label = format!("{}-{time}", name.replace('/', "-"));
+        for (metric, value) in one_time(runaway, raw, &label)? {
+            let known = worst.entry(metric).or_insert(value);
+            *known = known.max(value);
+        }
+    }
+    let mut outcome = Outcome::default();
+    outcome.points.insert(name.clone(), worst);
+    Ok(outcome)
+}
+
+fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
+    let place = Namespace::create("runaway")?;
+    let programs = install(runaway.kind, raw, label)?;
+    let rule = |exe: &PathBuf| Rule {
+        exe: exe.clone(),
+        cmdline: None,
+    };
+    let rules: Vec<_> = programs.iter().map(rule).collect();
+    let mut daemon = runaway
+        .has_rule
+        .then(|| start_daemon(&place, &rules, raw, label))
+        .transpose()?;
+    let last_cpu = available_parallelism()?.get() - 1;
+    let shell = Shell::start(last_cpu)?;
+    pause_until(Instant::now() + CALM)?;
+    let start = |program: &PathBuf| {
+        let mut command = place.command(program)?;
+        command.args(words(runaway, last_cpu)?);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        Process::spawn(command)
+    };
+    let running: Vec<_> = programs.iter().map(start).collect::<Result<_>>()?;
+    let limit = Duration::from_secs(runaway.seconds + PATIENCE_S);
+    let said: Vec<_> = running
+        .into_iter()
+        .map(|program| finish(program, limit))
+        .collect::<Result<_>>()?;
+    let answers = shell.finish()?;
+    let mut metrics = Metrics::new();
+    describe(&mut metrics, runaway, &said.concat(), &answers)?;
+    if let Some(daemon) = &mut daemon {
+        judge(&mut metrics, runaway.kind, &programs, &realtime::status(&place)?);
+        daemon.stop()?;
+    }
+    Ok(metrics)
+}
+
+/// One executable for each rule.
+fn install(kind: Kind, raw: &Path, label: &str) -> Result<Vec<PathBuf>> {
+    let count = if let Kind::Together { programs } = kind {
+        programs
+    } else {
+        1
+    };
+    (1..=count)
+        .map(|number| applicant::install(raw, &format!("{label}-{number}")))
+        .collect()
+}
+
+fn words(runaway: &Runaway, last_cpu: usize) -> Result<Vec<String>> {
+    let seconds = runaway.seconds.to_string();
+    Ok(match runaway.kind {
+        Kind::SpinnerOne => vec!["spin".into(), seconds, last_cpu.to_string()],
+        Kind::SpinnerAll => {
+            let cpus = (0..=last_cpu).map(|cpu| cpu.to_string());
+            ["spin".into(), seconds].into_iter().chain(cpus).collect()
+        }
+        Kind::ForkBomb { processes } => {
+            let until_ns = monotonic_ns()? + runaway.seconds * 1_000_000_000;
+            vec!["bomb".into(), processes.to_string(), until_ns.to_string()]
+        }
+        Kind::Together { .. } => {
+            let [burst, period] = NIBBLE.map(String::from);
+            vec!["nibble".into(), burst, period, seconds, last_cpu.to_string()]
+        }
+    })
+}
+
+/// What it said, once it and all its children have ended.
+fn finish(mut program: Process, limit: Duration) -> Result<String> {
+    wait_for("the program to end", limit, || program.exit())?;
+    let mut said = String::new();
+    let output = program.pipes().stdout.take().context("it has no output")?;
+    output.take(1 << 20).read_to_string(&mut said)?;
+    Ok(said)
+}
+
+fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answers) -> Result<()> {
+    let mut threads = Vec::new();
+    let mut with_priority_ms = 0.0;
+    let mut processes = 0.0;
+    for line in said.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| -> Result<f64> { Ok(words.get(at).context("a word is missing")?.parse()?) };
+        let is_bomb = words.first() == Some(&"bombed");
+        if !is_bomb {
+            threads.push(Thread {
+                raised_ms: number(2)?,
+                demoted_ms: number(3)?,
+            });
+        }
+        processes += 1.0;
+        with_priority_ms += number(if is_bomb { 1 } else { 4 })?;
+    }
+    let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
+    set("threads", processes);
+    set(
+        "priority_cpu_percent",
+        with_priority_ms / (runaway.seconds as f64 * 10.0),
+    );
+    set("priority_tasks_max", answers.priority_tasks_max as f64);
+    for (metric, percent) in [("shell_p50_ms", 50.0), ("shell_max_ms", 100.0)] {
+        set(
+            metric,
+            percentile(&answers.ms, percent).context("the shell was never asked")?,
+        );
+    }
+    if !threads.is_empty() {
+        let never = threads.iter().filter(|thread| thread.raised_ms < 0.0).count();
+        set("never_raised", never as f64);
+        // Who never lost it had it to the end.
+        let until_demoted = |thread: &Thread| match thread.demoted_ms {
+            never if never < 0.0 => runaway.seconds as f64 * 1e3,
+            ms => ms,
+        };
+        let demoted: Vec<_> = threads.iter().map(until_demoted).collect();
+        set("demoted_ms", percentile(&demoted, 100.0).context("there is no thread")?);
+    }
+    Ok(())
+}
+
+/// By giveway's own word.
+fn judge(metrics: &mut Metrics, kind: Kind, programs: &[PathBuf], said: &Realtime) {
+    let names: Vec<_> = programs.iter().map(|program| program.display().to_string()).collect();
+    let is_ours = |text: &str| names.iter().any(|name| text.contains(name.as_str()));
+    let is_blame = |why: &str| match kind {
+        Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget"),
+        Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks"),
+        Kind::Together { .. } => why.contains("could not run") && is_ours(why),
+    };
+    let mut changes = said.changes.iter();
+    let is_blamed = changes.any(|change| is_ours(&change.exe) && change.new == "ordinary" && is_blame(&change.why));
+    let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
+    set("not_blamed", f64::from(u8::from(!is_blamed)));
+    set("demoted", said.counters.demoted as f64);
+    set("starved", said.counters.starved as f64);
+    if let Some(rule) = said.rules.first() {
+        let over = |metric: &str, most: f64| metrics.get(metric).map(|value| (value - most).max(0.0));
+        let tasks = over("priority_tasks_max", rule.max_tasks);
+        let cpu = over("priority_cpu_percent", rule.budget_percent);
+        metrics.extend(tasks.map(|tasks| ("priority_tasks_over".into(), tasks)));
+        metrics.extend(cpu.map(|percent| ("priority_cpu_percent_over".into(), percent)));
+    }
+}

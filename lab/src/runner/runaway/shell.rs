@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A shell that is asked for a line every so often, as someone would who tries whether the machine still answers.
+//! In: the CPU on which it runs. Out: how long each answer took, the last one that never came included; and the most
+//! processes that had real-time priority at once meanwhile. Who asks has a higher priority than whatever is tried, so
+//! that only the shell's own delay counts; it asks, and sleeps.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::process::Process;
+
+const EVERY: Duration = Duration::from_millis(50);
+/// Above giveway's own thread.
+const PRIORITY: i32 = 90;
+
+pub struct Shell {
+    stop: Arc<AtomicBool>,
+    asker: JoinHandle<Result<Answers>>,
+    _process: Process,
+}
+
+#[derive(Default)]
+pub struct Answers {
+    pub ms: Vec<f64>,
+    pub priority_tasks_max: usize,
+}
+
+impl Shell {
+    pub fn start(cpu: usize) -> Result<Self> {
+        let mut sh = Command::new("sh");
+        sh.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu)?;
+        // SAFETY: sched_setaffinity is async-signal-safe and touches only the new child.
+        unsafe {
+            sh.pre_exec(move || sched_setaffinity(Pid::from_raw(0), &cpus).map_err(Into::into));
+        }
+        let mut process = Process::spawn(sh)?;
+        let requests = process.pipes().stdin.take().context("the shell has no input")?;
+        let answers = process.pipes().stdout.take().context("the shell has no output")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let asker = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || ask(&stop, requests, answers))
+        };
+        Ok(Self {
+            stop,
+            asker,
+            _process: process,
+        })
+    }
+
+    pub fn finish(self) -> Result<Answers> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.asker
+            .join()
+            .map_err(|_| anyhow!("who asked the shell has panicked"))?
+    }
+}
+
+fn ask(stop: &AtomicBool, mut requests: ChildStdin, mut from: ChildStdout) -> Result<Answers> {
+    take_priority()?;
+    let before = with_priority()?;
+    let mut answers = Answers::default();
+    let mut asked: Option<Instant> = None;
+    while !stop.load(Ordering::Relaxed) {
+        let next = Instant::now() + EVERY;
+        let since = match asked {
+            Some(since) => since,
+            None => {
+                writeln!(requests, "echo here")?;
+                Instant::now()
+            }
+        };
+        asked = Some(since);
+        if answers_before(next, &mut from)? {
+            answers.ms.push(since.elapsed().as_secs_f64() * 1e3);
+            asked = None;
+        }
+        let more = with_priority()?.difference(&before).count();
+        answers.priority_tasks_max = answers.priority_tasks_max.max(more);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    answers
+        .ms
+        .extend(asked.map(|since| since.elapsed().as_secs_f64() * 1e3));
+    Ok(answers)
+}
+
+fn answers_before(when: Instant, from: &mut ChildStdout) -> Result<bool> {
+    let left = when.saturating_duration_since(Instant::now());
+    let mut waiting = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut waiting, PollTimeout::try_from(left)?) {
+        Ok(0) | Err(Errno::EINTR) => return Ok(false),
+        other => other?,
+    };
+    ensure!(from.read(&mut [0; 64])? > 0, "the shell ended");
+    Ok(true)
+}
+
+fn take_priority() -> Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
+    // SAFETY: the structure is whole and outlives the call, which changes this thread alone.
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) };
+    Errno::result(done).map(drop).context("cannot take real-time priority")
+}
+
+/// Processes whose first thread has it.
+fn with_priority() -> Result<BTreeSet<i32>> {
+    let numbers = std::fs::read_dir("/proc")?.flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    Ok(pids.filter(|pid| has_priority(*pid)).collect())
+}
+
+fn has_priority(pid: i32) -> bool {
+    // SAFETY: the call only asks; a process that has gone is answered with an error.
+    let policy = unsafe { libc::sched_getscheduler(pid) };
+    policy >= 0
+        && [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&(policy & !libc::SCHED_RESET_ON_FORK))
+}
