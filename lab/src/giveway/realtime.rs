@@ -27,8 +27,6 @@ pub struct Rule {
 pub struct Realtime {
     pub rules: Vec<RuleInForce>,
     pub counters: Counters,
-    pub changes: Vec<Change>,
-    pub degraded: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,7 +48,6 @@ pub struct Counters {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Change {
-    pub pid: i32,
     pub exe: String,
     pub new: String,
     pub why: String,
@@ -59,6 +56,11 @@ pub struct Change {
 #[derive(Deserialize)]
 struct Status {
     realtime: Option<Realtime>,
+}
+
+#[derive(Deserialize)]
+struct Why {
+    realtime: Vec<Change>,
 }
 
 /// Gives back a daemon in a place without any interface, once it answers.
@@ -85,8 +87,11 @@ pub fn status(place: &Namespace) -> Result<Realtime> {
     status.realtime.context("giveway says nothing of real time")
 }
 
-/// What `giveway why PID` says.
-pub fn why(place: &Namespace, pid: i32) -> Result<String> {
-    let said = answer(place, &["why", &pid.to_string(), "--json"])?;
-    Ok(String::from_utf8_lossy(&said).into_owned())
+/// What `giveway why` says of this process, or of all.
+pub fn why(place: &Namespace, pid: Option<i32>) -> Result<Vec<Change>> {
+    let subject = pid.map(|pid| pid.to_string());
+    let words: Vec<&str> = ["why", "--json"].into_iter().chain(subject.as_deref()).collect();
+    let why: Why = serde_json::from_slice(&answer(place, &words)?)
+        .context("the answer of `giveway why --json` is not readable")?;
+    Ok(why.realtime)
 }

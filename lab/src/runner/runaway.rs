@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 
 use super::Run;
 use crate::applicant;
-use crate::giveway::realtime::{self, Realtime, Rule, start_daemon};
+use crate::giveway::realtime::{self, Change, Realtime, Rule, RuleInForce, start_daemon};
 use crate::interrupt::{pause_until, wait_for};
 use crate::namespace::Namespace;
 use crate::outcome::{Metrics, Outcome};
@@ -77,6 +77,7 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
         Process::spawn(command)
     };
     let running: Vec<_> = programs.iter().map(start).collect::<Result<_>>()?;
+    let pids: Vec<_> = running.iter().map(Process::id).collect();
     let limit = Duration::from_secs(runaway.seconds + PATIENCE_S);
     let said: Vec<_> = running
         .into_iter()
@@ -86,7 +87,9 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
     let mut metrics = Metrics::new();
     describe(&mut metrics, runaway, &said.concat(), &answers)?;
     if let Some(daemon) = &mut daemon {
-        judge(&mut metrics, runaway.kind, &programs, &realtime::status(&place)?);
+        compare(&mut metrics, &realtime::status(&place)?);
+        let is_blamed = is_blamed(runaway.kind, &place, &programs, &pids)?;
+        metrics.insert("not_blamed".into(), f64::from(u8::from(!is_blamed)));
         daemon.stop()?;
     }
     Ok(metrics)
@@ -176,26 +179,38 @@ fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answ
     Ok(())
 }
 
-/// By giveway's own word.
-fn judge(metrics: &mut Metrics, kind: Kind, programs: &[PathBuf], said: &Realtime) {
-    let names: Vec<_> = programs.iter().map(|program| program.display().to_string()).collect();
-    let is_ours = |text: &str| names.iter().any(|name| text.contains(name.as_str()));
-    let is_blame = |why: &str| match kind {
+/// With what giveway says that it allows, and did.
+fn compare(metrics: &mut Metrics, said: &Realtime) {
+    let over = |metric: &str, most: fn(&RuleInForce) -> f64| {
+        let value = metrics.get(metric)?;
+        Some((value - most(said.rules.first()?)).max(0.0))
+    };
+    let tasks = over("priority_tasks_max", |rule| rule.max_tasks);
+    let percent = over("priority_cpu_percent", |rule| rule.budget_percent);
+    metrics.extend(tasks.map(|tasks| ("priority_tasks_over".into(), tasks)));
+    metrics.extend(percent.map(|percent| ("priority_cpu_percent_over".into(), percent)));
+    metrics.insert("demoted".into(), said.counters.demoted as f64);
+    metrics.insert("starved".into(), said.counters.starved as f64);
+}
+
+/// Whether `why` has a reason for each program, which names who was to blame where that was not it alone.
+fn is_blamed(kind: Kind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) -> Result<bool> {
+    let is_ours = |text: &str| programs.iter().any(|program| text.contains(&*program.to_string_lossy()));
+    let is_reason = |why: &str| match kind {
         Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget"),
-        Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks"),
+        Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
         Kind::Together { .. } => why.contains("could not run") && is_ours(why),
     };
-    let mut changes = said.changes.iter();
-    let is_blamed = changes.any(|change| is_ours(&change.exe) && change.new == "ordinary" && is_blame(&change.why));
-    let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
-    set("not_blamed", f64::from(u8::from(!is_blamed)));
-    set("demoted", said.counters.demoted as f64);
-    set("starved", said.counters.starved as f64);
-    if let Some(rule) = said.rules.first() {
-        let over = |metric: &str, most: f64| metrics.get(metric).map(|value| (value - most).max(0.0));
-        let tasks = over("priority_tasks_max", rule.max_tasks);
-        let cpu = over("priority_cpu_percent", rule.budget_percent);
-        metrics.extend(tasks.map(|tasks| ("priority_tasks_over".into(), tasks)));
-        metrics.extend(cpu.map(|percent| ("priority_cpu_percent_over".into(), percent)));
+    let is_blame = |change: &Change| is_ours(&change.exe) && change.new == "ordinary" && is_reason(&change.why);
+    let subjects: Vec<_> = match kind {
+        // One of its processes had to wait, whichever.
+        Kind::ForkBomb { .. } => vec![None],
+        _ => pids.iter().copied().map(Some).collect(),
+    };
+    for subject in subjects {
+        if !realtime::why(place, subject)?.iter().any(is_blame) {
+            return Ok(false);
+        }
     }
+    Ok(true)
 }
