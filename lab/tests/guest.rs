@@ -26,8 +26,10 @@ fn a_command_runs_on_a_7_x_kernel_in_virtual_time_and_its_files_come_back() {
     let out = std::env::temp_dir().join(format!("giveway-guest-test-{}", std::process::id()));
     let script = "uname -r; nproc; date +%F; giveway --version; ip link add va type veth peer vb; \
                   tc qdisc add dev va root fq && echo kept > /out/kept; \
-                  echo aside >&2; cat /proc/uptime; sleep 600; cat /proc/uptime; exit 7";
-    lab.args(["--cpus", "2", "--seconds", "300", "--out"]).arg(&out);
+                  echo aside >&2; cat /proc/uptime; sleep 600; cat /proc/uptime; \
+                  cat /sys/kernel/debug/sched/preempt; exit 7";
+    lab.args(["--cpus", "2", "--preempt", "full", "--seconds", "300", "--out"])
+        .arg(&out);
     let begun = Instant::now();
     let done = lab
         .args(["--", "sh", "-c", script])
@@ -45,6 +47,7 @@ fn a_command_runs_on_a_7_x_kernel_in_virtual_time_and_its_files_come_back() {
     assert!(lines[3].starts_with("giveway "), "{said}");
     let uptime_s = |line: &str| line.split(' ').next().and_then(|word| word.parse::<f64>().ok());
     let [before, after] = [4, 5].map(|line| uptime_s(lines[line]).expect("seconds"));
+    assert!(lines[6].contains("(full)"), "{said}");
     // Ten minutes of sleep pass at once: the guest's time is its own.
     assert!((600.0..605.0).contains(&(after - before)), "{said}");
     assert!(took < Duration::from_secs(300), "{took:?}");

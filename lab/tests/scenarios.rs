@@ -213,6 +213,9 @@ fn list_names_every_scenario_and_its_parameters() {
         "foreground",
         "gate",
         "switch-cost",
+        "wakeup",
+        "starts",
+        "runaway",
         "warmup_s",
         "kills_both",
     ] {
@@ -283,4 +286,50 @@ fn nothing_leaks_and_nothing_breaks_in_turmoil() {
     let (result, _) = run_and_count_figures("turmoil", &["seconds=40"]);
     assert_eq!(metric(&result, "guest", "leaked_packets"), 0.0);
     assert_eq!(metric(&result, "guest", "kernel_warnings"), 0.0);
+}
+
+#[test]
+fn a_rule_makes_timers_wake_up_as_soon_as_the_reference() {
+    let Some(_turn) = turn() else { return };
+    let settings = ["variants=host", "seconds=6", "repeats=1"];
+    let result = run("wakeup", &settings);
+    let [normal, rule, reference] =
+        ["normal", "rule", "reference"].map(|name| metric(&result, &format!("host/{name}"), "wakeup_p99_us"));
+    assert_eq!(metric(&result, "host/rule", "wakeups"), 200.0);
+    // Of 200 wake-ups on a machine that runs tests; the bounds are for 10,000.
+    assert!(
+        rule < normal && rule < 10.0 * reference,
+        "{normal}, {rule}, {reference} us"
+    );
+}
+
+#[test]
+fn a_rule_makes_timers_wake_up_sooner_in_virtual_time() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let result = run("wakeup", &["variants=full", "seconds=6", "repeats=1"]);
+    let [normal, rule] = ["normal", "rule"].map(|name| metric(&result, &format!("full/{name}"), "wakeup_max_us"));
+    assert!(rule < normal, "{rule} us, without a rule {normal}");
+    assert!(rule <= 1_000.0, "{rule} us");
+}
+
+#[test]
+fn no_process_that_a_rule_means_starts_unseen() {
+    let Some(_turn) = turn() else { return };
+    let result = run("starts", &["variants=idle", "seconds=4"]);
+    assert_eq!(metric(&result, "idle", "matched"), 200.0);
+    assert!(metric(&result, "idle", "priority_p99_ms") < 50.0);
+}
+
+#[test]
+fn what_never_stops_loses_its_priority() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=spinner/one,fork-bomb",
+        "times=1",
+        "seconds=3",
+        "processes=100",
+    ];
+    let (result, _) = run_and_count_figures("runaway", &settings);
+    assert!(metric(&result, "spinner/one", "demoted_ms") > 0.0);
+    assert_eq!(metric(&result, "fork-bomb/rule", "threads"), 100.0);
 }

@@ -195,7 +195,11 @@ fn compare(metrics: &mut Metrics, said: &Realtime) {
 
 /// Whether `why` has a reason for each program, which names who was to blame where that was not it alone.
 fn is_blamed(kind: Kind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) -> Result<bool> {
-    let is_ours = |text: &str| programs.iter().any(|program| text.contains(&*program.to_string_lossy()));
+    let is_ours = |text: &str| {
+        programs
+            .iter()
+            .any(|program| text.contains(&*program.to_string_lossy()))
+    };
     let is_reason = |why: &str| match kind {
         Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget"),
         Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
