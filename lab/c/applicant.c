@@ -10,7 +10,8 @@
  *   await EXEC_NS LIMIT_MS                           "raised NS", from EXEC_NS until it has priority, or "missed"
  *   leave                                            nothing, or "wrong" if it has priority
  *   spin SECONDS CPU...                              a thread on each CPU: "spun CPU RAISED_MS DEMOTED_MS CPU_MS"
- *   bomb COUNT UNTIL_NS                              COUNT processes in all, each: "bombed CPU_MS"
+ *   bomb COUNT UNTIL_NS                              COUNT processes in all, each: "bombed CPU_MS...", for each
+ *                                                    SLOT_NS before UNTIL_NS, the last first
  *   nibble BURST_US PERIOD_US SECONDS CPU            computes BURST of each PERIOD: as `spin`
  *
  * RAISED_MS: from the start of the thread; DEMOTED_MS: from there until it has none any more; -1: never. CPU_MS: what
@@ -38,6 +39,8 @@
 #define HARD_CPU_S 8
 #define HARD_REALTIME_US 3000000
 #define MOST_THREADS 64
+#define SLOT_NS (NS_PER_S / 2)
+#define SLOTS 16
 
 static int64_t now_ns(clockid_t clock)
 {
@@ -134,17 +137,20 @@ static int await(int64_t exec_ns, int64_t limit_ms)
 struct watch {
 	int cpu;
 	int64_t begun_ns, until_ns, burst_ns, period_ns;
-	int64_t raised_ns, demoted_ns, computed_ns, looked_ns;
+	int64_t raised_ns, demoted_ns, looked_ns;
+	/* In slots of time that end at until_ns. */
+	int64_t computed_ns[SLOTS];
 	int had_priority;
 };
 
 static void look(struct watch *watch)
 {
 	int64_t cpu_ns = now_ns(CLOCK_THREAD_CPUTIME_ID), now = now_ns(CLOCK_MONOTONIC);
+	int64_t slot = (watch->until_ns - now) / SLOT_NS;
 	int has = has_priority();
 
 	if (watch->had_priority)
-		watch->computed_ns += cpu_ns - watch->looked_ns;
+		watch->computed_ns[slot < 0 ? 0 : slot < SLOTS ? slot : SLOTS - 1] += cpu_ns - watch->looked_ns;
 	if (has && !watch->raised_ns)
 		watch->raised_ns = now;
 	if (!has && watch->had_priority && !watch->demoted_ns)
@@ -175,6 +181,15 @@ static void *spin_one(void *argument)
 	return NULL;
 }
 
+static double computed_ms(const struct watch *watch)
+{
+	int64_t computed_ns = 0;
+
+	for (int slot = 0; slot < SLOTS; slot++)
+		computed_ns += watch->computed_ns[slot];
+	return computed_ns / NS_PER_MS;
+}
+
 static double ms_between(int64_t from_ns, int64_t to_ns)
 {
 	return from_ns && to_ns ? (to_ns - from_ns) / NS_PER_MS : -1;
@@ -200,7 +215,7 @@ static int spin(int64_t seconds, int64_t burst_ns, int64_t period_ns, int count,
 
 		pthread_join(threads[number], NULL);
 		printf("spun %d %.3f %.3f %.3f\n", watch->cpu, ms_between(watch->begun_ns, watch->raised_ns),
-		       ms_between(watch->raised_ns, watch->demoted_ns), watch->computed_ns / NS_PER_MS);
+		       ms_between(watch->raised_ns, watch->demoted_ns), computed_ms(watch));
 	}
 	return 0;
 }
@@ -208,7 +223,9 @@ static int spin(int64_t seconds, int64_t burst_ns, int64_t period_ns, int count,
 /* Halves what is left to start with each child, and so doubles the processes each time. */
 static int bomb(char *self, int64_t count, int64_t until_ns)
 {
-	struct watch watch = { 0 };
+	struct watch watch = { .until_ns = until_ns };
+	char line[SLOTS * 12];
+	int length = 0;
 
 	limit((until_ns - now_ns(CLOCK_MONOTONIC)) / NS_PER_S + 1);
 	for (count--; count > 0; count /= 2) {
@@ -230,7 +247,10 @@ static int bomb(char *self, int64_t count, int64_t until_ns)
 		compute();
 	}
 	look(&watch);
-	printf("bombed %.3f\n", watch.computed_ns / NS_PER_MS);
+	for (int slot = 0; slot < SLOTS; slot++)
+		length += sprintf(line + length, " %.2f", watch.computed_ns[slot] / NS_PER_MS);
+	/* In one write, for others write too. */
+	printf("bombed%s\n", line);
 	fflush(stdout);
 	reap(0);
 	return 0;

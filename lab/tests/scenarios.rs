@@ -331,5 +331,5 @@ fn what_never_stops_loses_its_priority() {
     ];
     let (result, _) = run_and_count_figures("runaway", &settings);
     assert!(metric(&result, "spinner/one", "demoted_ms") > 0.0);
-    assert_eq!(metric(&result, "fork-bomb/rule", "threads"), 100.0);
+    assert!(metric(&result, "fork-bomb/rule", "shell_max_ms") > 0.0);
 }

@@ -6,13 +6,13 @@
 
 mod shell;
 
-use std::io::Read;
+use std::fs::{File, read_to_string};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Run;
 use crate::applicant;
@@ -33,11 +33,8 @@ const PATIENCE_S: u64 = 10;
 /// Of each period, for programs that together leave nothing: less than a rule's budget each.
 const NIBBLE: [&str; 2] = ["9000", "20000"];
 
-/// What a thread said of itself: times in ms, negative for what never was.
-struct Thread {
-    raised_ms: f64,
-    demoted_ms: f64,
-}
+/// In which the program counts what it computed with priority.
+const SLOT_MS: f64 = 500.0;
 
 pub fn run(runaway: &Runaway, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
@@ -72,18 +69,20 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
     pause_until(Instant::now() + CALM)?;
     let start = |program: &PathBuf| {
         let mut command = place.command(program)?;
-        command.args(words(runaway, last_cpu)?);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(words(runaway, last_cpu)?).stdin(Stdio::null());
+        command.stdout(File::create(said_by(program))?);
         Process::spawn(command)
     };
     let running: Vec<_> = programs.iter().map(start).collect::<Result<_>>()?;
     let pids: Vec<_> = running.iter().map(Process::id).collect();
     let limit = Duration::from_secs(runaway.seconds + PATIENCE_S);
-    let said: Vec<_> = running
-        .into_iter()
-        .map(|program| finish(program, limit))
-        .collect::<Result<_>>()?;
+    for mut program in running {
+        // Its children end before it does.
+        wait_for("the program to end", limit, || program.exit())?;
+    }
     let answers = shell.finish()?;
+    let said = programs.iter().map(|program| read_to_string(said_by(program)));
+    let said: Vec<_> = said.collect::<Result<_, _>>()?;
     let mut metrics = Metrics::new();
     describe(&mut metrics, runaway, &said.concat(), &answers)?;
     if let Some(daemon) = &mut daemon {
@@ -107,6 +106,10 @@ fn install(kind: Kind, raw: &Path, label: &str) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
+fn said_by(program: &Path) -> PathBuf {
+    program.with_extension("said")
+}
+
 fn words(runaway: &Runaway, last_cpu: usize) -> Result<Vec<String>> {
     let seconds = runaway.seconds.to_string();
     Ok(match runaway.kind {
@@ -126,38 +129,8 @@ fn words(runaway: &Runaway, last_cpu: usize) -> Result<Vec<String>> {
     })
 }
 
-/// What it said, once it and all its children have ended.
-fn finish(mut program: Process, limit: Duration) -> Result<String> {
-    wait_for("the program to end", limit, || program.exit())?;
-    let mut said = String::new();
-    let output = program.pipes().stdout.take().context("it has no output")?;
-    output.take(1 << 20).read_to_string(&mut said)?;
-    Ok(said)
-}
-
 fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answers) -> Result<()> {
-    let mut threads = Vec::new();
-    let mut with_priority_ms = 0.0;
-    let mut processes = 0.0;
-    for line in said.lines() {
-        let words: Vec<_> = line.split(' ').collect();
-        let number = |at: usize| -> Result<f64> { Ok(words.get(at).context("a word is missing")?.parse()?) };
-        let is_bomb = words.first() == Some(&"bombed");
-        if !is_bomb {
-            threads.push(Thread {
-                raised_ms: number(2)?,
-                demoted_ms: number(3)?,
-            });
-        }
-        processes += 1.0;
-        with_priority_ms += number(if is_bomb { 1 } else { 4 })?;
-    }
     let mut set = |metric: &str, value: f64| metrics.insert(metric.into(), value);
-    set("threads", processes);
-    set(
-        "priority_cpu_percent",
-        with_priority_ms / (runaway.seconds as f64 * 10.0),
-    );
     set("priority_tasks_max", answers.priority_tasks_max as f64);
     for (metric, percent) in [("shell_p50_ms", 50.0), ("shell_max_ms", 100.0)] {
         set(
@@ -165,16 +138,40 @@ fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answ
             percentile(&answers.ms, percent).context("the shell was never asked")?,
         );
     }
-    if !threads.is_empty() {
-        let never = threads.iter().filter(|thread| thread.raised_ms < 0.0).count();
-        set("never_raised", never as f64);
-        // Who never lost it had it to the end.
-        let until_demoted = |thread: &Thread| match thread.demoted_ms {
-            never if never < 0.0 => runaway.seconds as f64 * 1e3,
-            ms => ms,
+    let mut threads = Vec::new();
+    let mut slots_ms: Vec<f64> = Vec::new();
+    for line in said.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let numbers = |from| {
+            words[from..]
+                .iter()
+                .map(|word| word.parse::<f64>())
+                .collect::<Result<Vec<_>, _>>()
         };
-        let demoted: Vec<_> = threads.iter().map(until_demoted).collect();
-        set("demoted_ms", percentile(&demoted, 100.0).context("there is no thread")?);
+        match words.first() {
+            Some(&"bombed") => {
+                let spent = numbers(1)?;
+                slots_ms.resize(slots_ms.len().max(spent.len()), 0.0);
+                slots_ms.iter_mut().zip(spent).for_each(|(all, its)| *all += its);
+            }
+            Some(&"spun") if words.len() == 5 => threads.push(numbers(2)?),
+            _ => bail!("a program said `{line}`"),
+        }
+    }
+    set("ended", said.lines().count() as f64);
+    if let Some(busiest_ms) = percentile(&slots_ms, 100.0) {
+        set("priority_cpu_percent", 100.0 * busiest_ms / SLOT_MS);
+    }
+    let never = threads.iter().filter(|thread| thread[0] < 0.0).count();
+    // Who never lost it had it to the end.
+    let until_demoted = |thread: &Vec<f64>| match thread[1] {
+        ms if ms < 0.0 => runaway.seconds as f64 * 1e3,
+        ms => ms,
+    };
+    let demoted: Vec<_> = threads.iter().map(until_demoted).collect();
+    if let Some(last_ms) = percentile(&demoted, 100.0) {
+        set("never_raised", never as f64);
+        set("demoted_ms", last_ms);
     }
     Ok(())
 }

@@ -16,6 +16,15 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 0,
     parameters: &[
         Parameter {
+            name: "seconds",
+            kind: Kind::Count {
+                default: 5,
+                least: 1,
+                most: 6,
+            },
+            about: "that they live, unless the kernel ends them before",
+        },
+        Parameter {
             name: "processes",
             kind: Kind::Count {
                 default: 500,
@@ -71,6 +80,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         zero("fork-bomb/rule", "priority_tasks_over"),
         zero("fork-bomb/rule", "priority_cpu_percent_over"),
         zero("fork-bomb/plain", "priority_tasks_max"),
+        Check::metric("fork-bomb/rule", "ended", Relation::Exactly(processes as f64)).always(),
         Check::metric("together", "starved", Relation::AtLeast(1.0)).always(),
     ]);
     Ok(Plan {
