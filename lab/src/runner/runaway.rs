@@ -81,6 +81,8 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
         wait_for("the program to end", limit, || program.exit())?;
     }
     let answers = shell.finish()?;
+    let kept = raw.join(format!("{label}-shell.json"));
+    std::fs::write(&kept, serde_json::to_string(&answers)?)?;
     let said = programs.iter().map(|program| read_to_string(said_by(program)));
     let said: Vec<_> = said.collect::<Result<_, _>>()?;
     let mut metrics = Metrics::new();
@@ -135,7 +137,7 @@ fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answ
     for (metric, percent) in [("shell_p50_ms", 50.0), ("shell_max_ms", 100.0)] {
         set(
             metric,
-            percentile(&answers.ms, percent).context("the shell was never asked")?,
+            percentile(&answers.ms(), percent).context("the shell was never asked")?,
         );
     }
     let mut threads = Vec::new();

@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use serde::Serialize;
 
 use crate::process::Process;
 
@@ -32,10 +33,17 @@ pub struct Shell {
     _process: Process,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub struct Answers {
-    pub ms: Vec<f64>,
+    /// When it was asked, since the shell's start, and how long that answer took.
+    pub asked_ms: Vec<(f64, f64)>,
     pub priority_tasks_max: usize,
+}
+
+impl Answers {
+    pub fn ms(&self) -> Vec<f64> {
+        self.asked_ms.iter().map(|(_, took)| *took).collect()
+    }
 }
 
 impl Shell {
@@ -76,6 +84,8 @@ fn ask(stop: &AtomicBool, mut requests: ChildStdin, mut from: ChildStdout) -> Re
     let before = with_priority()?;
     let mut answers = Answers::default();
     let mut asked: Option<Instant> = None;
+    let begun = Instant::now();
+    let took = |since: Instant| ((since - begun).as_secs_f64() * 1e3, since.elapsed().as_secs_f64() * 1e3);
     while !stop.load(Ordering::Relaxed) {
         let next = Instant::now() + EVERY;
         let since = match asked {
@@ -87,16 +97,14 @@ fn ask(stop: &AtomicBool, mut requests: ChildStdin, mut from: ChildStdout) -> Re
         };
         asked = Some(since);
         if answers_before(next, &mut from)? {
-            answers.ms.push(since.elapsed().as_secs_f64() * 1e3);
+            answers.asked_ms.push(took(since));
             asked = None;
         }
         let more = with_priority()?.difference(&before).count();
         answers.priority_tasks_max = answers.priority_tasks_max.max(more);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    answers
-        .ms
-        .extend(asked.map(|since| since.elapsed().as_secs_f64() * 1e3));
+    answers.asked_ms.extend(asked.map(took));
     Ok(answers)
 }
 
