@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::Run;
 use crate::giveway::jitter::{self, COMMAND_LINE};
-use crate::giveway::realtime::{Rule, start_daemon};
+use crate::giveway::realtime::{self, Rule, start_daemon};
 use crate::giveway::{Daemon, binary};
 use crate::namespace::{Namespace, ip};
 use crate::outcome::Outcome;
@@ -47,6 +47,12 @@ pub fn run(wakeup: &Wakeup, run: &Run, raw: &Path) -> Result<Outcome> {
         outcome.set(name, "kernel_as_asked", f64::from(u8::from(guest.is_this()?)));
     }
     if let Some(daemon) = &mut daemon {
+        for change in realtime::why(&place, None)?
+            .iter()
+            .filter(|change| change.new == "ordinary")
+        {
+            eprintln!("{label}: giveway made it ordinary: {}", change.why);
+        }
         daemon.stop()?;
     }
     Ok(outcome)
