@@ -35,6 +35,8 @@ const NIBBLE: [&str; 2] = ["9000", "20000"];
 
 /// In which the program counts what it computed with priority.
 const SLOT_MS: f64 = 500.0;
+/// Between two looks of giveway at what was used: what is over by then was not seen yet.
+const LOOK_MS: f64 = 100.0;
 
 pub fn run(runaway: &Runaway, run: &Run, raw: &Path) -> Result<Outcome> {
     let name = &run.variant.name;
@@ -88,7 +90,7 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
     let mut metrics = Metrics::new();
     describe(&mut metrics, runaway, &said.concat(), &answers)?;
     if let Some(daemon) = &mut daemon {
-        compare(&mut metrics, &realtime::status(&place)?);
+        compare(&mut metrics, &realtime::status(&place)?)?;
         let is_blamed = is_blamed(runaway.kind, &place, &programs, &pids)?;
         metrics.insert("not_blamed".into(), f64::from(u8::from(!is_blamed)));
         daemon.stop()?;
@@ -163,6 +165,8 @@ fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answ
     set("ended", said.lines().count() as f64);
     if let Some(busiest_ms) = percentile(&slots_ms, 100.0) {
         set("priority_cpu_percent", 100.0 * busiest_ms / SLOT_MS);
+        let all_ms: f64 = slots_ms.iter().sum();
+        set("priority_cpu_mean_percent", all_ms / (runaway.seconds as f64 * 10.0));
     }
     let never = threads.iter().filter(|thread| thread[0] < 0.0).count();
     // Who never lost it had it to the end.
@@ -179,17 +183,21 @@ fn describe(metrics: &mut Metrics, runaway: &Runaway, said: &str, answers: &Answ
 }
 
 /// With what giveway says that it allows, and did.
-fn compare(metrics: &mut Metrics, said: &Realtime) {
+fn compare(metrics: &mut Metrics, said: &Realtime) -> Result<()> {
     let over = |metric: &str, most: fn(&RuleInForce) -> f64| {
         let value = metrics.get(metric)?;
         Some((value - most(said.rules.first()?)).max(0.0))
     };
     let tasks = over("priority_tasks_max", |rule| rule.max_tasks);
-    let percent = over("priority_cpu_percent", |rule| rule.budget_percent);
-    metrics.extend(tasks.map(|tasks| ("priority_tasks_over".into(), tasks)));
-    metrics.extend(percent.map(|percent| ("priority_cpu_percent_over".into(), percent)));
+    let unseen_percent = 100.0 * available_parallelism()?.get() as f64 * LOOK_MS / SLOT_MS;
+    let peak = over("priority_cpu_percent", |rule| rule.budget_percent).map(|over| (over - unseen_percent).max(0.0));
+    let mean = over("priority_cpu_mean_percent", |rule| rule.budget_percent);
+    for (metric, value) in [("tasks", tasks), ("cpu_percent", peak), ("cpu_mean_percent", mean)] {
+        metrics.extend(value.map(|value| (format!("priority_{metric}_over"), value)));
+    }
     metrics.insert("demoted".into(), said.counters.demoted as f64);
     metrics.insert("starved".into(), said.counters.starved as f64);
+    Ok(())
 }
 
 /// Whether `why` has a reason for each program, which names who was to blame where that was not it alone.

@@ -79,6 +79,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         Check::metric("fork-bomb/rule", "priority_tasks_max", Relation::AtLeast(1.0)).always(),
         zero("fork-bomb/rule", "priority_tasks_over"),
         zero("fork-bomb/rule", "priority_cpu_percent_over"),
+        zero("fork-bomb/rule", "priority_cpu_mean_percent_over"),
         zero("fork-bomb/plain", "priority_tasks_max"),
         Check::metric("fork-bomb/rule", "ended", Relation::Exactly(processes as f64)).always(),
         Check::metric("together", "starved", Relation::AtLeast(1.0)).always(),
