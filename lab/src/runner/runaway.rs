@@ -67,7 +67,7 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
         .then(|| start_daemon(&place, &rules, raw, label))
         .transpose()?;
     let last_cpu = available_parallelism()?.get() - 1;
-    let shell = Shell::start(last_cpu)?;
+    let shell = Shell::start(last_cpu, &programs)?;
     pause_until(Instant::now() + CALM)?;
     let start = |program: &PathBuf| {
         let mut command = place.command(program)?;

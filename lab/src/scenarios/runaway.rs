@@ -81,6 +81,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         zero("fork-bomb/rule", "priority_cpu_percent_over"),
         zero("fork-bomb/rule", "priority_cpu_mean_percent_over"),
         zero("fork-bomb/plain", "priority_tasks_max"),
+        at_most("fork-bomb/rule", "shell_max_ms", DEMOTED_MS).goal(),
         Check::metric("fork-bomb/rule", "ended", Relation::Exactly(processes as f64)).always(),
         Check::metric("together", "starved", Relation::AtLeast(1.0)).always(),
     ]);

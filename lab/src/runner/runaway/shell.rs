@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A shell that is asked for a line every so often, as someone would who tries whether the machine still answers.
-//! In: the CPU on which it runs. Out: how long each answer took, the last one that never came included; and the most
-//! processes that had real-time priority at once meanwhile. Who asks has a higher priority than whatever is tried, so
+//! In: the CPU on which it runs, and the programs that are tried. Out: how long each answer took, the last one that never
+//! came included; and the most of their processes that had real-time priority at once meanwhile. Who asks has a higher priority than whatever is tried, so
 //! that only the shell's own delay counts; it asks, and sleeps.
 
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ impl Answers {
 }
 
 impl Shell {
-    pub fn start(cpu: usize) -> Result<Self> {
+    pub fn start(cpu: usize, programs: &[PathBuf]) -> Result<Self> {
         let mut sh = Command::new("sh");
         sh.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut cpus = CpuSet::new();
@@ -61,8 +61,8 @@ impl Shell {
         let answers = process.pipes().stdout.take().context("the shell has no output")?;
         let stop = Arc::new(AtomicBool::new(false));
         let asker = {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || ask(&stop, requests, answers))
+            let (stop, programs) = (Arc::clone(&stop), programs.to_vec());
+            std::thread::spawn(move || ask(&stop, &programs, requests, answers))
         };
         Ok(Self {
             stop,
@@ -79,9 +79,8 @@ impl Shell {
     }
 }
 
-fn ask(stop: &AtomicBool, mut requests: ChildStdin, mut from: ChildStdout) -> Result<Answers> {
+fn ask(stop: &AtomicBool, programs: &[PathBuf], mut requests: ChildStdin, mut from: ChildStdout) -> Result<Answers> {
     take_priority()?;
-    let before = with_priority()?;
     let mut answers = Answers::default();
     let mut asked: Option<Instant> = None;
     let begun = Instant::now();
@@ -100,8 +99,7 @@ fn ask(stop: &AtomicBool, mut requests: ChildStdin, mut from: ChildStdout) -> Re
             answers.asked_ms.push(took(since));
             asked = None;
         }
-        let more = with_priority()?.difference(&before).count();
-        answers.priority_tasks_max = answers.priority_tasks_max.max(more);
+        answers.priority_tasks_max = answers.priority_tasks_max.max(with_priority(programs)?);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     answers.asked_ms.extend(asked.map(took));
@@ -128,11 +126,15 @@ fn take_priority() -> Result<()> {
     Errno::result(done).map(drop).context("cannot take real-time priority")
 }
 
-/// Processes whose first thread has it.
-fn with_priority() -> Result<BTreeSet<i32>> {
+/// How many processes of the programs have it in their first thread.
+fn with_priority(programs: &[PathBuf]) -> Result<usize> {
     let numbers = std::fs::read_dir("/proc")?.flatten();
     let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Ok(pids.filter(|pid| has_priority(*pid)).collect())
+    let is_of_programs = |pid: &i32| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        exe.is_ok_and(|exe| programs.contains(&exe))
+    };
+    Ok(pids.filter(|pid| has_priority(*pid)).filter(is_of_programs).count())
 }
 
 fn has_priority(pid: i32) -> bool {
