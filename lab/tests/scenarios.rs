@@ -293,13 +293,13 @@ fn a_rule_makes_timers_wake_up_as_soon_as_the_reference() {
     let Some(_turn) = turn() else { return };
     let settings = ["variants=host", "seconds=6", "repeats=1"];
     let result = run("wakeup", &settings);
-    let [normal, rule, reference] =
-        ["normal", "rule", "reference"].map(|name| metric(&result, &format!("host/{name}"), "wakeup_p99_us"));
-    assert_eq!(metric(&result, "host/rule", "wakeups"), 200.0);
+    let of = |name: &str, percentile| metric(&result, &format!("host/{name}"), percentile);
+    assert_eq!(of("rule", "wakeups"), 200.0);
     // Of 200 wake-ups on a machine that runs tests; the bounds are for 10,000.
+    assert!(of("rule", "wakeup_p99_us") < of("normal", "wakeup_p99_us"), "{result}");
     assert!(
-        rule < normal && rule < 10.0 * reference,
-        "{normal}, {rule}, {reference} us"
+        of("rule", "wakeup_p50_us") < 10.0 * of("reference", "wakeup_p50_us"),
+        "{result}"
     );
 }
 
