@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program that rules are tried on (`c/applicant.c`), static, so that it starts as fast as a program can and runs
 //! in any guest.
-//! In: a folder and a name. Out: the program there, as an executable of its own that a rule can name.
+//! In: a folder and a name. Out: the program there, as an executable of its own that a rule can name; gone when dropped.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,15 +11,25 @@ use anyhow::{Context, Result};
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/applicant"));
 
-/// Gives back its whole path.
-pub fn install(folder: &Path, name: &str) -> Result<PathBuf> {
-    let folder = folder.canonicalize()?;
-    let file = folder.join(name);
+pub struct Applicant {
+    /// Its whole path.
+    pub exe: PathBuf,
+}
+
+pub fn install(folder: &Path, name: &str) -> Result<Applicant> {
+    let exe = folder.canonicalize()?.join(name);
     // A new inode: one that still runs cannot be written to.
-    if file.exists() {
-        fs::remove_file(&file)?;
+    if exe.exists() {
+        fs::remove_file(&exe)?;
     }
-    fs::write(&file, PROGRAM).with_context(|| format!("cannot write {}", file.display()))?;
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
-    Ok(file)
+    fs::write(&exe, PROGRAM).with_context(|| format!("cannot write {}", exe.display()))?;
+    fs::set_permissions(&exe, fs::Permissions::from_mode(0o755))?;
+    Ok(Applicant { exe })
+}
+
+impl Drop for Applicant {
+    fn drop(&mut self) {
+        // What cannot be removed is in nobody's way.
+        let _ = fs::remove_file(&self.exe);
+    }
 }

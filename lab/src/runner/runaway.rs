@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::Run;
-use crate::applicant;
+use crate::applicant::{self, Applicant};
 use crate::giveway::realtime::{self, Change, Realtime, Rule, RuleInForce, start_daemon};
 use crate::interrupt::{pause_until, wait_for};
 use crate::namespace::Namespace;
@@ -56,7 +56,8 @@ pub fn run(runaway: &Runaway, run: &Run, raw: &Path) -> Result<Outcome> {
 
 fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
     let place = Namespace::create("runaway")?;
-    let programs = install(runaway.kind, raw, label)?;
+    let installed = install(runaway.kind, raw, label)?;
+    let programs: Vec<_> = installed.iter().map(|program| program.exe.clone()).collect();
     let rule = |exe: &PathBuf| Rule {
         exe: exe.clone(),
         cmdline: None,
@@ -99,7 +100,7 @@ fn one_time(runaway: &Runaway, raw: &Path, label: &str) -> Result<Metrics> {
 }
 
 /// One executable for each rule.
-fn install(kind: Kind, raw: &Path, label: &str) -> Result<Vec<PathBuf>> {
+fn install(kind: Kind, raw: &Path, label: &str) -> Result<Vec<Applicant>> {
     let count = if let Kind::Together { programs } = kind {
         programs
     } else {

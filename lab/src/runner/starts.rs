@@ -38,7 +38,7 @@ pub fn run(starts: &Starts, run: &Run, raw: &Path) -> Result<Outcome> {
     let matched = applicant::install(raw, &format!("{label}-matched"))?;
     let other = applicant::install(raw, &format!("{label}-other"))?;
     let rule = Rule {
-        exe: matched.clone(),
+        exe: matched.exe.clone(),
         cmdline: None,
     };
     let mut daemon = start_daemon(&place, &[rule], raw, &label)?;
@@ -46,11 +46,11 @@ pub fn run(starts: &Starts, run: &Run, raw: &Path) -> Result<Outcome> {
     let meter = Meter::of(&daemon)?;
     run.progress.tick("starting processes");
     let before = meter.read()?;
-    let mut command = place.command(&other)?;
+    let mut command = place.command(&other.exe)?;
     command
         .arg("start")
         .args([starts.per_s, starts.count, starts.one_in].map(|number| number.to_string()))
-        .args([&matched, &other])
+        .args([&matched.exe, &other.exe])
         .arg(starts.limit_ms.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let said = listen(Process::spawn(command)?)?;
