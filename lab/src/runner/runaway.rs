@@ -208,10 +208,12 @@ fn is_blamed(kind: Kind, place: &Namespace, programs: &[PathBuf], pids: &[i32]) 
             .iter()
             .any(|program| text.contains(&*program.to_string_lossy()))
     };
+    let has_starved_others = |why: &str| why.contains("could not run") && is_ours(why);
     let is_reason = |why: &str| match kind {
-        Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget"),
+        // Whichever is noticed first.
+        Kind::SpinnerOne | Kind::SpinnerAll => why.contains("budget") || has_starved_others(why),
         Kind::ForkBomb { .. } => why.contains("budget") || why.contains("tasks at most"),
-        Kind::Together { .. } => why.contains("could not run") && is_ours(why),
+        Kind::Together { .. } => has_starved_others(why),
     };
     let is_blame = |change: &Change| is_ours(&change.exe) && change.new == "ordinary" && is_reason(&change.why);
     let subjects: Vec<_> = match kind {
