@@ -13,6 +13,7 @@ use crate::actuate::{queue, schedule};
 use crate::cli::RevertArgs;
 use crate::control::client;
 use crate::place::Place;
+use crate::run::realtime::leave_priority;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
 pub const PATIENCE: Duration = Duration::from_millis(500);
@@ -73,7 +74,12 @@ pub fn undo_after_death(place: &Place) -> Result<Undone> {
     if lock.is_err() && client::status(place).is_ok() {
         return Ok(Undone::default());
     }
-    undo(place, false)
+    let realtime = schedule::undo(place, false);
+    // What spins does not do so any more; the rest is no reason to come before everybody.
+    leave_priority();
+    let mut undone = undo(place, false)?;
+    undone.realtime.extend(realtime?);
+    Ok(undone)
 }
 
 fn caps(place: &Place, dry_run: bool) -> Result<Vec<Lifted>> {

@@ -8,4 +8,6 @@ mod kernel {
     mod cap;
     mod lab;
     mod monitor;
+    mod schedule;
+    mod task_watch;
 }

@@ -135,7 +135,12 @@ impl ScheduleActuator {
     }
 
     fn refused(&self, errno: Errno, tid: u32, schedule: &Schedule) -> String {
-        explain(errno, schedule.policy, &Surroundings::of(tid))
+        let mut around = Surroundings::of(tid);
+        // What was tried has been taken back already.
+        if !schedule.cpus.is_empty() {
+            around.cpus.0 = around.cpus.0.min(cpus_in_order(schedule).len());
+        }
+        explain(errno, schedule.policy, &around)
     }
 
     /// Sets all threads of a process back to what they were. False where it had nothing of ours any more.

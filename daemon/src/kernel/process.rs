@@ -3,10 +3,12 @@
 //! changes nothing.
 //!
 //! Whoever owns the process may make it end, exec or lie at any moment. So it is opened by a pidfd first, which no
-//! other process can take over, and what was read counts only if the pidfd's process still lives afterwards.
+//! other process can take over, and what was read counts only if the pidfd's process still lives afterwards. Nothing
+//! waits for it.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::fs::MetadataExt as _;
 use std::time::Duration;
@@ -18,10 +20,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+pub mod wary;
+
+use wary::WaryReader;
+
 /// The kernel shows starts in units of this (USER_HZ, the same on every machine).
 const TICK_NS: u64 = 10_000_000;
 /// As much of a command line as is matched.
-const CMDLINE_BYTES: u64 = 4096;
+pub const CMDLINE_BYTES: u64 = 4096;
 /// Of a process's clock: all its threads, in user and kernel mode (CPUCLOCK_SCHED).
 const CPU_CLOCK: libc::clockid_t = 2;
 
@@ -37,23 +43,37 @@ struct FileId {
     inode: u64,
 }
 
-/// The executables that rules name, as the files that they mean in the caller's mount namespace now.
+/// What rules look for: users, and executables as the files that they mean in the caller's mount namespace now.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Executables(Vec<(String, FileId)>);
+pub struct Wanted {
+    executables: Vec<(String, FileId)>,
+    uids: BTreeSet<u32>,
+}
 
-impl Executables {
+impl Wanted {
     /// Looks the paths up. One that is not there means no file until it is.
-    pub fn look<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn look<'a>(paths: impl IntoIterator<Item = &'a str>, uids: BTreeSet<u32>) -> Self {
         let file = |path: &'a str| Some((path.to_owned(), look_at(path, AtFlags::empty()).ok()?.0));
-        Self(paths.into_iter().filter_map(file).collect())
+        Self {
+            executables: paths.into_iter().filter_map(file).collect(),
+            uids,
+        }
     }
 
-    pub fn inodes(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|(_, file)| file.inode)
+    pub fn is_nothing(&self) -> bool {
+        self.executables.is_empty() && self.uids.is_empty()
+    }
+
+    pub fn inodes(&self) -> BTreeSet<u64> {
+        self.executables.iter().map(|(_, file)| file.inode).collect()
+    }
+
+    pub fn uids(&self) -> &BTreeSet<u32> {
+        &self.uids
     }
 
     fn that_are(&self, file: FileId) -> Vec<String> {
-        let same = self.0.iter().filter(|(_, known)| *known == file);
+        let same = self.executables.iter().filter(|(_, known)| *known == file);
         same.map(|(path, _)| path.clone()).collect()
     }
 }
@@ -126,11 +146,11 @@ impl Handle {
         u32::try_from(namespace.st_ino()).ok()
     }
 
-    /// Everything that rules ask about.
+    /// Everything that rules ask about. The arguments are read only where something else of it is wanted.
     ///
     /// # Errors
-    /// Where it has ended, or is a thread of the kernel.
-    pub fn read(&self, executables: &Executables) -> Result<Found> {
+    /// Where it has ended, is a thread of the kernel, or does not let itself be read.
+    pub fn read(&self, wanted: &Wanted, reader: &mut WaryReader) -> Result<Found> {
         let directory = format!("/proc/{}", self.pid);
         let stat = Stat::of(&directory)?;
         let path = format!("{directory}/exe");
@@ -138,6 +158,12 @@ impl Handle {
         // A file system that a user serves may never answer: what the kernel knows of the file has to do.
         let (file, exe_is_roots) = look_at(&path, AtFlags::STATX_DONT_SYNC).context("it has no executable")?;
         let (uid, euid) = users(&fs::read_to_string(format!("{directory}/status"))?).context("it has no user")?;
+        let executables = wanted.that_are(file);
+        let cmdline = if executables.is_empty() && !wanted.uids.contains(&uid) {
+            String::new()
+        } else {
+            cmdline(&reader.read(format!("{directory}/cmdline"))?)
+        };
         let started = Started {
             id: ProcessId {
                 pid: self.pid,
@@ -145,9 +171,9 @@ impl Handle {
             },
             process: Process {
                 exe: shown(&exe.to_string_lossy()),
-                executables: executables.that_are(file),
+                executables,
                 exe_is_roots,
-                cmdline: cmdline(&directory)?,
+                cmdline,
                 uid,
                 euid,
                 cgroup: cgroup(&fs::read_to_string(format!("{directory}/cgroup"))?).to_owned(),
@@ -220,13 +246,9 @@ fn cgroup(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn cmdline(directory: &str) -> Result<String> {
-    let mut bytes = Vec::new();
-    File::open(format!("{directory}/cmdline"))?
-        .take(CMDLINE_BYTES)
-        .read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(shown(&text.trim_end_matches('\0').replace('\0', " ")))
+fn cmdline(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    shown(&text.trim_end_matches('\0').replace('\0', " "))
 }
 
 /// Any process may choose its names; it must not choose what a terminal does.
@@ -261,12 +283,18 @@ mod tests {
         assert_eq!(cgroup("4:memory:/a\n"), "");
     }
 
+    fn reader() -> WaryReader {
+        WaryReader::new(CMDLINE_BYTES, || ()).unwrap()
+    }
+
     #[test]
     fn this_process_is_read_as_it_is() {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         let handle = Handle::open(std::process::id()).unwrap();
-        let found = handle.read(&Executables::look([own, "/nonexistent"])).unwrap();
+        let found = handle
+            .read(&Wanted::look([own, "/nonexistent"], BTreeSet::new()), &mut reader())
+            .unwrap();
         assert_eq!(found.started.process.executables, [own]);
         assert_eq!(found.started.process.uid, nix::unistd::getuid().as_raw());
         assert_eq!(found.parent, std::os::unix::process::parent_id());
@@ -289,6 +317,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!handle.is_alive());
-        assert!(handle.read(&Executables::default()).is_err());
+        assert!(handle.read(&Wanted::default(), &mut reader()).is_err());
     }
 }

@@ -33,7 +33,7 @@ unsafe impl Record for types::bss {}
 /// The initial pid namespace has this number on every kernel (PROC_PID_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Handed over in one go, so that a flood does not keep the caller from its other work.
-const EVENTS_AT_ONCE: usize = 256;
+const EVENTS_AT_ONCE: usize = 32;
 
 /// Something that a process did.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,7 +130,7 @@ impl TaskWatch {
         unsafe { BorrowedFd::borrow_raw(self.events.epoll_fd()) }
     }
 
-    /// The events that wait, oldest first, up to 256; more may wait for the next call.
+    /// The events that wait, oldest first, up to 32; more may wait for the next call.
     pub fn events(&mut self) -> Result<Vec<Event>> {
         let consumed = self.events.consume_raw_n(EVENTS_AT_ONCE);
         if consumed < 0 {

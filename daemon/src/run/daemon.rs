@@ -248,6 +248,9 @@ impl Running {
         {
             tracing::warn!("the guardian has died; starting another");
             *guarded = Guarded::start()?;
+            if let Some(realtime) = &self.daemon.realtime {
+                guarded.watch_thread(realtime.tid);
+            }
         }
         Ok(())
     }

@@ -15,10 +15,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::realtime::{OWN_PRIORITY, Policy, Realtime, RealtimeView, Rule, Schedule};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::gettid;
 use tokio::sync::oneshot;
 
 use crate::actuate::schedule::attributes::Attributes;
 use crate::actuate::schedule::{self, ScheduleActuator};
+use crate::kernel::process::CMDLINE_BYTES;
+use crate::kernel::process::wary::WaryReader;
 use crate::kernel::task_watch::TaskWatch;
 use crate::place::Place;
 
@@ -46,6 +49,8 @@ type Answer = oneshot::Sender<Result<(), String>>;
 /// The thread. Dropping it ends the thread, without waiting for what it sets back.
 pub struct RealtimeThread {
     asker: Asker,
+    /// For the guardian.
+    pub tid: u32,
     thread: Option<JoinHandle<Result<usize>>>,
 }
 
@@ -71,20 +76,21 @@ impl RealtimeThread {
                 guarded(&place, || {
                     match Tools::open(&place) {
                         Ok(tools) => {
-                            let keeper = Keeper::start(realtime, tools, inbox, canary)?;
+                            let keeper = Keeper::start(realtime, tools, inbox, canary);
                             // Nobody waits any more if the start failed; here and below.
-                            let _ = ready.send(());
+                            let _ = ready.send(gettid().as_raw().cast_unsigned());
                             keeper.keep()
                         }
                         Err(error) => {
-                            let _ = ready.send(());
+                            let _ = ready.send(gettid().as_raw().cast_unsigned());
                             refuse_all(&realtime, &inbox, &format!("nothing gets real time: {error:#}"))
                         }
                     }
                 })
             })
             .context("cannot start the thread for real time")?;
-        let this = Self {
+        let mut this = Self {
+            tid: 0,
             asker: Asker {
                 requests,
                 bell: Arc::new(bell),
@@ -92,7 +98,10 @@ impl RealtimeThread {
             thread: Some(thread),
         };
         match started.recv() {
-            Ok(()) => Ok(this),
+            Ok(tid) => {
+                this.tid = tid;
+                Ok(this)
+            }
             Err(_) => {
                 this.stop()?;
                 bail!("the thread for real time ended at once")
@@ -192,6 +201,7 @@ struct Tools {
     watch: TaskWatch,
     actuator: ScheduleActuator,
     canaries: Canaries,
+    reader: WaryReader,
     netns_inum: u32,
 }
 
@@ -202,6 +212,10 @@ impl Tools {
             watch: TaskWatch::open(place.netns_inum())?,
             actuator: ScheduleActuator::open(place),
             canaries: Canaries::hatch()?,
+            reader: WaryReader::new(CMDLINE_BYTES, || {
+                // What waits for it has it too.
+                let _ = take_priority();
+            })?,
             netns_inum: place.netns_inum(),
         };
         let (_, hard) = getrlimit(Resource::RLIMIT_RTTIME).context("cannot read RLIMIT_RTTIME")?;
@@ -219,6 +233,12 @@ pub fn take_priority() -> Result<()> {
         .set(0)
         .map_err(|errno| anyhow!(schedule::why_refused(errno, own)))
         .context("giveway's own thread must come before what it may have to demote, and cannot")
+}
+
+/// Makes the calling thread an ordinary one.
+pub fn leave_priority() {
+    // Lowering oneself is never refused.
+    let _ = Attributes::ordinary().set(0);
 }
 
 /// Whatever ends the thread's work, nothing that it gave outlives it.

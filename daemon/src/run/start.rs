@@ -85,9 +85,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
     };
     let engine = Engine::new(crate::kernel::now(), &config, setup);
     let queue = QueueActuator::open(&place, &config)?;
-    let guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
+    let mut guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
     let canary = Duration::from_millis(config.realtime_limits.canary_ms.into());
-    let realtime = Some(RealtimeThread::start(&place, realtime, canary)?);
+    let realtime = RealtimeThread::start(&place, realtime, canary)?;
+    if let Some(guarded) = &mut guarded {
+        guarded.watch_thread(realtime.tid);
+    }
 
     crate::kernel::give_back_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -104,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         caps,
         queue,
         guarded,
-        realtime,
+        realtime: Some(realtime),
         keys,
         degraded,
     };

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The watch over processes: what is asked about is told, and nothing else.
+
+use std::collections::BTreeSet;
+use std::os::linux::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use giveway::kernel::own_netns;
+use giveway::kernel::process::Handle;
+use giveway::kernel::task_watch::{Event, TaskWatch, What};
+
+use super::lab::{Lab, await_some, run};
+
+/// A copy of a program, as a file that nobody else runs.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(original: &str, name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("giveway-watch-{}-{name}", std::process::id()));
+        // By a child: a file that this process has open for writing may be open in another test's child, and cannot run.
+        run(&format!("cp {original} {}", path.display()));
+        Self(path)
+    }
+
+    fn inode(&self) -> u64 {
+        std::fs::metadata(&self.0).unwrap().st_ino()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Everything up to the first event that is looked for.
+fn until(watch: &mut TaskWatch, what: &str, is_it: impl Fn(&Event) -> bool) -> Vec<Event> {
+    let mut events = Vec::new();
+    await_some(what, || {
+        events.extend(watch.events().unwrap());
+        events.iter().any(&is_it).then_some(())
+    });
+    events
+}
+
+#[test]
+fn only_the_starts_of_watched_files_are_told() {
+    let _lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    let watched = Copy::of("/bin/true", "files");
+    watch.watch(BTreeSet::from([watched.inode()]), BTreeSet::new()).unwrap();
+    for _ in 0..50 {
+        assert!(Command::new("/bin/true").status().unwrap().success());
+    }
+    let mut child = Command::new(&watched.0).spawn().unwrap();
+    let events = until(&mut watch, "the start", |event| event.id.pid == child.id());
+    child.wait().unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].what, What::Exec);
+    assert_eq!(watch.lost_events().unwrap(), 0);
+
+    watch.watch(BTreeSet::new(), BTreeSet::new()).unwrap();
+    assert!(Command::new(&watched.0).status().unwrap().success());
+    assert_eq!(watch.events().unwrap(), [], "and no longer");
+}
+
+#[test]
+fn all_starts_of_a_watched_user_are_told_and_by_the_real_one() {
+    let _lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    const USER: u32 = 54_321;
+    watch.watch(BTreeSet::new(), BTreeSet::from([USER])).unwrap();
+    assert!(Command::new("/bin/true").status().unwrap().success());
+    let mut child = Command::new("/bin/true").uid(USER).spawn().unwrap();
+    let events = until(&mut watch, "the start", |event| event.id.pid == child.id());
+    child.wait().unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+}
+
+#[test]
+fn another_namespaces_starts_are_not_told() {
+    let lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    let watched = Copy::of("/bin/true", "netns");
+    watch.watch(BTreeSet::from([watched.inode()]), BTreeSet::new()).unwrap();
+    assert!(lab.far(|| Command::new(&watched.0).status().unwrap().success()));
+    let mut child = Command::new(&watched.0).spawn().unwrap();
+    let events = until(&mut watch, "the start here", |event| event.id.pid == child.id());
+    child.wait().unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+}
+
+#[test]
+fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
+    let _lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    let script = "read; i=0; while ((i < 300000)); do ((++i)); done; exec /bin/sleep 0.01";
+    let mut child = Command::new("bash")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let handle = Handle::open(child.id()).unwrap();
+    watch.hold(child.id()).unwrap();
+    drop(child.stdin.take());
+    let is_end = |event: &Event| event.id.pid == handle.pid && matches!(event.what, What::Exit { .. });
+    let events = until(&mut watch, "the end", is_end);
+    // Until it is waited for, its clock can be read.
+    let used = handle.cpu();
+    child.wait().unwrap();
+    assert_eq!(events.len(), 2, "nobody else: {events:?}");
+    assert_eq!(events[0].what, What::Exec);
+    assert_eq!(
+        events[0].id, events[1].id,
+        "an exec does not make another process of it"
+    );
+    let What::Exit { cpu } = events[1].what else {
+        panic!("{events:?}")
+    };
+    let least = used - used / 10;
+    assert!(
+        used > Duration::from_millis(50) && (least..=used).contains(&cpu),
+        "{cpu:?} of {used:?}"
+    );
+    assert!(events.is_sorted_by_key(|event| event.at));
+}
