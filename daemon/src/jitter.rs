@@ -123,11 +123,17 @@ fn interrupt() -> Result<SignalFd> {
 
 fn measure(plan: &Plan, wakers: &Wakers, interrupt: &SignalFd, screen: &mut Screen) -> Result<Measured> {
     let mut measured = Measured::default();
+    let length = match plan.until {
+        Until::Elapsed(duration) => duration,
+        Until::Wakeups(_) => Duration::MAX,
+    };
+    let is_within = |wakeup: &Wakeup| u128::from(wakeup.planned_ns - wakers.started_ns) < length.as_nanos();
     loop {
         let mut waited = [PollFd::new(interrupt.as_fd(), PollFlags::POLLIN)];
         let is_interrupted = poll(&mut waited, LOOK_EVERY_MS).context("cannot wait")? > 0;
-        measured.elapsed = Duration::from_nanos(now_ns().saturating_sub(wakers.started_ns));
-        for wakeup in wakers.wakeups.try_iter() {
+        let elapsed = Duration::from_nanos(now_ns().saturating_sub(wakers.started_ns));
+        measured.elapsed = elapsed.min(length);
+        for wakeup in wakers.wakeups.try_iter().filter(is_within) {
             measured.add(wakeup, plan.worst);
         }
         wakers
@@ -135,7 +141,7 @@ fn measure(plan: &Plan, wakers: &Wakers, interrupt: &SignalFd, screen: &mut Scre
             .store(measured.worst_from_ns(plan.worst), Ordering::Relaxed);
         screen.show(&measured);
         let is_enough = match plan.until {
-            Until::Elapsed(duration) => measured.elapsed >= duration,
+            Until::Elapsed(duration) => elapsed >= duration,
             Until::Wakeups(wakeups) => measured.distribution.count() >= wakeups,
         };
         if is_enough || is_interrupted {

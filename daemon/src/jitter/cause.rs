@@ -55,7 +55,8 @@ pub enum Kind {
     /// The interrupt came late, and nothing that is recorded says why.
     StealOrDisabled,
     Idle,
-    /// The switch to it and its way out of the kernel.
+    /// The switch to it and its way out of the kernel. The hypervisor may have run something else meanwhile: what it
+    /// takes of a thread that goes on running is known at the next tick only.
     Own,
     Unknown,
 }
@@ -111,7 +112,7 @@ impl fmt::Display for Culprit {
             Kind::Slack => write!(f, "timer slack {time}"),
             Kind::StealOrDisabled => write!(f, "steal or interrupts disabled {time} in {name}"),
             Kind::Idle => write!(f, "leaving idle {time}"),
-            Kind::Own => write!(f, "its own switch {time}"),
+            Kind::Own => write!(f, "itself or steal {time}"),
             Kind::Unknown => write!(f, "not recorded {time}"),
         }
     }

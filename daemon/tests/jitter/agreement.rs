@@ -90,11 +90,11 @@ fn the_figures_are_cyclictests() {
     drop(load);
     for (our, [first, second]) in ours.iter().zip(&theirs) {
         println!(
-            "p50 {:.1} beside {:.1}, {:.1}; ",
+            "p50 {:.1} us, theirs {:.1}, {:.1}",
             our.p50_us, first.p50_us, second.p50_us
         );
         println!(
-            "  p99 {:.1} beside {:.1}, {:.1}",
+            "  p99 {:.1} us, theirs {:.1}, {:.1}",
             our.p99_us, first.p99_us, second.p99_us
         );
     }

@@ -18,8 +18,10 @@ use socket2::{Domain, SockFilter, Socket, Type};
 const LONGEST: Duration = Duration::from_secs(5);
 const BURST: Duration = Duration::from_millis(3);
 const PAUSE: Duration = Duration::from_millis(12);
-/// A storm's timers, all due at once: each takes the kernel a tenth of a microsecond or more.
-const TIMERS: usize = 12_000;
+/// A storm's timers, all due at once: each takes the kernel a tenth of a microsecond or more. Fewer where a process may
+/// not have so many open files.
+const TIMERS: usize = 19_000;
+const DESCRIPTORS_OF_OTHERS: usize = 100;
 /// Sockets that all get each broadcast, and how many divisions each makes before it throws it away.
 const SOCKETS: usize = 250;
 const DIVISIONS: usize = 1500;
@@ -136,7 +138,8 @@ pub fn interrupt_storm(cpu: usize) -> Planted {
     let prepare = || {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-        (0..TIMERS).map(|_| timer()).collect::<Vec<_>>()
+        let room = usize::try_from(hard).unwrap().saturating_sub(DESCRIPTORS_OF_OTHERS);
+        (0..TIMERS.min(room)).map(|_| timer()).collect::<Vec<_>>()
     };
     Planted::grow("planted-storm", cpu, prepare, |timers| {
         let due = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
