@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::matcher::{Matcher, Process, ProcessId};
 
+mod account;
 mod budget;
 mod configured;
 mod grant;
@@ -19,7 +20,7 @@ mod grant;
 mod tests;
 mod view;
 
-use budget::{OfRule, Spent};
+use budget::{Account, Spent};
 pub use configured::Names;
 pub use grant::{Grant, Grants};
 pub use view::{Change, Counters, HeldView, RealtimeView, RuleView};
@@ -33,6 +34,7 @@ const HOLD: Duration = Duration::from_secs(10);
 /// Of one CPU, where no rule and no grant says otherwise.
 pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
 const CHANGES_KEPT: usize = 256;
+const REFUSALS_KEPT: usize = 64;
 
 /// How a process is to be scheduled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -165,6 +167,9 @@ struct Held {
     tasks: u32,
     cpu: Duration,
     spent: Spent,
+    /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
+    looked: Duration,
+    rate: f64,
     budget_percent: u32,
     max_tasks: u32,
     /// Said already that its new threads stay ordinary.
@@ -179,11 +184,12 @@ pub struct Realtime {
     rules: Vec<Rule>,
     held: BTreeMap<ProcessId, Held>,
     /// By rule, its ended processes included.
-    spent: BTreeMap<String, OfRule>,
-    total: Spent,
+    accounts: BTreeMap<String, Account>,
+    total: Account,
     held_off_until: Option<Duration>,
     dry_run: bool,
     changes: VecDeque<Change>,
+    refusals: VecDeque<Change>,
     counters: Counters,
 }
 
@@ -195,11 +201,12 @@ impl Realtime {
             grants,
             rules,
             held: BTreeMap::new(),
-            spent: BTreeMap::new(),
-            total: Spent::default(),
+            accounts: BTreeMap::new(),
+            total: Account::default(),
             held_off_until: None,
             dry_run,
             changes: VecDeque::new(),
+            refusals: VecDeque::new(),
             counters: Counters::default(),
         }
     }
@@ -350,8 +357,8 @@ impl Realtime {
             Ok(()) => self.grant(now, started, &rule, actions),
             Err(why) => {
                 self.counters.refused += 1;
-                self.hold(started, &rule, Standing::Ordinary);
-                self.note(now, id, "ordinary", "ordinary", format!("no real time: {why}"));
+                self.hold(now, started, &rule, Standing::Ordinary);
+                self.note_refusal(now, id, format!("no real time: {why}"));
             }
         }
     }
@@ -379,7 +386,7 @@ impl Realtime {
 
     fn grant(&mut self, now: Duration, started: Started, rule: &Rule, actions: &mut Vec<Action>) {
         let (id, schedule) = (started.id, rule.schedule.clone());
-        self.hold(started, rule, Standing::Asked);
+        self.hold(now, started, rule, Standing::Asked);
         if self.dry_run {
             self.note(
                 now,
@@ -393,7 +400,7 @@ impl Realtime {
         }
     }
 
-    fn hold(&mut self, started: Started, rule: &Rule, standing: Standing) {
+    fn hold(&mut self, now: Duration, started: Started, rule: &Rule, standing: Standing) {
         let held = Held {
             process: started.process,
             rule: rule.name.clone(),
@@ -402,6 +409,8 @@ impl Realtime {
             tasks: started.tasks,
             cpu: started.cpu,
             spent: Spent::default(),
+            looked: now,
+            rate: 0.0,
             budget_percent: rule.budget_percent,
             max_tasks: rule.max_tasks,
             told_of_tasks: false,
@@ -430,10 +439,10 @@ impl Realtime {
                 self.limits.max_tasks
             ));
         }
-        let (window, of_rule) = (self.limits.window, self.spent.get(&rule.name));
-        let used = of_rule.map_or(Duration::ZERO, |of_rule| of_rule.spent.within(now, window));
-        let overran = of_rule.is_some_and(|of_rule| of_rule.overran_at.is_some_and(|at| at + window > now));
-        if overran || used > budget::share(window, rule.budget_percent) {
+        let window = self.limits.window;
+        let account = self.accounts.get(&rule.name);
+        if account.is_some_and(|account| account.is_overdrawn(now, window, budget::share(window, rule.budget_percent)))
+        {
             return Err(format!(
                 "rule `{}` has overrun its budget ({}% of a CPU) within the last {} ms",
                 rule.name,
@@ -476,7 +485,7 @@ impl Realtime {
         }
         if !told {
             let why = format!("its new threads stay ordinary: {of_rule} tasks of the rule, {of_all} in all have it");
-            self.note(now, id, "ordinary", "ordinary", why);
+            self.note_refusal(now, id, why);
         }
     }
 
@@ -508,38 +517,6 @@ impl Realtime {
         }
     }
 
-    /// CPU time that was used since the last sample counts for the process, for its rule and for all.
-    fn charge(&mut self, now: Duration, held: &mut Held, cpu: Duration) {
-        let used = cpu.saturating_sub(held.cpu);
-        held.cpu = cpu;
-        let of_rule = self.spent.entry(held.rule.clone()).or_default();
-        for spent in [&mut held.spent, &mut of_rule.spent, &mut self.total] {
-            spent.add(now, used, self.limits.window);
-        }
-    }
-
-    fn account(&mut self, now: Duration, usage: Vec<Usage>, actions: &mut Vec<Action>) {
-        for sample in usage {
-            let Some(mut held) = self.held.remove(&sample.id) else {
-                continue;
-            };
-            if held.standing == Standing::Granted {
-                self.charge(now, &mut held, sample.cpu);
-                held.tasks = sample.tasks;
-            }
-            let stepped_back = sample.found.filter(|_| held.standing == Standing::Granted);
-            self.held.insert(sample.id, held);
-            if let Some(found) = stepped_back {
-                self.step_back(now, sample.id, &found, actions);
-            }
-        }
-        self.spent
-            .retain(|_, of_rule| !of_rule.is_over(now, self.limits.window));
-        while let Some((id, why)) = self.overrun(now) {
-            self.demote(now, id, &why, actions);
-        }
-    }
-
     /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
     fn step_back(&mut self, now: Duration, id: ProcessId, found: &str, actions: &mut Vec<Action>) {
         let Some(held) = self.held.get_mut(&id) else { return };
@@ -556,102 +533,6 @@ impl Realtime {
         );
     }
 
-    /// The process that used most of a budget that is overrun, and what that budget is.
-    fn overrun(&self, now: Duration) -> Option<(ProcessId, String)> {
-        let window = self.limits.window;
-        let worst_of = |rule: Option<&str>| {
-            let granted = self.held.iter().filter(|(_, held)| held.standing == Standing::Granted);
-            let meant = granted.filter(|(_, held)| rule.is_none_or(|rule| held.rule == rule));
-            meant.max_by_key(|(_, held)| held.spent.within(now, window))
-        };
-        for (name, of_rule) in &self.spent {
-            let used = of_rule.spent.within(now, window);
-            let Some((id, held)) = worst_of(Some(name)) else {
-                continue;
-            };
-            if used > budget::share(window, held.budget_percent) && self.takes_part(now, held) {
-                return Some((
-                    *id,
-                    self.blame(now, held, used, held.budget_percent, "one CPU for its rule"),
-                ));
-            }
-        }
-        let used = self.total.within(now, window);
-        let (id, held) = worst_of(None)?;
-        let allowed = budget::share(window * self.limits.cpus.max(1), self.limits.total_percent);
-        (used > allowed && self.takes_part(now, held)).then(|| {
-            (
-                *id,
-                self.blame(
-                    now,
-                    held,
-                    used,
-                    self.limits.total_percent,
-                    "all CPUs for all of them (total_percent)",
-                ),
-            )
-        })
-    }
-
-    /// A budget may be overrun by what has ended or was demoted already: those who use next to nothing do not pay for it.
-    fn takes_part(&self, now: Duration, held: &Held) -> bool {
-        held.spent.within(now, self.limits.window) * 10 >= self.limits.window
-    }
-
-    fn blame(&self, now: Duration, held: &Held, used: Duration, percent: u32, of: &str) -> String {
-        let window = self.limits.window;
-        format!(
-            "it used {} ms of CPU in the last {} ms, of {} ms in all; the budget is {percent}% of {of}. It is ordinary until it is started anew",
-            held.spent.within(now, window).as_millis(),
-            window.as_millis(),
-            used.as_millis(),
-        )
-    }
-
-    fn demote(&mut self, now: Duration, id: ProcessId, why: &str, actions: &mut Vec<Action>) {
-        let Some(held) = self.held.get_mut(&id) else { return };
-        held.standing = Standing::Ordinary;
-        let old = held.schedule.shown();
-        // It has paid: the others are not charged with what it used.
-        let of_rule = self.spent.entry(held.rule.clone()).or_default();
-        of_rule.overran_at = Some(now);
-        of_rule.spent.take_out(&held.spent);
-        self.total.take_out(&held.spent);
-        self.counters.demoted += 1;
-        actions.push(Action::Revoke { id });
-        self.note(now, id, &old, "ordinary", why.to_owned());
-    }
-
-    /// Everything that was granted goes at once: who is to blame is said, but not waited for.
-    fn starve(&mut self, now: Duration, cpu: u32, waited: Duration, actions: &mut Vec<Action>) {
-        self.held_off_until = Some(now + HOLD);
-        let granted = self.held.iter().filter(|(_, held)| held.standing != Standing::Ordinary);
-        let mut by_use: Vec<(Duration, ProcessId)> = granted
-            .map(|(id, held)| (held.spent.within(now, self.limits.window), *id))
-            .collect();
-        by_use.sort_unstable_by(|a, b| b.cmp(a));
-        let blamed = by_use.first().and_then(|(used, id)| {
-            let held = self.held.get(id)?;
-            Some(format!(
-                "{} (pid {}, rule `{}`) used {} ms",
-                held.process.exe,
-                id.pid,
-                held.rule,
-                used.as_millis()
-            ))
-        });
-        let Some(blamed) = blamed else { return };
-        self.counters.starved += 1;
-        let window_ms = self.limits.window.as_millis();
-        let why = format!(
-            "an ordinary thread on CPU {cpu} could not run for {} ms; most of the last {window_ms} ms of real time: {blamed}",
-            waited.as_millis()
-        );
-        for (_, id) in by_use {
-            self.demote(now, id, &why, actions);
-        }
-    }
-
     fn revoke(&mut self, now: Duration, id: ProcessId, why: &str, actions: &mut Vec<Action>) {
         let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Ordinary) else {
             return;
@@ -663,11 +544,21 @@ impl Realtime {
     }
 
     fn note(&mut self, now: Duration, id: ProcessId, old: &str, new: &str, why: String) {
-        let Some(held) = self.held.get(&id) else { return };
-        if self.changes.len() == CHANGES_KEPT {
-            self.changes.pop_front();
+        if let Some(change) = self.change(now, id, old, new, why) {
+            keep(&mut self.changes, change, CHANGES_KEPT);
         }
-        self.changes.push_back(Change {
+    }
+
+    /// Apart from the changes, which hundreds of refusals must not push out.
+    fn note_refusal(&mut self, now: Duration, id: ProcessId, why: String) {
+        if let Some(change) = self.change(now, id, "ordinary", "ordinary", why) {
+            keep(&mut self.refusals, change, REFUSALS_KEPT);
+        }
+    }
+
+    fn change(&self, now: Duration, id: ProcessId, old: &str, new: &str, why: String) -> Option<Change> {
+        let held = self.held.get(&id)?;
+        Some(Change {
             t_ns: now.as_nanos() as u64,
             pid: id.pid,
             exe: held.process.exe.clone(),
@@ -676,6 +567,13 @@ impl Realtime {
             new: new.to_owned(),
             why,
             made: !self.dry_run,
-        });
+        })
     }
+}
+
+fn keep(changes: &mut VecDeque<Change>, change: Change, most: usize) {
+    if changes.len() == most {
+        changes.pop_front();
+    }
+    changes.push_back(change);
 }

@@ -39,18 +39,23 @@ impl Spent {
     }
 }
 
-/// What the processes of a rule used: those that have real time, and those that ended with it.
+/// What a rule's processes, or all, used: those that have real time, and those that ended with it.
 #[derive(Debug, Default)]
-pub struct OfRule {
+pub struct Account {
     pub spent: Spent,
     /// When one of them was last set back for it.
     pub overran_at: Option<Duration>,
 }
 
-impl OfRule {
+impl Account {
+    /// Whether nothing more may be given on it.
+    pub fn is_overdrawn(&self, now: Duration, window: Duration, budget: Duration) -> bool {
+        self.overran_at.is_some_and(|at| at + window > now) || self.spent.within(now, window) > budget
+    }
+
     /// Whether nothing follows from it any more.
-    pub fn is_over(&self, now: Duration, window: Duration) -> bool {
-        self.spent.within(now, window).is_zero() && self.overran_at.is_none_or(|at| at + window <= now)
+    pub fn is_settled(&self, now: Duration, window: Duration) -> bool {
+        !self.is_overdrawn(now, window, Duration::ZERO)
     }
 }
 

@@ -117,15 +117,20 @@ impl Machine {
             for (id, cpu) in &mut self.granted {
                 *cpu += TICK.mul_f64(share(id.pid));
             }
-            let usage = self.granted.iter().map(|(id, cpu)| Usage {
-                id: *id,
-                cpu: *cpu,
-                tasks: 1,
-                found: None,
-            });
-            let usage = usage.collect();
-            self.tell(Input::Usage(usage));
+            self.look();
         }
+    }
+
+    /// Tells what was used so far.
+    fn look(&mut self) {
+        let usage = self.granted.iter().map(|(id, cpu)| Usage {
+            id: *id,
+            cpu: *cpu,
+            tasks: 1,
+            found: None,
+        });
+        let usage = usage.collect();
+        self.tell(Input::Usage(usage));
     }
 
     fn last(&self) -> &Change {
@@ -180,7 +185,10 @@ fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
     machine.compute(1, |_| 1.0);
     assert!(machine.granted.is_empty());
     assert!(
-        machine.last().why.contains("500 ms of CPU in the last 500 ms"),
+        machine
+            .last()
+            .why
+            .contains("500 ms of CPU in the last 500 ms, of 500 ms"),
         "{}",
         machine.last().why
     );
@@ -231,6 +239,70 @@ fn of_a_rules_processes_the_one_that_used_most_pays() {
 }
 
 #[test]
+fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let (mut pid, mut used) = (0, Vec::new());
+    while machine.now < Duration::from_secs(105) {
+        while machine.granted.len() < 2 && {
+            pid += 1;
+            machine.start(pid, "/bin/a")
+        } {}
+        let before = machine.now;
+        machine.now = machine.realtime.next_look(before);
+        let took = machine.now - before;
+        used.push((machine.now, took * machine.granted.len() as u32));
+        machine.granted.values_mut().for_each(|cpu| *cpu += took);
+        machine.look();
+    }
+    let busiest = used.iter().map(|(end, _)| {
+        let within = used.iter().filter(|(at, _)| at <= end && *at + WINDOW > *end);
+        within.map(|(_, used)| *used).sum::<Duration>()
+    });
+    let (busiest, all) = (
+        busiest.max().unwrap(),
+        used.iter().map(|(_, used)| *used).sum::<Duration>(),
+    );
+    assert!(
+        busiest <= WINDOW.mul_f64(0.85),
+        "{busiest:?} of the busiest half second"
+    );
+    assert!(all > Duration::from_secs(1), "they had only {all:?}");
+}
+
+#[test]
+fn a_canary_that_something_else_starves_costs_nobody_anything() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.compute(5, |_| 0.3);
+    machine.tell(Input::Starved {
+        cpu: 0,
+        waited: Duration::from_millis(400),
+    });
+    assert_eq!(machine.granted.len(), 1);
+    assert!(machine.start(2, "/bin/a"), "nor is anything refused for it");
+}
+
+#[test]
+fn refusals_do_not_push_out_who_was_to_blame() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.compute(5, |_| 1.0);
+    let granted = (2..1000).filter(|pid| machine.start(*pid, "/bin/a")).count();
+    assert_eq!(granted, 0);
+    let changes = machine.realtime.view(machine.now).changes;
+    assert!(
+        changes
+            .iter()
+            .any(|change| change.pid == 1 && change.why.contains("CPU"))
+    );
+    assert!(
+        changes
+            .iter()
+            .any(|change| change.pid == 999 && change.why.contains("overrun"))
+    );
+}
+
+#[test]
 fn all_together_have_a_budget_too() {
     let rules = (0..8).map(|n| rule(&n.to_string(), &format!("/bin/{n}"))).collect();
     let mut machine = Machine::new(rules, Vec::new());
@@ -277,7 +349,7 @@ fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_th
     assert_eq!(later, [1, 1, 1, 0, 0, 0]);
     let told = machine
         .realtime
-        .changes
+        .refusals
         .iter()
         .filter(|c| c.why.contains("stay ordinary"))
         .count();

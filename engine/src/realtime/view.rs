@@ -12,7 +12,7 @@ pub struct RealtimeView {
     pub rules: Vec<RuleView>,
     pub held: Vec<HeldView>,
     pub counters: Counters,
-    /// The latest changes, oldest first.
+    /// The latest changes and refusals, oldest first.
     pub changes: Vec<Change>,
     /// Why nothing can be granted here, or what is lost; filled in by the daemon.
     #[serde(default)]
@@ -56,8 +56,11 @@ pub struct Counters {
     /// By the kernel.
     pub failed: u64,
     pub stepped_back: u64,
-    /// How often a canary starved.
+    /// How often a canary starved, by what was given here ...
     pub starved: u64,
+    /// ... and by something else: what was given had used too little, and stayed.
+    #[serde(default)]
+    pub starved_by_others: u64,
 }
 
 /// A change of a process's scheduling, or one that was not made, with its reason.
@@ -95,11 +98,13 @@ impl Realtime {
             tasks: held.tasks,
             cpu_percent: 100.0 * held.spent.within(now, window).as_secs_f64() / window.as_secs_f64(),
         });
+        let mut changes: Vec<Change> = self.changes.iter().chain(&self.refusals).cloned().collect();
+        changes.sort_by_key(|change| change.t_ns);
         RealtimeView {
             rules: rules.collect(),
             held: held.collect(),
             counters: self.counters,
-            changes: self.changes.iter().cloned().collect(),
+            changes,
             degraded: Vec::new(),
         }
     }

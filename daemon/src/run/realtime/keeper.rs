@@ -17,7 +17,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::canary::PERIOD;
 use super::{Inbox, Request, Tools};
 use crate::kernel::process::wary::Hesitant;
 use crate::kernel::process::{self, Found, Handle, Wanted};
@@ -150,7 +149,8 @@ impl Keeper {
     fn arrange(&mut self) {
         if self.realtime.granted().next().is_some() {
             self.tools.canaries.wake();
-            self.next_account.get_or_insert_with(|| now() + PERIOD);
+            let next = self.realtime.next_look(now());
+            self.next_account = Some(self.next_account.map_or(next, |at| at.min(next)));
         } else {
             self.tools.canaries.rest();
             self.next_account = None;
@@ -330,10 +330,6 @@ impl Keeper {
     /// What the granted have used, and whether anything ordinary still runs.
     fn account(&mut self) {
         let at = now();
-        self.next_account = Some(at + PERIOD);
-        if let Some((cpu, waited)) = self.tools.canaries.look(at, self.canary) {
-            self.tell(Input::Starved { cpu, waited }, None);
-        }
         let is_time_to_check = at.saturating_sub(self.checked) >= HOUSEKEEPING;
         if is_time_to_check {
             self.checked = at;
@@ -353,6 +349,10 @@ impl Keeper {
             }
         }
         self.tell(Input::Usage(usage), None);
+        if let Some((cpu, waited)) = self.tools.canaries.look(at, self.canary) {
+            self.tell(Input::Starved { cpu, waited }, None);
+        }
+        self.next_account = Some(self.realtime.next_look(now()));
     }
 
     fn keep_house(&mut self) {
