@@ -7,8 +7,8 @@
 //! waits for it.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::fs::MetadataExt as _;
 use std::time::Duration;
@@ -157,7 +157,7 @@ impl Handle {
         let exe = fs::read_link(&path).context("it has no executable")?;
         // A file system that a user serves may never answer: what the kernel knows of the file has to do.
         let (file, exe_is_roots) = look_at(&path, AtFlags::STATX_DONT_SYNC).context("it has no executable")?;
-        let (uid, euid) = users(&fs::read_to_string(format!("{directory}/status"))?).context("it has no user")?;
+        let (uid, euid) = users(&text(&format!("{directory}/status"))?).context("it has no user")?;
         let executables = wanted.that_are(file);
         let cmdline = if executables.is_empty() && !wanted.uids.contains(&uid) {
             String::new()
@@ -176,7 +176,7 @@ impl Handle {
                 cmdline,
                 uid,
                 euid,
-                cgroup: cgroup(&fs::read_to_string(format!("{directory}/cgroup"))?).to_owned(),
+                cgroup: cgroup(&text(&format!("{directory}/cgroup"))?).to_owned(),
             },
             tasks: stat.tasks,
             cpu: self.cpu(),
@@ -214,9 +214,7 @@ struct Stat {
 
 impl Stat {
     fn of(directory: &str) -> Result<Self> {
-        // A name need not be UTF-8.
-        let bytes = fs::read(format!("{directory}/stat"))?;
-        Self::parse(&String::from_utf8_lossy(&bytes)).context("its state cannot be read")
+        Self::parse(&text(&format!("{directory}/stat"))?).context("its state cannot be read")
     }
 
     /// The second field is the name, in parentheses, and may itself hold blanks and parentheses.
@@ -230,6 +228,13 @@ impl Stat {
             start_ns: ticks.checked_mul(TICK_NS)?,
         })
     }
+}
+
+/// A file of /proc, in one read: the kernel does not tell its length. A name in it need not be UTF-8.
+fn text(path: &str) -> io::Result<String> {
+    let mut bytes = Vec::with_capacity(4096);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The real and the effective one.

@@ -2,11 +2,13 @@
 //! Real time by rule, from outside: who gets it, who does not, who loses it, and that however the daemon ends nobody
 //! keeps it. Every process that could compute without end is bounded by its own limits.
 
+use std::any::Any;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use giveway::actuate::schedule::attributes::{Attributes, cpus_of};
@@ -102,13 +104,27 @@ struct Watched {
     daemon: Option<Daemon>,
     _config: Scratch,
     _lab: Lab,
+    _turn: Box<dyn Any>,
 }
+
+/// A spinner keeps ordinary threads waiting, the canaries of other tests' daemons too: whoever spins is alone.
+static SPINNING: RwLock<()> = RwLock::new(());
 
 fn watched(program: &Program, more: &str) -> Watched {
     watched_by(&program.rule(more), program, &[])
 }
 
 fn watched_by(config: &str, program: &Program, arguments: &[&str]) -> Watched {
+    let turn = SPINNING.read().unwrap_or_else(PoisonError::into_inner);
+    started(config, program, arguments, Box::new(turn))
+}
+
+fn watched_alone(config: &str, program: &Program) -> Watched {
+    let turn = SPINNING.write().unwrap_or_else(PoisonError::into_inner);
+    started(config, program, &[], Box::new(turn))
+}
+
+fn started(config: &str, program: &Program, arguments: &[&str], turn: Box<dyn Any>) -> Watched {
     let lab = Lab::enter();
     let name = program.directory.file_name().unwrap().to_str().unwrap();
     let config = Scratch::new(&format!("{name}.toml"), config);
@@ -117,6 +133,7 @@ fn watched_by(config: &str, program: &Program, arguments: &[&str]) -> Watched {
         daemon: Some(daemon),
         _config: config,
         _lab: lab,
+        _turn: turn,
     }
 }
 
@@ -279,12 +296,30 @@ fn an_executable_that_is_replaced_on_disk_is_still_meant() {
 #[test]
 fn a_spinner_is_ordinary_within_a_second_and_not_granted_again() {
     let program = Program::shell("spins");
-    let _watched = watched(&program, "");
+    let _watched = watched_alone(&program.rule(""), &program);
     let mut spinner = program.run("read; while :; do :; done");
     becomes(spinner.pid(), "FIFO 20");
     spinner.go_on();
     let took = becomes(spinner.pid(), &ordinary());
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn what_keeps_ordinary_work_from_a_cpu_loses_it_whatever_its_budget() {
+    let program = Program::shell("starves");
+    // A budget of ten CPUs over ten seconds: nothing but the canary can end it.
+    let limits = "[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 300\n";
+    let config = format!("{}{limits}", program.rule("budget_percent = 1000\ncpus = [1]"));
+    let watched = watched_alone(&config, &program);
+    let mut spinner = program.run("read; while :; do :; done");
+    becomes(spinner.pid(), "FIFO 20");
+    spinner.go_on();
+    let took = becomes(spinner.pid(), &ordinary());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let status = watched.daemon.as_ref().unwrap().status();
+    assert_eq!(status["realtime"]["counters"]["starved"], 1, "{}", status["realtime"]);
+    let why = String::from_utf8(giveway(&["why", &spinner.pid().to_string()]).stdout).unwrap();
+    assert!(why.contains("an ordinary thread on CPU 1 could not run"), "{why}");
 }
 
 #[test]
@@ -329,7 +364,7 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
         "{}[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 10000\n",
         program.rule("budget_percent = 1000")
     );
-    let watched = watched_by(&config, &program, &[]);
+    let watched = watched_alone(&config, &program);
     // One on each of two CPUs; their limits end them within seconds, should the guardian not.
     let mut spinners = [(); 2].map(|()| program.run("read; while :; do :; done"));
     for spinner in &mut spinners {

@@ -92,7 +92,7 @@ impl WaryReader {
 }
 
 fn beginning_of(path: &str, limit_bytes: u64) -> Answer {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(limit_bytes.try_into().unwrap_or_default());
     File::open(path)?.take(limit_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
