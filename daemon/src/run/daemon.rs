@@ -243,6 +243,13 @@ impl Running {
             }
         }
         self.reread_keys()?;
+        if let Some(failed) = self.daemon.realtime.take_if(|thread| thread.has_failed())
+            && let Err(error) = failed.stop()
+        {
+            let line = format!("{error:#}; nothing gets real time until giveway is started anew");
+            tracing::warn!("{line}");
+            self.daemon.degraded.push(line);
+        }
         if let Some(guarded) = &mut self.daemon.guarded
             && guarded.child.try_wait().is_ok_and(|ended| ended.is_some())
         {

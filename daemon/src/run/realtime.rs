@@ -113,6 +113,11 @@ impl RealtimeThread {
         self.asker.clone()
     }
 
+    /// Whether it has ended though nobody asked it to: `stop` says why.
+    pub fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// Sets everything back; says how many processes had something.
     pub fn stop(mut self) -> Result<usize> {
         self.asker.ask(Request::Stop);
