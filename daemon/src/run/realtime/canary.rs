@@ -70,22 +70,19 @@ impl Canaries {
         self.state.awake.store(false, Ordering::Release);
     }
 
-    /// The first CPU whose canary has not moved for `patience` or longer, and for how long.
+    /// The CPU whose canary has not moved for longest, and for how long, where that is `patience` or longer.
     pub fn look(&mut self, now: Duration, patience: Duration) -> Option<(u32, Duration)> {
         let since = self.looked.map_or(Duration::ZERO, |at| now.saturating_sub(at));
         self.looked = Some(now);
-        let mut starved = None;
         for canary in &mut self.all {
             let moves = canary.moves.load(Ordering::Acquire);
             canary.still_for += since.min(LATE);
             if moves != canary.seen {
                 (canary.seen, canary.still_for) = (moves, Duration::ZERO);
             }
-            if canary.still_for >= patience && starved.is_none() {
-                starved = Some((canary.cpu, canary.still_for));
-            }
         }
-        starved
+        let longest = self.all.iter().max_by_key(|canary| canary.still_for)?;
+        (longest.still_for >= patience).then_some((longest.cpu, longest.still_for))
     }
 }
 
