@@ -20,7 +20,8 @@ const DEFAULT_PRIORITY: u8 = 49;
 #[derive(Args)]
 pub struct JitterArgs {
     /// Time between two wake-ups of a thread
-    #[arg(long, value_name = "US", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(50..=60_000_000))]
+    #[arg(long, value_name = "US", default_value_t = 30_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(50..=60_000_000))]
     pub period_us: u64,
     /// How many threads wake up, evenly spread over the period
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -38,7 +39,8 @@ pub struct JitterArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub load: Vec<LoadKind>,
     /// How long to measure
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400), conflicts_with = "wakeups")]
+    #[arg(long, value_name = "S", default_value_t = 60, conflicts_with = "wakeups")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub duration_s: u64,
     /// How many wake-ups to measure, of all threads together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
@@ -77,7 +79,7 @@ pub enum WantedPolicy {
     Deadline,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub enum LoadKind {
     /// One process for each CPU computes
     Cpu,
@@ -174,6 +176,7 @@ impl Plan {
             return usage(&format!("this process may not run on CPU {cpu}, or there is none"));
         }
         let mut loads = args.load.clone();
+        loads.sort();
         loads.dedup();
         Ok(Self {
             period: Duration::from_micros(args.period_us),

@@ -2,9 +2,9 @@
 //! Who made a wake-up late. In: when it was planned, when the thread was woken and when it ran, and what its CPU did
 //! meanwhile. Out: the time divided among culprits, every nanosecond given to one only. Pure.
 //!
-//! A wake-up has two parts. Until the timer's interrupt only what holds interrupts off can delay it; then the thread is woken, and
-//! waits for whatever the scheduler lets run instead. Of intervals within each other the innermost counts: it
-//! is the one that ran.
+//! A wake-up has two parts. Until the timer's interrupt only what holds interrupts off can delay it; then the thread is
+//! woken, and waits for whatever the scheduler lets run instead. Of intervals within each other the innermost counts:
+//! it is the one that ran.
 
 use std::cmp::Reverse;
 use std::fmt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distribution as a picture: how many of the wake-ups were later than what. Both axes are logarithmic, so that the one in
-//! ten thousand is seen as well as the usual one.
+//! The distribution as a picture: how many of the wake-ups were later than what. Both axes are logarithmic, so that the
+//! one in ten thousand is seen as well as the usual one.
 
 use std::path::Path;
 

@@ -50,7 +50,7 @@ impl Distribution {
         self.counts.value_at_quantile(quantile).min(self.max_ns) as f64 / 1e3
     }
 
-    /// Upper bound in microseconds, and how many there are up to it and above the step before; empty steps are left out.
+    /// Upper bound in microseconds, and how many there are up to it and above the step before; without empty steps.
     pub fn steps(&self) -> Vec<(f64, u64)> {
         let mut steps: Vec<(f64, u64)> = Vec::new();
         for recorded in self.counts.iter_recorded() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loads of P4, each a process of its own: `giveway jitter-load KIND`. The measuring side starts them, waits until they
-//! really load, and checks at the end that they still did. A load is an ordinary process, ends with its parent in whatever
-//! way that ends, at the latest after the seconds it was given, and leaves nothing behind: its namespace is held
-//! by nobody else, its file has no name.
+//! The loads of P4, each a process of its own: `giveway jitter-load KIND`. The measuring side starts them, waits until
+//! they really load, and checks at the end that they still did. A load is an ordinary process, ends with its parent in
+//! whatever way that ends, at the latest after the seconds it was given, and leaves nothing behind: its namespace is
+//! held by nobody else, its file has no name.
 
 mod disk;
 mod icmp;

@@ -16,8 +16,8 @@ use super::args::WantedPolicy;
 const BUDGET_SHARE: u32 = 10;
 const LONGEST_BUDGET: Duration = Duration::from_millis(1);
 
-/// The kernel's own measure of priority, in which less is more (include/linux/sched/prio.h): deadline below 0, FIFO and RR
-/// from 99 downwards to 0, ordinary ones by nice value around 120.
+/// The kernel's own measure of priority, in which less is more (include/linux/sched/prio.h): deadline below 0, FIFO and
+/// RR from 99 downwards to 0, ordinary ones by nice value around 120.
 pub const REALTIME_PRIORITIES: i32 = 100;
 const NICE_ZERO: i32 = 120;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The flight recorder of `bpf/wakeup_trace.bpf.c`: loaded here, read by the measuring threads. Out go the intervals
-//! of one CPU back to a moment, and when a measuring thread was woken. It decides nothing, and reading it costs the kernel nothing.
+//! of one CPU back to a moment, and when a measuring thread was woken. It decides nothing.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
