@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use tracing::warn;
 
-/// A measuring thread computes for microseconds. One that does so long without a pause is broken, and the kernel ends it.
+/// A measuring thread computes for microseconds. One that does so for this long is broken, and the kernel ends it.
 const LONGEST_COMPUTING_US: u64 = 2_000_000;
 
 /// What stays as it is for as long as this lives.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The threads that measure: each sleeps until an absolute time, looks how late it is, and tells. In: the plan. Out:
-//! one [`Wakeup`] each through a channel. A thread takes no lock and waits for nobody between two wake-ups; it sends after it
-//! has looked at the clock, so that telling costs no lateness.
+//! one [`Wakeup`] each through a channel, with evidence where it is among the worst. A thread takes no lock and waits for
+//! nobody between two wake-ups; whatever it does besides it does after it has looked at the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::process::{sleeping, start, until};
 
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 const LOAD: &str = "--load cpu,icmp --duration-s 200 --no-causes";
 const MEASURE: &str = "--cpus 0 --policy fifo --priority 49 --period-us 1000 --duration-s 2 --json";
 /// Not quite the same period, lest one always wakes up just behind another and waits for it.
