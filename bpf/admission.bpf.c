@@ -4,7 +4,8 @@
  * be promised. A datagram that is refused here comes back to its sender as ENOBUFS (with IP_RECVERR or IPV6_RECVERR),
  * which a drop any further down does not do reliably.
  *
- * A deadline comes from SO_TXTIME in deadline mode, from an IP option, or from a rule for unmodified programs.
+ * A deadline comes from SO_TXTIME in deadline mode, from an IP option, from the request that this answers, or from a
+ * rule for unmodified programs.
  * Everything that cannot be read is best effort. Attach it last: what is dropped after it was promised for nothing.
  */
 #include "kernel_types.h"
@@ -12,8 +13,9 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include "background_answers.h"
+#include "chain.h"
 #include "link.h"
-#include "packets.h"
+#include "read_packet.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -21,10 +23,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define SIGURG 23
 #define TCX_PASS 0
 #define TCX_DROP 2
-/* RFC 4727's experimental numbers: copied into fragments; a 32-bit time in microseconds follows, big-endian. */
-#define IPV4_OPTION_DEADLINE 0x9e
-#define IPV6_OPTION_DEADLINE 0x1e
-#define IPV6_EXTENSIONS 4
 
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 /* Since 6.13, where it may be called from here at all. */
@@ -54,6 +52,14 @@ struct {
 
 /* There ever was one. */
 bool has_nice_sockets;
+
+/* What sockets of a [[chain]] have received: arrival.bpf.c's map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gw_requests);
+} chain_requests SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -88,148 +94,6 @@ struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 
-/* What is read of a packet. */
-struct packet {
-	struct gw_tuple tuple;
-	__u32 id;              /* of the datagram that it is a fragment of */
-	__u32 option_us;       /* time left as its IP option says */
-	__u32 transport_at;    /* bytes from the network header */
-	__u32 end_at;
-	__u16 fragment_at;     /* bytes of the datagram before this fragment */
-	__u8 protocol;
-	__u8 dscp;
-	bool more_fragments;
-	bool has_option;
-};
-
-static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
-{
-	return bpf_skb_load_bytes_relative(skb, at, to, bytes, BPF_HDR_START_NET);
-}
-
-/*
- * Whether there is one that says how much time is left. Options of either family: type, length of what follows (IPv6)
- * or of all (IPv4), data. One-byte ones are padding.
- */
-static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
-{
-	bool is_ipv4 = wanted == IPV4_OPTION_DEADLINE, found = false;
-	int n;
-
-	bpf_for(n, 0, 40) {
-		__u8 option[6] = {};
-		__u32 bytes;
-
-		if (at + 2 > end || load(skb, at, option, 2) || (is_ipv4 && option[0] == 0))
-			break;
-		if (option[0] <= is_ipv4) { /* IPv4: no operation; IPv6: one byte of padding */
-			at++;
-			continue;
-		}
-		bytes = is_ipv4 ? option[1] : option[1] + 2;
-		if (bytes < 2)
-			break;
-		if (option[0] == wanted && bytes == sizeof(option) && at + bytes <= end && !load(skb, at, option, 6)) {
-			p->option_us = (__u32)option[2] << 24 | option[3] << 16 | option[4] << 8 | option[5];
-			found = true;
-			break;
-		}
-		at += bytes;
-	}
-	return found;
-}
-
-static __always_inline bool read_ipv4(struct __sk_buff *skb, struct packet *p, const struct ipv4_header *header)
-{
-	struct ipv4_header h = *header;
-	__u32 header_bytes;
-
-	header_bytes = (h.version_and_words & 0xf) * 4;
-	if (header_bytes < sizeof(h))
-		return false;
-	p->tuple.family = AF_INET;
-	__builtin_memcpy(p->tuple.local, h.from, 4);
-	__builtin_memcpy(p->tuple.remote, h.to, 4);
-	p->protocol = h.protocol;
-	p->dscp = h.tos >> 2;
-	p->id = h.id;
-	p->fragment_at = (bpf_ntohs(h.fragment) & 0x1fff) * 8;
-	p->more_fragments = bpf_ntohs(h.fragment) & 0x2000;
-	p->transport_at = header_bytes;
-	p->end_at = bpf_ntohs(h.total_bytes);
-	if (header_bytes > sizeof(h))
-		p->has_option = read_options(skb, p, sizeof(h), header_bytes, IPV4_OPTION_DEADLINE);
-	return true;
-}
-
-static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
-{
-	struct ipv6_header h;
-	__u32 at = sizeof(h);
-	bool broken = false;
-	__u8 next;
-	int n;
-
-	if (load(skb, 0, &h, sizeof(h)))
-		return false;
-	p->tuple.family = AF_INET6;
-	__builtin_memcpy(p->tuple.local, h.from, 16);
-	__builtin_memcpy(p->tuple.remote, h.to, 16);
-	p->dscp = (bpf_ntohl(h.version_class_flow) >> 22) & 0x3f;
-	p->end_at = sizeof(h) + bpf_ntohs(h.payload_bytes);
-	next = h.next;
-	bpf_for(n, 0, IPV6_EXTENSIONS) {
-		__u8 extension[8];
-
-		if (next != 0 && next != 43 && next != 44 && next != 60)
-			break;
-		if (load(skb, at, extension, sizeof(extension))) {
-			broken = true;
-			break;
-		}
-		if (next == 44) { /* fragment */
-			__u16 offset = extension[2] << 8 | extension[3];
-
-			p->fragment_at = offset & 0xfff8;
-			p->more_fragments = offset & 1;
-			__builtin_memcpy(&p->id, extension + 4, 4);
-			at += 8;
-		} else {
-			__u32 bytes = (extension[1] + 1) * 8;
-
-			if (next != 43)
-				p->has_option |= read_options(skb, p, at + 2, at + bytes, IPV6_OPTION_DEADLINE);
-			at += bytes;
-		}
-		next = extension[0];
-	}
-	p->protocol = next;
-	p->transport_at = at;
-	return !broken;
-}
-
-static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
-{
-	struct ipv4_header h;
-
-	/* A VLAN's tag lies before the network header; the version says what is behind it. IPv6 headers are longer. */
-	if (load(skb, 0, &h, sizeof(h)))
-		return false;
-	return h.version_and_words >> 4 == 4 ? read_ipv4(skb, p, &h) : h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
-}
-
-/* Only some ask for them. */
-static __always_inline void read_ports(struct __sk_buff *skb, struct packet *p)
-{
-	struct ports ports;
-
-	if (!p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
-	    !load(skb, p->transport_at, &ports, sizeof(ports))) {
-		p->tuple.local_port = bpf_ntohs(ports.from);
-		p->tuple.remote_port = bpf_ntohs(ports.to);
-	}
-}
-
 /* SO_TXTIME in deadline mode. Anything else in tstamp is pacing of TCP's own, or the time of arrival. */
 static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 {
@@ -248,6 +112,17 @@ static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 	return kernel_skb->tstamp;
 }
 
+/* What is left of the budget of the request that was received last by this socket; nothing once it is over. */
+static __noinline __u64 inherited_deadline(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct gw_requests *requests;
+
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	requests = sk ? bpf_sk_storage_get(&chain_requests, sk, NULL, 0) : NULL;
+	return requests && requests->answer_ns > bpf_ktime_get_ns() ? requests->answer_ns : 0;
+}
+
 static __always_inline struct gw_rule *find_rule(const struct gw_link_config *config, const struct packet *p)
 {
 	struct gw_rule_key key = { .remote_port = p->tuple.remote_port, .protocol = p->protocol };
@@ -264,6 +139,8 @@ static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct g
 
 	if (!deadline_ns && p->has_option)
 		deadline_ns = bpf_ktime_get_ns() + 1000ULL * p->option_us;
+	if (!deadline_ns && config->flags & GW_INHERIT)
+		deadline_ns = inherited_deadline(skb);
 	if (!deadline_ns && rule && rule->deadline_us)
 		deadline_ns = bpf_ktime_get_ns() + 1000ULL * rule->deadline_us;
 	if (!deadline_ns)

@@ -111,6 +111,10 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+typedef struct {
+	__u32 val;
+} kuid_t;
+
 /* include/net/sock.h; only its name counts, the loader asks the kernel for its value */
 enum sock_flags {
 	SOCK_TXTIME = 23,
@@ -122,6 +126,7 @@ struct sock {
 	__u16 sk_protocol;
 	__u8 sk_clockid;
 	__u8 sk_txtime_deadline_mode : 1;
+	kuid_t sk_uid;
 	unsigned long sk_pacing_rate;
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -287,6 +292,7 @@ struct task_struct {
 	int prio;
 	int static_prio;
 	struct sched_entity se;
+	unsigned int rt_priority;
 	unsigned int policy;
 	struct task_struct *group_leader;
 	__u64 start_boottime;

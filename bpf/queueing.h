@@ -28,6 +28,7 @@ enum gw_link_flag {
 	GW_DROP_LATE = 2, /* at dequeue, drop what cannot be in time any more */
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
 	GW_LEARN = 8,     /* note background flows for ingress.bpf.c */
+	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 };
 
 /* Written by the daemon, as a whole; read for every packet. */

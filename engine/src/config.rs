@@ -160,7 +160,7 @@ pub enum BackendName {
 }
 
 /// Whose port a rule names.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     #[default]
@@ -318,6 +318,40 @@ section! {
     }
 }
 
+section! {
+    /// The receiving side of the managed interface. Everything that is set here is put back at the end.
+    ReceiveSection RECEIVE "receive" {
+        /// Process what arrives in threads of the kernel (napi/...), in place of the softirq. Off: see docs/chain.md.
+        threaded_napi: bool = false, "false";
+        /// SCHED_FIFO priority of these threads (1 to 48); 0 leaves them ordinary.
+        napi_priority: u32 = 45, "45";
+        /// The CPUs that the interface's interrupts may go to. Empty: as they are.
+        irq_cpus: Vec<u32> = Vec::new(), "[]";
+        /// A process that waits for a packet asks the device itself for so long, microseconds (net.core.busy_read and
+        /// busy_poll, of the whole machine). 0: as it is.
+        busy_poll_us: u32 = 0, "0";
+    }
+}
+
+section! {
+    /// Local services whose requests have a deadline: it goes with the request to the thread that receives it, which
+    /// has real-time priority until then, and on to the answer, which is sent with what is left. One for each port.
+    list of Chain CHAIN "chain" {
+        /// "udp" or "tcp".
+        protocol: Protocol = Protocol::Udp, "\"udp\"";
+        /// The service's own port (1 to 65535).
+        local_port: u16 = 0, "5005";
+        /// From the request's arrival to the last bit of its answer, ms; less where the request says so (docs/queue.md).
+        budget_ms: f64 = 0.0, "5.0";
+        /// SCHED_FIFO priority (1 to 48).
+        priority: u32 = 40, "40";
+        /// The service's user, by name or number: nobody else's port counts.
+        user: String = "root".to_owned(), "\"root\"";
+        /// Its threads together use at most this share of one CPU; else they are ordinary for a second.
+        share_percent: u32 = 50, "50";
+    }
+}
+
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
@@ -335,6 +369,8 @@ pub struct Config {
     pub realtime: Vec<RealtimeRule>,
     pub realtime_limits: RealtimeLimits,
     pub grant: Vec<GrantRule>,
+    pub receive: ReceiveSection,
+    pub chain: Vec<Chain>,
 }
 
 const TOP_KEYS: &[Key] = &[Key {
@@ -351,10 +387,12 @@ const SECTIONS: &[Section] = &[
     GROUP,
     CONTROL,
     REALTIME_LIMITS,
+    RECEIVE,
     DEADLINE,
     BACKGROUND,
     REALTIME,
     GRANT,
+    CHAIN,
 ];
 
 impl Config {

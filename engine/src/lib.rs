@@ -16,6 +16,7 @@ pub mod model;
 pub mod policy;
 pub mod queue;
 pub mod realtime;
+pub mod receive;
 pub mod record;
 pub mod snapshot;
 pub mod wire;

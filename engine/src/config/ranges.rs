@@ -193,6 +193,40 @@ impl Config {
                     .all(|g| (1..=limits.max_priority).contains(&g.max_priority)),
                 "from 1 to realtime_limits.max_priority",
             ),
+            (
+                "receive.napi_priority",
+                self.receive.napi_priority <= CEILING,
+                "from 0 to 48, below giveway's own thread",
+            ),
+            (
+                "receive.busy_poll_us",
+                self.receive.busy_poll_us <= 10_000,
+                "from 0 to 10000 us",
+            ),
+            (
+                "chain.local_port",
+                self.chain.iter().all(|c| c.local_port != 0),
+                "given, from 1 to 65535",
+            ),
+            (
+                "chain.budget_ms",
+                self.chain
+                    .iter()
+                    .all(|c| positive(c.budget_ms) && within(c.budget_ms, f64::from(LONGEST_US) / 1e3)),
+                "given, above 0 and at most 10000 ms",
+            ),
+            (
+                "chain.priority",
+                self.chain
+                    .iter()
+                    .all(|c| (1..=limits.max_priority).contains(&c.priority)),
+                "from 1 to realtime_limits.max_priority",
+            ),
+            (
+                "chain.share_percent",
+                self.chain.iter().all(|c| (1..=95).contains(&c.share_percent)),
+                "from 1 to 95 percent",
+            ),
         ];
         for (key, holds, range) in checks {
             if !holds {

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * From wire to process: a request's deadline goes with it to the thread that handles it, and on to the answer.
+ *
+ *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU
+ *   sk_data_ready        it is in its socket, on the same CPU, and so is its deadline
+ *   sched_waking         that wakes a thread which receives from this socket: the daemon is told, if the thread is
+ *                        ordinary. Anything else that wakes it after the deadline: the daemon is told, if it is not
+ *   sock_recv_length     a thread has received it: from now on it is the handler, and what this socket sends (see
+ *                        admission.bpf.c) the answer
+ *
+ * A handler that meets nothing but requests stays as it is from one to the next, since priority costs nobody anything
+ * while it sleeps: no event at all. Only the daemon sets a priority. Only a thread that has received from this very
+ * socket is raised, and only a socket of the rule's user counts: an interrupt that wakes a stranger in between gives
+ * him nothing.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_tracing.h>
+#include "chain.h"
+#include "read_packet.h"
+#include "sockets.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define TCX_NEXT (-1)
+#define MSG_PEEK 2
+#define SCHED_FIFO 1
+#define MAX_RT_PRIO 100 /* the kernel's own scale: below it is real time */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct gw_chain_key);
+	__type(value, struct gw_chain_rule);
+} chain_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gw_requests);
+} chain_requests SEC(".maps");
+
+/* By thread id. A thread that ends takes its entry with it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct gw_handler);
+} chain_handlers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} handler_events SEC(".maps");
+
+/* What this CPU is just taking up the stack. */
+struct arrival {
+	__u64 due_ns; /* 0: nothing with a deadline */
+	__u64 socket; /* that it has reached, until its handler is woken; 0: none */
+	struct gw_chain_key chain;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
+
+struct gw_arrival_counters arrival_counters;
+
+/* Puts the type of the border into the skeleton. */
+struct gw_handler_event *event_type __attribute__((unused));
+
+static __always_inline struct arrival *this_arrival(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&arrivals, &key);
+}
+
+SEC("tcx/ingress")
+int gw_note_arrival(struct __sk_buff *skb)
+{
+	struct arrival *arrival = this_arrival();
+	struct gw_chain_rule *rule;
+	struct packet p = {};
+	__u32 budget_us;
+
+	if (!arrival)
+		return TCX_NEXT;
+	arrival->due_ns = arrival->socket = 0;
+	/* A datagram in fragments is delivered with its last one, which says no port. */
+	if (!read_packet(skb, &p) || p.fragment_at || p.more_fragments)
+		return TCX_NEXT;
+	read_ports(skb, &p);
+	arrival->chain = (struct gw_chain_key){ .local_port = p.tuple.remote_port, .protocol = p.protocol };
+	rule = bpf_map_lookup_elem(&chain_rules, &arrival->chain);
+	if (!rule)
+		return TCX_NEXT;
+	budget_us = rule->budget_us;
+	if (p.has_option && p.option_us < budget_us)
+		budget_us = p.option_us;
+	arrival->due_ns = bpf_ktime_get_ns() + 1000ULL * budget_us;
+	return TCX_NEXT;
+}
+
+static __always_inline struct gw_chain_key chain_of(const struct sock *sk)
+{
+	return (struct gw_chain_key){ .local_port = sk->__sk_common.skc_num, .protocol = sk->sk_protocol };
+}
+
+static __always_inline bool is_same(const struct gw_chain_key *a, const struct gw_chain_key *b)
+{
+	return a->local_port == b->local_port && a->protocol == b->protocol;
+}
+
+SEC("tp_btf/sk_data_ready")
+int BPF_PROG(gw_note_delivery, struct sock *sk)
+{
+	struct arrival *arrival = this_arrival();
+	struct gw_requests *requests;
+	struct gw_chain_rule *rule;
+	struct gw_chain_key chain;
+	__u64 due_ns = 0;
+
+	if (!arrival || !in_our_netns(sk))
+		return 0;
+	chain = chain_of(sk);
+	rule = bpf_map_lookup_elem(&chain_rules, &chain);
+	if (!rule || sk->sk_uid.val != rule->uid || sk->__sk_common.skc_state == TCP_LISTEN)
+		return 0;
+	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!requests)
+		return 0;
+	if (arrival->due_ns && !arrival->socket && is_same(&chain, &arrival->chain)) {
+		due_ns = arrival->due_ns;
+		arrival->socket = (__u64)sk;
+		__sync_fetch_and_add(&arrival_counters.requests, 1);
+	}
+	requests->due_ns[requests->arrived++ % GW_REQUESTS] = due_ns;
+	return 0;
+}
+
+static __always_inline bool is_raised(const struct task_struct *p, const struct gw_handler *handler)
+{
+	return p->policy == SCHED_FIFO && p->rt_priority == handler->priority;
+}
+
+static __always_inline void tell(const struct task_struct *p, const struct gw_handler *handler,
+				 enum gw_handler_event_kind kind, __u64 now_ns)
+{
+	struct gw_handler_event *event = bpf_ringbuf_reserve(&handler_events, sizeof(*event), 0);
+
+	if (!event) {
+		__sync_fetch_and_add(&arrival_counters.events_lost, 1);
+		return;
+	}
+	*event = (struct gw_handler_event){
+		.t_ns = now_ns,
+		.until_ns = handler->until_ns,
+		.kind = kind,
+		.tid = p->pid,
+		.pid = p->tgid,
+		.priority = handler->priority,
+		.chain = handler->chain,
+	};
+	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
+	__sync_fetch_and_add(kind == GW_RAISE ? &arrival_counters.raises : &arrival_counters.lowers, 1);
+}
+
+/* The thread has a request that is due then. Who has a real-time priority of his own keeps it. */
+static __always_inline void take_on(const struct task_struct *p, struct gw_handler *handler, __u64 due_ns,
+				    __u64 now_ns)
+{
+	struct gw_chain_rule *rule = bpf_map_lookup_elem(&chain_rules, &handler->chain);
+
+	if (handler->until_ns < due_ns)
+		handler->until_ns = due_ns;
+	if (rule && now_ns >= rule->barred_until_ns && p->prio >= MAX_RT_PRIO)
+		tell(p, handler, GW_RAISE, now_ns);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(gw_note_waking, struct task_struct *p)
+{
+	struct arrival *arrival = this_arrival();
+	struct gw_handler *handler;
+	__u64 now_ns;
+	__u32 tid;
+
+	if (!arrival || (!arrival->socket && p->policy != SCHED_FIFO))
+		return 0;
+	tid = p->pid;
+	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
+	if (!handler)
+		return 0;
+	now_ns = bpf_ktime_get_ns();
+	if (arrival->socket == handler->socket) {
+		arrival->socket = 0;
+		__sync_fetch_and_add(&arrival_counters.woken, 1);
+		take_on(p, handler, arrival->due_ns, now_ns);
+	} else if (handler->until_ns < now_ns && is_raised(p, handler)) {
+		tell(p, handler, GW_LOWER, now_ns);
+	}
+	return 0;
+}
+
+/* The next message of those that wait in a socket; of a stream the first, with everything that is there. */
+static __always_inline __u64 take_request(struct gw_requests *requests, bool is_stream)
+{
+	__u32 waiting = requests->arrived - requests->received;
+	__u64 due_ns;
+
+	if (!waiting)
+		return 0;
+	if (waiting > GW_REQUESTS)
+		requests->received = requests->arrived - GW_REQUESTS;
+	due_ns = requests->due_ns[requests->received % GW_REQUESTS];
+	requests->received = is_stream ? requests->arrived : requests->received + 1;
+	return due_ns;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct gw_requests *requests;
+	struct gw_handler *handler;
+	__u64 due_ns, now_ns;
+	__u32 tid = p->pid;
+
+	if (ret < 0 || flags & MSG_PEEK || !in_our_netns(sk))
+		return 0;
+	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, 0);
+	if (!requests)
+		return 0;
+	due_ns = take_request(requests, sk->sk_protocol == IPPROTO_TCP);
+	requests->answer_ns = due_ns;
+	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
+	if (!handler || handler->socket != (__u64)sk) {
+		struct gw_chain_key chain = chain_of(sk);
+		struct gw_chain_rule *rule = bpf_map_lookup_elem(&chain_rules, &chain);
+		struct gw_handler new = { .socket = (__u64)sk, .chain = chain };
+
+		if (!rule)
+			return 0;
+		new.priority = rule->priority;
+		bpf_map_update_elem(&chain_handlers, &tid, &new, BPF_ANY);
+		handler = bpf_map_lookup_elem(&chain_handlers, &tid);
+		if (!handler)
+			return 0;
+	}
+	now_ns = bpf_ktime_get_ns();
+	if (due_ns > now_ns)
+		take_on(p, handler, due_ns, now_ns);
+	else if (handler->until_ns < now_ns && is_raised(p, handler))
+		tell(p, handler, GW_LOWER, now_ns);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gw_forget_handler, struct task_struct *p)
+{
+	__u32 tid = p->pid;
+
+	bpf_map_delete_elem(&chain_handlers, &tid);
+	return 0;
+}
