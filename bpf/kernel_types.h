@@ -112,7 +112,7 @@ typedef struct {
 } socket_lock_t;
 
 typedef struct {
-	__u32 val;
+	unsigned int val;
 } kuid_t;
 
 /* include/net/sock.h; only its name counts, the loader asks the kernel for its value */
@@ -253,10 +253,6 @@ struct Qdisc_ops {
 typedef struct {
 	int counter;
 } atomic_t;
-
-typedef struct {
-	unsigned int val;
-} kuid_t;
 
 struct cred {
 	kuid_t uid;

@@ -3,4 +3,5 @@
 
 pub mod cap;
 pub mod queue;
+pub mod receive;
 pub mod schedule;

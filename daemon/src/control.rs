@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::actuate::receive::ReceiveView;
 use crate::interface::Interface;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::queue::BackgroundFlow;
@@ -112,6 +113,8 @@ pub struct Status {
     /// None where the thread that looks after it does not answer.
     #[serde(default)]
     pub realtime: Option<RealtimeView>,
+    /// What is changed on the receiving side.
+    pub receive: ReceiveView,
     /// What does not work, and why.
     pub degraded: Vec<String>,
 }

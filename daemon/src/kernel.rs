@@ -11,9 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
+pub mod arrival;
 pub mod cgroup;
 pub mod flow_monitor;
 pub mod libbpf_log;
+pub mod napi;
 pub mod netlink;
 pub mod preemption;
 pub mod probe;
@@ -22,6 +24,7 @@ pub mod qdisc;
 pub mod records;
 pub mod response;
 pub mod task_watch;
+pub mod tcx;
 pub mod uplink;
 
 /// The kernel's own type information, by which the programs find its fields.

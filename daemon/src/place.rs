@@ -64,6 +64,11 @@ impl Place {
         self.directory.join("realtime")
     }
 
+    /// Of what the receiving side has changed.
+    pub fn receive_journal(&self) -> PathBuf {
+        self.directory.join("receive")
+    }
+
     fn create(&self) -> Result<()> {
         fs::DirBuilder::new()
             .recursive(true)

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::actuate::cap::lift::{Lift, Lifted};
-use crate::actuate::{queue, schedule};
+use crate::actuate::{queue, receive, schedule};
 use crate::cli::RevertArgs;
 use crate::control::client;
 use crate::place::Place;
@@ -26,18 +26,20 @@ pub struct Undone {
     pub queues: Vec<String>,
     /// A line for each process that had real time.
     pub realtime: Vec<String>,
+    /// A line for each thread and setting of the receiving side.
+    pub received: Vec<String>,
 }
 
 impl Undone {
     pub fn is_nothing(&self) -> bool {
-        self.caps == 0 && self.queues.is_empty() && self.realtime.is_empty()
+        self.caps == 0 && self.queues.is_empty() && self.realtime.is_empty() && self.received.is_empty()
     }
 }
 
 impl Display for Undone {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} caps", self.caps)?;
-        let lines = self.realtime.iter().chain(&self.queues);
+        let lines = self.realtime.iter().chain(&self.queues).chain(&self.received);
         lines.into_iter().try_for_each(|line| write!(f, ", {line}"))
     }
 }
@@ -46,12 +48,14 @@ impl Display for Undone {
 pub fn undo(place: &Place, dry_run: bool) -> Result<Undone> {
     // None may keep the others from being undone; and what runs before everything comes first.
     let realtime = schedule::undo(place, dry_run);
+    let received = receive::undo(&place.receive_journal(), dry_run);
     let queues = queue::undo(place, dry_run);
     let caps = lift(place, dry_run);
     Ok(Undone {
         caps: caps?,
         queues: queues.context("a queue may be left behind; try `giveway revert` again")?,
         realtime: realtime?,
+        received: received.context("the receiving side may be changed still; try `giveway revert` again")?,
     })
 }
 
@@ -97,11 +101,16 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         if args.output.json {
             println!(
                 "{}",
-                json!({ "caps_found": found.caps, "queues_found": found.queues, "realtime_found": found.realtime })
+                json!({
+                    "caps_found": found.caps,
+                    "queues_found": found.queues,
+                    "realtime_found": found.realtime,
+                    "received_found": found.received,
+                })
             );
         } else {
             println!("{} sockets carry a cap of giveway's; nothing was changed", found.caps);
-            let lines = found.queues.iter().chain(&found.realtime);
+            let lines = found.queues.iter().chain(&found.realtime).chain(&found.received);
             lines.for_each(|line| println!("to be put back: {line}"));
         }
         return Ok(());
@@ -126,7 +135,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         Some(pid) => println!("the daemon (pid {pid}) has undone its work and ended"),
         None => println!("no daemon runs in this network namespace"),
     }
-    let lines = left_over.queues.iter().chain(&left_over.realtime);
+    let lines = left_over.queues.iter().chain(&left_over.realtime).chain(&left_over.received);
     lines.for_each(|line| println!("left over: {line}"));
     println!(
         "{} left-over caps lifted; nothing of giveway's is in force",

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::queue::{Backend, BackgroundFlow, Plan, Uplink};
+use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,8 @@ pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
     rules: Vec<Deadline>,
+    /// What arrival.bpf.c knows of requests, for their answers.
+    requests: Option<MapHandle>,
     background: BTreeSet<BackgroundFlow>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
@@ -59,8 +62,10 @@ pub struct QueueActuator {
 }
 
 impl QueueActuator {
-    pub fn open(place: &Place, config: &Config) -> Result<Self> {
+    pub fn open(place: &Place, config: &Config, requests: Option<&MapHandle>) -> Result<Self> {
+        let requests = requests.map(MapHandle::try_from).transpose();
         Ok(Self {
+            requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
             rules: config.deadline.clone(),
@@ -271,7 +276,11 @@ impl QueueActuator {
         let admission = match &mut self.admission {
             Some(admission) => admission,
             none => {
-                let admission = none.insert(Admission::load(netns_inum, &self.rules)?);
+                let admission = none.insert(Admission::load(
+                    netns_inum,
+                    &self.rules,
+                    self.requests.as_ref().map(|map| map.as_fd()),
+                )?);
                 for flow in &self.background {
                     admission.add_background(flow)?;
                 }

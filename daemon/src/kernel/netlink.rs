@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rtnetlink: one request, its answers. In come a message's fixed part and attributes, out go the kernel's messages
+//! Netlink: one request, its answers. In come a message's fixed part and attributes, out go the kernel's messages
 //! or its refusal. Blocking, with a time limit; it knows no device and no qdisc. Works on the namespace in which it
 //! was opened.
 
@@ -35,14 +35,18 @@ pub struct Netlink {
 pub struct Refused(pub Errno);
 
 impl Netlink {
+    /// Rtnetlink.
     pub fn open() -> Result<Self> {
-        let socket = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkRoute,
-        )
-        .context("cannot open a netlink socket")?;
+        Self::open_protocol(SockProtocol::NetlinkRoute)
+    }
+
+    pub fn open_generic() -> Result<Self> {
+        Self::open_protocol(SockProtocol::NetlinkGeneric)
+    }
+
+    fn open_protocol(protocol: SockProtocol) -> Result<Self> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
+            .context("cannot open a netlink socket")?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE_S, 0))
             .context("cannot limit the time of a netlink socket")?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0)).context("cannot bind a netlink socket")?;

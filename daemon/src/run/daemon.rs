@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::actuate::cap::{CapActuator, CapResult, Outcome, rtt_floors_us};
 use crate::actuate::queue::{QueueActuator, undo};
+use crate::actuate::receive::Receiver;
 use crate::control::server::{self, Asked, Desks};
 use crate::control::{Cost, Status};
 use crate::guardian::Guarded;
@@ -56,6 +57,7 @@ pub struct Daemon {
     /// None where caps are impossible or not wanted.
     pub caps: Option<CapActuator>,
     pub queue: QueueActuator,
+    pub receiver: Receiver,
     pub guarded: Option<Guarded>,
     pub realtime: Option<RealtimeThread>,
     /// None works alone.
@@ -217,6 +219,7 @@ impl Running {
             }
             self.neighbours = None;
             self.interface = found;
+            self.daemon.receiver.manage(self.interface.as_ref());
             let link = self.interface.as_ref().map(|i| Link {
                 ifindex: i.index,
                 ip_header_bytes: if i.ipv4.is_some() { 20 } else { 40 },
@@ -401,6 +404,7 @@ impl Running {
             passes: self.passes,
             walks: self.walks,
             realtime: None,
+            receive: self.daemon.receiver.view(),
             degraded: self
                 .daemon
                 .degraded
@@ -408,6 +412,7 @@ impl Running {
                 .chain(&self.alone_because)
                 .cloned()
                 .chain(self.daemon.queue.missing())
+                .chain(self.daemon.receiver.missing())
                 .collect(),
         }
     }
@@ -448,9 +453,10 @@ impl Running {
         };
         let queues = undo(&self.daemon.place, false);
         let lifted = self.lift_caps();
-        let (set_back, queues, lifted) = (set_back?, queues?, lifted?);
+        let received = self.daemon.receiver.close();
+        let (set_back, queues, lifted, received) = (set_back?, queues?, lifted?, received?);
         guarded.dismiss();
-        for line in queues {
+        for line in queues.into_iter().chain(received) {
             tracing::info!("{line}");
         }
         tracing::info!(

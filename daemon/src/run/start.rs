@@ -18,6 +18,7 @@ use super::daemon::Daemon;
 use super::realtime::RealtimeThread;
 use crate::actuate::cap::{CapActuator, rtt_floors_us};
 use crate::actuate::queue::QueueActuator;
+use crate::actuate::receive::Receiver;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::guardian::Guarded;
@@ -84,7 +85,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
         },
     };
     let engine = Engine::new(crate::kernel::now(), &config, setup);
-    let queue = QueueActuator::open(&place, &config)?;
+    let receiver = Receiver::open(&place, &config, args.dry_run);
+    let queue = QueueActuator::open(&place, &config, receiver.requests())?;
     let mut guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
     let canary = Duration::from_millis(config.realtime_limits.canary_ms.into());
     let realtime = RealtimeThread::start(&place, realtime, canary)?;
@@ -106,6 +108,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         monitor,
         caps,
         queue,
+        receiver,
         guarded,
         realtime: Some(realtime),
         keys,
