@@ -43,6 +43,19 @@ pub struct Status {
     pub passes: PassCost,
     pub walks: PassCost,
     pub queue: Option<Queue>,
+    receive: Receive,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Receive {
+    handlers: Vec<Handler>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Handler {
+    raises: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -202,7 +215,8 @@ pub fn write_unpaced_configuration(file: &Path) -> Result<()> {
     write(file, &json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}}))
 }
 
-fn write(file: &Path, configuration: &serde_json::Value) -> Result<()> {
+/// Any configuration.
+pub fn write(file: &Path, configuration: &serde_json::Value) -> Result<()> {
     let text = toml::to_string(configuration).context("cannot write the configuration")?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
@@ -303,6 +317,11 @@ fn answer(station: &Namespace, words: &[&str]) -> Result<Vec<u8>> {
 pub fn status(station: &Namespace) -> Result<Status> {
     let said = answer(station, &["status", "--json"])?;
     serde_json::from_slice(&said).context("the answer of `giveway status --json` is not readable")
+}
+
+/// How often giveway has given handlers of requests their priority.
+pub fn raises(at: &Namespace) -> Result<u64> {
+    Ok(status(at)?.receive.handlers.iter().map(|handler| handler.raises).sum())
 }
 
 /// How many capped sockets `giveway revert` would find, changing none.

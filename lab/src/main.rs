@@ -88,6 +88,12 @@ enum Command {
     #[command(hide = true)]
     RealtimeReceiver,
     #[command(hide = true)]
+    RealtimeService { description: String },
+    #[command(hide = true)]
+    RealtimeRequests { description: String },
+    #[command(hide = true)]
+    IcmpFlood { to: std::net::Ipv4Addr },
+    #[command(hide = true)]
     RealtimeEnqueue { description: String },
     #[command(hide = true)]
     PlainBursts { description: String },
@@ -129,6 +135,9 @@ fn main() -> ExitCode {
         Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
         Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
         Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
+        Command::RealtimeService { description } => traffic::realtime::service::run(&description).map(|()| true),
+        Command::RealtimeRequests { description } => traffic::realtime::requests::run(&description).map(|()| true),
+        Command::IcmpFlood { to } => traffic::realtime::icmp::run(to).map(|()| true),
         Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
         Command::PlainBursts { description } => traffic::realtime::plain::run(&description).map(|()| true),
         Command::Hostile { seed, interface } => traffic::hostile::sender::run(seed, &interface).map(|()| true),

@@ -5,6 +5,7 @@
 //! goes to stderr.
 
 pub mod admission_cost;
+mod chain;
 mod converge;
 mod convergence;
 mod cost;
@@ -87,6 +88,7 @@ fn run_variant(run: &Run, raw: &Path, is_last: bool) -> Result<Outcome> {
     match &run.variant.experiment {
         Experiment::OnAir(access_point, what) => on_air(access_point, what, run, raw, is_last),
         Experiment::Cost(cost) => cost::run(cost, run, raw),
+        Experiment::Chain(chain) => chain::run(chain, run, raw),
         Experiment::Deadline(deadline) => deadline::run(deadline, run, raw),
         Experiment::Foreground(foreground) => foreground::run(foreground, run, raw),
         Experiment::AdmissionCost(cost) => admission_cost::run(cost, run, raw),

@@ -3,6 +3,7 @@
 //! configuration of giveway; what is expected of the numbers; what is drawn.
 //! `runner` interprets it; nothing here runs anything.
 
+pub mod chain;
 pub mod deadline;
 pub mod foreground;
 pub mod response;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::parameters::{Kind, Parameter, Parameters};
+use chain::Chain;
 use deadline::{AdmissionCost, Deadline, QdiscCost};
 use foreground::{Foreground, Gate};
 use response::{Runaway, Starts, Wakeup};
@@ -72,6 +74,7 @@ pub enum Cap {
 pub enum Experiment {
     OnAir(AccessPoint, OnAir),
     Cost(Cost),
+    Chain(Chain),
     Deadline(Deadline),
     Foreground(Foreground),
     AdmissionCost(AdmissionCost),
@@ -411,6 +414,7 @@ impl Experiment {
             + match self {
                 Experiment::OnAir(access_point, what) => what.estimated_s(access_point.stations),
                 Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
+                Experiment::Chain(chain) => chain.estimated_s(),
                 Experiment::Deadline(deadline) => deadline.estimated_s(),
                 Experiment::Foreground(foreground) => foreground.estimated_s(),
                 Experiment::AdmissionCost(_) => 5.0,

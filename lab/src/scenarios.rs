@@ -2,6 +2,7 @@
 //! The scenarios by name, one file each.
 
 mod admission_cost;
+mod chain;
 mod contention;
 mod cooperative;
 mod deadline;
@@ -26,6 +27,7 @@ use crate::usage::{nearest, usage};
 
 pub const ALL: &[Scenario] = &[
     admission_cost::SCENARIO,
+    chain::SCENARIO,
     contention::SCENARIO,
     cooperative::SCENARIO,
     deadline::SCENARIO,

@@ -2,17 +2,22 @@
 //! Packets with deadlines, from processes of their own: `giveway-lab realtime-sender` sends bursts at set times and
 //! counts what it is told, `giveway-lab realtime-receiver` notes when each came; `giveway-lab flood` fills a queue.
 //! `giveway-lab realtime-enqueue` measures what one packet costs, `giveway-lab plain-bursts` what any packet does.
+//! `giveway-lab realtime-requests` asks a `giveway-lab realtime-service`, `giveway-lab icmp-flood` pings beside them.
 //! In: a description in JSON as the one argument (the receiver needs none). Out: see each. They share the machine's monotonic clock.
 
 pub mod enqueue;
 pub mod flood;
+pub mod icmp;
 pub mod plain;
 pub mod receiver;
+pub mod requests;
 pub mod sender;
+pub mod service;
 
 use std::io::Read;
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::Serialize;
@@ -44,6 +49,16 @@ fn sleep_until(monotonic_ns: u64) -> Result<()> {
         Ok(_) => Ok(()),
         Err(error) => Err(error).context("cannot wait"),
     }
+}
+
+/// SCHED_FIFO for the calling thread, or why not.
+fn ask_for_fifo(priority: i32) -> Result<()> {
+    let wanted = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the call only reads its argument; 0 is the calling thread.
+    Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &wanted) })?;
+    Ok(())
 }
 
 /// Starts `giveway-lab ROLE [DESCRIPTION]` with its standard input and output as pipes.

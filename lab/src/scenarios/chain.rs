@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! P3 and P4 together: a request with a deadline crosses the network, is handled and answered, beside computing
+//! processes, floods of pings and bulk TCP on both ends. What each part of giveway makes of it alone, and all of them.
+
+use anyhow::Result;
+
+use crate::guest::{Clock, Flavour, Guest};
+use crate::parameters::{Kind, Parameter, Parameters};
+use crate::scenario::chain::{Budget, Chain, Parts};
+use crate::scenario::{Check, Experiment, Plan, Plot, Relation, Scenario, Variant};
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "chain",
+    about: "a request with a deadline, its handling and its answer, beside load on both ends (P3, P4)",
+    stations: None,
+    seconds: 1,
+    warmup_s: 0,
+    parameters: &[
+        count("requests", 10_000, "with everything on"),
+        count("requests_others", 2_000, "in each other variant"),
+    ],
+    plan,
+};
+
+const fn count(name: &'static str, default: u64, about: &'static str) -> Parameter {
+    let kind = Kind::Count {
+        default,
+        least: 1,
+        most: 1_000_000,
+    };
+    Parameter { name, kind, about }
+}
+
+const RATE_MBIT: u64 = 100;
+const EVERY_US: u64 = 10_000;
+const WORK_US: u64 = 1_000;
+const BUDGET: Budget = Budget {
+    send_us: 2_000,
+    answer_us: 2_700,
+    receive_us: 300,
+};
+/// P3, table 1: the longest that a packet took from the network to the process.
+const PAPER_DELIVERY_US: f64 = 928.0;
+
+const NOTHING: Parts = Parts {
+    queue: false,
+    priority: false,
+    receive: false,
+    wake: false,
+};
+const VARIANTS: [(&str, Parts); 6] = [
+    ("none", NOTHING),
+    ("queue", Parts { queue: true, ..NOTHING }),
+    (
+        "priority",
+        Parts {
+            priority: true,
+            ..NOTHING
+        },
+    ),
+    (
+        "receive",
+        Parts {
+            receive: true,
+            ..NOTHING
+        },
+    ),
+    ("wake", Parts { wake: true, ..NOTHING }),
+    (
+        ALL,
+        Parts {
+            queue: true,
+            receive: true,
+            wake: true,
+            ..NOTHING
+        },
+    ),
+];
+const ALL: &str = "all";
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let guest = Guest {
+        kernel: Flavour::Stock,
+        cpus: 1,
+        clock: Clock::Virtual,
+    };
+    let mut checks = Vec::new();
+    let mut variants = Vec::new();
+    for (name, parts) in VARIANTS {
+        let requests = parameters.count(if name == ALL { "requests" } else { "requests_others" });
+        checks.push(Check::metric(name, "requests", Relation::AtLeast(requests as f64)).always());
+        variants.push(Variant {
+            name: name.into(),
+            guest: Some(guest),
+            experiment: Experiment::Chain(Chain {
+                rate_mbit: RATE_MBIT,
+                requests: u32::try_from(requests)?,
+                every_us: EVERY_US,
+                work_us: WORK_US,
+                budget: BUDGET,
+                parts,
+            }),
+        });
+    }
+    checks.extend([
+        Check::metric(ALL, "late", Relation::Exactly(0.0)).always(),
+        Check::metric(ALL, "refused_untold", Relation::Exactly(0.0)).always(),
+        // Who refuses everything is never late.
+        Check::metric(ALL, "admitted_percent", Relation::AtLeast(90.0)).always(),
+        Check::metric(ALL, "delivery_max_us", Relation::AtMost(PAPER_DELIVERY_US))
+            .always()
+            .goal(),
+    ]);
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![Plot::Distribution {
+            file: "chain".into(),
+            title: "From making a request to having its answer".into(),
+            axes: ("ms after it was made", "requests that are answered, %"),
+            points: VARIANTS.iter().map(|(name, _)| (*name).into()).collect(),
+        }],
+        columns: &[
+            "requests",
+            "admitted",
+            "refused",
+            "refused_told",
+            "late",
+            "completion_p50_ms",
+            "completion_p99_ms",
+            "completion_max_ms",
+            "delivery_p50_us",
+            "delivery_max_us",
+        ],
+    })
+}
