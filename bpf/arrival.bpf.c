@@ -3,7 +3,8 @@
  * From wire to process: a request's deadline goes with it to the thread that handles it, and on to the answer.
  *
  *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU
- *   sk_data_ready        it is in its socket, on the same CPU, and so is its deadline
+ *   sk_data_ready        it is in its socket, on the same CPU, and so is its deadline. If the thread that receives from
+ *                        this socket is busy, and ordinary, the daemon is told
  *   sched_waking         that wakes a thread which receives from this socket: the daemon is told, if the thread is
  *                        ordinary. Anything else that wakes it after the deadline: the daemon is told, if it is not
  *   sock_recv_length     a thread has received it: from now on it is the handler, and what this socket sends (see
@@ -28,6 +29,10 @@ char LICENSE[] SEC("license") = "GPL";
 #define MSG_PEEK 2
 #define SCHED_FIFO 1
 #define MAX_RT_PRIO 100 /* the kernel's own scale: below it is real time */
+#define TASK_RUNNING 0
+
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
+extern void bpf_task_release(struct task_struct *p) __ksym;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -119,33 +124,6 @@ static __always_inline bool is_same(const struct gw_chain_key *a, const struct g
 	return a->local_port == b->local_port && a->protocol == b->protocol;
 }
 
-SEC("tp_btf/sk_data_ready")
-int BPF_PROG(gw_note_delivery, struct sock *sk)
-{
-	struct arrival *arrival = this_arrival();
-	struct gw_requests *requests;
-	struct gw_chain_rule *rule;
-	struct gw_chain_key chain;
-	__u64 due_ns = 0;
-
-	if (!arrival || !in_our_netns(sk))
-		return 0;
-	chain = chain_of(sk);
-	rule = bpf_map_lookup_elem(&chain_rules, &chain);
-	if (!rule || sk->sk_uid.val != rule->uid || sk->__sk_common.skc_state == TCP_LISTEN)
-		return 0;
-	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!requests)
-		return 0;
-	if (arrival->due_ns && !arrival->socket && is_same(&chain, &arrival->chain)) {
-		due_ns = arrival->due_ns;
-		arrival->socket = (__u64)sk;
-		__sync_fetch_and_add(&arrival_counters.requests, 1);
-	}
-	requests->due_ns[requests->arrived++ % GW_REQUESTS] = due_ns;
-	return 0;
-}
-
 static __always_inline bool is_raised(const struct task_struct *p, const struct gw_handler *handler)
 {
 	return p->policy == SCHED_FIFO && p->rt_priority == handler->priority;
@@ -183,6 +161,55 @@ static __always_inline void take_on(const struct task_struct *p, struct gw_handl
 		handler->until_ns = due_ns;
 	if (rule && now_ns >= rule->barred_until_ns && p->prio >= MAX_RT_PRIO)
 		tell(p, handler, GW_RAISE, now_ns);
+}
+
+/* Behind what its handler still has to do. Whoever holds a request up has its priority (after priority inheritance). */
+static __noinline int hurry(struct gw_requests *requests, __u64 due_ns)
+{
+	struct gw_handler *handler;
+	struct task_struct *p;
+	__u32 tid;
+
+	if (!requests)
+		return 0;
+	tid = requests->tid;
+	handler = tid ? bpf_map_lookup_elem(&chain_handlers, &tid) : NULL;
+	p = handler ? bpf_task_from_pid(tid) : NULL;
+	if (!p)
+		return 0;
+	if (p->__state == TASK_RUNNING)
+		take_on(p, handler, due_ns, bpf_ktime_get_ns());
+	bpf_task_release(p);
+	return 0;
+}
+
+SEC("tp_btf/sk_data_ready")
+int BPF_PROG(gw_note_delivery, struct sock *sk)
+{
+	struct arrival *arrival = this_arrival();
+	struct gw_requests *requests;
+	struct gw_chain_rule *rule;
+	struct gw_chain_key chain;
+	__u64 due_ns = 0;
+
+	if (!arrival || !in_our_netns(sk))
+		return 0;
+	chain = chain_of(sk);
+	rule = bpf_map_lookup_elem(&chain_rules, &chain);
+	if (!rule || sk->sk_uid.val != rule->uid || sk->__sk_common.skc_state == TCP_LISTEN)
+		return 0;
+	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!requests)
+		return 0;
+	if (arrival->due_ns && !arrival->socket && is_same(&chain, &arrival->chain)) {
+		due_ns = arrival->due_ns;
+		arrival->socket = (__u64)sk;
+		__sync_fetch_and_add(&arrival_counters.requests, 1);
+	}
+	requests->due_ns[requests->arrived++ % GW_REQUESTS] = due_ns;
+	if (due_ns)
+		hurry(requests, due_ns);
+	return 0;
 }
 
 SEC("tp_btf/sched_waking")
@@ -241,6 +268,7 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 		return 0;
 	due_ns = take_request(requests, sk->sk_protocol == IPPROTO_TCP);
 	requests->answer_ns = due_ns;
+	requests->tid = tid;
 	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
 	if (!handler || handler->socket != (__u64)sk) {
 		struct gw_chain_key chain = chain_of(sk);

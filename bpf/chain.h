@@ -33,6 +33,8 @@ struct gw_requests {
 	__u64 answer_ns; /* of the request that was received last: what is sent now is its answer */
 	__u32 arrived;   /* counts of all time, modulo GW_REQUESTS where they stand */
 	__u32 received;
+	__u32 tid;       /* the thread that received last */
+	__u32 reserved;
 };
 
 /* A thread that receives requests. */

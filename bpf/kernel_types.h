@@ -282,6 +282,7 @@ struct sched_entity {
 };
 
 struct task_struct {
+	unsigned int __state;
 	int pid;
 	int tgid;
 	unsigned int flags;

@@ -32,7 +32,7 @@ const fn count(name: &'static str, default: u64, about: &'static str) -> Paramet
 }
 
 const RATE_MBIT: u64 = 100;
-const EVERY_US: u64 = 10_000;
+const EVERY_US: u64 = 5_000;
 const WORK_US: u64 = 1_000;
 const BUDGET: Budget = Budget {
     send_us: 2_000,

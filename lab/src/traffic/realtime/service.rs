@@ -87,6 +87,8 @@ pub fn run(description: &str) -> Result<()> {
         let refused = match socket.send_to(&packet[..length], from) {
             Ok(_) => false,
             Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => true,
+            // Who asked is gone.
+            Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => false,
             Err(error) => bail!("cannot answer request {}: {error}", payload.number),
         };
         handled.push(Handled {
