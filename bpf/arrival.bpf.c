@@ -2,7 +2,8 @@
 /*
  * From wire to process: a request's deadline goes with it to the thread that handles it, and on to the answer.
  *
- *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU
+ *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU, as the first of its port's that
+ *                        is not delivered yet
  *   sk_data_ready        it is in its socket, on the same CPU, and so is its deadline. If the thread that receives from
  *                        this socket is busy, and ordinary, the daemon is told
  *   sched_waking         that wakes a thread which receives from this socket: the daemon is told, if the thread is
@@ -61,11 +62,24 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } handler_events SEC(".maps");
 
+/* The kernel shows tcx a batch of packets before it delivers the first, so some are noted at once. A power of two. */
+#define NOTED 16
+/* What was not delivered so long after it came was dropped on the way. */
+#define NOTED_NS (2 * NSEC_PER_MSEC)
+
+struct noted {
+	__u64 at_ns;
+	__u64 due_ns; /* 0: empty, or delivered */
+	struct gw_chain_key chain;
+	__u32 reserved;
+};
+
 /* What this CPU is just taking up the stack. */
 struct arrival {
-	__u64 due_ns; /* 0: nothing with a deadline */
-	__u64 socket; /* that it has reached, until its handler is woken; 0: none */
-	struct gw_chain_key chain;
+	struct noted noted[NOTED]; /* a ring */
+	__u64 socket; /* that the latest request has reached, until its handler is woken; 0: none */
+	__u64 due_ns; /* its deadline */
+	__u32 next;   /* in the ring: the oldest */
 	__u32 reserved;
 };
 
@@ -93,24 +107,30 @@ int gw_note_arrival(struct __sk_buff *skb)
 {
 	struct arrival *arrival = this_arrival();
 	struct gw_chain_rule *rule;
+	struct gw_chain_key chain;
 	struct packet p = {};
 	__u32 budget_us;
+	__u64 now_ns;
 
 	if (!arrival)
 		return TCX_NEXT;
-	arrival->due_ns = arrival->socket = 0;
 	/* A datagram in fragments is delivered with its last one, which says no port. */
 	if (!read_packet(skb, &p) || p.fragment_at || p.more_fragments)
 		return TCX_NEXT;
 	read_ports(skb, &p);
-	arrival->chain = (struct gw_chain_key){ .local_port = p.tuple.remote_port, .protocol = p.protocol };
-	rule = bpf_map_lookup_elem(&chain_rules, &arrival->chain);
+	chain = (struct gw_chain_key){ .local_port = p.tuple.remote_port, .protocol = p.protocol };
+	rule = bpf_map_lookup_elem(&chain_rules, &chain);
 	if (!rule)
 		return TCX_NEXT;
 	budget_us = rule->budget_us;
 	if (p.has_option && p.option_us < budget_us)
 		budget_us = p.option_us;
-	arrival->due_ns = bpf_ktime_get_ns() + 1000ULL * budget_us;
+	now_ns = bpf_ktime_get_ns();
+	arrival->noted[arrival->next++ % NOTED] = (struct noted){
+		.at_ns = now_ns,
+		.due_ns = now_ns + 1000ULL * budget_us,
+		.chain = chain,
+	};
 	return TCX_NEXT;
 }
 
@@ -122,6 +142,21 @@ static __always_inline struct gw_chain_key chain_of(const struct sock *sk)
 static __always_inline bool is_same(const struct gw_chain_key *a, const struct gw_chain_key *b)
 {
 	return a->local_port == b->local_port && a->protocol == b->protocol;
+}
+
+/* The deadline of the oldest packet of this chain that was noted and not delivered; 0: there is none. */
+static __always_inline __u64 take_noted(struct arrival *arrival, const struct gw_chain_key *chain, __u64 now_ns)
+{
+	for (int n = 0; n < NOTED; n++) {
+		struct noted *noted = &arrival->noted[(arrival->next + n) % NOTED];
+		__u64 due_ns = noted->due_ns;
+
+		if (!due_ns || !is_same(chain, &noted->chain) || noted->at_ns + NOTED_NS < now_ns)
+			continue;
+		noted->due_ns = 0;
+		return due_ns;
+	}
+	return 0;
 }
 
 static __always_inline bool is_raised(const struct task_struct *p, const struct gw_handler *handler)
@@ -190,7 +225,7 @@ int BPF_PROG(gw_note_delivery, struct sock *sk)
 	struct gw_requests *requests;
 	struct gw_chain_rule *rule;
 	struct gw_chain_key chain;
-	__u64 due_ns = 0;
+	__u64 due_ns;
 
 	if (!arrival || !in_our_netns(sk))
 		return 0;
@@ -201,14 +236,14 @@ int BPF_PROG(gw_note_delivery, struct sock *sk)
 	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!requests)
 		return 0;
-	if (arrival->due_ns && !arrival->socket && is_same(&chain, &arrival->chain)) {
-		due_ns = arrival->due_ns;
-		arrival->socket = (__u64)sk;
-		__sync_fetch_and_add(&arrival_counters.requests, 1);
-	}
+	due_ns = take_noted(arrival, &chain, bpf_ktime_get_ns());
 	requests->due_ns[requests->arrived++ % GW_REQUESTS] = due_ns;
-	if (due_ns)
-		hurry(requests, due_ns);
+	arrival->socket = due_ns ? (__u64)sk : 0;
+	arrival->due_ns = due_ns;
+	if (!due_ns)
+		return 0;
+	__sync_fetch_and_add(&arrival_counters.requests, 1);
+	hurry(requests, due_ns);
 	return 0;
 }
 
@@ -227,7 +262,7 @@ int BPF_PROG(gw_note_waking, struct task_struct *p)
 	if (!handler)
 		return 0;
 	now_ns = bpf_ktime_get_ns();
-	if (arrival->socket == handler->socket) {
+	if (arrival->socket == handler->socket && arrival->due_ns > now_ns) {
 		arrival->socket = 0;
 		__sync_fetch_and_add(&arrival_counters.woken, 1);
 		take_on(p, handler, arrival->due_ns, now_ns);

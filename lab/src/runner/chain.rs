@@ -31,7 +31,6 @@ use fate::Parties;
 const ASKING_ADDRESS: &str = "10.77.2.1";
 const COMPUTING_PROCESSES: usize = 2;
 const HANDLER_PRIORITY: i32 = 40;
-const NAPI_PRIORITY: u32 = 45;
 /// From the start of the load to the first request: the queues are full by then.
 const HEAD_START: Duration = Duration::from_secs(2);
 
@@ -122,7 +121,7 @@ fn set_up(chain: &Chain, end: &Namespace, answers: bool, raw: &Path, label: &str
         "queue": {"backend": if queue { "qdisc" } else { "none" }},
     });
     if receive {
-        configuration["receive"] = json!({"threaded_napi": true, "napi_priority": NAPI_PRIORITY});
+        configuration["receive"] = json!({"threaded_napi": true, "napi_priority": chain.napi_priority});
     }
     if answers && wake {
         // The request says itself what is left, and the smaller counts.

@@ -10,6 +10,7 @@ pub struct Chain {
     /// What the service computes for each.
     pub work_us: u64,
     pub budget: Budget,
+    pub napi_priority: u32,
     pub parts: Parts,
 }
 

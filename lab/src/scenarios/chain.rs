@@ -18,6 +18,11 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         count("requests", 10_000, "with everything on"),
         count("requests_others", 2_000, "in each other variant"),
+        count(
+            "napi_priority",
+            39,
+            "of the threads that take packets in; the service has 40",
+        ),
     ],
     plan,
 };
@@ -98,6 +103,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 every_us: EVERY_US,
                 work_us: WORK_US,
                 budget: BUDGET,
+                napi_priority: u32::try_from(parameters.count("napi_priority"))?,
                 parts,
             }),
         });
