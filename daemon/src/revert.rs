@@ -135,7 +135,11 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         Some(pid) => println!("the daemon (pid {pid}) has undone its work and ended"),
         None => println!("no daemon runs in this network namespace"),
     }
-    let lines = left_over.queues.iter().chain(&left_over.realtime).chain(&left_over.received);
+    let lines = left_over
+        .queues
+        .iter()
+        .chain(&left_over.realtime)
+        .chain(&left_over.received);
     lines.for_each(|line| println!("left over: {line}"));
     println!(
         "{} left-over caps lifted; nothing of giveway's is in force",

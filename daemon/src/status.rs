@@ -6,6 +6,7 @@ use giveway_engine::queue::traffic::{Band, QueueCounters};
 use giveway_engine::queue::{Plan, QueueView};
 use giveway_engine::snapshot::{FlowView, NeighbourView};
 
+use crate::actuate::receive::ReceiveView;
 use crate::cli::Json;
 use crate::control::{Status, client};
 use crate::place::Place;
@@ -36,6 +37,9 @@ fn render(status: &Status) -> String {
         text += &format!("deadlines   {}\n", deadline_line(counters));
     }
     text += &format!("real time   {}\n", status.realtime_line());
+    if status.receive != ReceiveView::default() {
+        text += &format!("receiving   {}\n", status.receive.line());
+    }
     text += &format!("neighbours  {}\n", status.neighbours_line());
     for line in &status.degraded {
         text += &format!("degraded    {line}\n");

@@ -47,14 +47,16 @@ pub fn run(args: &WhyArgs) -> Result<()> {
             .is_none_or(|subject| [&change.pid.to_string(), &change.exe, &change.rule].contains(&&subject.to_owned()))
     };
     let realtime: Vec<&Change> = realtime.iter().filter(of_process).collect();
+    let receive = status.receive.about(args.subject.as_deref());
     if args.output.json {
         println!(
             "{}",
-            json!({ "caps": changes, "queue": queue, "refusals": refusals, "realtime": realtime })
+            json!({ "caps": changes, "queue": queue, "refusals": refusals, "realtime": realtime, "receive": receive })
         );
         return Ok(());
     }
-    if changes.is_empty() && queue.is_empty() && refusals.is_empty() && realtime.is_empty() {
+    let receive = receive.shown();
+    if changes.is_empty() && queue.is_empty() && refusals.is_empty() && realtime.is_empty() && receive.is_empty() {
         println!("giveway has changed nothing there (the latest 256 changes were looked at)");
     }
     for view in queue {
@@ -63,6 +65,7 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     for refusal in refusals {
         print!("{}", render_refusal(refusal));
     }
+    print!("{receive}");
     for change in realtime {
         print!("{}", render_realtime(change));
     }

@@ -5,10 +5,8 @@
 
 use anyhow::{Context as _, Result};
 use giveway_engine::config::{Chain, Config, ReceiveSection};
-use giveway_engine::receive::HandlerView;
 use libbpf_rs::MapHandle;
 use nix::unistd::User;
-use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
 use crate::kernel::arrival::{Arrival, Rule};
@@ -17,19 +15,13 @@ use crate::place::Place;
 mod journal;
 mod settings;
 mod thread;
+mod view;
 mod wake;
 
 use journal::Journal;
 pub use journal::undo;
+pub use view::ReceiveView;
 use wake::Waker;
-
-/// What `status` and `why` show.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct ReceiveView {
-    /// Changes by `[receive]`, a line each.
-    pub settings: Vec<String>,
-    pub handlers: Vec<HandlerView>,
-}
 
 pub struct Receiver {
     place: Place,

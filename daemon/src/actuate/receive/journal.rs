@@ -10,19 +10,13 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::settings;
-use super::thread::{self, Ordinary};
+use super::thread::Raised;
 
 /// Something that was changed, and what it was.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Changed {
-    Thread {
-        tid: u32,
-        /// By which a later thread of this number is told apart.
-        started: u64,
-        priority: u32,
-        before: Ordinary,
-    },
+    Thread(Raised),
     File {
         path: PathBuf,
         before: String,
@@ -82,18 +76,9 @@ pub fn undo(path: &Path, dry_run: bool) -> Result<Vec<String>> {
 impl Changed {
     fn put_back(&self, dry_run: bool) -> Result<Option<String>> {
         match self {
-            Self::Thread {
-                tid,
-                started,
-                priority,
-                before,
-            } => {
-                let is_it = thread::state(*tid).is_some_and(|(_, at)| at == *started);
-                let is_ours = is_it && thread::is_raised(*tid, *priority);
-                if is_ours && !dry_run {
-                    thread::lower(*tid, *priority, *before)?;
-                }
-                Ok(is_ours.then(|| format!("thread {tid} back from FIFO {priority}")))
+            Self::Thread(raised) => {
+                let is_ours = if dry_run { raised.is_still() } else { raised.lower()? };
+                Ok(is_ours.then(|| raised.shown()))
             }
             Self::File { path, before, ours } => settings::put_back(path, before, ours, dry_run),
         }

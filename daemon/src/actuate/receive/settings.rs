@@ -66,15 +66,7 @@ fn raise_threads(ifindex: u32, priority: u32, journal: &mut Journal) -> Result<V
     }
     let mut lines = Vec::new();
     for tid in threads {
-        let (_, started) = thread::state(tid).context("the thread has ended")?;
-        thread::raise(tid, priority, |before| {
-            journal.add(&Changed::Thread {
-                tid,
-                started,
-                priority,
-                before,
-            })
-        })?;
+        thread::raise(tid, tid, priority, |raised| journal.add(&Changed::Thread(raised)))?;
         lines.push(format!("NAPI thread {tid}: FIFO {priority}"));
     }
     Ok(lines)

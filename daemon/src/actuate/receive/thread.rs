@@ -1,103 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One thread's scheduling: what it is, made real time, and put back. In come thread ids, out go the kernel's answers.
-//! Never touches a thread that is real time by somebody else's doing, and puts back only what is still ours.
+//! One thread made real time for as long as something waits for it, and put back. In come thread ids, out go the
+//! kernel's answers. Never touches a thread that is real time by somebody else's doing, and puts back only what is
+//! still ours.
 
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use giveway_engine::realtime::Policy;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-const SCHED_RESET_ON_FORK: u64 = 1;
+use crate::actuate::schedule::{attributes::Attributes, why_refused};
+use crate::kernel::process::thread_start;
 
-/// Of an ordinary thread.
+/// A thread that has a priority of ours, or is about to have it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Ordinary {
-    policy: u32,
-    flags: u64,
-    nice: i32,
+pub struct Raised {
+    pub pid: u32,
+    pub tid: u32,
+    /// By which a later thread of this number is told apart.
+    start_ns: u64,
+    given: Attributes,
+    old: Attributes,
 }
 
-/// As the kernel tells and takes it.
-fn zeroed() -> libc::sched_attr {
-    // SAFETY: integers, for which all zero is valid.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    attributes.size = size_of::<libc::sched_attr>() as u32;
-    attributes
+/// SCHED_FIFO at this priority.
+fn fifo(priority: u32) -> Attributes {
+    Attributes::for_policy(Policy::Fifo { priority })
 }
 
-fn read(tid: u32) -> Result<libc::sched_attr, Errno> {
-    let mut attributes = zeroed();
-    let size = attributes.size;
-    // SAFETY: the kernel writes at most the size that it is given.
-    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
-    Errno::result(done).map(|_| attributes)
-}
-
-fn write(tid: u32, mut attributes: libc::sched_attr) -> Result<(), Errno> {
-    attributes.size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel reads the size that the struct itself tells.
-    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) };
-    Errno::result(done).map(drop)
-}
-
-fn is_fifo_at(attributes: &libc::sched_attr, priority: u32) -> bool {
-    attributes.sched_policy == libc::SCHED_FIFO as u32 && attributes.sched_priority == priority
-}
-
-/// Makes a thread SCHED_FIFO at this priority. `before` is asked to keep what it was, before anything is changed.
-pub fn raise(tid: u32, priority: u32, before: impl FnOnce(Ordinary) -> Result<()>) -> Result<()> {
-    let found = read(tid).context("the thread has ended")?;
-    if is_fifo_at(&found, priority) {
+/// Raises a thread; `before` is asked to keep what it was, before anything is changed. Nothing where it is so already.
+pub fn raise(pid: u32, tid: u32, priority: u32, before: impl FnOnce(Raised) -> Result<()>) -> Result<()> {
+    let (old, given) = (Attributes::of(tid).context("it has ended")?, fifo(priority));
+    if old.is_still(&given) {
         return Ok(());
     }
-    let is_ordinary = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(|policy| policy as u32);
-    if !is_ordinary.contains(&found.sched_policy) {
-        bail!("it has a real-time policy of its own, which stays as it is");
+    if old.is_realtime() {
+        bail!("it is {} by somebody else's doing, and stays so", old.shown());
     }
-    before(Ordinary {
-        policy: found.sched_policy,
-        flags: found.sched_flags,
-        nice: found.sched_nice,
+    let start_ns = thread_start(pid, tid).context("it has ended")?;
+    // Newer kernels tell an ordinary thread's slice, and would take it for a wish.
+    let old = old.without_slice(old.slice_ns());
+    before(Raised {
+        pid,
+        tid,
+        start_ns,
+        given,
+        old,
     })?;
-    let mut wanted = zeroed();
-    wanted.sched_policy = libc::SCHED_FIFO as u32;
-    wanted.sched_priority = priority;
-    wanted.sched_flags = SCHED_RESET_ON_FORK;
-    write(tid, wanted).map_err(refused)
+    given
+        .set(tid)
+        .map_err(|errno| anyhow!(why_refused(errno, Policy::Fifo { priority })))
 }
 
-/// Puts it back, where it is still what [`raise`] made of it; says whether it was.
-pub fn lower(tid: u32, priority: u32, before: Ordinary) -> Result<bool> {
-    match read(tid) {
-        Ok(found) if is_fifo_at(&found, priority) => {}
-        Ok(_) | Err(Errno::ESRCH) => return Ok(false),
-        Err(error) => return Err(error).context("cannot see what a thread is"),
+impl Raised {
+    /// Whether it has still what it was given.
+    pub fn is_still(&self) -> bool {
+        thread_start(self.pid, self.tid) == Some(self.start_ns)
+            && Attributes::of(self.tid).is_ok_and(|now| now.is_still(&self.given))
     }
-    let mut wanted = zeroed();
-    wanted.sched_policy = before.policy;
-    wanted.sched_nice = before.nice;
-    wanted.sched_flags = before.flags & SCHED_RESET_ON_FORK;
-    match write(tid, wanted) {
-        Ok(()) => Ok(true),
-        Err(Errno::ESRCH) => Ok(false),
-        Err(error) => Err(error).context("cannot take a thread's priority back"),
+
+    /// Puts it back, where it has still what it was given; says whether it was.
+    pub fn lower(&self) -> Result<bool> {
+        if !self.is_still() {
+            return Ok(false);
+        }
+        match self.old.set(self.tid).or_else(|_| Attributes::ordinary().set(self.tid)) {
+            Ok(()) => Ok(true),
+            Err(Errno::ESRCH) => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("thread {} keeps its priority", self.tid)),
+        }
     }
-}
 
-/// Whether [`lower`] would find something to do.
-pub fn is_raised(tid: u32, priority: u32) -> bool {
-    read(tid).is_ok_and(|found| is_fifo_at(&found, priority))
-}
-
-fn refused(error: Errno) -> anyhow::Error {
-    match error {
-        Errno::EPERM => anyhow::anyhow!(
-            "the kernel refuses real time (EPERM): CAP_SYS_NICE is missing, or the thread's cgroup has no share of it \
-             (cpu.rt_runtime_us)"
-        ),
-        error => anyhow::anyhow!("the kernel refuses real time: {}", error.desc()),
+    pub fn shown(&self) -> String {
+        format!(
+            "thread {} from {} back to {}",
+            self.tid,
+            self.given.shown(),
+            self.old.shown()
+        )
     }
 }
 
@@ -107,13 +89,15 @@ pub fn cpu(tid: u32) -> Option<Duration> {
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Its state's letter, and when it was started, in ticks since boot, which tells it from a later one of its number.
-pub fn state(tid: u32) -> Option<(char, u64)> {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+/// Whether it runs or would; false once it has ended.
+pub fn is_awake(tid: u32) -> bool {
+    let text = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
     // The name before may hold anything, brackets and blanks too.
-    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
-    let letter = fields.next()?.chars().next()?;
-    Some((letter, fields.nth(18)?.parse().ok()?))
+    let state = text
+        .iter()
+        .rposition(|byte| *byte == b')')
+        .and_then(|end| text.get(end + 2));
+    state == Some(&b'R')
 }
 
 #[cfg(test)]
@@ -121,36 +105,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_tells_its_state_start_and_time() {
+    fn a_thread_tells_its_state_and_time() {
         let own = nix::unistd::gettid().as_raw().cast_unsigned();
-        let (letter, started) = state(own).unwrap();
-        assert_eq!((letter, started > 0), ('R', true));
+        assert!(is_awake(own) && !is_awake(u32::MAX));
         assert!(cpu(own).unwrap() > Duration::ZERO);
-        assert_eq!(state(u32::MAX), None);
+        assert_eq!(cpu(u32::MAX), None);
     }
 
     #[test]
-    fn a_raised_thread_is_put_back_to_what_it_was_and_only_by_the_right_priority() {
-        if !nix::unistd::geteuid().is_root() {
-            return; // the kernel gives real time to root only; CI runs as root
-        }
-        std::thread::spawn(|| {
-            let own = nix::unistd::gettid().as_raw().cast_unsigned();
+    fn a_raised_thread_is_put_back_unless_somebody_else_has_changed_it() {
+        // The kernel gives real time to root only, and everything else of giveway needs root too.
+        assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
+        let test = || {
+            let (pid, own) = (std::process::id(), nix::unistd::gettid().as_raw().cast_unsigned());
             let mut kept = None;
-            let keep = |before| {
-                kept = Some(before);
+            let keep = |raised| {
+                kept = Some(raised);
                 Ok(())
             };
-            raise(own, 3, keep).unwrap();
-            assert!(is_raised(own, 3) && !is_raised(own, 4));
-            let refusal = raise(own, 5, |_| Ok(())).unwrap_err();
-            assert!(refusal.to_string().contains("of its own"));
-            let before = kept.unwrap();
-            assert!(!lower(own, 4, before).unwrap());
-            assert!(lower(own, 3, before).unwrap());
-            assert!(!is_raised(own, 3));
-        })
-        .join()
-        .unwrap();
+            raise(pid, own, 3, keep).unwrap();
+            let refusal = raise(pid, own, 5, |_| Ok(())).unwrap_err();
+            assert!(refusal.to_string().contains("somebody else's doing"));
+            let raised = kept.unwrap();
+            fifo(4).set(own).unwrap();
+            assert!(!raised.lower().unwrap());
+            fifo(3).set(own).unwrap();
+            assert!(raised.lower().unwrap() && !raised.lower().unwrap());
+            assert!(!Attributes::of(own).unwrap().is_realtime());
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{PipeReader, PipeWriter, pipe};
-use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -19,9 +19,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::journal::{Changed, Journal};
-use super::thread::{self, Ordinary};
+use super::thread::{self, Raised};
 use crate::kernel::arrival::{Event, Handlers, Rule, What};
 use crate::kernel::now;
+use crate::kernel::process::Handle;
 
 /// Threads that are held at once, as many as the kernel's table has.
 const MOST_HELD: usize = 1024;
@@ -105,12 +106,10 @@ fn terms_of(rule: &Rule) -> (Service, Terms) {
 
 /// A thread that was raised at least once.
 struct Held {
-    /// Of its process: while it is open, its number means nobody else.
-    process: OwnedFd,
-    started: u64,
-    priority: u32,
-    /// None: not changed yet.
-    before: Option<Ordinary>,
+    /// While it is open, its number means nobody else.
+    process: Handle,
+    /// As it was written down last; None: never yet.
+    raised: Option<Raised>,
 }
 
 struct Worker {
@@ -126,7 +125,7 @@ struct Worker {
 impl Worker {
     fn prepare(&mut self) -> Result<(RingBuffer<'static>, Receiver<Event>)> {
         let own = nix::unistd::gettid().as_raw().cast_unsigned();
-        thread::raise(own, OWN_PRIORITY, |_| Ok(()))
+        thread::raise(std::process::id(), own, OWN_PRIORITY, |_| Ok(()))
             .context("no real-time priority for the thread that wakes handlers")?;
         let (to, events) = mpsc::channel();
         Ok((self.handlers.events(to)?, events))
@@ -192,54 +191,40 @@ impl Worker {
 
     /// Gives back the CPU time that the thread has used so far.
     fn raise(&mut self, tid: u32, pid: u32, priority: u32) -> Result<Duration> {
-        if !self.held.get(&tid).is_some_and(|held| is_alive(&held.process)) {
-            let held = self.hold(tid, pid, priority)?;
+        if !self.held.get(&tid).is_some_and(|held| held.process.is_alive()) {
+            let held = self.hold(tid, pid)?;
             self.held.insert(tid, held);
         }
         let held = self.held.get_mut(&tid).context("it is not held")?;
         let journal = &mut self.journal;
-        thread::raise(tid, priority, |before| {
-            if held.before != Some(before) {
-                let started = held.started;
-                journal.add(&Changed::Thread {
-                    tid,
-                    started,
-                    priority,
-                    before,
-                })?;
-                held.before = Some(before);
+        thread::raise(held.process.pid, tid, priority, |raised| {
+            if held.raised != Some(raised) {
+                journal.add(&Changed::Thread(raised))?;
+                held.raised = Some(raised);
             }
             Ok(())
         })?;
-        thread::cpu(tid).context("the thread has ended")
+        thread::cpu(tid).context("it has ended")
     }
 
-    fn hold(&mut self, tid: u32, pid: u32, priority: u32) -> Result<Held> {
+    fn hold(&mut self, tid: u32, pid: u32) -> Result<Held> {
         let handlers = &self.handlers;
         if self.held.len() >= MOST_HELD {
             self.held.retain(|tid, _| matches!(handlers.until(*tid), Ok(Some(_))));
         }
-        let process = open_process(pid)?;
+        let process = Handle::open(pid).context("its process has ended")?;
         // The kernel's entry goes with the thread: so the process that is open now is the one that the event meant.
         if handlers.until(tid)?.is_none() {
-            bail!("the thread has ended");
+            bail!("it has ended");
         }
-        let (_, started) = thread::state(tid).context("the thread has ended")?;
-        Ok(Held {
-            process,
-            started,
-            priority,
-            before: None,
-        })
+        Ok(Held { process, raised: None })
     }
 
     /// Gives back the CPU time that the thread has used so far; None if it has ended.
     fn lower(&self, tid: u32) -> Option<Duration> {
-        let held = self.held.get(&tid).filter(|held| is_alive(&held.process))?;
-        if let Some(before) = held.before
-            && let Err(error) = thread::lower(tid, held.priority, before)
-        {
-            tracing::warn!("thread {tid}: {error:#}");
+        let held = self.held.get(&tid).filter(|held| held.process.is_alive())?;
+        if let Some(Err(error)) = held.raised.map(|raised| raised.lower()) {
+            tracing::warn!("{error:#}");
         }
         thread::cpu(tid)
     }
@@ -264,11 +249,11 @@ impl Worker {
     fn look(&mut self) -> Result<()> {
         let mut seen = Vec::new();
         for tid in self.engine.raised() {
-            let (state, cpu) = (thread::state(tid), thread::cpu(tid));
+            let cpu = thread::cpu(tid);
             seen.push(Seen {
                 tid,
                 until: self.handlers.until(tid)?.filter(|_| cpu.is_some()),
-                is_awake: state.is_some_and(|(letter, _)| letter == 'R'),
+                is_awake: thread::is_awake(tid),
                 cpu: cpu.unwrap_or_default(),
             });
         }
@@ -292,18 +277,4 @@ fn patience(until: Option<Duration>) -> PollTimeout {
         let left = until.saturating_sub(now()) + Duration::from_micros(999);
         PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::ZERO)
     })
-}
-
-fn open_process(pid: u32) -> Result<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let descriptor = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) });
-    let descriptor = descriptor.context("the process has ended")?;
-    // SAFETY: the call succeeded, so this is a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(descriptor)?) })
-}
-
-/// A process's descriptor is readable once it has ended.
-fn is_alive(process: &OwnedFd) -> bool {
-    let mut waits = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    matches!(poll(&mut waits, PollTimeout::ZERO), Ok(0))
 }

@@ -126,7 +126,7 @@ impl Attributes {
         self.policy == libc::SCHED_DEADLINE.cast_unsigned()
     }
 
-    fn is_realtime(&self) -> bool {
+    pub fn is_realtime(&self) -> bool {
         [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&self.policy.cast_signed())
     }
 

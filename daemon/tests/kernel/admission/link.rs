@@ -40,7 +40,7 @@ impl<'a> Link<'a> {
         set_niceness(0);
         let place = Place::here().unwrap();
         drop(place.lock().unwrap());
-        let mut actuator = QueueActuator::open(&place, &Config::parse("").unwrap()).unwrap();
+        let mut actuator = QueueActuator::open(&place, &Config::parse("").unwrap(), None).unwrap();
         actuator.set(Some(&plan(lab.ifindex)), "gwv").unwrap();
         let link = Self {
             lab,
