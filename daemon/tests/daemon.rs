@@ -10,6 +10,7 @@ mod lab;
 #[cfg(test)]
 mod daemon {
     mod admission;
+    mod chain;
     mod exec;
     mod failures;
     mod life;
