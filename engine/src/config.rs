@@ -323,8 +323,9 @@ section! {
     ReceiveSection RECEIVE "receive" {
         /// Process what arrives in threads of the kernel (napi/...), in place of the softirq. Off: see docs/chain.md.
         threaded_napi: bool = false, "false";
-        /// SCHED_FIFO priority of these threads (1 to 48); 0 leaves them ordinary.
-        napi_priority: u32 = 45, "45";
+        /// SCHED_FIFO priority of these threads (1 to 48); 0 leaves them ordinary. Below that of [[chain]]s, so that no flood
+        /// comes between a request and its answer. When they use more than 80% of a CPU they are ordinary for a second.
+        napi_priority: u32 = 39, "39";
         /// The CPUs that the interface's interrupts may go to. Empty: as they are.
         irq_cpus: Vec<u32> = Vec::new(), "[]";
         /// A process that waits for a packet asks the device itself for so long, microseconds (net.core.busy_read and
@@ -489,12 +490,14 @@ mod tests {
         );
         assert_eq!(config.realtime[0].user.as_deref(), Some("robot"));
         assert_eq!(config.grant[0].max_priority, 10);
+        assert_eq!((config.chain[0].local_port, config.chain[0].budget_ms), (5005, 5.0));
         let rest = Config {
             link: LinkSection::default(),
             deadline: Vec::new(),
             background: Vec::new(),
             realtime: Vec::new(),
             grant: Vec::new(),
+            chain: Vec::new(),
             ..config
         };
         assert_eq!(rest, Config::default());

@@ -13,6 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Protocol;
 
+mod share;
+#[cfg(test)]
+mod tests;
+
+pub use share::Share;
+
 /// How often raised threads are looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A share is counted over this time, and who used it up is barred for as long.
@@ -76,8 +82,7 @@ pub enum Action {
 #[derive(Debug)]
 struct Chain {
     terms: Terms,
-    /// CPU time that its handlers may still use.
-    credit: Duration,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -108,19 +113,17 @@ pub struct HandlerView {
 pub struct Handlers {
     chains: BTreeMap<Service, Chain>,
     threads: BTreeMap<u32, Handler>,
-    refilled: Duration,
 }
 
 impl Handlers {
     pub fn new(now: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
         let chain = |(service, terms): (Service, Terms)| {
-            let credit = terms.share(WINDOW);
-            (service, Chain { terms, credit })
+            let share = Share::new(now, terms.share_percent);
+            (service, Chain { terms, share })
         };
         Self {
             chains: chains.into_iter().map(chain).collect(),
             threads: BTreeMap::new(),
-            refilled: now,
         }
     }
 
@@ -232,7 +235,6 @@ impl Handlers {
 
     /// Takes what a raised thread has used from its chain's share. Where nothing is left, the whole chain is barred.
     fn charge(&mut self, now: Duration, tid: u32, cpu: Duration) -> Vec<Action> {
-        self.refill(now);
         let Some(thread) = self.threads.get_mut(&tid) else {
             return Vec::new();
         };
@@ -243,12 +245,9 @@ impl Handlers {
         let Some(chain) = self.chains.get_mut(&service) else {
             return Vec::new();
         };
-        let used = cpu.saturating_sub(counted);
-        if used < chain.credit {
-            chain.credit -= used;
+        if chain.share.spend(now, cpu.saturating_sub(counted)) {
             return Vec::new();
         }
-        chain.credit = Duration::ZERO;
         let why = format!("its service has used its {}% of a CPU", chain.terms.share_percent);
         let until = now + WINDOW;
         let of_chain = |thread: &Handler| thread.service == service && thread.counted.is_some();
@@ -261,21 +260,4 @@ impl Handlers {
         let lowered = tids.into_iter().flat_map(|tid| self.lower(now, tid, &why));
         std::iter::once(Action::Bar { service, until }).chain(lowered).collect()
     }
-
-    fn refill(&mut self, now: Duration) {
-        let passed = now.saturating_sub(self.refilled);
-        self.refilled = now;
-        for chain in self.chains.values_mut() {
-            chain.credit = (chain.credit + chain.terms.share(passed)).min(chain.terms.share(WINDOW));
-        }
-    }
 }
-
-impl Terms {
-    fn share(&self, of: Duration) -> Duration {
-        of * self.share_percent / 100
-    }
-}
-
-#[cfg(test)]
-mod tests;

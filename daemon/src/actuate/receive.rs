@@ -10,14 +10,17 @@ use nix::unistd::User;
 
 use crate::interface::Interface;
 use crate::kernel::arrival::{Arrival, Rule};
+use crate::kernel::napi;
 use crate::place::Place;
 
+mod intake;
 mod journal;
 mod settings;
 mod thread;
 mod view;
 mod wake;
 
+use intake::Intake;
 use journal::Journal;
 pub use journal::undo;
 pub use view::ReceiveView;
@@ -27,6 +30,7 @@ pub struct Receiver {
     place: Place,
     section: ReceiveSection,
     managed: Option<Interface>,
+    intake: Option<Intake>,
     chains: Option<Result<Chains>>,
     done: Vec<String>,
     missing: Vec<String>,
@@ -50,6 +54,7 @@ impl Receiver {
                 config.receive.clone()
             },
             managed: None,
+            intake: None,
             chains,
             done: Vec::new(),
             missing: Vec::new(),
@@ -68,6 +73,7 @@ impl Receiver {
             return;
         }
         self.managed = interface.cloned();
+        self.intake = None;
         (self.done, self.missing) = Default::default();
         if let Some(Ok(chains)) = &mut self.chains
             && let Err(error) = chains.arrival.attach(interface.map(|interface| interface.index))
@@ -77,13 +83,8 @@ impl Receiver {
         let Some(interface) = interface.filter(|_| self.section != ReceiveSection::default()) else {
             return;
         };
-        match Journal::open(&self.place.receive_journal()) {
-            Ok(mut journal) => {
-                let (done, missing) = settings::apply(&self.section, interface, &mut journal);
-                self.done.extend(done);
-                self.missing.extend(missing);
-            }
-            Err(error) => self.missing.push(format!("{error:#}")),
+        if let Err(error) = self.set_up(interface) {
+            self.missing.push(format!("receiving on {}: {error:#}", interface.name));
         }
         for line in &self.done {
             tracing::info!("receiving on {}: {line}: [receive]", interface.name);
@@ -91,6 +92,25 @@ impl Receiver {
         for line in &self.missing {
             tracing::warn!("{line}");
         }
+    }
+
+    fn set_up(&mut self, interface: &Interface) -> Result<()> {
+        let path = self.place.receive_journal();
+        let (done, missing) = settings::apply(&self.section, interface, &mut Journal::open(&path)?);
+        self.done.extend(done);
+        self.missing.extend(missing);
+        let priority = self.section.napi_priority;
+        let threads = if self.section.threaded_napi {
+            napi::threads(interface.index)?
+        } else {
+            Vec::new()
+        };
+        if priority > 0 && !threads.is_empty() {
+            self.done
+                .push(format!("{} NAPI threads: FIFO {priority}", threads.len()));
+            self.intake = Some(Intake::start(threads, priority, Journal::open(&path)?)?);
+        }
+        Ok(())
     }
 
     /// What does not work, and why.
@@ -110,6 +130,7 @@ impl Receiver {
 
     /// Takes everything back.
     pub fn close(&mut self) -> Result<Vec<String>> {
+        self.intake = None;
         self.chains = None;
         undo(&self.place.receive_journal(), false)
     }

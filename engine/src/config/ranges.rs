@@ -7,6 +7,8 @@ use crate::realtime::CEILING;
 
 /// No deadline and no part of one is longer.
 const LONGEST_US: u32 = 10_000_000;
+/// What all chains together may have of one CPU: something must be left for everybody else.
+const CHAINS_PERCENT: u64 = 80;
 
 impl Config {
     /// Whether each value is within its range, of a configuration that was not read from text.
@@ -224,8 +226,9 @@ impl Config {
             ),
             (
                 "chain.share_percent",
-                self.chain.iter().all(|c| (1..=95).contains(&c.share_percent)),
-                "from 1 to 95 percent",
+                self.chain.iter().all(|c| c.share_percent >= 1)
+                    && self.chain.iter().map(|c| u64::from(c.share_percent)).sum::<u64>() <= CHAINS_PERCENT,
+                "from 1 percent, and at most 80 percent of a CPU in all [[chain]]s together",
             ),
         ];
         for (key, holds, range) in checks {

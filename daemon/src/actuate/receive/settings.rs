@@ -15,9 +15,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::journal::{Changed, Journal};
-use super::thread;
 use crate::interface::Interface;
-use crate::kernel::napi;
 
 const SYSFS: &str = "/sys";
 const BUSY_POLL: [&str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];
@@ -31,10 +29,6 @@ pub fn apply(section: &ReceiveSection, interface: &Interface, journal: &mut Jour
     };
     if section.threaded_napi {
         note("threaded NAPI", in_own_sysfs(|| make_threaded(interface, journal)));
-        if section.napi_priority > 0 {
-            let outcome = raise_threads(interface.index, section.napi_priority, journal);
-            note("the priority of NAPI threads", outcome);
-        }
     }
     if !section.irq_cpus.is_empty() {
         let outcome = in_own_sysfs(|| move_interrupts(interface, &section.irq_cpus, journal));
@@ -57,19 +51,6 @@ fn make_threaded(interface: &Interface, journal: &mut Journal) -> Result<Vec<Str
 
 fn device_file(name: &str, file: &str) -> PathBuf {
     Path::new(SYSFS).join("class/net").join(name).join(file)
-}
-
-fn raise_threads(ifindex: u32, priority: u32, journal: &mut Journal) -> Result<Vec<String>> {
-    let threads = napi::threads(ifindex)?;
-    if threads.is_empty() {
-        bail!("the kernel names no thread of it");
-    }
-    let mut lines = Vec::new();
-    for tid in threads {
-        thread::raise(tid, tid, priority, |raised| journal.add(&Changed::Thread(raised)))?;
-        lines.push(format!("NAPI thread {tid}: FIFO {priority}"));
-    }
-    Ok(lines)
 }
 
 /// Message-signalled ones, or else the only one.
