@@ -348,8 +348,9 @@ section! {
         priority: u32 = 40, "40";
         /// The service's user, by name or number: nobody else's port counts.
         user: String = "root".to_owned(), "\"root\"";
-        /// Its threads together use at most this share of one CPU; else they are ordinary for a second.
-        share_percent: u32 = 50, "50";
+        /// Its threads together use at most this share of one CPU; else they are ordinary for a second. All [[chain]]s
+        /// together have at most 80.
+        share_percent: u32 = 40, "40";
     }
 }
 
