@@ -167,6 +167,7 @@ struct Held {
     tasks: u32,
     cpu: Duration,
     spent: Spent,
+    since: Duration,
     /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
     looked: Duration,
     rate: f64,
@@ -409,6 +410,7 @@ impl Realtime {
             tasks: started.tasks,
             cpu: started.cpu,
             spent: Spent::default(),
+            since: now,
             looked: now,
             rate: 0.0,
             budget_percent: rule.budget_percent,

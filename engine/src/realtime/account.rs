@@ -89,10 +89,24 @@ impl Realtime {
     fn worst(&self, now: Duration, budget: &Budget<'_>, account: &Account) -> Option<(ProcessId, String)> {
         let window = self.limits.window;
         let used = account.spent.within(now, window);
+        let has_just_overrun = account.overran_at == Some(now);
+        // A crowd of one rule: while the first of them computed, the others could not show yet what they will do.
+        let mut new = self
+            .granted_of(budget.rule)
+            .filter(|(_, held)| held.since + window > now);
+        if let (true, Some(_), Some((id, _))) = (has_just_overrun, budget.rule, new.next()) {
+            let why = "another process of its rule overran the budget, and it came less than that time ago, too";
+            return Some((
+                id,
+                format!(
+                    "{why} ({} ms). It is ordinary until it is started anew",
+                    window.as_millis()
+                ),
+            ));
+        }
         let rate: f64 = self.granted_of(budget.rule).map(|(_, held)| held.rate).sum();
-        // One of them was set back just now, and what it used is forgiven. Those that alone would overrun the next window go
-        // with it.
-        let is_no_better = account.overran_at == Some(now) && window.mul_f64(rate) > budget.time;
+        // What the first one used is forgiven. Those that alone would overrun the next window go with it.
+        let is_no_better = has_just_overrun && window.mul_f64(rate) > budget.time;
         if used <= budget.time && !is_no_better {
             return None;
         }

@@ -76,6 +76,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         kernel: Flavour::Stock,
         cpus: 1,
         clock: Clock::Virtual,
+        preemption: None,
     };
     let mut checks = Vec::new();
     let mut variants = Vec::new();
