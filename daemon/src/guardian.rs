@@ -73,34 +73,35 @@ pub fn run() -> Result<()> {
     // What it must set back may be computing without end. Where this is refused, nothing was granted either.
     let _ = take_priority();
     let place = Place::here()?;
-    if !daemon_dies(&place)? {
+    let Some(realtime) = daemon_dies(&place)? else {
         return Ok(());
-    }
-    let undone = revert::undo_after_death(&place)?;
+    };
+    let mut undone = revert::undo_after_death(&place)?;
+    undone.realtime.extend(realtime);
     eprintln!("giveway guardian: the daemon died; undone: {undone}");
     Ok(())
 }
 
-/// Waits for the daemon's end: whether it left something to be undone. Should its thread for real time end before the
-/// rest, what that gave is set back at once.
-fn daemon_dies(place: &Place) -> Result<bool> {
+/// Waits for the daemon's end; None where it left nothing to be undone. Should its thread for real time end before the
+/// rest, what that gave is set back at once: a line for each process.
+fn daemon_dies(place: &Place) -> Result<Option<Vec<String>>> {
     // Unbuffered: what has been read is what `poll` does not see any more.
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let mut daemon = File::from(stdin.context("cannot wait for the daemon")?);
-    let mut thread = None;
+    let (mut thread, mut set_back) = (None, Vec::new());
     loop {
         let is_thread_dead = wait_for(daemon.as_fd(), thread.as_ref()).context("cannot wait for the daemon")?;
         if is_thread_dead {
             thread = None;
             // Whatever fails here is tried again when the rest has died.
-            let _ = schedule::undo(place, false);
+            set_back.extend(schedule::undo(place, false).unwrap_or_default());
             continue;
         }
         let mut words = [0; 64];
         let read = daemon.read(&mut words).context("cannot wait for the daemon")?;
         let words = &words[..read];
         if words.is_empty() || words.contains(&FAREWELL) {
-            return Ok(words.is_empty());
+            return Ok(words.is_empty().then_some(set_back));
         }
         let lines = std::str::from_utf8(words).unwrap_or_default();
         let named = lines.lines().last().and_then(|line| line.parse().ok());
