@@ -3,6 +3,7 @@
 //! one [`Wakeup`] each through a channel, with evidence where it is among the worst. A thread takes no lock and waits for
 //! nobody between two wake-ups; whatever it does besides it does after it has looked at the clock.
 
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -11,8 +12,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
-use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use nix::unistd::{Pid, gettid};
 
 use super::args::{Plan, Until};
@@ -22,6 +21,7 @@ use super::recorder::Recorder;
 
 /// What a thread needs is small, and is kept in memory.
 const STACK_BYTES: usize = 256 * 1024;
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// One wake-up.
 #[derive(Debug)]
@@ -181,12 +181,18 @@ impl Waker {
     }
 }
 
-/// Returns when it really is, never before.
+/// Returns when it really is, never before. What stands between the waking and the look at the clock is measured too, so
+/// nothing else stands there.
 fn sleep_until(planned_ns: u64) -> u64 {
-    let planned = TimeSpec::from_duration(Duration::from_nanos(planned_ns));
+    let planned = libc::timespec {
+        tv_sec: (planned_ns / NS_PER_S) as libc::time_t,
+        tv_nsec: (planned_ns % NS_PER_S) as libc::c_long,
+    };
     loop {
+        let (clock, absolute) = (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME);
         // A signal ends a sleep early; then there is another.
-        let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &planned);
+        // SAFETY: the time is read at once, and with an absolute time nothing is written.
+        unsafe { libc::clock_nanosleep(clock, absolute, &raw const planned, ptr::null_mut()) };
         let now_ns = now_ns();
         if now_ns >= planned_ns {
             return now_ns;
@@ -196,8 +202,10 @@ fn sleep_until(planned_ns: u64) -> u64 {
 
 /// CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
-    // This clock always exists, so this cannot fail.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| nanoseconds(now.into()))
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one structure. The clock always exists, so this cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

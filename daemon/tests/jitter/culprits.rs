@@ -22,7 +22,7 @@ fn worst_of_this_machine(report: &Value) -> Vec<&Value> {
 
 /// The planted one stands first at most of the worst, and its time is most of the lateness. (Not at all of them: a busy
 /// machine has culprits of its own.)
-fn expect(report: &Value, kind: &str, name: &str) {
+fn expect<'a>(report: &'a Value, kind: &str, name: &str) -> Vec<&'a Value> {
     let worst = worst_of_this_machine(report);
     let is_planted = |w: &&Value| {
         let first = &w["culprits"][0];
@@ -37,6 +37,7 @@ fn expect(report: &Value, kind: &str, name: &str) {
         "{kind} {name} is behind {} of the worst wake-ups, and not behind these: {others:#?}",
         planted.len()
     );
+    planted
 }
 
 /// Every nanosecond is given to one culprit only.
@@ -53,17 +54,18 @@ fn expect_all_accounted(report: &Value) {
 fn a_spinner_of_higher_priority() {
     let _spinner = plant::spinner("planted-spinner", CPU, 60);
     let report = measure(MEASURE);
-    expect(&report, "thread", "planted-spinner");
+    let planted = expect(&report, "thread", "planted-spinner");
     expect_all_accounted(&report);
-    let worst = worst_of_this_machine(&report)[0];
-    let first = &worst["culprits"][0];
-    assert_eq!((&first["policy"], &first["priority"]), (&"fifo".into(), &60.into()));
-    let line = worst["cause"].as_str().unwrap();
-    assert!(line.starts_with("planted-spinner (SCHED_FIFO 60) ran "), "{line}");
-    assert!(
-        worst["switch_us"].as_f64() > worst["timer_us"].as_f64(),
-        "it was woken in time: {worst:#}"
-    );
+    for worst in planted {
+        let first = &worst["culprits"][0];
+        assert_eq!((&first["policy"], &first["priority"]), (&"fifo".into(), &60.into()));
+        let line = worst["cause"].as_str().unwrap();
+        assert!(line.starts_with("planted-spinner (SCHED_FIFO 60) ran "), "{line}");
+        // A thread that it kept from going to sleep in time was never woken.
+        if !worst["timer_us"].is_null() {
+            assert!(worst["timer_us"].as_f64() < worst["switch_us"].as_f64(), "{worst:#}");
+        }
+    }
 }
 
 #[test]
