@@ -18,6 +18,8 @@ use socket2::{Domain, SockFilter, Socket, Type};
 const LONGEST: Duration = Duration::from_secs(5);
 const BURST: Duration = Duration::from_millis(3);
 const PAUSE: Duration = Duration::from_millis(12);
+/// Below what is measured: such a thread is no culprit itself, and comes to its turn on a busy machine.
+const HARMLESS: i32 = 10;
 /// A storm's timers, all due at once: each takes the kernel a tenth of a microsecond or more. Fewer where a process may
 /// not have so many open files.
 const TIMERS: usize = 19_000;
@@ -33,10 +35,11 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// Does something again and again, with pauses, in a thread of this name on this CPU. `prepare` runs there too.
+    /// Does something again and again, with pauses, in a FIFO thread of this name on this CPU. `prepare` runs there too.
     fn grow<T>(
         name: &str,
         cpu: usize,
+        priority: i32,
         prepare: impl FnOnce() -> T + Send + 'static,
         disturb: impl Fn(&T) + Send + 'static,
     ) -> Self {
@@ -48,6 +51,11 @@ impl Planted {
             only.set(cpu).unwrap();
             sched_setaffinity(Pid::from_raw(0), &only).unwrap();
             let means = prepare();
+            let parameters = libc::sched_param {
+                sched_priority: priority,
+            };
+            // SAFETY: the structure is read at once.
+            Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) }).unwrap();
             prepared.send(()).unwrap();
             let start = Instant::now();
             while !stopped.load(Ordering::Relaxed) && start.elapsed() < LONGEST {
@@ -76,22 +84,21 @@ impl Drop for Planted {
 
 /// A thread of this real-time priority that computes for 3 ms at a time.
 pub fn spinner(name: &str, cpu: usize, priority: i32) -> Planted {
-    let prepare = move || {
-        let parameters = libc::sched_param {
-            sched_priority: priority,
-        };
-        // SAFETY: the structure is read at once.
-        Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) }).unwrap();
-    };
-    Planted::grow(name, cpu, prepare, |()| {
-        let start = Instant::now();
-        while start.elapsed() < BURST {
-            std::hint::spin_loop();
-        }
-    })
+    Planted::grow(
+        name,
+        cpu,
+        priority,
+        || (),
+        |()| {
+            let start = Instant::now();
+            while start.elapsed() < BURST {
+                std::hint::spin_loop();
+            }
+        },
+    )
 }
 
-/// An ordinary thread whose every packet makes the kernel compute for milliseconds in the softirq that receives it.
+/// A thread whose every packet makes the kernel compute for milliseconds in the softirq that receives it.
 pub fn long_softirq(cpu: usize) -> Planted {
     let prepare = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -105,7 +112,7 @@ pub fn long_softirq(cpu: usize) -> Planted {
         sender.set_broadcast(true).unwrap();
         (sender, receivers)
     };
-    Planted::grow("planted-sender", cpu, prepare, |(sender, _)| {
+    Planted::grow("planted-sender", cpu, HARMLESS, prepare, |(sender, _)| {
         sender.send_to(&[0], &everyone().into()).unwrap();
     })
 }
@@ -141,7 +148,7 @@ pub fn interrupt_storm(cpu: usize) -> Planted {
         let room = usize::try_from(hard).unwrap().saturating_sub(DESCRIPTORS_OF_OTHERS);
         (0..TIMERS.min(room)).map(|_| timer()).collect::<Vec<_>>()
     };
-    Planted::grow("planted-storm", cpu, prepare, |timers| {
+    Planted::grow("planted-storm", cpu, HARMLESS, prepare, |timers| {
         let due = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
         let due = Duration::from(due) + Duration::from_millis(20);
         timers.iter().for_each(|timer| arm(timer, due));
