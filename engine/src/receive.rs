@@ -91,6 +91,7 @@ struct Handler {
     /// While it is raised: its CPU time when that was counted last.
     counted: Option<Duration>,
     raises: u64,
+    lowers: BTreeMap<String, u64>,
     changed: Duration,
     why: String,
 }
@@ -104,6 +105,8 @@ pub struct HandlerView {
     /// None: it is what it was.
     pub priority: Option<u32>,
     pub raises: u64,
+    /// By their reasons.
+    pub lowers: BTreeMap<String, u64>,
     /// The latest change.
     pub t_ns: u64,
     pub why: String,
@@ -155,6 +158,7 @@ impl Handlers {
                 .and(self.chains.get(&thread.service))
                 .map(|chain| chain.terms.priority),
             raises: thread.raises,
+            lowers: thread.lowers.clone(),
             t_ns: thread.changed.as_nanos() as u64,
             why: thread.why.clone(),
         };
@@ -173,6 +177,7 @@ impl Handlers {
             service,
             counted: None,
             raises: 0,
+            lowers: BTreeMap::new(),
             changed: now,
             why: String::new(),
         });
@@ -206,6 +211,7 @@ impl Handlers {
         };
         thread.changed = now;
         why.clone_into(&mut thread.why);
+        *thread.lowers.entry(why.to_owned()).or_default() += 1;
         vec![Action::Lower { tid }]
     }
 

@@ -43,6 +43,10 @@ pub struct Status {
     pub passes: PassCost,
     pub walks: PassCost,
     pub queue: Option<Queue>,
+}
+
+#[derive(Deserialize)]
+struct Why {
     receive: Receive,
 }
 
@@ -319,9 +323,13 @@ pub fn status(station: &Namespace) -> Result<Status> {
     serde_json::from_slice(&said).context("the answer of `giveway status --json` is not readable")
 }
 
-/// How often giveway has given handlers of requests their priority.
-pub fn raises(at: &Namespace) -> Result<u64> {
-    Ok(status(at)?.receive.handlers.iter().map(|handler| handler.raises).sum())
+/// How often giveway has given handlers of requests their priority; all that it says of them goes to `file`.
+pub fn raises(at: &Namespace, file: &Path) -> Result<u64> {
+    let said = answer(at, &["why", "receive", "--json"])?;
+    std::fs::write(file, &said).with_context(|| format!("cannot write {}", file.display()))?;
+    let why: Why =
+        serde_json::from_slice(&said).context("the answer of `giveway why receive --json` is not readable")?;
+    Ok(why.receive.handlers.iter().map(|handler| handler.raises).sum())
 }
 
 /// How many capped sockets `giveway revert` would find, changing none.

@@ -216,6 +216,7 @@ fn list_names_every_scenario_and_its_parameters() {
         "wakeup",
         "starts",
         "runaway",
+        "chain",
         "warmup_s",
         "kills_both",
     ] {
@@ -268,6 +269,16 @@ fn admitted_deadlines_are_kept_and_every_refusal_is_told() {
     assert_eq!(metric(&result, "giveway/tight", "refused"), told);
     assert_eq!(metric(&result, "giveway/tight", "late"), 0.0);
     assert!(metric(&result, "giveway/tight/B", "overtook_percent") > 90.0);
+}
+
+#[test]
+fn a_request_is_handled_and_answered_in_time_whatever_else_the_machine_does() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let result = run("chain", &["variants=all", "requests=150"]);
+    assert_eq!(metric(&result, "all", "late"), 0.0);
+    assert!(metric(&result, "all", "admitted") >= 135.0);
+    // It is raised at the first and keeps its priority.
+    assert!(metric(&result, "all", "raises") < 15.0);
 }
 
 #[test]

@@ -47,6 +47,7 @@ pub fn run(chain: &Chain, run: &Run, raw: &Path) -> Result<Outcome> {
     let service = service::Description {
         work_ns: chain.work_us * 1_000,
         priority: chain.parts.priority.then_some(HANDLER_PRIORITY),
+        requests: chain.requests,
     };
     let service = Service::start(&wire.receiver, &service)?;
     let load = start_load(&wire)?;
@@ -82,7 +83,11 @@ pub fn run(chain: &Chain, run: &Run, raw: &Path) -> Result<Outcome> {
     let mbit = (after.bytes() - before.bytes()) as f64 * 8e3 / (ended_ns - begun_ns) as f64;
     outcome.set(name, "link_mbit", mbit);
     if chain.parts.wake {
-        outcome.set(name, "raises", giveway::raises(&wire.receiver)? as f64);
+        outcome.set(
+            name,
+            "raises",
+            giveway::raises(&wire.receiver, &raw.join(format!("{name}-why.json")))? as f64,
+        );
     }
     for daemon in &mut daemons {
         daemon.stop()?;

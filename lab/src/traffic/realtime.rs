@@ -61,6 +61,15 @@ fn ask_for_fifo(priority: i32) -> Result<()> {
     Ok(())
 }
 
+/// All of it, now and later, as whoever has deadlines does: a page fault may wait for any process.
+fn keep_in_memory() -> Result<()> {
+    // SAFETY: takes no pointers.
+    let kept = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
+    Errno::result(kept)
+        .context("cannot keep the process in memory")
+        .map(drop)
+}
+
 /// Starts `giveway-lab ROLE [DESCRIPTION]` with its standard input and output as pipes.
 fn start(role: &str, at: &Namespace, description: Option<&impl Serialize>) -> Result<Process> {
     let mut command = at.command(std::env::current_exe()?)?;

@@ -65,6 +65,9 @@ impl ReceiveView {
                 handler.raises,
                 handler.why,
             );
+            for (why, times) in &handler.lowers {
+                let _ = writeln!(text, "  lowered {times} times: {why}");
+            }
         }
         text
     }
@@ -86,6 +89,7 @@ mod tests {
             },
             priority: Some(40),
             raises: 3,
+            lowers: [("something else came".to_owned(), 2)].into(),
             t_ns: 1_500_000_000,
             why: "a request with a deadline came".to_owned(),
         };

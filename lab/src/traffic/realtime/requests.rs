@@ -69,6 +69,7 @@ pub fn run(description: &str) -> Result<()> {
     let socket = open(&description)?;
     super::ask_for_fifo(PRIORITY).context("no real-time priority for the requests")?;
     let mut asked = vec![Asked::default(); description.requests as usize];
+    super::keep_in_memory()?;
     for number in 0..description.requests {
         let at_ns = description.first_ns + u64::from(number) * description.every_ns;
         receive_until(at_ns, &socket, &mut asked)?;

@@ -30,6 +30,8 @@ pub struct Description {
     pub work_ns: u64,
     /// SCHED_FIFO for all of the process.
     pub priority: Option<i32>,
+    /// As many will come, so that nothing need be asked of the kernel for their records meanwhile.
+    pub requests: u32,
 }
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -72,7 +74,8 @@ pub fn run(description: &str) -> Result<()> {
     let lasts = std::thread::spawn(|| stdin().read_to_end(&mut Vec::new()));
     stdout().write_all(b"\n")?;
     stdout().flush()?;
-    let mut handled = Vec::new();
+    let mut handled = Vec::with_capacity(description.requests as usize);
+    super::keep_in_memory()?;
     let mut packet = [0; 2_048];
     while !lasts.is_finished() {
         let Ok((length, from)) = socket.recv_from(&mut packet) else {
