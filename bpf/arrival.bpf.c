@@ -11,6 +11,10 @@
  *   sock_recv_length     a thread has received it: from now on it is the handler, and what this socket sends (see
  *                        admission.bpf.c) the answer
  *
+ * The kernel skips a tracing program where a task was preempted within that same program, on the same CPU. So the next
+ * step makes up for one that was left out: a wake-up looks for a note that nobody took, a receipt counts what still
+ * waits in the socket instead of what it has seen.
+ *
  * A handler that meets nothing but requests stays as it is from one to the next, since priority costs nobody anything
  * while it sleeps: no event at all. Only the daemon sets a priority. Only a thread that has received from this very
  * socket is raised, and only a socket of the rule's user counts: an interrupt that wakes a stranger in between gives
@@ -18,6 +22,7 @@
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_tracing.h>
 #include "chain.h"
@@ -80,7 +85,7 @@ struct arrival {
 	__u64 socket; /* that the latest request has reached, until its handler is woken; 0: none */
 	__u64 due_ns; /* its deadline */
 	__u32 next;   /* in the ring: the oldest */
-	__u32 reserved;
+	__u32 waiting; /* noted and not taken, those that are over included */
 };
 
 struct {
@@ -126,6 +131,7 @@ int gw_note_arrival(struct __sk_buff *skb)
 	if (p.has_option && p.option_us < budget_us)
 		budget_us = p.option_us;
 	now_ns = bpf_ktime_get_ns();
+	arrival->waiting += !arrival->noted[arrival->next % NOTED].due_ns;
 	arrival->noted[arrival->next++ % NOTED] = (struct noted){
 		.at_ns = now_ns,
 		.due_ns = now_ns + 1000ULL * budget_us,
@@ -154,6 +160,7 @@ static __always_inline __u64 take_noted(struct arrival *arrival, const struct gw
 		if (!due_ns || !is_same(chain, &noted->chain) || noted->at_ns + NOTED_NS < now_ns)
 			continue;
 		noted->due_ns = 0;
+		arrival->waiting--;
 		return due_ns;
 	}
 	return 0;
@@ -252,39 +259,53 @@ int BPF_PROG(gw_note_waking, struct task_struct *p)
 {
 	struct arrival *arrival = this_arrival();
 	struct gw_handler *handler;
-	__u64 now_ns;
+	__u64 now_ns, due_ns = 0;
 	__u32 tid;
 
-	if (!arrival || (!arrival->socket && p->policy != SCHED_FIFO))
+	if (!arrival || (!arrival->socket && !arrival->waiting && p->policy != SCHED_FIFO))
 		return 0;
 	tid = p->pid;
 	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
 	if (!handler)
 		return 0;
 	now_ns = bpf_ktime_get_ns();
-	if (arrival->socket == handler->socket && arrival->due_ns > now_ns) {
+	if (arrival->socket == handler->socket) {
 		arrival->socket = 0;
+		due_ns = arrival->due_ns;
+	} else if (arrival->waiting) {
+		due_ns = take_noted(arrival, &handler->chain, now_ns);
+	}
+	if (due_ns > now_ns) {
 		__sync_fetch_and_add(&arrival_counters.woken, 1);
-		take_on(p, handler, arrival->due_ns, now_ns);
+		take_on(p, handler, due_ns, now_ns);
 	} else if (handler->until_ns < now_ns && is_raised(p, handler)) {
 		tell(p, handler, GW_LOWER, now_ns);
 	}
 	return 0;
 }
 
-/* The next message of those that wait in a socket; of a stream the first, with everything that is there. */
-static __always_inline __u64 take_request(struct gw_requests *requests, bool is_stream)
+/* Messages that are still in the socket. */
+static __always_inline __u32 still_waiting(struct sock *sk)
 {
-	__u32 waiting = requests->arrived - requests->received;
-	__u64 due_ns;
+	struct udp_sock *udp = (struct udp_sock *)sk;
 
-	if (!waiting)
+	return BPF_CORE_READ(sk, sk_receive_queue.qlen) + BPF_CORE_READ(udp, reader_queue.qlen);
+}
+
+/* The deadline of the message that was just received; of a stream, where one receipt takes all, of the first. */
+static __always_inline __u64 take_request(struct gw_requests *requests, struct sock *sk)
+{
+	bool is_stream = sk->sk_protocol == IPPROTO_TCP;
+	__u32 taken = requests->received;
+
+	requests->received = requests->arrived;
+	if (!is_stream) {
+		requests->received -= still_waiting(sk);
+		taken = requests->received - 1;
+	} else if (taken == requests->arrived) {
 		return 0;
-	if (waiting > GW_REQUESTS)
-		requests->received = requests->arrived - GW_REQUESTS;
-	due_ns = requests->due_ns[requests->received % GW_REQUESTS];
-	requests->received = is_stream ? requests->arrived : requests->received + 1;
-	return due_ns;
+	}
+	return requests->arrived - taken > GW_REQUESTS ? 0 : requests->due_ns[taken % GW_REQUESTS];
 }
 
 SEC("tp_btf/sock_recv_length")
@@ -301,10 +322,14 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 	requests = bpf_sk_storage_get(&chain_requests, sk, NULL, 0);
 	if (!requests)
 		return 0;
-	due_ns = take_request(requests, sk->sk_protocol == IPPROTO_TCP);
-	requests->answer_ns = due_ns;
+	now_ns = bpf_ktime_get_ns();
+	due_ns = take_request(requests, sk);
 	requests->tid = tid;
 	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
+	/* The newest, for which it was woken; but nobody saw it come into the socket. */
+	if (due_ns <= now_ns && requests->received == requests->arrived && handler && handler->socket == (__u64)sk)
+		due_ns = handler->until_ns;
+	requests->answer_ns = due_ns;
 	if (!handler || handler->socket != (__u64)sk) {
 		struct gw_chain_key chain = chain_of(sk);
 		struct gw_chain_rule *rule = bpf_map_lookup_elem(&chain_rules, &chain);
@@ -318,7 +343,6 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 		if (!handler)
 			return 0;
 	}
-	now_ns = bpf_ktime_get_ns();
 	if (due_ns > now_ns)
 		take_on(p, handler, due_ns, now_ns);
 	else if (handler->until_ns < now_ns && is_raised(p, handler))

@@ -120,8 +120,13 @@ enum sock_flags {
 	SOCK_TXTIME = 23,
 };
 
+struct sk_buff_head {
+	__u32 qlen;
+};
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	socket_lock_t sk_lock;
 	__u16 sk_protocol;
 	__u8 sk_clockid;
@@ -134,6 +139,10 @@ struct sock {
 
 struct socket {
 	struct sock *sk;
+};
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;
 };
 
 struct inet_sock {

@@ -46,6 +46,9 @@ impl Receiver {
     /// Loads what chains need. Nothing is changed yet.
     pub fn open(place: &Place, config: &Config, dry_run: bool) -> Self {
         let chains = (!config.chain.is_empty() && !dry_run).then(|| Chains::start(place, &config.chain));
+        if let Some(Err(error)) = &chains {
+            tracing::warn!("requests of [[chain]] get no priority: {error:#}");
+        }
         Self {
             place: place.clone(),
             section: if dry_run {

@@ -5,6 +5,7 @@
 
 mod fate;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ pub fn run(chain: &Chain, run: &Run, raw: &Path) -> Result<Outcome> {
         requests: chain.requests,
     };
     let service = Service::start(&wire.receiver, &service)?;
-    let load = start_load(&wire)?;
+    let load = start_load(&wire, &raw.join(format!("{name}-bulk.log")))?;
     let first = Instant::now() + HEAD_START;
     let requests = requests::Description {
         requests: chain.requests,
@@ -117,7 +118,7 @@ fn set_up(chain: &Chain, end: &Namespace, answers: bool, raw: &Path, label: &str
     if !queue {
         pace(end, chain.rate_mbit)?;
     }
-    if !queue && !receive && !(wake && answers) {
+    if !(queue || receive || wake && answers) {
         return Ok(None);
     }
     let mut configuration = json!({
@@ -169,7 +170,7 @@ fn pace(end: &Namespace, rate_mbit: u64) -> Result<()> {
 }
 
 /// Until it is dropped.
-fn start_load(wire: &Wire) -> Result<Vec<Process>> {
+fn start_load(wire: &Wire, bulk_log: &Path) -> Result<Vec<Process>> {
     let mut load = Vec::new();
     for end in [&wire.sender, &wire.receiver] {
         for _ in 0..COMPUTING_PROCESSES {
@@ -180,16 +181,16 @@ fn start_load(wire: &Wire) -> Result<Vec<Process>> {
     }
     load.push(icmp::start(&wire.sender, RECEIVER_ADDRESS)?);
     load.push(icmp::start(&wire.receiver, ASKING_ADDRESS)?);
-    let quiet = |mut command: Command| {
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        Process::spawn(command)
-    };
     let mut sink = wire.receiver.command("iperf3")?;
     sink.args(["--server", "--bind", RECEIVER_ADDRESS]);
-    load.push(quiet(sink).context("no end for bulk TCP")?);
+    sink.stdin(Stdio::null()).stdout(Stdio::null());
+    load.push(Process::spawn(sink)?);
     let mut bulk = wire.sender.command("sh")?;
-    let bulk_line = format!("until iperf3 --client {RECEIVER_ADDRESS} --bidir --time 86400; do usleep 10000; done");
-    bulk.args(["-c", &bulk_line]).stderr(Stdio::null());
-    load.push(quiet(bulk)?);
+    let line =
+        format!("until iperf3 --client {RECEIVER_ADDRESS} --bidir --time 86400 --forceflush; do usleep 10000; done");
+    bulk.args(["-c", &line]).stdin(Stdio::null());
+    let log = File::create(bulk_log)?;
+    bulk.stdout(log.try_clone()?).stderr(log);
+    load.push(Process::spawn(bulk)?);
     Ok(load)
 }
