@@ -63,10 +63,11 @@ pub fn run(chain: &Chain, run: &Run, raw: &Path) -> Result<Outcome> {
     let requests = Requests::start(&wire.sender, &requests)?;
     run.progress.tick("the queues fill");
     pause_until(first)?;
-    let (before, begun_ns) = (there.passed()?, monotonic_ns()?);
+    let passed = || Ok::<_, anyhow::Error>([there.passed()?.bytes(), back.passed()?.bytes()]);
+    let (before, begun_ns) = (passed()?, monotonic_ns()?);
     run.progress.tick("requests");
     let asked = requests.finish()?;
-    let (after, ended_ns) = (there.passed()?, monotonic_ns()?);
+    let (after, ended_ns) = (passed()?, monotonic_ns()?);
     drop(load);
     let handled = service.finish()?;
 
@@ -81,8 +82,10 @@ pub fn run(chain: &Chain, run: &Run, raw: &Path) -> Result<Outcome> {
     let counted = if chain.parts.queue { refused(&wire)? } else { 0 };
     outcome.set(name, "refused", counted as f64);
     outcome.set(name, "refused_untold", counted.abs_diff(told) as f64);
-    let mbit = (after.bytes() - before.bytes()) as f64 * 8e3 / (ended_ns - begun_ns) as f64;
-    outcome.set(name, "link_mbit", mbit);
+    for (metric, way) in [("link_mbit", 0), ("link_back_mbit", 1)] {
+        let mbit = (after[way] - before[way]) as f64 * 8e3 / (ended_ns - begun_ns) as f64;
+        outcome.set(name, metric, mbit);
+    }
     if chain.parts.wake {
         outcome.set(
             name,
