@@ -2,6 +2,7 @@
 //! The watch over processes: what is asked about is told, and nothing else.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
 use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -97,13 +98,19 @@ fn another_namespaces_starts_are_not_told() {
 fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
     let _lab = Lab::enter();
     let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
-    let script = "read; i=0; while ((i < 300000)); do ((++i)); done; exec /bin/sleep 0.01";
+    let script = "echo ready; read; i=0; while ((i < 300000)); do ((++i)); done; exec /bin/sleep 0.01";
     let mut child = Command::new("bash")
         .args(["-c", script])
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let handle = Handle::open(child.id()).unwrap();
+    // Spawning returns before the tracepoint of the exec: that one is over when the program speaks.
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
     watch.hold(child.id()).unwrap();
     drop(child.stdin.take());
     let is_end = |event: &Event| event.id.pid == handle.pid && matches!(event.what, What::Exit { .. });

@@ -49,8 +49,9 @@ const HOST: [(&str, Who); 3] = [
 const LAZY: Guest = guest(Flavour::Stock, Some(Preemption::Lazy));
 const FULL: Guest = guest(Flavour::Stock, Some(Preemption::Full));
 const REALTIME: Guest = guest(Flavour::Realtime, None);
-const GUESTS: [(&str, Guest, Who); 5] = [
+const GUESTS: [(&str, Guest, Who); 6] = [
     ("lazy/normal", LAZY, Who::Normal),
+    ("lazy/rule", LAZY, Who::Rule),
     ("full/normal", FULL, Who::Normal),
     ("full/rule", FULL, Who::Rule),
     ("rt/normal", REALTIME, Who::Normal),
