@@ -211,3 +211,131 @@ fn steal(percent: Option<f64>) -> Finding {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn best() -> Machine {
+        Machine {
+            preemption: Preemption::Rt,
+            timer_resolution_ns: Some(1),
+            tickless_cpus: Some("1-3".to_owned()),
+            governors: vec!["performance".to_owned()],
+            idle: None,
+            throttling: Some(Throttling {
+                runtime_us: 950_000,
+                period_us: 1_000_000,
+            }),
+            group_runtime_us: None,
+            stolen_percent: None,
+            timer_slack_ns: Some(1),
+        }
+    }
+
+    fn advised(machine: &Machine) -> Vec<&'static str> {
+        let advised = findings(machine).into_iter().filter(|finding| finding.advice.is_some());
+        advised.map(|finding| finding.name).collect()
+    }
+
+    #[test]
+    fn a_machine_that_has_everything_gets_no_advice() {
+        assert_eq!(advised(&best()), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn each_thing_that_hurts_is_named_alone() {
+        let zero = Throttling {
+            runtime_us: 0,
+            period_us: 1_000_000,
+        };
+        let idle = IdleState {
+            driver: "intel_idle".to_owned(),
+            name: "C10".to_owned(),
+            exit_latency_us: 890,
+        };
+        let cases = [
+            (
+                "preemption",
+                Machine {
+                    preemption: Preemption::Lazy,
+                    ..best()
+                },
+            ),
+            (
+                "timer resolution",
+                Machine {
+                    timer_resolution_ns: Some(4_000_000),
+                    ..best()
+                },
+            ),
+            (
+                "timer slack",
+                Machine {
+                    timer_slack_ns: Some(50_000),
+                    ..best()
+                },
+            ),
+            (
+                "tickless",
+                Machine {
+                    tickless_cpus: None,
+                    ..best()
+                },
+            ),
+            (
+                "idle states",
+                Machine {
+                    idle: Some(idle),
+                    ..best()
+                },
+            ),
+            (
+                "governor",
+                Machine {
+                    governors: vec!["powersave".to_owned()],
+                    ..best()
+                },
+            ),
+            (
+                "real-time throttling",
+                Machine {
+                    throttling: Some(zero),
+                    ..best()
+                },
+            ),
+            (
+                "real-time groups",
+                Machine {
+                    group_runtime_us: Some(0),
+                    ..best()
+                },
+            ),
+            (
+                "hypervisor",
+                Machine {
+                    stolen_percent: Some(1.5),
+                    ..best()
+                },
+            ),
+        ];
+        for (name, machine) in cases {
+            assert_eq!(advised(&machine), [name]);
+        }
+    }
+
+    #[test]
+    fn no_throttling_is_told_as_a_danger() {
+        let off = Throttling {
+            runtime_us: -1,
+            period_us: 1_000_000,
+        };
+        assert_eq!(
+            advised(&Machine {
+                throttling: Some(off),
+                ..best()
+            }),
+            ["real-time throttling"]
+        );
+    }
+}
