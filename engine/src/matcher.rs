@@ -79,8 +79,13 @@ impl Matcher {
     }
 }
 
-/// The innermost systemd unit of a cgroup's path: systemd makes a cgroup for each, named like the unit.
+/// The innermost systemd unit of a cgroup's path: systemd makes a cgroup for each, named like the unit. Below a user's own
+/// manager the user chooses the names, so these are all `user@UID.service`.
 pub fn unit_of(cgroup: &str) -> Option<&str> {
+    let users = cgroup.split('/').find(|name| name.starts_with("user@"));
+    if users.is_some() {
+        return users;
+    }
     let is_unit = |name: &&str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
     cgroup.rsplit('/').find(is_unit)
 }
@@ -185,6 +190,12 @@ mod tests {
         assert_eq!(
             unit_of("/system.slice/camera@1.service/worker"),
             Some("camera@1.service")
+        );
+        let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/camera.service";
+        assert_eq!(
+            unit_of(own),
+            Some("user@1000.service"),
+            "a user's own unit of that name"
         );
         assert_eq!(unit_of("/docker/0123"), None);
         assert_eq!(unit_of("/"), None);

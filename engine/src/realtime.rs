@@ -35,6 +35,7 @@ const HOLD: Duration = Duration::from_secs(10);
 pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
 const CHANGES_KEPT: usize = 256;
 const REFUSALS_KEPT: usize = 64;
+const RULES_OF_A_USER: usize = 32;
 
 /// How a process is to be scheduled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,6 +72,16 @@ pub struct Rule {
     pub max_tasks: u32,
     /// Who added it at run time; None for one of the configuration.
     pub added_by: Option<u32>,
+}
+
+impl Rule {
+    /// What its processes' CPU time and tasks count for: a rule of root's for itself, those of a user all together.
+    fn account(&self) -> String {
+        match self.added_by {
+            Some(uid) if uid != 0 => format!("uid {uid}"),
+            _ => self.name.clone(),
+        }
+    }
 }
 
 /// What all rules together may do.
@@ -162,6 +173,8 @@ enum Standing {
 struct Held {
     process: Process,
     rule: String,
+    /// What its CPU time and its tasks count for.
+    account: String,
     schedule: Schedule,
     standing: Standing,
     tasks: u32,
@@ -264,6 +277,16 @@ impl Realtime {
             return Err(format!("there is a rule `{}` already; remove it first", rule.name));
         }
         self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
+        if rule.name.starts_with(grant::LAUNCHED) {
+            return Err(format!(
+                "the names that start with `{}` are giveway's own",
+                grant::LAUNCHED
+            ));
+        }
+        let own = self.rules.iter().filter(|rule| rule.added_by == Some(uid)).count();
+        if uid != 0 && own >= RULES_OF_A_USER {
+            return Err(format!("uid {uid} has {own} rules already, which is the most"));
+        }
         rule.added_by = Some(uid);
         self.rules.push(rule);
         Ok(vec![Action::Look])
@@ -326,6 +349,7 @@ impl Realtime {
         if !rule.matcher.matches(process) {
             return Err("a setuid program cannot ask for it".to_owned());
         }
+        self.settle(now, asking.id, asking.cpu);
         self.may_grant(now, &rule, asking.tasks)?;
         let mut actions = Vec::new();
         self.grant(now, asking, &rule, &mut actions);
@@ -333,6 +357,7 @@ impl Realtime {
     }
 
     fn judge(&mut self, now: Duration, started: Started, actions: &mut Vec<Action>) {
+        self.settle(now, started.id, started.cpu);
         let (id, process) = (started.id, &started.process);
         let Some(rule) = self.rule_for(id, process) else {
             let why = format!("it runs {} now, which no rule matches", process.exe);
@@ -402,15 +427,19 @@ impl Realtime {
     }
 
     fn hold(&mut self, now: Duration, started: Started, rule: &Rule, standing: Standing) {
+        // Asking again is no way out of a budget.
+        let before = self.held.remove(&started.id);
+        let same = before.filter(|before| before.account == rule.account());
         let held = Held {
             process: started.process,
             rule: rule.name.clone(),
+            account: rule.account(),
             schedule: rule.schedule.clone(),
             standing,
             tasks: started.tasks,
             cpu: started.cpu,
-            spent: Spent::default(),
-            since: now,
+            since: same.as_ref().map_or(now, |same| same.since),
+            spent: same.map_or_else(Spent::default, |same| same.spent),
             looked: now,
             rate: 0.0,
             budget_percent: rule.budget_percent,
@@ -428,7 +457,7 @@ impl Realtime {
                 "the machine did not answer a moment ago; nothing is granted for {left_s:.0} s more"
             ));
         }
-        let (of_rule, of_all) = self.tasks(&rule.name);
+        let (of_rule, of_all) = self.tasks(&rule.account());
         if of_rule + tasks > rule.max_tasks {
             return Err(format!(
                 "rule `{}` has {of_rule} of its {} tasks at most",
@@ -442,7 +471,7 @@ impl Realtime {
             ));
         }
         let window = self.limits.window;
-        let account = self.accounts.get(&rule.name);
+        let account = self.accounts.get(&rule.account());
         if account.is_some_and(|account| account.is_overdrawn(now, window, budget::share(window, rule.budget_percent)))
         {
             return Err(format!(
@@ -456,11 +485,11 @@ impl Realtime {
     }
 
     /// Tasks that have real time: of the rule, and of all.
-    fn tasks(&self, rule: &str) -> (u32, u32) {
+    fn tasks(&self, account: &str) -> (u32, u32) {
         let having = self.held.values().filter(|held| held.standing != Standing::Ordinary);
         having.fold((0, 0), |(of_rule, all), held| {
             (
-                of_rule + if held.rule == rule { held.tasks } else { 0 },
+                of_rule + if held.account == account { held.tasks } else { 0 },
                 all + held.tasks,
             )
         })
@@ -470,7 +499,7 @@ impl Realtime {
         let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Ordinary) else {
             return;
         };
-        let (of_rule, of_all) = self.tasks(&held.rule);
+        let (of_rule, of_all) = self.tasks(&held.account);
         let is_free = of_rule < held.max_tasks && of_all < self.limits.max_tasks;
         let told = held.told_of_tasks;
         if let Some(held) = self.held.get_mut(&id) {
@@ -492,10 +521,17 @@ impl Realtime {
     }
 
     fn forget(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
-        if let Some(mut held) = self.held.remove(&id)
-            && held.standing != Standing::Ordinary
-        {
-            self.charge(now, &mut held, cpu);
+        self.settle(now, id, cpu);
+        self.held.remove(&id);
+    }
+
+    /// Charges what a process used until now, before anything becomes of it.
+    fn settle(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
+        if let Some(mut held) = self.held.remove(&id) {
+            if held.standing != Standing::Ordinary {
+                self.charge(now, &mut held, cpu);
+            }
+            self.held.insert(id, held);
         }
     }
 

@@ -135,7 +135,7 @@ impl Handlers {
         match input {
             Input::Request { tid, service } => self.request(now, tid, service),
             Input::SomethingElse { tid } => self.lower(now, tid, "something else than a request came"),
-            Input::Raised { tid, outcome } => self.conclude(tid, outcome),
+            Input::Raised { tid, outcome } => self.conclude(now, tid, outcome),
             Input::Lowered { tid, cpu } => self.settle(now, tid, cpu),
             Input::Look(seen) => seen.iter().flat_map(|seen| self.look(now, seen)).collect(),
         }
@@ -188,21 +188,27 @@ impl Handlers {
         vec![raise]
     }
 
-    fn conclude(&mut self, tid: u32, outcome: Result<Duration, String>) -> Vec<Action> {
+    fn conclude(&mut self, now: Duration, tid: u32, outcome: Result<Duration, String>) -> Vec<Action> {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return Vec::new();
         };
         match outcome {
             Ok(cpu) => {
-                thread.counted = Some(cpu);
                 thread.raises += 1;
+                if thread.counted.is_some() {
+                    return self.charge(now, tid, cpu);
+                }
+                thread.counted = Some(cpu);
+                Vec::new()
             }
             Err(why) => {
                 thread.counted = None;
                 thread.why = why;
+                // It would be refused again, and a stranger decides how often that is tried.
+                let (service, until) = (thread.service, now + WINDOW);
+                vec![Action::Bar { service, until }]
             }
         }
-        Vec::new()
     }
 
     fn lower(&mut self, now: Duration, tid: u32, why: &str) -> Vec<Action> {

@@ -12,6 +12,7 @@ use giveway_engine::config::Config;
 use giveway_engine::queue::Backends;
 use giveway_engine::realtime::{Names, Realtime};
 use giveway_engine::{Engine, Setup};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Group, User};
 
 use super::daemon::Daemon;
@@ -43,6 +44,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
     let realtime = realtime_rules(&config, args.dry_run)?;
     crate::kernel::check_requirements()?;
+    // A descriptor for each process that is held; the usual 1,024 are few.
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
     let place = Place::here()?;
     // The guardian of a daemon that has just died may still be at work.
     let lock = place.lock_within(revert::PATIENCE)?;

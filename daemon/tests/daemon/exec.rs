@@ -4,9 +4,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use super::process::{Daemon, Scratch, failure, giveway, program};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::process::{Daemon, Scratch, failure, giveway, program, until};
 use crate::lab::Lab;
 
 /// Debian's `nobody` and `nogroup`.
@@ -91,7 +94,7 @@ fn a_user_gets_what_the_configuration_grants_and_no_more() {
         &format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
     );
     let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
-    let copy = Copy::new();
+    let copy = Copy::new("granted");
     let within = copy.as_nobody(&["exec", "--realtime", "5", "--require", "--", "sh", "-c", SHOW]);
     assert!(shown(&within).contains("SCHED_FIFO"), "{within:?}");
     let (line, code) = failure(&copy.as_nobody(&["exec", "--realtime", "6", "--require", "--", "true"]));
@@ -104,6 +107,32 @@ fn a_user_gets_what_the_configuration_grants_and_no_more() {
     drop((daemon, lab));
 }
 
+#[test]
+fn who_lowers_what_it_was_given_has_not_escaped() {
+    let lab = Lab::enter();
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n");
+    let config = Scratch::new("lower.toml", &grant);
+    let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let copy = Copy::new("lower");
+    let script = "chrt -R -f -p 4 $$; read x";
+    let arguments = ["exec", "--realtime", "5", "--require", "--", "sh", "-c", script];
+    let mut command = copy.command(&arguments);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let policy = || {
+        let output = Command::new("chrt")
+            .args(["-p", &child.id().to_string()])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    until("it lowers itself", || policy().contains("priority: 4"));
+    kill(Pid::from_raw(daemon.0.id() as i32), Signal::SIGTERM).unwrap();
+    until("it is ordinary", || policy().contains("SCHED_OTHER"));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    drop((daemon, lab));
+}
+
 fn shown(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -113,21 +142,22 @@ fn shown(output: &Output) -> String {
 struct Copy(std::path::PathBuf);
 
 impl Copy {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("giveway-test-{}-copy", std::process::id()));
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("giveway-test-{}-{name}", std::process::id()));
         // By a process of its own: a file that another test's child still has open for writing cannot be run.
         assert!(Command::new("cp").arg(program()).arg(&path).status().unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         Self(path)
     }
 
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).uid(NOBODY).gid(NOBODY);
+        command
+    }
+
     fn as_nobody(&self, arguments: &[&str]) -> Output {
-        Command::new(&self.0)
-            .args(arguments)
-            .uid(NOBODY)
-            .gid(NOBODY)
-            .output()
-            .unwrap()
+        self.command(arguments).output().unwrap()
     }
 }
 

@@ -15,7 +15,7 @@ const SOONEST_LOOK: Duration = Duration::from_millis(10);
 
 /// What an account is for, in words.
 struct Budget<'a> {
-    rule: Option<&'a str>,
+    account: Option<&'a str>,
     percent: u32,
     /// In each window.
     time: Duration,
@@ -27,7 +27,7 @@ impl Realtime {
     /// overrun by more than a little, if all that have real time compute from now on.
     pub fn next_look(&self, now: Duration) -> Duration {
         let until_used_up = |budget: &Budget<'_>, account: &Account| {
-            let tasks: u32 = self.granted_of(budget.rule).map(|(_, held)| held.tasks).sum();
+            let tasks: u32 = self.granted_of(budget.account).map(|(_, held)| held.tasks).sum();
             let left = budget
                 .time
                 .saturating_sub(account.spent.within(now, self.limits.window));
@@ -36,7 +36,7 @@ impl Realtime {
         let of_all = until_used_up(&self.total_budget(), &self.total);
         let by_rule = self.granted_rules().map(|budget| {
             let none = Account::default();
-            let account = budget.rule.and_then(|rule| self.accounts.get(rule));
+            let account = budget.account.and_then(|rule| self.accounts.get(rule));
             until_used_up(&budget, account.unwrap_or(&none))
         });
         now + by_rule.chain([of_all]).min().unwrap_or(LOOK).clamp(SOONEST_LOOK, LOOK)
@@ -48,7 +48,7 @@ impl Realtime {
         let since = now.saturating_sub(held.looked).max(Duration::from_millis(1));
         (held.cpu, held.looked) = (cpu, now);
         held.rate = used.as_secs_f64() / since.as_secs_f64();
-        let account = self.accounts.entry(held.rule.clone()).or_default();
+        let account = self.accounts.entry(held.account.clone()).or_default();
         for spent in [&mut held.spent, &mut account.spent, &mut self.total.spent] {
             spent.add(now, used, self.limits.window);
         }
@@ -80,7 +80,7 @@ impl Realtime {
     fn overrun(&self, now: Duration) -> Option<(ProcessId, String)> {
         let of_all = self.worst(now, &self.total_budget(), &self.total);
         let mut by_rule = self.granted_rules().filter_map(|budget| {
-            let account = self.accounts.get(budget.rule?)?;
+            let account = self.accounts.get(budget.account?)?;
             self.worst(now, &budget, account)
         });
         by_rule.next().or(of_all)
@@ -92,9 +92,9 @@ impl Realtime {
         let has_just_overrun = account.overran_at == Some(now);
         // A crowd of one rule: while the first of them computed, the others could not show yet what they will do.
         let mut new = self
-            .granted_of(budget.rule)
+            .granted_of(budget.account)
             .filter(|(_, held)| held.since + window > now);
-        if let (true, Some(_), Some((id, _))) = (has_just_overrun, budget.rule, new.next()) {
+        if let (true, Some(_), Some((id, _))) = (has_just_overrun, budget.account, new.next()) {
             let why = "another process of its rule overran the budget, and it came less than that time ago, too";
             return Some((
                 id,
@@ -104,14 +104,14 @@ impl Realtime {
                 ),
             ));
         }
-        let rate: f64 = self.granted_of(budget.rule).map(|(_, held)| held.rate).sum();
+        let rate: f64 = self.granted_of(budget.account).map(|(_, held)| held.rate).sum();
         // What the first one used is forgiven. Those that alone would overrun the next window go with it.
         let is_no_better = has_just_overrun && window.mul_f64(rate) > budget.time;
         if used <= budget.time && !is_no_better {
             return None;
         }
         let by_use = |(_, held): &(ProcessId, &Held)| held.spent.within(now, window);
-        let (id, held) = self.granted_of(budget.rule).max_by_key(by_use)?;
+        let (id, held) = self.granted_of(budget.account).max_by_key(by_use)?;
         let own = held.spent.within(now, window);
         // The budget may have been overrun by what has ended: those who use next to nothing do not pay for it.
         if own * 10 < window {
@@ -128,17 +128,17 @@ impl Realtime {
         Some((id, why))
     }
 
-    fn granted_of(&self, rule: Option<&str>) -> impl Iterator<Item = (ProcessId, &Held)> {
+    fn granted_of(&self, account: Option<&str>) -> impl Iterator<Item = (ProcessId, &Held)> {
         let granted = self.held.iter().filter(|(_, held)| held.standing == Standing::Granted);
         granted
-            .filter(move |(_, held)| rule.is_none_or(|rule| held.rule == rule))
+            .filter(move |(_, held)| account.is_none_or(|account| held.account == account))
             .map(|(id, held)| (*id, held))
     }
 
     /// The budget of each rule by which something is granted; once for each process.
     fn granted_rules(&self) -> impl Iterator<Item = Budget<'_>> {
         self.granted_of(None).map(|(_, held)| Budget {
-            rule: Some(&held.rule),
+            account: Some(&held.account),
             percent: held.budget_percent,
             time: share(self.limits.window, held.budget_percent),
             of: "one CPU for its rule",
@@ -147,7 +147,7 @@ impl Realtime {
 
     fn total_budget(&self) -> Budget<'static> {
         Budget {
-            rule: None,
+            account: None,
             percent: self.limits.total_percent,
             time: share(self.limits.window * self.limits.cpus.max(1), self.limits.total_percent),
             of: "all CPUs for all that have real time (total_percent)",
@@ -159,7 +159,7 @@ impl Realtime {
         held.standing = Standing::Ordinary;
         let old = held.schedule.shown();
         // It has paid: the others are not charged with what it used.
-        let of_rule = self.accounts.entry(held.rule.clone()).or_default();
+        let of_rule = self.accounts.entry(held.account.clone()).or_default();
         for account in [of_rule, &mut self.total] {
             account.overran_at = Some(now);
             account.spent.take_out(&held.spent);

@@ -272,6 +272,69 @@ fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
 }
 
 #[test]
+fn asking_again_is_no_way_out_of_a_budget() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let mut had = Duration::ZERO;
+    // Computes without end, and asks each 20 ms.
+    for step in 1..=200 {
+        let cpu = Duration::from_millis(20) * step;
+        let asking = Started {
+            id: id(1),
+            process: process("/usr/bin/giveway"),
+            tasks: 1,
+            cpu,
+        };
+        if machine.granted.contains_key(&id(1)) {
+            had += Duration::from_millis(20);
+            machine.granted.insert(id(1), cpu);
+        }
+        machine.now += Duration::from_millis(20);
+        if step % 5 == 0 {
+            machine.look();
+        }
+        if let Ok(actions) = machine.realtime.launch(machine.now, asking, fifo(10), &[]) {
+            machine.granted.remove(&id(1));
+            machine.carry_out(actions);
+            machine.granted.insert(id(1), cpu);
+        }
+    }
+    let share = had.as_secs_f64() / 4.0;
+    assert!(share < 0.65, "it had {share} of a CPU, where the grant says half");
+}
+
+#[test]
+fn a_user_with_many_rules_has_one_budget() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let wish = |n: usize| Rule {
+        schedule: fifo(10),
+        ..rule(&format!("mine {n}"), &format!("/bin/{n}"))
+    };
+    for n in 0..RULES_OF_A_USER {
+        machine.realtime.add_rule(wish(n), 1000, &[]).unwrap();
+    }
+    let refused = machine.realtime.add_rule(wish(99), 1000, &[]).unwrap_err();
+    assert!(refused.contains("32 rules"), "{refused}");
+    let granted = (0..8).filter(|pid| machine.start(*pid, &format!("/bin/{pid}"))).count();
+    assert_eq!(granted, 2, "as many tasks as the grant says, not for each rule");
+}
+
+#[test]
+fn the_names_of_launched_commands_are_nobodys() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let stolen = Rule {
+        schedule: fifo(10),
+        ..rule("giveway exec by uid 0", "/bin/a")
+    };
+    assert!(
+        machine
+            .realtime
+            .add_rule(stolen, 1000, &[])
+            .unwrap_err()
+            .contains("giveway's own")
+    );
+}
+
+#[test]
 fn a_canary_that_something_else_starves_costs_nobody_anything() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     machine.start(1, "/bin/a");

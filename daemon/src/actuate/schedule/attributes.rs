@@ -130,10 +130,14 @@ impl Attributes {
         [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&self.policy.cast_signed())
     }
 
-    /// Whether this thread still has what was given to it. The flags may have been cleared since by nobody.
+    /// Whether what this thread has is what was given to it, or what it made of that by itself: anybody may lower their own
+    /// priority, but only with CAP_SYS_NICE clear the flag. So with the flag it is ours to take back, without it another
+    /// tool's.
     pub fn is_still(&self, given: &Self) -> bool {
+        let by_turns = |a: &Self| [libc::SCHED_FIFO, libc::SCHED_RR].contains(&a.policy.cast_signed());
+        let is_lowered = self.flags & RESET_ON_FORK != 0 && self.priority <= given.priority;
         let what_counts = |a: &Self| (a.policy, a.priority, a.runtime_ns, a.deadline_ns, a.period_ns);
-        what_counts(self) == what_counts(given)
+        what_counts(self) == what_counts(given) || (by_turns(self) && by_turns(given) && is_lowered)
     }
 
     /// In a few words, as `why` tells it.

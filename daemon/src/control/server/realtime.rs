@@ -43,8 +43,23 @@ pub(super) async fn change(
     }
 }
 
-/// As strict as with a rule of the configuration.
+/// As strict as with a rule of the configuration, and nothing that would write elsewhere on a terminal.
 fn checked(desks: &Desks, wish: RealtimeRule, uid: u32) -> Result<Rule, String> {
+    let texts = [
+        &wish.name,
+        &wish.exe,
+        &wish.cmdline,
+        &wish.user,
+        &wish.unit,
+        &wish.cgroup,
+    ];
+    if texts
+        .iter()
+        .filter_map(|text| text.as_ref())
+        .any(|text| text.chars().any(char::is_control))
+    {
+        return Err("a rule has no control characters".to_owned());
+    }
     let name = wish.name.clone().or_else(|| wish.exe.clone());
     let name = name.unwrap_or_else(|| {
         format!(

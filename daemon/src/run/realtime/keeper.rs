@@ -65,8 +65,8 @@ impl Pace {
     fn keep(&mut self) {
         let spent = cpu_time().saturating_sub(self.cpu);
         let left = PACE.saturating_sub(now().saturating_sub(self.at));
-        if spent > OWN_SHARE && !left.is_zero() {
-            std::thread::sleep(left);
+        if spent > OWN_SHARE {
+            std::thread::sleep(left.max(PACE - OWN_SHARE));
         }
         if spent > OWN_SHARE || left.is_zero() {
             *self = Self {
@@ -197,6 +197,11 @@ impl Keeper {
         let all = process::all().context("cannot read /proc");
         for pid in self.tolerate(all).into_iter().flatten() {
             self.pace.keep();
+            // A look takes as long as there are processes: budgets and canaries do not wait for its end.
+            self.arrange();
+            if self.next_account.is_some_and(|at| at <= now()) {
+                self.account();
+            }
             let Ok(handle) = Handle::open(pid) else { continue };
             let is_ours = || handle.netns() == Some(self.tools.netns_inum);
             if self.held.contains_key(&pid) || is_ours() {
