@@ -3,7 +3,7 @@
  * A program that a rule may give real-time priority to, and what such programs do at worst.
  * In: what to do, and for how long. Out: lines of what it saw of its own policy; times are CLOCK_MONOTONIC's.
  * It never asks for priority itself, and every process of it ends by itself: at the given time, by SIGALRM soon after
- * it, or by the kernel when it has had HARD_CPU_S of a processor or HARD_REALTIME_US of one without a pause.
+ * it, or by the kernel when it has had HARD_CPU_S of a processor for each thread or HARD_REALTIME_US of one without a pause.
  *
  *   start RATE COUNT ONE_IN MATCHED OTHER LIMIT_MS   starts programs, each ONE_IN-th of them MATCHED: "started WELL NS",
  *                                                    how many ended well, and how long it took to start all
@@ -72,9 +72,10 @@ static void compute(void)
 		;
 }
 
-static void limit(int64_t seconds)
+/* The kernel counts the time of all threads together. */
+static void limit(int64_t seconds, int threads)
 {
-	struct rlimit cpu = { HARD_CPU_S, HARD_CPU_S }, realtime = { HARD_REALTIME_US, HARD_REALTIME_US };
+	struct rlimit cpu = { HARD_CPU_S * threads, HARD_CPU_S * threads }, realtime = { HARD_REALTIME_US, HARD_REALTIME_US };
 
 	setrlimit(RLIMIT_CPU, &cpu);
 	setrlimit(RLIMIT_RTTIME, &realtime);
@@ -206,7 +207,7 @@ static int spin(int64_t seconds, int64_t burst_ns, int64_t period_ns, int count,
 
 	if (count > MOST_THREADS)
 		return 2;
-	limit(seconds);
+	limit(seconds, count);
 	for (int number = 0; number < count; number++) {
 		watches[number] = (struct watch){ .cpu = atoi(cpus[number]), .until_ns = until_ns,
 						  .burst_ns = burst_ns, .period_ns = period_ns };
@@ -230,7 +231,7 @@ static int bomb(char *self, int64_t count, int64_t until_ns)
 	char line[SLOTS * 12];
 	int length = 0;
 
-	limit((until_ns - now_ns(CLOCK_MONOTONIC)) / NS_PER_S + 1);
+	limit((until_ns - now_ns(CLOCK_MONOTONIC)) / NS_PER_S + 1, 1);
 	for (count--; count > 0; count /= 2) {
 		pid_t child = fork();
 
