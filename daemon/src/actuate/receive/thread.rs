@@ -33,7 +33,7 @@ fn fifo(priority: u32) -> Attributes {
 /// Raises a thread; `before` is asked to keep what it was, before anything is changed. Nothing where it is so already.
 pub fn raise(pid: u32, tid: u32, priority: u32, before: impl FnOnce(Raised) -> Result<()>) -> Result<()> {
     let (old, given) = (Attributes::of(tid).context("it has ended")?, fifo(priority));
-    if old.is_still(&given) {
+    if old.is_same_as(&given) {
         return Ok(());
     }
     if old.is_realtime() {

@@ -136,8 +136,13 @@ impl Attributes {
     pub fn is_still(&self, given: &Self) -> bool {
         let by_turns = |a: &Self| [libc::SCHED_FIFO, libc::SCHED_RR].contains(&a.policy.cast_signed());
         let is_lowered = self.flags & RESET_ON_FORK != 0 && self.priority <= given.priority;
+        self.is_same_as(given) || (by_turns(self) && by_turns(given) && is_lowered)
+    }
+
+    /// Whether it says the same of a thread; a nice value and flags say nothing beside real time.
+    pub fn is_same_as(&self, other: &Self) -> bool {
         let what_counts = |a: &Self| (a.policy, a.priority, a.runtime_ns, a.deadline_ns, a.period_ns);
-        what_counts(self) == what_counts(given) || (by_turns(self) && by_turns(given) && is_lowered)
+        what_counts(self) == what_counts(other)
     }
 
     /// In a few words, as `why` tells it.
