@@ -2,23 +2,23 @@
 /*
  * From wire to process: a request's deadline goes with it to the thread that handles it, and on to the answer.
  *
- *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU, as the first of its port's that
- *                        is not delivered yet
- *   sk_data_ready        it is in its socket, on the same CPU, and so is its deadline. If the thread that receives from
- *                        this socket is busy, and ordinary, the daemon is told
- *   sched_waking         that wakes a thread which receives from this socket: the daemon is told, if the thread is
- *                        ordinary. Anything else that wakes it after the deadline: the daemon is told, if it is not
- *   sock_recv_length     a thread has received it: from now on it is the handler, and what this socket sends (see
- *                        admission.bpf.c) the answer
+ *   tcx ingress          a packet for a chain's port: its deadline is noted for this CPU, in a ring of what has not been
+ *                        delivered yet
+ *   sk_data_ready        the packet is in its socket, on the same CPU: its deadline goes into the socket's storage. If
+ *                        the thread that receives from this socket is running and not real-time, the daemon is told
+ *   sched_waking         this wakes a thread that receives from the socket: the daemon is told if the thread is not
+ *                        real-time. If anything else wakes it after the deadline, the daemon is told if it is
+ *   sock_recv_length     a thread has received the packet: from now on it is the handler, and what this socket sends is
+ *                        the answer (see admission.bpf.c)
  *
- * The kernel skips a tracing program where a task was preempted within that same program, on the same CPU. So the next
- * step makes up for one that was left out: a wake-up looks for a note that nobody took, a receipt counts what still
- * waits in the socket instead of what it has seen.
+ * The kernel skips a tracing program where a task was preempted within that same program, on the same CPU. So each step
+ * makes up for a skipped one: a wake-up also looks for a note that no delivery has taken, and a receipt counts what is
+ * still queued in the socket instead of what it has seen.
  *
- * A handler that meets nothing but requests stays as it is from one to the next, since priority costs nobody anything
- * while it sleeps: no event at all. Only the daemon sets a priority. Only a thread that has received from this very
- * socket is raised, and only a socket of the rule's user counts: an interrupt that wakes a stranger in between gives
- * him nothing.
+ * A handler that receives nothing but requests keeps its priority from one to the next, since a priority costs nothing
+ * while the thread sleeps: there is no event at all. Only the daemon sets a priority. Only a thread that has received
+ * from this very socket is raised, and only a socket of the rule's user counts: an unrelated thread that an interrupt
+ * wakes in between gets nothing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -34,7 +34,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCX_NEXT (-1)
 #define MSG_PEEK 2
 #define SCHED_FIFO 1
-#define MAX_RT_PRIO 100 /* the kernel's own scale: below it is real time */
 #define TASK_RUNNING 0
 
 extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
@@ -46,13 +45,6 @@ struct {
 	__type(key, struct gw_chain_key);
 	__type(value, struct gw_chain_rule);
 } chain_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct gw_requests);
-} chain_requests SEC(".maps");
 
 /* By thread id. A thread that ends takes its entry with it. */
 struct {
@@ -69,7 +61,7 @@ struct {
 
 /* The kernel shows tcx a batch of packets before it delivers the first, so some are noted at once. A power of two. */
 #define NOTED 16
-/* What was not delivered so long after it came was dropped on the way. */
+/* A packet not delivered this long after its arrival was dropped on the way. */
 #define NOTED_NS (2 * NSEC_PER_MSEC)
 
 struct noted {
@@ -79,13 +71,13 @@ struct noted {
 	__u32 reserved;
 };
 
-/* What this CPU is just taking up the stack. */
+/* The packets that this CPU is passing up the stack now. */
 struct arrival {
 	struct noted noted[NOTED]; /* a ring */
-	__u64 socket; /* that the latest request has reached, until its handler is woken; 0: none */
+	__u64 socket; /* which the latest request has reached, until its handler is woken; 0: none */
 	__u64 due_ns; /* its deadline */
 	__u32 next;   /* in the ring: the oldest */
-	__u32 waiting; /* noted and not taken, those that are over included */
+	__u32 waiting; /* noted and not taken, including those too old to be taken */
 };
 
 struct {
@@ -97,7 +89,7 @@ struct {
 
 struct gw_arrival_counters arrival_counters;
 
-/* Puts the type of the border into the skeleton. */
+/* Puts the shared type into the skeleton. */
 struct gw_handler_event *event_type __attribute__((unused));
 
 static __always_inline struct arrival *this_arrival(void)
@@ -119,7 +111,7 @@ int gw_note_arrival(struct __sk_buff *skb)
 
 	if (!arrival)
 		return TCX_NEXT;
-	/* A datagram in fragments is delivered with its last one, which says no port. */
+	/* A fragmented datagram is delivered with its last fragment, which carries no port. */
 	if (!read_packet(skb, &p) || p.fragment_at || p.more_fragments)
 		return TCX_NEXT;
 	read_ports(skb, &p);
@@ -150,7 +142,7 @@ static __always_inline bool is_same(const struct gw_chain_key *a, const struct g
 	return a->local_port == b->local_port && a->protocol == b->protocol;
 }
 
-/* The deadline of the oldest packet of this chain that was noted and not delivered; 0: there is none. */
+/* Takes the deadline of this chain's oldest packet that was noted and not delivered; 0: none. */
 static __always_inline __u64 take_noted(struct arrival *arrival, const struct gw_chain_key *chain, __u64 now_ns)
 {
 	for (int n = 0; n < NOTED; n++) {
@@ -171,8 +163,8 @@ static __always_inline bool is_raised(const struct task_struct *p, const struct 
 	return p->policy == SCHED_FIFO && p->rt_priority == handler->priority;
 }
 
-static __always_inline void tell(const struct task_struct *p, const struct gw_handler *handler,
-				 enum gw_handler_event_kind kind, __u64 now_ns)
+static __always_inline void report(const struct task_struct *p, struct gw_handler *handler,
+				   enum gw_handler_event_kind kind, __u64 now_ns)
 {
 	struct gw_handler_event *event = bpf_ringbuf_reserve(&handler_events, sizeof(*event), 0);
 
@@ -183,18 +175,21 @@ static __always_inline void tell(const struct task_struct *p, const struct gw_ha
 	*event = (struct gw_handler_event){
 		.t_ns = now_ns,
 		.until_ns = handler->until_ns,
+		.cpu_ns = p->se.sum_exec_runtime,
 		.kind = kind,
 		.tid = p->pid,
 		.pid = p->tgid,
 		.priority = handler->priority,
 		.chain = handler->chain,
 	};
+	handler->told = 1;
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
-	__sync_fetch_and_add(kind == GW_RAISE ? &arrival_counters.raises : &arrival_counters.lowers, 1);
+	if (kind != GW_ENDED)
+		__sync_fetch_and_add(kind == GW_RAISE ? &arrival_counters.raises : &arrival_counters.lowers, 1);
 }
 
-/* The thread has a request that is due then. Who has a real-time priority of his own keeps it. */
-static __always_inline void take_on(const struct task_struct *p, struct gw_handler *handler, __u64 due_ns,
+/* The thread has a request that is due then. A thread that is real-time already keeps its priority. */
+static __always_inline void begin_request(const struct task_struct *p, struct gw_handler *handler, __u64 due_ns,
 				    __u64 now_ns)
 {
 	struct gw_chain_rule *rule = bpf_map_lookup_elem(&chain_rules, &handler->chain);
@@ -202,11 +197,14 @@ static __always_inline void take_on(const struct task_struct *p, struct gw_handl
 	if (handler->until_ns < due_ns)
 		handler->until_ns = due_ns;
 	if (rule && now_ns >= rule->barred_until_ns && p->prio >= MAX_RT_PRIO)
-		tell(p, handler, GW_RAISE, now_ns);
+		report(p, handler, GW_RAISE, now_ns);
 }
 
-/* Behind what its handler still has to do. Whoever holds a request up has its priority (after priority inheritance). */
-static __noinline int hurry(struct gw_requests *requests, __u64 due_ns)
+/*
+ * A request is queued behind what its handler is still doing. As in priority inheritance, that earlier work then runs at
+ * the request's priority.
+ */
+static __noinline int raise_busy_handler(struct gw_requests *requests, __u64 due_ns)
 {
 	struct gw_handler *handler;
 	struct task_struct *p;
@@ -220,7 +218,7 @@ static __noinline int hurry(struct gw_requests *requests, __u64 due_ns)
 	if (!p)
 		return 0;
 	if (p->__state == TASK_RUNNING)
-		take_on(p, handler, due_ns, bpf_ktime_get_ns());
+		begin_request(p, handler, due_ns, bpf_ktime_get_ns());
 	bpf_task_release(p);
 	return 0;
 }
@@ -250,7 +248,7 @@ int BPF_PROG(gw_note_delivery, struct sock *sk)
 	if (!due_ns)
 		return 0;
 	__sync_fetch_and_add(&arrival_counters.requests, 1);
-	hurry(requests, due_ns);
+	raise_busy_handler(requests, due_ns);
 	return 0;
 }
 
@@ -277,14 +275,14 @@ int BPF_PROG(gw_note_waking, struct task_struct *p)
 	}
 	if (due_ns > now_ns) {
 		__sync_fetch_and_add(&arrival_counters.woken, 1);
-		take_on(p, handler, due_ns, now_ns);
+		begin_request(p, handler, due_ns, now_ns);
 	} else if (handler->until_ns < now_ns && is_raised(p, handler)) {
-		tell(p, handler, GW_LOWER, now_ns);
+		report(p, handler, GW_LOWER, now_ns);
 	}
 	return 0;
 }
 
-/* Messages that are still in the socket. */
+/* Messages still queued in the socket. */
 static __always_inline __u32 still_waiting(struct sock *sk)
 {
 	struct udp_sock *udp = (struct udp_sock *)sk;
@@ -326,7 +324,7 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 	due_ns = take_request(requests, sk);
 	requests->tid = tid;
 	handler = bpf_map_lookup_elem(&chain_handlers, &tid);
-	/* The newest, for which it was woken; but nobody saw it come into the socket. */
+	/* The newest message, which woke the thread; only its delivery was skipped. */
 	if (due_ns <= now_ns && requests->received == requests->arrived && handler && handler->socket == (__u64)sk)
 		due_ns = handler->until_ns;
 	requests->answer_ns = due_ns;
@@ -338,15 +336,16 @@ int BPF_PROG(gw_note_receipt, struct sock *sk, int ret, int flags)
 		if (!rule)
 			return 0;
 		new.priority = rule->priority;
+		new.told = handler ? handler->told : 0;
 		bpf_map_update_elem(&chain_handlers, &tid, &new, BPF_ANY);
 		handler = bpf_map_lookup_elem(&chain_handlers, &tid);
 		if (!handler)
 			return 0;
 	}
 	if (due_ns > now_ns)
-		take_on(p, handler, due_ns, now_ns);
+		begin_request(p, handler, due_ns, now_ns);
 	else if (handler->until_ns < now_ns && is_raised(p, handler))
-		tell(p, handler, GW_LOWER, now_ns);
+		report(p, handler, GW_LOWER, now_ns);
 	return 0;
 }
 
@@ -354,7 +353,12 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(gw_forget_handler, struct task_struct *p)
 {
 	__u32 tid = p->pid;
+	struct gw_handler *handler = bpf_map_lookup_elem(&chain_handlers, &tid);
 
+	if (!handler)
+		return 0;
+	if (handler->told)
+		report(p, handler, GW_ENDED, bpf_ktime_get_ns());
 	bpf_map_delete_elem(&chain_handlers, &tid);
 	return 0;
 }

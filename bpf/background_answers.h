@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What comes back for background flows: admission notes them as it sends, ingress.bpf.c looks for them as they arrive.
- * The daemon makes both objects use the same map.
+ * Flows whose arriving packets are background: admission records them as it sends, ingress.bpf.c looks them up. The
+ * daemon makes both objects use the same map.
  */
 #ifndef GIVEWAY_BACKGROUND_ANSWERS_H
 #define GIVEWAY_BACKGROUND_ANSWERS_H

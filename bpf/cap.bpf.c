@@ -9,8 +9,8 @@
  * New connections: `gw_cap_new` gives each that leaves by the managed interface the cap for its handshake's RTT out of
  * the table in `new_caps`, before its first segment of data, and reports it.
  *
- * `applied_caps` remembers, in the socket itself, what we put there. A clamp that is neither unlimited nor ours belongs
- * to somebody else (a route's `cwnd` metric, say), and is left alone. Loopback is never capped.
+ * A mark in the socket itself says what we put there, before we do. A clamp that is neither unlimited nor ours belongs
+ * to another owner (a route's `cwnd` metric, say), and is left alone. Loopback is never capped.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -19,6 +19,7 @@
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
 #include "clamp.h"
+#include "mark.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -29,13 +30,6 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } wanted_caps SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u32);
-} applied_caps SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -69,50 +63,64 @@ static __always_inline bool is_repairing(__u32 ca_state)
 	return ca_state != TCP_CA_OPEN && ca_state != TCP_CA_DISORDER;
 }
 
-static __always_inline void decide(const struct sock *sk, const __u32 *applied, bool patient, struct gw_outcome *o)
+static __always_inline void decide(const struct sock *sk, const struct gw_mark *mark, struct gw_outcome *o)
 {
 	bool limited = o->old_clamp < GW_UNLIMITED;
 	bool lift = o->wanted == GW_UNLIMITED;
 
-	if (limited && (!applied || *applied != o->old_clamp))
+	if ((mark && !is_known(mark)) || (limited && !is_our_clamp(mark, o->old_clamp))) {
 		o->kind = GW_FOREIGN;
-	else if (o->old_clamp == o->wanted || (!limited && lift))
+		return;
+	}
+	if (lift && limited)
+		o->wanted = clamp_before(mark);
+	if (o->old_clamp == o->wanted || (!limited && lift))
 		o->kind = GW_UNCHANGED;
 	else if (!lift && leaves_by_loopback(sk))
 		o->kind = GW_LOOPBACK;
-	else if (patient && is_repairing(o->ca_state))
+	else if (is_repairing(o->ca_state))
 		o->kind = GW_DEFERRED;
 	else
 		o->kind = GW_APPLIED;
 }
 
-/* One socket of an iteration: gets `*asked`, or is lifted where nothing is asked; writes the outcome. */
-static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *tp, const __u32 *asked)
+/* Nothing is written that cannot be marked. */
+static __always_inline void write_marked(struct tcp_sock *tp, struct gw_outcome *o, bool lift)
 {
-	struct gw_outcome o = { .wanted = asked ? *asked : GW_UNLIMITED };
+	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	bool was_ours;
+
+	if (!mark) {
+		o->kind = GW_FAILED;
+		o->error = -ENOMEM;
+		return;
+	}
+	was_ours = is_our_clamp(mark, o->old_clamp);
+	if (!lift)
+		mark_clamp(mark, o->old_clamp, o->wanted);
+	write_clamp(tp, o);
+	if (o->error && was_ours)
+		mark->clamp_ours = o->old_clamp;
+	else if (o->error || lift)
+		mark->ours &= ~GW_CWND_CLAMP;
+}
+
+/* One socket of an iteration gets this clamp; writes the outcome. */
+static __always_inline void settle(struct bpf_iter__tcp *ctx, struct tcp_sock *tp, __u32 asked)
+{
+	struct gw_outcome o = { .wanted = asked };
 	struct seq_file *seq = ctx->meta->seq;
 	struct sock *sk = (struct sock *)tp;
-	__u32 *applied;
+	bool lift = o.wanted == GW_UNLIMITED;
 
 	if (!has_room(seq, &o, sizeof(o)))
 		return;
 	o.cookie = bpf_get_socket_cookie(sk);
 	o.old_clamp = tp->snd_cwnd_clamp;
 	o.ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
-	applied = bpf_sk_storage_get(&applied_caps, sk, NULL, 0);
-	decide(sk, applied, asked, &o);
-	if (o.kind == GW_APPLIED) {
-		/* Nothing is written that cannot be remembered. */
-		applied = bpf_sk_storage_get(&applied_caps, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-		if (applied) {
-			write_clamp(tp, &o);
-			if (!o.error)
-				*applied = o.wanted;
-		} else {
-			o.kind = GW_FAILED;
-			o.error = -ENOMEM;
-		}
-	}
+	decide(sk, bpf_sk_storage_get(&gw_marks, sk, NULL, 0), &o);
+	if (o.kind == GW_APPLIED)
+		write_marked(tp, &o, lift);
 	bpf_seq_write(seq, &o, sizeof(o));
 }
 
@@ -128,19 +136,7 @@ int gw_apply_caps(struct bpf_iter__tcp *ctx)
 	cookie = bpf_get_socket_cookie(tp);
 	asked = bpf_map_lookup_elem(&wanted_caps, &cookie);
 	if (asked)
-		settle(ctx, tp, asked);
-	return 0;
-}
-
-/* At the end: lifts whatever is ours, in whatever state the connection is. */
-SEC("iter/tcp")
-int gw_lift_ours(struct bpf_iter__tcp *ctx)
-{
-	struct tcp_sock *tp = our_connection(ctx->sk_common);
-	__u32 *applied = tp ? bpf_sk_storage_get(&applied_caps, tp, NULL, 0) : NULL;
-
-	if (applied && *applied < GW_UNLIMITED)
-		settle(ctx, tp, NULL);
+		settle(ctx, tp, *asked);
 	return 0;
 }
 
@@ -181,8 +177,9 @@ SEC("sockops")
 int gw_cap_new(struct bpf_sock_ops *ops)
 {
 	struct gw_new_capped what = {};
-	struct net_device *device;
 	struct bpf_sock *bpf_sk = ops->sk;
+	struct net_device *device;
+	struct gw_mark *mark;
 	struct tcp_sock *tp;
 	struct sock *sk;
 	int clamp;
@@ -199,9 +196,14 @@ int gw_cap_new(struct bpf_sock_ops *ops)
 		return 1;
 	what.cap = find_new_cap(device->ifindex, what.rtt_us, &what.generation);
 	clamp = what.cap;
-	if (!clamp || !bpf_sk_storage_get(&applied_caps, bpf_sk, &what.cap, BPF_SK_STORAGE_GET_F_CREATE) ||
-	    bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
+	mark = clamp ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
+	if (!mark || !is_known(mark))
 		return 1;
+	mark_clamp(mark, tp->snd_cwnd_clamp, clamp);
+	if (bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp))) {
+		mark->ours &= ~GW_CWND_CLAMP;
+		return 1;
+	}
 	/* The clamp is looked at when an ACK comes; until then the initial window counts. */
 	if (tp->snd_cwnd > what.cap)
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));

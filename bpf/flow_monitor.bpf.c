@@ -10,11 +10,12 @@
  *
  * Owners are remembered in the storage map `owners`: by `connect`, by the first send or receive of a process, and by
  * `gw_find_owners`, which looks at all open files. In each such search the first process that holds a socket wins.
- * (It is the dearest of all, and runs when a walk shows a socket that nobody is known to own, and every minute.)
+ * (It is the most expensive program here, and runs when a walk shows a socket without a known owner, and every minute.)
  *
- * What happens between passes goes to the ring buffer `events`. Opening, closing and state changes wake the reader up;
- * retransmissions and congestion-avoidance states, which come in crowds when the network is bad, are limited per
- * socket, and wait for the reader's next pass unless the buffer fills up.
+ * What happens between passes goes to the ring buffer `events` and waits for the reader's next pass, unless the buffer
+ * fills up: a wake-up for each would cost far more than the event, and a stranger decides how many connections open and
+ * close. Retransmissions and congestion-avoidance states, which come in bursts when the network is bad, are limited per
+ * socket as well.
  *
  * Nothing here changes a socket.
  */
@@ -36,6 +37,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 struct owner {
 	__u64 search; /* the search of open files that found it; 0: seen in use */
+	__u64 start_ns;
 	__u32 pid;
 	char command[GW_COMMAND_LEN];
 };
@@ -44,8 +46,8 @@ struct activity {
 	__u64 last_ns;
 	__u64 retransmit_event_ns;
 	__u64 ca_window_ns; /* when the present window of congestion-avoidance events began */
-	__u32 retransmits_told;
-	__u16 ca_events; /* told in that window */
+	__u32 retransmits_reported;
+	__u16 ca_events; /* reported in that window */
 	__u16 touched;   /* since the last pass */
 };
 
@@ -71,7 +73,7 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
-/* Puts the types of the border into the skeleton. */
+/* Puts the shared types into the skeleton. */
 enum gw_limit *limit_type __attribute__((unused));
 struct gw_flow *flow_type __attribute__((unused));
 struct gw_event *event_type __attribute__((unused));
@@ -82,14 +84,14 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 {
 	struct activity fresh = {
 		.last_ns = bpf_ktime_get_ns(),
-		.retransmits_told = tp->total_retrans,
+		.retransmits_reported = tp->total_retrans,
 		.touched = 1,
 	};
 
 	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
-/* Other namespaces' sockets go by one comparison; one of ours that has an entry is known to be TCP. */
+/* Sockets of other namespaces cost one comparison; one of ours that has an entry is known to be TCP. */
 static __always_inline struct activity *touch(struct sock *sk)
 {
 	struct activity *a;
@@ -117,10 +119,11 @@ static __always_inline void own(struct sock *sk, struct task_struct *task, __u64
 		return;
 	o->search = search;
 	o->pid = task->tgid;
+	o->start_ns = leader->start_boottime;
 	bpf_probe_read_kernel_str(o->command, sizeof(o->command), leader->comm);
 }
 
-static __always_inline void own_if_nobody_does(struct sock *sk)
+static __always_inline void own_if_unowned(struct sock *sk)
 {
 	if (!bpf_sk_storage_get(&owners, sk, NULL, 0))
 		own(sk, bpf_get_current_task_btf(), 0);
@@ -146,7 +149,7 @@ static __always_inline void describe_tuple(struct gw_tuple *t, const struct sock
 		t->scope_id = skc->skc_bound_dev_if;
 }
 
-/* Sequence numbers wrap; a state in which the difference makes no sense counts as nothing. */
+/* Sequence numbers wrap; a negative distance counts as 0. */
 static __always_inline __u32 sequence_distance(__u32 from, __u32 to)
 {
 	__s32 distance = to - from;
@@ -196,12 +199,14 @@ static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
 	f->cookie = bpf_get_socket_cookie(sk);
 	f->state = sk->__sk_common.skc_state;
 	f->pacing_rate_bytes_per_s = sk->sk_pacing_rate;
+	f->uid = sk->sk_uid.val;
 	if (cgroup && cgroup->kn)
 		f->cgroup_id = cgroup->kn->id;
 	if (device)
 		f->ifindex = device->ifindex;
 	if (o) {
 		f->pid = o->pid;
+		f->start_ns = o->start_ns;
 		__builtin_memcpy(f->command, o->command, sizeof(f->command));
 	}
 	describe_tuple(&f->tuple, sk);
@@ -221,9 +226,15 @@ static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, co
 	bpf_seq_write(seq, &f, sizeof(f));
 }
 
-/* ---- telling what happened ---- */
+/* ---- reporting events ---- */
 
-static __always_inline void tell(struct sock *sk, struct gw_event what, __u64 flags)
+/* Wakes the reader only when it might lose some. */
+static __always_inline __u64 wake_when_filling(void)
+{
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_BYTES / 2 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void report(struct sock *sk, struct gw_event what)
 {
 	struct gw_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 
@@ -234,25 +245,19 @@ static __always_inline void tell(struct sock *sk, struct gw_event what, __u64 fl
 	*e = what;
 	e->cookie = bpf_get_socket_cookie(sk);
 	describe_tuple(&e->tuple, sk);
-	/* A socket that closes has given its number back already, but still knows it. */
+	/* A closing socket has released its port already; inet_sport still holds it. */
 	if (!e->tuple.local_port)
 		e->tuple.local_port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
-	bpf_ringbuf_submit(e, flags);
+	bpf_ringbuf_submit(e, wake_when_filling());
 }
 
-/* For events that come in crowds: the reader is woken up only when it might lose some. */
-static __always_inline __u64 wake_when_filling(void)
+static __always_inline void report_retransmits(struct sock *sk, struct activity *a, __u32 total, __u64 now_ns)
 {
-	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_BYTES / 8 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
-}
+	struct gw_event what = { .t_ns = now_ns, .kind = GW_EVENT_RETRANSMIT, .count = total - a->retransmits_reported };
 
-static __always_inline void tell_retransmits(struct sock *sk, struct activity *a, __u32 total, __u64 now_ns)
-{
-	struct gw_event what = { .t_ns = now_ns, .kind = GW_EVENT_RETRANSMIT, .count = total - a->retransmits_told };
-
-	a->retransmits_told = total;
+	a->retransmits_reported = total;
 	a->retransmit_event_ns = now_ns;
-	tell(sk, what, wake_when_filling());
+	report(sk, what);
 }
 
 /* ---- programs ---- */
@@ -269,20 +274,20 @@ SEC("tp_btf/sock_send_length")
 int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
 {
 	if (sent > 0 && is_our_tcp(sk) && touch(sk))
-		own_if_nobody_does(sk);
+		own_if_unowned(sk);
 	return 0;
 }
 
-/* A process that holds the socket's lock is using it; without that we run in a softirq, on top of anyone. */
+/* Where a process holds the socket's lock it is the one that uses it; else this is a softirq in an arbitrary task. */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(gw_see_receive, struct sock *sk)
 {
 	if (sk->sk_lock.owned && is_our_tcp(sk))
-		own_if_nobody_does(sk);
+		own_if_unowned(sk);
 	return 0;
 }
 
-/* A child of a listener is skipped until it is connected: its cookie is not final before. */
+/* A listener's child is skipped until it is connected: only then is its cookie final. */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(gw_see_state, struct sock *sk, int from, int to)
 {
@@ -301,7 +306,7 @@ int BPF_PROG(gw_see_state, struct sock *sk, int from, int to)
 	} else {
 		touch(sk);
 	}
-	tell(sk, what, 0);
+	report(sk, what);
 	return 0;
 }
 
@@ -314,17 +319,17 @@ int BPF_PROG(gw_see_retransmit, struct sock *sk)
 
 	if (!a || !tp)
 		return 0;
-	/* A fresh entry has counted this very segment as told. */
-	if (a->retransmits_told == tp->total_retrans)
-		a->retransmits_told--;
+	/* A new entry has counted this very segment as reported. */
+	if (a->retransmits_reported == tp->total_retrans)
+		a->retransmits_reported--;
 	now_ns = bpf_ktime_get_ns();
 	if (now_ns - a->retransmit_event_ns >= RETRANSMIT_EVENT_NS)
-		tell_retransmits(sk, a, tp->total_retrans, now_ns);
+		report_retransmits(sk, a, tp->total_retrans, now_ns);
 	return 0;
 }
 
-/* Counts one more event; false where the window has had its share. */
-static __always_inline bool may_tell_ca_state(struct activity *a, __u64 now_ns)
+/* Counts one more event; false once the window's limit is reached. */
+static __always_inline bool may_report_ca_state(struct activity *a, __u64 now_ns)
 {
 	if (now_ns - a->ca_window_ns >= CA_WINDOW_NS) {
 		a->ca_window_ns = now_ns;
@@ -348,8 +353,8 @@ int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 	if (!a)
 		return 0;
 	what.t_ns = bpf_ktime_get_ns();
-	if (may_tell_ca_state(a, what.t_ns))
-		tell(sk, what, wake_when_filling());
+	if (may_report_ca_state(a, what.t_ns))
+		report(sk, what);
 	return 0;
 }
 
@@ -374,8 +379,8 @@ int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 	a->touched = 0;
 	if (touched)
 		a->last_ns = now_ns;
-	if (a->retransmits_told != tp->total_retrans && now_ns - a->retransmit_event_ns >= RETRANSMIT_EVENT_NS)
-		tell_retransmits(sk, a, tp->total_retrans, now_ns);
+	if (a->retransmits_reported != tp->total_retrans && now_ns - a->retransmit_event_ns >= RETRANSMIT_EVENT_NS)
+		report_retransmits(sk, a, tp->total_retrans, now_ns);
 	if (is_connection(&sk->__sk_common) && (touched || unsent_bytes(tp) || unacked_bytes(tp)))
 		write_flow(seq, sk, tp);
 	else if (now_ns - a->last_ns > IDLE_NS)
@@ -394,7 +399,7 @@ int gw_walk_all(struct bpf_iter__tcp *ctx)
 
 	if (!tp || !has_room(seq, &none, sizeof(none)))
 		return 0;
-	/* Stalled since before we came: no packet will mark it. */
+	/* It stalled before we attached: no packet will mark it. */
 	if (unsent_bytes(tp) || unacked_bytes(tp))
 		touch(sk);
 	write_flow(seq, sk, tp);

@@ -32,6 +32,7 @@ struct gw_tuple {
 struct gw_flow {
 	__u64 cookie;
 	__u64 cgroup_id;
+	__u64 start_ns; /* CLOCK_BOOTTIME, of the process `pid` */
 	__u64 in_flight_bytes;
 	__u64 pacing_rate_bytes_per_s; /* ~0: the socket does not pace */
 	__u64 delivery_rate_bytes_per_s;
@@ -52,7 +53,7 @@ struct gw_flow {
 	char command[GW_COMMAND_LEN];
 	char congestion_control[GW_CA_NAME_LEN];
 	struct gw_tuple tuple;
-	__u32 reserved;
+	__u32 uid; /* of the user that made the socket */
 };
 
 enum gw_event_kind {
@@ -83,7 +84,7 @@ enum gw_outcome_kind {
 	GW_FAILED,    /* error says why */
 };
 
-/* What became of one socket's cap. Also what a lift writes (wanted = GW_UNLIMITED). */
+/* What became of one socket's cap. */
 struct gw_outcome {
 	__u64 cookie;
 	__u32 old_clamp;
@@ -92,6 +93,55 @@ struct gw_outcome {
 	__u32 ca_state;
 	__s32 error;
 	__u32 eased; /* would have restarted slow start, and was kept from it */
+};
+
+/* Settings of a socket that giveway may change, as bits of gw_mark.ours. */
+enum gw_setting {
+	GW_CWND_CLAMP = 1,
+	GW_PACING_RATE = 2,
+	GW_WINDOW_CLAMP = 4,
+	GW_CONGESTION_CONTROL = 8,
+};
+
+/*
+ * What giveway changed on a socket and what was there before, kept in the socket's own storage: whoever finds the mark
+ * can undo the change. Written before the change. A later layout only adds fields, in place of `reserved`, so that an
+ * older mark reads as one whose newer bits are not set; a mark of a layout that is not known yet is left alone.
+ */
+enum gw_mark_layout { GW_MARK_LAYOUT = 1 };
+
+struct gw_mark {
+	__u32 layout;
+	__u32 ours; /* the settings that carry a value of ours */
+	__u32 clamp_before; /* segments */
+	__u32 clamp_ours;
+	__u32 window_before; /* bytes */
+	__u32 window_ours;
+	__u64 pacing_before; /* bytes per second; ~0: not limited */
+	__u64 pacing_ours;
+	char control_before[GW_CA_NAME_LEN];
+	char control_ours[GW_CA_NAME_LEN];
+	__u32 reserved[14];
+};
+
+/* Datagrams on the neighbours' port that did not reach the daemon. */
+struct gw_filtered {
+	__u64 off_link;      /* from beyond the link */
+	__u64 malformed;     /* of a length that no report has */
+	__u64 older_version; /* of the protocol */
+	__u8 older_from[16]; /* the latest of these */
+	__u64 family;        /* of its address */
+};
+
+/* What was undone on one socket, or in a dry run found. */
+struct gw_undone {
+	__u64 cookie;
+	__u32 layout; /* of its mark; above GW_MARK_LAYOUT nothing was touched */
+	__u32 found;  /* the settings that still carried our value */
+	__u32 clamp;  /* where the cwnd clamp did: it, and what is in its place */
+	__u32 clamp_before;
+	__s32 error;
+	__u32 reserved;
 };
 
 /* One step of the table for new connections: applies from this RTT up to the next step's. */
@@ -125,15 +175,47 @@ enum gw_task_event_kind {
 	GW_TASK_EXIT,     /* the last thread of a held process; cpu_ns: used by all of them */
 };
 
-/* A process, as the initial pid namespace numbers it. */
+/* As much of a program's arguments as is told. */
+#define GW_ARGUMENTS_BYTES 4096
+
+/* A process, as the initial pid namespace numbers it. The arguments of an exec follow it, each with its end. */
 struct gw_task_event {
 	__u64 t_ns;     /* CLOCK_MONOTONIC */
 	__u64 start_ns; /* CLOCK_BOOTTIME, of the thread group */
 	__u64 cpu_ns;
+	__u64 image;    /* of an exec: that of struct gw_process */
 	enum gw_task_event_kind kind;
 	__u32 tgid;
 	__u32 tid;
+	__u32 arguments_bytes; /* ~0: they could not be read */
+};
+
+/*
+ * A thread may lend as one of a process that a rule raises, and as one that handles requests: these come and go apart.
+ */
+struct gw_lender_key {
+	__u32 tid;
+	__u32 of_process;
+};
+
+/* A thread whose priority giveway has given, and what others have computed with it since that was last read. */
+struct gw_lender {
+	__u64 lent_ns;
+	__u32 tgid; /* its process, where that is accounted for as a whole; 0: only the thread is */
+	__u32 borrowers;
+	__u32 borrower; /* the process of the latest of them, and its name */
 	__u32 reserved;
+	char name[GW_COMMAND_LEN];
+};
+
+/* The same, read. */
+struct gw_lent {
+	__u64 lent_ns;
+	__u32 tid;
+	__u32 tgid;
+	__u32 borrowers; /* threads that had its priority at this moment */
+	__u32 borrower;
+	char name[GW_COMMAND_LEN];
 };
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * P0's other half: what arrives for background flows is processed behind everything else. Instead of the softirq,
- * which interrupts whatever runs, a thread of the idle scheduling class takes such packets up the stack; the daemon
- * gives it that class. A flow is background here if it carries DSCP LE, or if admission saw this machine send for it.
+ * The receiving half of the background class: packets that arrive for background flows are processed after everything
+ * else. Instead of the softirq, which interrupts whatever runs, a thread under SCHED_IDLE passes such packets up the
+ * stack; the daemon sets that policy. A flow is background here if its packets carry DSCP LE, or if admission has seen this
+ * machine send to it in the background.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -12,10 +13,8 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
 
-/* One thread a CPU; the daemon fills it in. */
+/* One kernel thread per CPU; the daemon fills it in. */
 struct {
 	__uint(type, BPF_MAP_TYPE_CPUMAP);
 	__uint(max_entries, 1); /* the daemon makes it as large as the machine */
@@ -23,7 +22,7 @@ struct {
 	__type(value, struct bpf_cpumap_val);
 } background_threads SEC(".maps");
 
-/* Packets that went the other way. */
+/* Packets handed to such a thread. */
 __u64 deferred;
 
 struct ethernet {
@@ -49,7 +48,7 @@ static __always_inline bool is_background_ipv4(struct ipv4_header *h, void *end)
 		return false;
 	if (h->tos >> 2 == DSCP_LE)
 		return true;
-	/* Options are rare and fragments carry no ports: both go the usual way. */
+	/* Options are rare and fragments carry no ports: both take the usual path. */
 	if (h->version_and_words != 0x45 || h->fragment & bpf_htons(0x3fff) ||
 	    (h->protocol != IPPROTO_TCP && h->protocol != IPPROTO_UDP))
 		return false;
@@ -87,6 +86,6 @@ int gw_defer(struct xdp_md *ctx)
 	if (!is_background)
 		return XDP_PASS;
 	__sync_fetch_and_add(&deferred, 1);
-	/* Without a thread here, the usual way. */
+	/* Without a thread for this CPU, the usual path. */
 	return bpf_redirect_map(&background_threads, bpf_get_smp_processor_id(), XDP_PASS);
 }

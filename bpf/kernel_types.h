@@ -15,10 +15,14 @@
 #define IPPROTO_UDP 17
 #define PF_KTHREAD 0x00200000
 #define NICE_19_PRIO 139
+#define MAX_RT_PRIO 100 /* of task_struct.prio: below it is real-time */
 #define CLOCK_MONOTONIC 1
 #define ENOMEM 12
 #define SOL_TCP 6
+#define TCP_WINDOW_CLAMP 10
 #define TCP_CONGESTION 13
+#define SOL_SOCKET 1
+#define SO_MAX_PACING_RATE 47
 #define IFF_LOOPBACK 0x8
 #define USEC_PER_SEC 1000000ULL
 #define NSEC_PER_SEC 1000000000ULL
@@ -97,10 +101,25 @@ struct dst_entry {
 
 struct kernfs_node {
 	__u64 id;
+	struct kernfs_node *__parent; /* `parent` before 6.15 */
+	const char *name;
+};
+
+struct cgroup_root {
+	int hierarchy_id; /* 0: cgroup v2 */
 };
 
 struct cgroup {
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
 };
 
 struct sock_cgroup_data {
@@ -133,6 +152,7 @@ struct sock {
 	__u8 sk_txtime_deadline_mode : 1;
 	kuid_t sk_uid;
 	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
 };
@@ -191,10 +211,12 @@ struct tcp_sock {
 	__u32 rate_delivered;
 	__u32 rate_interval_us;
 	__u32 snd_cwnd_clamp;
+	__u32 window_clamp;
 	__u32 total_retrans;
 };
 
 struct sk_buff {
+	struct sk_buff *next;
 	struct net_device *dev;
 	struct sock *sk;
 	char cb[48];
@@ -265,6 +287,7 @@ typedef struct {
 
 struct cred {
 	kuid_t uid;
+	kuid_t euid;
 };
 
 struct nsproxy {
@@ -273,11 +296,14 @@ struct nsproxy {
 
 struct signal_struct {
 	atomic_t live;
+	int nr_threads;
+	unsigned int flags;
 	unsigned long long sum_sched_runtime;
 };
 
-/* kernel/sched/sched.h: a CPU's run queue, and its account of what the hypervisor took. */
+/* kernel/sched/sched.h: a CPU's run queue, its clock, and its account of what the hypervisor took. */
 struct rq {
+	__u64 clock_task;
 	__u64 prev_steal_time_rq;
 };
 
@@ -286,34 +312,79 @@ struct cfs_rq {
 };
 
 struct sched_entity {
+	__u64 exec_start;
 	__u64 sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
 };
 
-struct task_struct {
-	unsigned int __state;
-	int pid;
-	int tgid;
-	unsigned int flags;
-	int prio;
-	int static_prio;
-	struct sched_entity se;
-	unsigned int rt_priority;
-	unsigned int policy;
-	struct task_struct *group_leader;
-	__u64 start_boottime;
-	const struct cred *cred;
-	struct nsproxy *nsproxy;
-	struct signal_struct *signal;
-	char comm[16];
+/* kernel/locking/rtmutex_common.h: a lock with priority inheritance, and a thread that waits for one. */
+struct rt_mutex_base {
+	struct task_struct *owner;
+};
+
+struct rt_mutex_waiter {
+	struct rt_mutex_base *lock;
+};
+
+struct rt_bandwidth {
+	__u64 rt_runtime; /* ns */
+};
+
+struct task_group {
+	struct cgroup_subsys_state css;
+	struct rt_bandwidth rt_bandwidth;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct super_block {
+	unsigned int s_dev;
 };
 
 struct inode {
+	unsigned short i_mode;
+	kuid_t i_uid;
+	struct super_block *i_sb;
 	unsigned long i_ino;
 };
 
 struct file {
 	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct mm_struct {
+	unsigned long arg_start;
+	unsigned long arg_end;
+	struct file *exe_file;
+};
+
+struct task_struct {
+	unsigned int __state;
+	int on_cpu;
+	int pid;
+	int tgid;
+	unsigned int flags;
+	int prio;
+	int static_prio;
+	int normal_prio;
+	struct sched_entity se;
+	unsigned int rt_priority;
+	unsigned int policy;
+	struct mm_struct *mm;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	__u64 start_boottime;
+	const struct cred *real_cred;
+	const struct cred *cred;
+	struct css_set *cgroups;
+	struct task_group *sched_task_group;
+	struct nsproxy *nsproxy;
+	struct signal_struct *signal;
+	struct rt_mutex_waiter *pi_blocked_on;
+	char comm[16];
 };
 
 struct linux_binprm {
@@ -335,11 +406,28 @@ struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 };
 
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+struct bpf_iter__cgroup {
+	struct bpf_iter_meta *meta;
+	struct cgroup *cgroup;
+};
+
 struct bpf_iter__task_file {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 	__u32 fd;
 	struct file *file;
+};
+
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
 };
 
 struct bpf_iter__bpf_sk_storage_map {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Takes our caps off when nobody is left who knows the sockets: after the daemon's death, by the guardian, by the next
- * start, or by `giveway revert`. All that is known then are the values that were ever put on a socket, which the
- * daemon recorded before it used them. Every clamp of this namespace with such a value is lifted, whatever state its
- * connection is in. An object of its own, so that it loads fast.
+ * Undoes what giveway changed on sockets when nobody is left who knows them: after the daemon's death, by the guardian,
+ * by the next start, or by `giveway revert`. A socket's mark says what to put back, and only where the present value is
+ * still ours. Where marks could not be kept beyond the daemon's end (`our_values` is not empty then), every clamp of
+ * this namespace with a value that the daemon recorded is lifted. Whatever state a connection is in. An object of its
+ * own, so that it loads fast.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -12,6 +13,7 @@
 #include <bpf/bpf_core_read.h>
 #include "sockets.h"
 #include "clamp.h"
+#include "mark.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -23,38 +25,111 @@ struct {
 	__type(value, __u8);
 } our_values SEC(".maps");
 
+/* Only says what would be undone. */
+const volatile __u32 dry_run;
+
 /* Puts the types of the border into the skeleton. */
-struct gw_outcome *outcome_type __attribute__((unused));
+struct gw_undone *undone_type __attribute__((unused));
+struct gw_mark *mark_type __attribute__((unused));
+enum gw_setting *setting_type __attribute__((unused));
+enum gw_mark_layout *layout_type __attribute__((unused));
 
-static __always_inline void settle(struct bpf_iter__tcp *ctx, bool lift)
+static __always_inline int undo_clamp(struct tcp_sock *tp, __u32 before, struct gw_undone *u)
 {
-	struct seq_file *seq = ctx->meta->seq;
-	struct tcp_sock *tp = our_connection(ctx->sk_common);
-	struct gw_outcome o = { .wanted = GW_UNLIMITED, .kind = GW_UNCHANGED };
+	struct gw_outcome o = { .old_clamp = tp->snd_cwnd_clamp, .wanted = before };
 
-	if (!tp)
-		return;
-	o.old_clamp = tp->snd_cwnd_clamp;
-	if (!bpf_map_lookup_elem(&our_values, &o.old_clamp) || !has_room(seq, &o, sizeof(o)))
-		return;
-	o.cookie = bpf_get_socket_cookie(tp);
-	o.ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
-	if (lift)
+	u->clamp = o.old_clamp;
+	u->clamp_before = before;
+	if (!dry_run)
 		write_clamp(tp, &o);
-	bpf_seq_write(seq, &o, sizeof(o));
+	return o.error;
+}
+
+/* setsockopt takes 32 bits of it here, of which ~0 means no limit. */
+static __always_inline int undo_pacing_rate(struct tcp_sock *tp, const struct gw_mark *mark)
+{
+	__u32 before = mark->pacing_before < ~0U ? mark->pacing_before : ~0U;
+
+	return dry_run ? 0 : bpf_setsockopt(tp, SOL_SOCKET, SO_MAX_PACING_RATE, &before, sizeof(before));
+}
+
+static __always_inline int undo_window_clamp(struct tcp_sock *tp, const struct gw_mark *mark)
+{
+	__u32 before = mark->window_before;
+
+	return dry_run ? 0 : bpf_setsockopt(tp, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before));
+}
+
+static __always_inline bool is_our_control(struct tcp_sock *tp, const struct gw_mark *mark)
+{
+	const struct tcp_congestion_ops *ca = tp->inet_conn.icsk_ca_ops;
+	char name[GW_CA_NAME_LEN] = {};
+
+	if (!ca || bpf_core_read_str(name, sizeof(name), &ca->name) < 0)
+		return false;
+	for (int i = 0; i < GW_CA_NAME_LEN; i++)
+		if (name[i] != mark->control_ours[i])
+			return false;
+	return true;
+}
+
+static __always_inline int undo_control(struct tcp_sock *tp, const struct gw_mark *mark)
+{
+	char before[GW_CA_NAME_LEN];
+
+	for (int i = 0; i < GW_CA_NAME_LEN; i++)
+		before[i] = mark->control_before[i];
+	return dry_run ? 0 : bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, before, sizeof(before));
+}
+
+/* Notes what became of one setting; gives it back where it is still to be undone. */
+static __always_inline __u32 note(struct gw_undone *u, __u32 setting, int error)
+{
+	u->found |= setting;
+	if (!error)
+		return 0;
+	u->error = error;
+	return setting;
+}
+
+/* The clamp comes last: what a congestion control makes of ssthresh as it starts, the clamp's easing sets right. */
+static __always_inline void undo_mark(struct tcp_sock *tp, struct gw_mark *mark, struct gw_undone *u)
+{
+	__u32 ours = mark->ours, left = 0;
+
+	u->layout = mark->layout;
+	if (!is_known(mark))
+		return;
+	if ((ours & GW_PACING_RATE) && tp->inet_conn.icsk_inet.sk.sk_max_pacing_rate == mark->pacing_ours)
+		left |= note(u, GW_PACING_RATE, undo_pacing_rate(tp, mark));
+	if ((ours & GW_WINDOW_CLAMP) && tp->window_clamp == mark->window_ours)
+		left |= note(u, GW_WINDOW_CLAMP, undo_window_clamp(tp, mark));
+	if ((ours & GW_CONGESTION_CONTROL) && is_our_control(tp, mark))
+		left |= note(u, GW_CONGESTION_CONTROL, undo_control(tp, mark));
+	if (is_our_clamp(mark, tp->snd_cwnd_clamp))
+		left |= note(u, GW_CWND_CLAMP, undo_clamp(tp, clamp_before(mark), u));
+	if (!dry_run)
+		mark->ours = left;
 }
 
 SEC("iter/tcp")
-int gw_lift_caps(struct bpf_iter__tcp *ctx)
+int gw_undo(struct bpf_iter__tcp *ctx)
 {
-	settle(ctx, true);
-	return 0;
-}
+	struct gw_undone u = { .layout = GW_MARK_LAYOUT };
+	struct tcp_sock *tp = our_socket(ctx->sk_common);
+	struct gw_mark *mark;
+	__u32 clamp;
 
-/* Only says what would be lifted. */
-SEC("iter/tcp")
-int gw_list_caps(struct bpf_iter__tcp *ctx)
-{
-	settle(ctx, false);
+	if (!tp || !has_room(ctx->meta->seq, &u, sizeof(u)))
+		return 0;
+	u.cookie = bpf_get_socket_cookie(tp);
+	clamp = tp->snd_cwnd_clamp;
+	mark = bpf_sk_storage_get(&gw_marks, tp, NULL, 0);
+	if (mark)
+		undo_mark(tp, mark, &u);
+	else if (bpf_map_lookup_elem(&our_values, &clamp))
+		note(&u, GW_CWND_CLAMP, undo_clamp(tp, GW_UNLIMITED, &u));
+	if (u.found || u.layout > GW_MARK_LAYOUT)
+		bpf_seq_write(ctx->meta->seq, &u, sizeof(u));
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The managed link as admission and the qdisc share it: what is promised, until when the link is busy. The daemon
- * makes both objects use the same maps. Whatever touches `struct gw_link` holds its lock and calls nothing.
+ * The managed link as admission and the qdisc share it: what is promised, and until when the link is busy. The daemon
+ * makes both objects use the same maps. `struct gw_link` is changed only under its lock, where no helper and no kfunc may
+ * be called.
  */
 #ifndef GIVEWAY_LINK_H
 #define GIVEWAY_LINK_H
@@ -9,23 +10,32 @@
 #include "queueing.h"
 #include "slack.h"
 
-/* As many packets with deadlines are promised at once; the qdisc has room for more, so that it never refuses one. */
+/* So many packets may be promised at a time; the qdisc has room for more, so that it never drops one for lack of room. */
 #define GW_PROMISES 4096
 /* A promise this long after its deadline was lost between admission and the link (another filter, a reset). */
 #define GW_LOST_AFTER_NS (50 * NSEC_PER_MSEC)
-/* The ring's beginning moves by so many slots, 2.1 ms: the leaves below one node. */
+/* The ring's start moves by this many slots, 2.1 ms: the leaves below one node. */
 #define GROUP 64
 #define GROUPS_A_CALL 32
 
 struct gw_link {
 	struct bpf_spin_lock lock;
 	__u64 busy_ns;     /* when the link will have sent what the driver has */
-	__s64 owed_ns;     /* of its share of the link, what best effort did not get yet while deadlines were served;
-			      below 0, what it has to give up for time that was lost to them */
-	__u64 delay_ns;    /* the longest delay lately between a decision and what was decided; a late timer's too */
-	__u64 largest_ns;  /* the time of the largest ordinary packet lately */
-	__u64 fifo_ns;     /* where a FIFO serves: when it will have served what is promised */
+	__s64 owed_ns;     /* best effort's deficit: its share of the link that it missed while deadlines were served;
+			      below 0, what it has to give up for time that late timers cost them */
+	__u64 delay_ns;    /* the longest recent delay between a decision and its enqueue, or of a timer */
+	__u64 largest_ns;  /* time on the link of the largest recent packet without a deadline */
 	__u32 promised;    /* packets */
+	__u32 epoch;       /* the latest in which a user asked for a deadline */
+	__u32 users;       /* that did so in it */
+	__u32 users_before; /* and in the one before */
+	struct gw_fifo {   /* where a FIFO serves; all sums are since it was put up */
+		__u64 promised_ns;
+		__u64 gone_ns; /* of promised_ns */
+		__u64 due_ns;  /* when all that is promised should be gone */
+		__u32 promised;
+		__u32 gone;    /* of promised */
+	} fifo;
 	struct gw_slack_tree tree;
 	__u32 packets[GW_SLOTS]; /* promised, by leaf */
 };
@@ -50,10 +60,15 @@ struct {
 } queue_events SEC(".maps");
 
 /*
- * What admission tells the qdisc in the 20 bytes of the skb's control block that are anybody's between them:
- *   0: STAMP_MAGIC | band
- *   1, 2: of a deadline, its halves;  1: of anything else, the hash of its flow
- *   3: promised work in ns, 0 where nothing is promised;  4: the lower half of when that was
+ * The stamp: what admission passes to the qdisc in the 20 bytes of the skb's control block that tcx programs may write.
+ *   word 0: STAMP_MAGIC | band
+ *   words 1, 2: the deadline's lower and upper half
+ *   word 3: promised work in ns, 0 where nothing is promised;  word 4: the lower half of the time of the promise
+ * In other bands than that of deadlines:
+ *   word 1: the flow's hash;  words 2, 4: the lower and upper half of a deadline that only orders the flow, or 0
+ *   word 3: 0
+ * Where a FIFO serves, with a promise:
+ *   words 1, 2: promised_ns of `struct gw_fifo` with this packet;  word 4: promised
  */
 #define STAMP_MAGIC 0x6a7d0000u
 
@@ -76,7 +91,7 @@ static __always_inline __u64 time_on_link(const struct gw_link_config *config, _
 	return config->rate_bytes_per_s ? bytes * NSEC_PER_SEC / config->rate_bytes_per_s : 0;
 }
 
-/* How far the link may be behind the qdisc's clock after a timer that came late: one ordinary packet, at most 1 ms. */
+/* How much time a late timer may make up for in a burst: one full-size packet, at most 1 ms. */
 static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 {
 	__u64 packet_ns = time_on_link(config, config->max_packet_bytes);
@@ -84,10 +99,10 @@ static __always_inline __u64 catch_up_ns(const struct gw_link_config *config)
 	return packet_ns < NSEC_PER_MSEC ? packet_ns : NSEC_PER_MSEC;
 }
 
-/* Before anything was seen. */
+/* Assumed before any delay was measured. */
 #define GW_FIRST_DELAY_NS NSEC_PER_MSEC
 
-/* A maximum that forgets: by half in 45,000 notes, of which a packet makes one or two. */
+/* A decaying maximum: it halves in 45,000 calls, of which a packet makes one or two. */
 static __always_inline void note_delay(struct gw_link *link, __u64 delay_ns)
 {
 	link->delay_ns -= link->delay_ns >> 16;
@@ -95,23 +110,26 @@ static __always_inline void note_delay(struct gw_link *link, __u64 delay_ns)
 		link->delay_ns = delay_ns;
 }
 
-/* Takes promises back: of one packet at dequeue or drop. */
+/* Returns one packet's promise, at its dequeue or drop. */
 static __always_inline void give_back(struct gw_link *link, __u64 deadline_ns, __u32 work_ns)
 {
 	__u64 slot = slack_slot(deadline_ns);
 	__u32 leaf = slack_leaf(slot);
 
-	/* Counted as lost already. */
+	/* Expired already. */
 	if (slot < link->tree.first || !link->packets[leaf])
 		return;
-	slack_remove(&link->tree, slot, work_ns);
-	link->packets[leaf]--;
+	/* A leaf has work for as long as it has packets, and no longer. */
+	if (--link->packets[leaf])
+		slack_remove(&link->tree, slot, slack_min(work_ns, slack_at(&link->tree, leaf)->work_ns - 1));
+	else
+		slack_clear(&link->tree, slot);
 	link->promised--;
 }
 
 /*
- * Moves the ring's beginning towards now, past empty groups; of one long over that is not empty it takes a leaf's lost
- * promises back, and returns how many.
+ * Moves the ring's start towards now, past empty groups. Where a group is long over and not empty, expires one leaf's
+ * lost promises and returns how many.
  */
 static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
 {

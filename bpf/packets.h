@@ -6,6 +6,8 @@
 #define GIVEWAY_PACKETS_H
 
 #define DSCP_LE 1 /* RFC 8622 */
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
 
 struct ipv4_header {
 	__u8 version_and_words;

@@ -4,11 +4,11 @@
  * and with a bound on its sojourn (RFC 8289), then background while the CPU runs nothing more important. It paces at
  * the link's rate, so that the queue is here and not in the driver.
  *
- * It classifies nothing and refuses no deadline: admission.bpf.c did, in the sender's context, and left a stamp. What
- * carries none is best effort. Promises are given back here, when a packet goes to the driver or is dropped.
+ * It classifies nothing and refuses no deadline: admission.bpf.c has done so in the sender's context, and left a stamp. A
+ * packet without one is best effort. Promises are returned here, when a packet goes to the driver or is dropped.
  *
- * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance, by the lock of its
- * queue; what instances share (under mq) is `struct gw_link`, with a lock of its own.
+ * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance by its queue's lock;
+ * instances (under mq) share only `struct gw_link`, which has a lock of its own.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -37,12 +37,12 @@ extern void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb
 
 /* ---- enqueue ---- */
 
-/* What a packet says of itself. */
+/* A packet's stamp, decoded. */
 struct stamped {
 	enum gw_band band;
 	__u32 hash;
 	__u32 work_ns;
-	__u32 decided; /* the lower half of when */
+	__u32 decided; /* lower half of the time of the promise */
 	__u64 deadline_ns;
 };
 
@@ -64,11 +64,12 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 		s.decided = word[4];
 	} else {
 		s.hash = word[1];
+		s.deadline_ns = (__u64)word[4] << 32 | word[2];
 	}
 	return s;
 }
 
-/* On the link a packet is cut into so many, each with its overhead; as admission counts them. */
+/* How many packets it becomes on the link, each with its overhead; as admission counts them. */
 static __always_inline __u32 segments_of(struct sk_buff *skb)
 {
 	const struct qdisc_skb_cb *cb = (const struct qdisc_skb_cb *)skb->cb;
@@ -203,7 +204,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	__u64 now_ns, wait_ns;
 	__u32 number;
 
-	/* The kernel asks until it hears no. */
+	/* The kernel calls again until it gets NULL. */
 	if (!sch->q.qlen)
 		return NULL;
 	config = the_config();
@@ -221,7 +222,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	place = chosen.index ? place_at(number, chosen.index) : NULL;
 	c = counters_of(number, chosen.band < GW_BANDS ? chosen.band : GW_BEST_EFFORT);
 	if (!place || !c) {
-		/* Attempts were used up, or the gate is closed. */
+		/* All attempts were used, or the gate is closed. */
 		if (sch->q.qlen)
 			bpf_qdisc_watchdog_schedule(sch, now_ns + (i->realtime_packets || i->best_effort_packets ? 0 : GATE_RETRY_NS), 0);
 		return NULL;
@@ -244,7 +245,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	return skb;
 }
 
-/* ---- life ---- */
+/* ---- init, reset, destroy ---- */
 
 SEC("struct_ops/gw_init")
 int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
@@ -254,7 +255,7 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 	struct gw_link *link = the_link();
 	int n;
 
-	/* The daemon's link only: its configuration and its promises are of that one. */
+	/* Only the daemon's link: configuration and promises are for that one. */
 	if (!config || !link || (__u32)device->ifindex != config->ifindex || device->nd_net.net->ns.inum != netns_inum)
 		return -ENODEV;
 	bpf_for(n, 0, GW_INSTANCES) {
@@ -288,7 +289,7 @@ static __noinline int forget(struct Qdisc *sch)
 			break;
 		skb = bpf_kptr_xchg(&place->skb, NULL);
 		if (skb) {
-			/* Which band's is not known here; a promise tells that it had a deadline. */
+			/* Its band is not known here; promised work shows that it had a deadline. */
 			bpf_kfree_skb(skb);
 			if (place->work_ns)
 				release(place);
@@ -341,7 +342,7 @@ void BPF_PROG(gw_destroy, struct Qdisc *sch)
 		i->in_use = 0;
 }
 
-/* The loader gives it a name of its own for each network namespace. */
+/* The loader gives it a name of its own in each network namespace. */
 SEC(".struct_ops.link")
 struct Qdisc_ops gw_qdisc = {
 	.enqueue = (void *)gw_enqueue,
@@ -354,7 +355,7 @@ struct Qdisc_ops gw_qdisc = {
 
 /* ---- the gate ---- */
 
-/* Kernel threads work for somebody: whoever ran before them still counts. */
+/* A kernel thread works on behalf of some task: what ran before it still counts. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(gw_gate, bool preempt, struct task_struct *prev, struct task_struct *next)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What admission (admission.bpf.c), the qdisc (qdisc.bpf.c) and the daemon tell each other about the managed link.
+ * What admission (admission.bpf.c), the qdisc (qdisc.bpf.c) and the daemon share about the managed link.
  * Times are CLOCK_MONOTONIC in nanoseconds unless the name says otherwise. Native-endian, without holes.
  */
 #ifndef GIVEWAY_QUEUEING_H
@@ -12,11 +12,11 @@
 enum gw_band {
 	GW_REALTIME,    /* has a deadline: earliest first, admitted */
 	GW_BEST_EFFORT, /* everything else: fair between flows */
-	GW_BACKGROUND,  /* lower than best effort: when nothing else waits, and the CPU has nothing better to do */
+	GW_BACKGROUND,  /* served when nothing else waits and the CPU runs nothing more important */
 	GW_BANDS,
 };
 
-/* What serves the packets below the tcx hook: decides what admission has to model. */
+/* What serves the packets below the tcx hook: the model that admission uses. */
 enum gw_backend {
 	GW_BACKEND_NONE, /* nothing of ours, or no known rate: packets are classified, deadlines promise nothing */
 	GW_BACKEND_EDF,  /* the BPF qdisc */
@@ -24,22 +24,22 @@ enum gw_backend {
 };
 
 enum gw_link_flag {
-	GW_ADMIT = 1,     /* refuse what cannot be in time; without it every deadline is only an order */
-	GW_DROP_LATE = 2, /* at dequeue, drop what cannot be in time any more */
+	GW_ADMIT = 1,     /* refuse what cannot be in time; without it deadlines only order the packets */
+	GW_DROP_LATE = 2, /* at dequeue, drop what can no longer be in time */
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
-	GW_LEARN = 8,     /* note background flows for ingress.bpf.c */
+	GW_LEARN = 8,     /* record background flows for ingress.bpf.c */
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 };
 
 /* Written by the daemon, as a whole; read for every packet. */
 struct gw_link_config {
 	__u64 rate_bytes_per_s;       /* 0: not known, nothing is paced or promised */
-	__u64 trickle_bytes_per_s;    /* what background gets though it should wait; 0: nothing */
+	__u64 trickle_bytes_per_s;    /* the least that background gets, even while it should wait; 0: nothing */
 	__u32 ifindex;                /* 0: no link is managed */
 	enum gw_backend backend;
 	__u32 flags;                  /* enum gw_link_flag */
 	__u32 overhead_bytes;         /* what a packet takes on the link beyond its own length */
-	__u32 max_packet_bytes;       /* of an ordinary packet with its link header: what may be in the way */
+	__u32 max_packet_bytes;       /* of a full-size packet with its link header: what may be in the way */
 	__u32 driver_bytes;           /* at most this much, or one packet, is handed to the driver ahead of the link */
 	__u32 realtime_percent;       /* of the rate, for packets with deadlines: 1 to 100 */
 	__u32 guard_us;               /* kept free before each deadline, for delays between admission and enqueue */
@@ -49,9 +49,11 @@ struct gw_link_config {
 	__u32 rules;                  /* how many entries deadline_rules has */
 	__u32 background_flows;       /* how many entries background_flows has */
 	__u32 class_of_band[3]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
+	__u32 user_percent;           /* of what is promised, for each user, while there are several; 0: equal shares */
+	__u32 reserved;
 };
 
-/* Of unmodified programs: by protocol and remote port. */
+/* Deadlines of unmodified programs, by protocol and remote port. */
 struct gw_rule_key {
 	__u16 remote_port; /* host order */
 	__u8 protocol;
@@ -59,13 +61,13 @@ struct gw_rule_key {
 };
 
 struct gw_rule {
-	__u32 deadline_us;    /* after it is sent; 0: only what the packet itself says */
+	__u32 deadline_us;    /* from the send call on; 0: only the packet's own deadline */
 	__u32 path_budget_us;
 	__u32 has_path_budget;
 	__u32 signal;         /* SIGURG for each refusal */
 };
 
-/* P0's triple; local_port 0 for any. IPv4 addresses stand in the first four bytes. Ports in host order. */
+/* A background flow; local_port 0 for any. IPv4 addresses are in the first four bytes. Ports in host order. */
 struct gw_background_key {
 	__u8 remote[16];
 	__u16 remote_port;
@@ -74,10 +76,11 @@ struct gw_background_key {
 };
 
 enum gw_queue_event_kind {
-	GW_REFUSED_OWN = 1, /* it could not be in time itself */
-	GW_REFUSED_OTHERS,  /* it would make one late that was admitted */
-	GW_REFUSED_FULL,    /* as many are admitted as the band holds */
-	GW_LATE,            /* admitted, and dropped at dequeue because it could not be in time any more */
+	GW_REFUSED_OWN = 1, /* it would itself be late */
+	GW_REFUSED_OTHERS,  /* it would make an admitted packet late */
+	GW_REFUSED_FULL,    /* the band holds as many as it can */
+	GW_REFUSED_SHARE,   /* its user has had its share, and must leave time to others */
+	GW_LATE,            /* admitted, and dropped at dequeue because it could no longer be in time */
 	GW_QUEUE_EVENTS,
 };
 
@@ -105,7 +108,7 @@ struct gw_band_counters {
 	__u64 dropped_full;
 	__u64 dropped_sojourn; /* by CoDel */
 	__u64 dropped_late;
-	__u64 dropped_reset;   /* the link went down or the qdisc away */
+	__u64 dropped_reset;   /* the link went down or the qdisc was removed */
 	__u64 backlog_packets;
 	__u64 backlog_bytes;
 	__u64 gate_closed;     /* dequeues at which the band had to wait for the CPU */
@@ -119,7 +122,7 @@ struct gw_band_counters {
 struct gw_admission_counters {
 	__u64 admitted;
 	__u64 refused[GW_QUEUE_EVENTS]; /* by enum gw_queue_event_kind */
-	__u64 expired;                  /* credits of packets that were lost on the way, in packets */
+	__u64 expired;                  /* promises of packets that were lost before the link */
 	__u64 events_lost;
 	__u64 packets[GW_BANDS];        /* classified */
 };

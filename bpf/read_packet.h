@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What our programs at tcx read of a packet: its ends, its protocol and the time that an IP option says is left.
- * Everything that cannot be read is told as such, never guessed; the packet stays as it is.
+ * What our programs at tcx read of a packet: its addresses and ports, its protocol and the time left that an IP option
+ * states. What cannot be read is reported as such, never guessed; the packet is not changed.
  */
 #ifndef GIVEWAY_READ_PACKET_H
 #define GIVEWAY_READ_PACKET_H
@@ -18,7 +18,7 @@
 struct packet {
 	struct gw_tuple tuple;
 	__u32 id;              /* of the datagram that it is a fragment of */
-	__u32 option_us;       /* time left as its IP option says */
+	__u32 option_us;       /* time left, as stated by an IP option */
 	__u32 transport_at;    /* bytes from the network header */
 	__u32 end_at;
 	__u16 fragment_at;     /* bytes of the datagram before this fragment */
@@ -34,8 +34,8 @@ static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32
 }
 
 /*
- * Whether there is one that says how much time is left. Options of either family: type, length of what follows (IPv6)
- * or of all (IPv4), data. One-byte ones are padding.
+ * Looks for the option that states the time left. An option of either family is type, length (IPv6: of the data; IPv4:
+ * of the whole option), data. One-byte options are padding.
  */
 static __noinline bool read_options(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 end, __u8 wanted)
 {
@@ -138,13 +138,13 @@ static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv4_header h;
 
-	/* A VLAN's tag lies before the network header; the version says what is behind it. IPv6 headers are longer. */
+	/* VLAN tags lie before the network header, so the IP version says what follows. IPv6 headers are longer. */
 	if (load(skb, 0, &h, sizeof(h)))
 		return false;
 	return h.version_and_words >> 4 == 4 ? read_ipv4(skb, p, &h) : h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
 }
 
-/* Only some ask for them. */
+/* Read only where they are needed. */
 static __always_inline void read_ports(struct __sk_buff *skb, struct packet *p)
 {
 	struct ports ports;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The slack test: may one more packet be promised its deadline without breaking a promise already given? In
- * O(log n), where n is the resolution of the deadlines, whatever the number of packets.
+ * The slack test: can one more packet be promised its deadline without breaking a promise already given? It takes
+ * O(log n), where n is the number of slots, whatever the number of packets.
  *
  * A promise is kept if, when the link starts at `start`, all work due up to a deadline is done by it:
  *
@@ -13,11 +13,16 @@
  * scheduling theory). Nothing at all is zero and zero. Since a slot counts as due at its earliest deadline, the test
  * never admits what an exact one refuses; within a slot, packets may be sent in any order.
  *
+ * Whoever has had its share must leave time to others, however much it asks for: its promises may take a quarter of the
+ * time to each deadline. So each node holds a second need, on a clock that runs at a quarter of the speed:
+ *
+ *     start / 4 + (sum of work due no later than D_j)  <=  D_j / 4
+ *
  * The slots are a ring: `first` is the earliest that may hold work, and deadlines beyond the ring count as due at its
  * end.
  *
- * Plain C: a test runs it beside an exact walk. For the verifier, loops keep nothing of which way a branch went: what
- * is chosen by a bit is gone when the bit is shifted out.
+ * Plain C: a test compares it with an exact walk. For the verifier's sake the loops keep no trace of which way a branch
+ * went, so that it need not follow both ways of each: what a bit has selected is forgotten when the bit is shifted out.
  */
 #ifndef GIVEWAY_SLACK_H
 #define GIVEWAY_SLACK_H
@@ -29,10 +34,12 @@
 
 /* Deadlines are counted back from here: 73 years of uptime. */
 #define GW_END_OF_TIME (1LL << 61)
+#define GW_CROWD_SHIFT 2
 
 struct gw_slack {
 	__s64 work_ns;
-	__s64 need_ns; /* GW_END_OF_TIME less the latest start */
+	__s64 need_ns;   /* GW_END_OF_TIME less the latest start */
+	__s64 crowd_ns;  /* the same, if all times were a quarter of what they are */
 };
 
 struct gw_slack_tree {
@@ -40,7 +47,7 @@ struct gw_slack_tree {
 	__u64 first; /* slot, not wrapped */
 };
 
-/* The compiler must not turn a mask back into the branch that it stands for, nor use what it knows of a number. */
+/* Keeps the compiler from turning a mask back into a branch, and from using what it knows about a number's range. */
 #define gw_opaque(x) asm volatile("" : "+r"(x))
 
 static __always_inline __s64 slack_max(__s64 a, __s64 b)
@@ -48,12 +55,18 @@ static __always_inline __s64 slack_max(__s64 a, __s64 b)
 	return a > b ? a : b;
 }
 
-/* What comes first, then what comes next. */
+static __always_inline __s64 slack_min(__s64 a, __s64 b)
+{
+	return a < b ? a : b;
+}
+
+/* The work of `a`, then that of `b`. */
 static __always_inline struct gw_slack slack_join(struct gw_slack a, struct gw_slack b)
 {
 	return (struct gw_slack){
 		.work_ns = a.work_ns + b.work_ns,
 		.need_ns = slack_max(a.need_ns, b.need_ns + a.work_ns),
+		.crowd_ns = slack_max(a.crowd_ns, b.crowd_ns + a.work_ns),
 	};
 }
 
@@ -63,8 +76,8 @@ static __always_inline const struct gw_slack *slack_sibling(const struct gw_slac
 }
 
 /*
- * So many levels up from a leaf. On the way each left node takes in its right sibling: what comes later, up to the end
- * of what these levels span.
+ * Walks this many levels up from a leaf. On the way each left node adds its right sibling: all that comes later, up to
+ * the end of what these levels span.
  */
 static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
 {
@@ -79,7 +92,7 @@ static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u
 	return 0;
 }
 
-/* The same with left siblings: what comes earlier. */
+/* The same with left siblings: all that comes earlier. */
 static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, __u32 levels, struct gw_slack *found)
 {
 	__u32 node = GW_SLOTS + leaf;
@@ -93,7 +106,7 @@ static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, _
 	return 0;
 }
 
-/* Of a number below 2^16: the position of its highest bit; 0 for 0. */
+/* The position of the highest set bit of a number below 2^16; 0 for 0. */
 static __always_inline __u32 slack_highest_bit(__u32 number)
 {
 	__u32 found = 0;
@@ -120,8 +133,8 @@ static __always_inline __u64 slack_slot(__u64 deadline_ns)
 }
 
 /*
- * Everything due after this leaf's slot: from the leaf on, then up to the ring's first. Where that lies before the leaf
- * in the tree, the ring goes on at the tree's beginning; else both ways up end where they are siblings.
+ * Everything due after this leaf's slot: from the leaf on, then up to the ring's first slot. Where that one lies before
+ * the leaf in the tree, the ring wraps to the tree's start; else both walks up end where they are siblings.
  */
 static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t, __u32 leaf)
 {
@@ -136,7 +149,7 @@ static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t
 	return slack_join(next, beyond);
 }
 
-/* Brings the nodes above a leaf up to date. */
+/* Updates the nodes above a leaf. */
 static __noinline void slack_climb(struct gw_slack_tree *t, __u32 leaf)
 {
 #pragma clang loop unroll(disable)
@@ -152,10 +165,11 @@ static __always_inline struct gw_slack *slack_at(struct gw_slack_tree *t, __u32 
 	return &t->node[(GW_SLOTS + leaf) & (GW_NODES - 1)];
 }
 
-/* When a start has to be at the latest for one more packet: for its own sake, and for the others'. */
+/* The latest start that lets one more packet be in time, and the latest that keeps the others in time. */
 struct gw_latest {
 	__s64 own_ns;
 	__s64 others_ns;
+	__s64 crowd_ns; /* that leaves time to others, a quarter of it */
 };
 
 static __always_inline struct gw_latest slack_latest_start(struct gw_slack_tree *t, __u64 slot, __s64 deadline_ns,
@@ -164,10 +178,13 @@ static __always_inline struct gw_latest slack_latest_start(struct gw_slack_tree 
 	__u32 leaf = slack_leaf(slot);
 	struct gw_slack here = *slack_at(t, leaf), after = slack_after(t, leaf);
 	__s64 before_ns = t->node[1].work_ns - after.work_ns - here.work_ns;
+	struct gw_slack others = slack_join(here, after);
 
 	return (struct gw_latest){
 		.own_ns = deadline_ns - before_ns - here.work_ns - work_ns,
-		.others_ns = GW_END_OF_TIME - slack_join(here, after).need_ns - before_ns - work_ns,
+		.others_ns = GW_END_OF_TIME - others.need_ns - before_ns - work_ns,
+		.crowd_ns = slack_min((deadline_ns >> GW_CROWD_SHIFT) - here.work_ns,
+				      (GW_END_OF_TIME >> GW_CROWD_SHIFT) - others.crowd_ns) - before_ns - work_ns,
 	};
 }
 
@@ -177,17 +194,20 @@ static __always_inline void slack_add(struct gw_slack_tree *t, __u64 slot, __s64
 	struct gw_slack *here = slack_at(t, leaf);
 
 	here->need_ns = slack_max(here->need_ns - here->work_ns, GW_END_OF_TIME - deadline_ns) + here->work_ns + work_ns;
+	here->crowd_ns = slack_max(here->crowd_ns - here->work_ns, (GW_END_OF_TIME - deadline_ns) >> GW_CROWD_SHIFT) +
+			 here->work_ns + work_ns;
 	here->work_ns += work_ns;
 	slack_climb(t, leaf);
 }
 
-/* The earliest deadline of a slot stays what it was until the slot is empty. */
+/* A slot's earliest deadline stays until the slot is empty. */
 static __always_inline void slack_remove(struct gw_slack_tree *t, __u64 slot, __s64 work_ns)
 {
 	__u32 leaf = slack_leaf(slot);
 	struct gw_slack *here = slack_at(t, leaf);
 
 	here->need_ns -= work_ns;
+	here->crowd_ns -= work_ns;
 	here->work_ns -= work_ns;
 	if (here->work_ns <= 0)
 		*here = (struct gw_slack){};

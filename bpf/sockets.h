@@ -30,12 +30,18 @@ static __always_inline bool is_connection(const struct sock_common *skc)
 	return state != TCP_LISTEN && state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV && state != TCP_CLOSE;
 }
 
-/* What an element of iter/tcp is to us: one of our connections, or NULL. */
-static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
+/* What an element of iter/tcp is to us: one of our sockets, listeners included, or NULL. */
+static __always_inline struct tcp_sock *our_socket(struct sock_common *skc)
 {
-	struct tcp_sock *tp = skc && is_connection(skc) ? bpf_skc_to_tcp_sock(skc) : NULL;
+	struct tcp_sock *tp = skc ? bpf_skc_to_tcp_sock(skc) : NULL;
 
 	return tp && is_our_tcp((struct sock *)tp) ? tp : NULL;
+}
+
+/* The same of connections alone. */
+static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
+{
+	return skc && is_connection(skc) ? our_socket(skc) : NULL;
 }
 
 /* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */

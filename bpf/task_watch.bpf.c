@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Tells of the starts of processes that rules may mean, and of the threads and the end of those that are held.
+ * Reports the starts of processes that rules may match, and the new threads and the end of processes that are held.
  *
- * A machine may start hundreds of processes a second that nobody asked about. So everything is filtered here: an exec
- * is told when the new file's inode number or the real user is watched, a new thread and an end only of a held thread
- * group. The inode number alone does not say which file it is, for devices number theirs alike; the reader looks again.
+ * A machine may start hundreds of processes a second that no rule matches. So everything is filtered here: an exec is
+ * reported when the new file's inode number or the real user is watched, a new thread and an exit only for a held thread
+ * group. The inode number alone does not identify a file, since each device numbers its own; the reader checks again.
  *
- * The hooks are machine-wide: execs count only in one network namespace. Who is held was found there, and stays held
- * wherever it goes.
+ * The arguments of an exec are read here, where the kernel has just written them and before the program runs: later they
+ * are the program's own memory, and may be a file's that never answers.
+ *
+ * The hooks are machine-wide: execs count only in one network namespace. A held process was found there, and stays held
+ * even if it moves to another one.
  *
  * Nothing here changes a process.
  */
@@ -19,7 +22,8 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define EVENTS_BYTES (256 * 1024)
+#define EVENTS_BYTES (512 * 1024)
+#define CHUNK_BYTES 256
 #define MAX_FILES 4096
 #define MAX_USERS 4096
 #define MAX_HELD 65536
@@ -43,7 +47,7 @@ struct {
 	__type(value, __u8);
 } watched_uids SEC(".maps");
 
-/* Thread groups, by the initial pid namespace's numbers. */
+/* Thread groups, by their ids in the initial pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_HELD);
@@ -60,7 +64,7 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
-/* Puts the types of the border into the skeleton. */
+/* Puts the shared types into the skeleton. */
 struct gw_task_event *event_type __attribute__((unused));
 
 static __always_inline bool is_held(__u32 tgid)
@@ -78,7 +82,20 @@ static __always_inline bool is_watched(struct task_struct *task, struct linux_bi
 	return task->nsproxy->net_ns->ns.inum == netns_inum;
 }
 
-static __always_inline void tell(enum gw_task_event_kind kind, struct task_struct *task, __u64 cpu_ns)
+static __always_inline void fill(struct gw_task_event *e, enum gw_task_event_kind kind, struct task_struct *task,
+				 __u64 cpu_ns)
+{
+	e->t_ns = bpf_ktime_get_ns();
+	e->start_ns = task->group_leader->start_boottime;
+	e->cpu_ns = cpu_ns;
+	e->image = 0;
+	e->kind = kind;
+	e->tgid = task->tgid;
+	e->tid = task->pid;
+	e->arguments_bytes = 0;
+}
+
+static __always_inline void report(enum gw_task_event_kind kind, struct task_struct *task, __u64 cpu_ns)
 {
 	struct gw_task_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 
@@ -86,14 +103,50 @@ static __always_inline void tell(enum gw_task_event_kind kind, struct task_struc
 		__sync_fetch_and_add(&lost_events, 1);
 		return;
 	}
-	e->t_ns = bpf_ktime_get_ns();
-	e->start_ns = task->group_leader->start_boottime;
-	e->cpu_ns = cpu_ns;
-	e->kind = kind;
-	e->tgid = task->tgid;
-	e->tid = task->pid;
-	e->reserved = 0;
+	fill(e, kind, task, cpu_ns);
 	bpf_ringbuf_submit(e, 0);
+}
+
+/* From the calling process's memory into what follows the event. */
+static __always_inline bool copy_arguments(struct bpf_dynptr *record, unsigned long from, __u32 bytes)
+{
+	for (__u32 at = 0; at < GW_ARGUMENTS_BYTES; at += CHUNK_BYTES) {
+		void *chunk;
+		__u32 left;
+
+		if (at >= bytes)
+			break;
+		chunk = bpf_dynptr_data(record, sizeof(struct gw_task_event) + at, CHUNK_BYTES);
+		left = bytes - at;
+		if (left > CHUNK_BYTES)
+			left = CHUNK_BYTES;
+		if (!chunk || bpf_probe_read_user(chunk, left, (void *)(from + at)))
+			return false;
+	}
+	return true;
+}
+
+static __always_inline void report_exec(struct task_struct *task)
+{
+	struct mm_struct *mm = task->mm;
+	unsigned long from = mm->arg_start, to = mm->arg_end;
+	__u32 bytes = to - from < GW_ARGUMENTS_BYTES ? to - from : GW_ARGUMENTS_BYTES;
+	__u32 room = (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
+	struct gw_task_event *e;
+	struct bpf_dynptr record;
+
+	if (bpf_ringbuf_reserve_dynptr(&events, sizeof(*e) + room, 0, &record)) {
+		__sync_fetch_and_add(&lost_events, 1);
+		bpf_ringbuf_discard_dynptr(&record, 0);
+		return;
+	}
+	e = bpf_dynptr_data(&record, 0, sizeof(*e));
+	if (e) {
+		fill(e, GW_TASK_EXEC, task, 0);
+		e->image = (__u64)mm;
+		e->arguments_bytes = copy_arguments(&record, from, bytes) ? bytes : ~0U;
+	}
+	bpf_ringbuf_submit_dynptr(&record, 0);
 }
 
 /* Runs in the process, after the new program's credentials are in force. */
@@ -101,7 +154,7 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	if (is_held(task->tgid) || is_watched(task, bprm))
-		tell(GW_TASK_EXEC, task, 0);
+		report_exec(task);
 	return 0;
 }
 
@@ -110,11 +163,11 @@ SEC("tp_btf/task_newtask")
 int BPF_PROG(gw_see_thread, struct task_struct *task, unsigned long clone_flags)
 {
 	if ((clone_flags & CLONE_THREAD) && is_held(task->tgid))
-		tell(GW_TASK_THREAD, task, 0);
+		report(GW_TASK_THREAD, task, 0);
 	return 0;
 }
 
-/* Two threads that end together may both be the last one: the reader must stand being told twice. */
+/* Two threads that exit together may both be the last one: the reader must cope with two reports. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(gw_see_exit, struct task_struct *task)
 {
@@ -123,9 +176,9 @@ int BPF_PROG(gw_see_exit, struct task_struct *task)
 	if (!is_held(task->tgid) || task->signal->live.counter)
 		return 0;
 	cpu_ns = task->signal->sum_sched_runtime + task->se.sum_exec_runtime;
-	/* A leader that ended before its threads is not counted there: it stays until they are gone. */
+	/* A leader that exited before its threads is not in the sum: its task stays until they are gone. */
 	if (task->group_leader != task)
 		cpu_ns += task->group_leader->se.sum_exec_runtime;
-	tell(GW_TASK_EXIT, task, cpu_ns);
+	report(GW_TASK_EXIT, task, cpu_ns);
 	return 0;
 }

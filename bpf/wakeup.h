@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What `giveway jitter` and its recorder share: each CPU's ring, and when each measuring thread was woken. User space
- * maps both, and only reads.
+ * maps both read-only.
  */
 #ifndef GIVEWAY_WAKEUP_H
 #define GIVEWAY_WAKEUP_H
 
-#define GW_INTERVALS 4096 /* a power of two: 20 ms of a flood, seconds of ordinary work */
+#define GW_INTERVALS 4096 /* a power of two: 20 ms of a flood, seconds of normal work */
 #define GW_MEASURING_THREADS 256
 #define GW_TASK_COMM_LEN 16
 
 enum gw_interval_kind {
-	GW_THREAD,  /* id: thread, 0 is the idle one */
+	GW_THREAD,  /* id: thread id, 0 is the idle thread */
 	GW_SOFTIRQ, /* id: its vector */
 	GW_IRQ,	    /* id: its number */
 	GW_VECTOR,  /* id: enum gw_vector */
@@ -29,7 +29,7 @@ enum gw_vector {
 struct gw_interval {
 	__u64 from_ns; /* 0: since before the recorder began */
 	__u64 to_ns;
-	__u64 position;	 /* of all that were written, from one; 0 while it is being written */
+	__u64 position;	 /* count of all that were written, from one; 0 while it is being written */
 	__u32 stolen_ns; /* by the hypervisor, noticed since the interval before in this ring */
 	__u32 id;
 	__s32 priority; /* of a thread, as the kernel counts: below 0 deadline, below 100 real time */
@@ -39,7 +39,7 @@ struct gw_interval {
 };
 
 struct gw_ring {
-	__u64 next;	 /* how many intervals were begun to be written */
+	__u64 next;	 /* how many intervals were begun */
 	__u64 stolen_ns; /* as the hypervisor counts */
 	__u64 since_ns[GW_KINDS];
 	struct gw_interval intervals[GW_INTERVALS];

@@ -2,16 +2,16 @@
 /*
  * A flight recorder of what each CPU does, for explaining a late wake-up afterwards.
  *
- * Nobody knows beforehand which wake-up will be late, and handing every switch and interrupt to user space would itself
- * make wake-ups late. So each CPU keeps a ring of its last intervals (who ran, which interrupt, which softirq; from when
- * to when) in memory that user space maps. A thread that finds itself late reads, by itself, what stands there of the time
- * that it was late; that costs nothing while nobody is. An interval is written at its end, when all of it is known: of
- * those that matter to a thread that runs again, all have ended.
+ * Which wake-up will be late is not known beforehand, and passing every switch and interrupt to user space would itself
+ * make wake-ups late. So each CPU keeps a ring of its last intervals (which thread ran, which interrupt, which softirq;
+ * from when to when) in memory that user space maps. A thread that finds itself late reads there what happened during its
+ * delay; that costs nothing while no thread is late. An interval is written at its end, when all of it is known:
+ * those that matter to a thread that runs again have all ended.
  *
- * Intervals nest as they do in the kernel (an interrupt in a softirq in a thread's time); taking one off the other is
- * left to the reader. Only a measuring thread's wake-up itself is kept apart: when, and on which CPU.
+ * Intervals nest as they do in the kernel (an interrupt in a softirq in a thread's time); subtracting one from the other
+ * is left to the reader. Only a measuring thread's wake-up is kept separately: when, and on which CPU.
  *
- * Where the hypervisor tells what it stole, each interval says how much since the one before.
+ * Where the hypervisor reports steal time, each interval holds how much was stolen since the one before.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -38,7 +38,7 @@ struct {
 	__type(value, struct gw_waking);
 } wakings SEC(".maps");
 
-/* A measuring thread's id in the first PID namespace, and which of the measuring threads it is. */
+/* By thread id in the initial pid namespace: which of the measuring threads it is. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GW_MEASURING_THREADS);
@@ -46,12 +46,12 @@ struct {
 	__type(value, __u32);
 } measuring SEC(".maps");
 
-/* Puts the types of the border into the skeleton. */
+/* Puts the shared types into the skeleton. */
 enum gw_interval_kind *kind_type __attribute__((unused));
 enum gw_vector *vector_type __attribute__((unused));
 struct gw_introduction *introduction_type __attribute__((unused));
 
-/* Of the measuring process, as the kernel counts. 0: none has come yet. */
+/* Of the measuring process, in the initial pid namespace. 0: none yet. */
 __u32 measuring_tgid;
 
 static __always_inline struct gw_ring *own_ring(void)
@@ -61,7 +61,7 @@ static __always_inline struct gw_ring *own_ring(void)
 	return bpf_map_lookup_elem(&rings, &cpu);
 }
 
-/* As far as the scheduler has noticed it: at each tick, waking and switch. */
+/* As of the scheduler's last update: at each tick, wake-up and switch. */
 static __always_inline __u32 stolen_since_last(struct gw_ring *ring)
 {
 	struct task_struct *thread = bpf_get_current_task_btf();
@@ -73,7 +73,7 @@ static __always_inline __u32 stolen_since_last(struct gw_ring *ring)
 	return ring->next > 1 ? ring->stolen_ns - before_ns : 0;
 }
 
-/* An interrupt may come in between and take the next place: a place is complete when its position is there. */
+/* An interrupt may come in between and take the next slot: a slot is complete when its position is written. */
 static __always_inline void log(struct gw_ring *ring, __u16 kind, __u32 id, __u64 now_ns, struct task_struct *thread)
 {
 	__u64 position = __sync_fetch_and_add(&ring->next, 1);
@@ -150,7 +150,7 @@ int BPF_PROG(gw_log_softirq, unsigned int vector)
 	return end(GW_SOFTIRQ, vector);
 }
 
-/* What a CPU interrupts itself or another one with has no number and no handler; x86 tells of each kind. */
+/* Local timer and inter-processor interrupts have no number and no handler; x86 has a tracepoint for each kind. */
 #define VECTOR(name, id)                                                                                               \
 	SEC("tp_btf/" #name "_entry")                                                                                  \
 	int BPF_PROG(gw_begin_##name)                                                                                  \
@@ -186,7 +186,7 @@ int BPF_PROG(gw_log_waking, struct task_struct *woken)
 	return 0;
 }
 
-/* A measuring thread runs this itself: what it is called here is told to it, and remembered. */
+/* Run by a measuring thread itself: records and returns its thread id as the kernel sees it. */
 SEC("syscall")
 int gw_introduce(struct gw_introduction *introduction)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sends packets that must have left within so many milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
+//! Sends packets that must have left within DEADLINE_MS milliseconds: sender ADDRESS PORT DEADLINE_MS PACKETS
 //! A packet that giveway cannot get out in time comes back as ENOBUFS from sendmsg, before it has cost anything: that
 //! is the moment to send something smaller, something newer, or nothing. cargo run -p giveway-lab --example sender
 

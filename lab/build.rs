@@ -9,7 +9,7 @@ use std::{env, process};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: &[&str] = &["handover", "link", "nothing", "uplink"];
+const OBJECTS: &[&str] = &["access", "handover", "link", "nothing", "uplink"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");

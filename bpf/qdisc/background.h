@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What may wait: one FIFO, the gate that holds it while the CPU runs something more important, and its trickle.
+ * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its trickle.
  */
 #ifndef GIVEWAY_QDISC_BACKGROUND_H
 #define GIVEWAY_QDISC_BACKGROUND_H
@@ -35,7 +35,7 @@ static __always_inline bool gate_is_closed(const struct gw_link_config *config)
 	return foreground && *foreground;
 }
 
-/* What background gets though best effort waits and the gate is closed. It goes before no packet with a deadline. */
+/* The trickle is served even if best effort waits or the gate is closed, but before no packet with a deadline. */
 static __always_inline bool trickle_is_due(const struct instance *i, const struct gw_link_config *config, __u64 now_ns)
 {
 	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;

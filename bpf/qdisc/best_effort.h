@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets without deadlines: fair between flows by deficit round robin (RFC 8290), and none of them standing, by CoDel
- * (RFC 8289). When the band is full, the flow that has most waiting pays.
+ * Packets without deadlines: fair between flows by deficit round robin (RFC 8290), without a standing queue by CoDel
+ * (RFC 8289). When the band is full, the flow with the largest backlog loses packets.
  */
 #ifndef GIVEWAY_QDISC_BEST_EFFORT_H
 #define GIVEWAY_QDISC_BEST_EFFORT_H
@@ -30,6 +30,40 @@ static __always_inline void list_flow(struct instance *i, struct fifo *list, __u
 	flow->is_listed = 1;
 }
 
+/* Of a flow, so many packets are looked at for the place of one with a deadline. */
+#define SORTED 64
+
+/*
+ * Into its flow before whatever has a later deadline, among the first SORTED packets; behind them, and without a
+ * deadline, in the order of arrival.
+ */
+static __noinline int insert_by_deadline(struct fifo *fifo, __u32 number, __u32 index, struct place *place)
+{
+	struct place *before = NULL, *at = fifo->head ? place_at(number, fifo->tail) : NULL;
+	__u32 next = fifo->head;
+	int n;
+
+	if (at && at->deadline_ns <= place->deadline_ns)
+		next = 0;
+	bpf_for(n, 0, SORTED) {
+		at = next ? place_at(number, next) : NULL;
+		if (!at || at->deadline_ns > place->deadline_ns)
+			break;
+		before = at;
+		next = at->next;
+	}
+	if (!at || at->deadline_ns <= place->deadline_ns) {
+		push(fifo, number, index);
+		return 0;
+	}
+	place->next = next;
+	if (before)
+		before->next = index;
+	else
+		fifo->head = index;
+	return 0;
+}
+
 static __noinline int queue_best_effort(struct instance *i, __u32 number, __u32 index, __u32 hash, __u32 quantum)
 {
 	__u32 which = hash % (FLOWS - 1) + 1;
@@ -38,7 +72,10 @@ static __noinline int queue_best_effort(struct instance *i, __u32 number, __u32 
 
 	if (!place)
 		return 0;
-	push(&flow->packets, number, index);
+	if (place->deadline_ns)
+		insert_by_deadline(&flow->packets, number, index, place);
+	else
+		push(&flow->packets, number, index);
 	flow->bytes += place->bytes;
 	i->best_effort_packets++;
 	if (!flow->is_listed) {
@@ -48,7 +85,7 @@ static __noinline int queue_best_effort(struct instance *i, __u32 number, __u32 
 	return 0;
 }
 
-/* Best effort is full: the flow that has most waiting gives up some, as fq_codel does. */
+/* Best effort is full: drops from the flow with the largest backlog, as fq_codel does. */
 static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct Qdisc *sch)
 {
 	struct gw_band_counters *c = counters_of(number, GW_BEST_EFFORT);
@@ -89,7 +126,7 @@ static __always_inline void next_root(struct flow *flow)
 	flow->inverse_root = (rest >> 2) * y >> 31;
 }
 
-/* RFC 8289, section 5: whether this packet, which has waited so long, is dropped to make the sender slow down. */
+/* RFC 8289, section 5: whether a packet with this sojourn is dropped, to make its sender slow down. */
 static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_config *config, __u64 sojourn_ns,
 					__u64 now_ns)
 {
@@ -108,7 +145,7 @@ static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_
 		return false;
 	}
 	if (!flow->next_drop_ns) {
-		/* A pause shorter than the interval goes on where it was. */
+		/* After a pause shorter than the interval, dropping resumes where it was. */
 		flow->count = flow->count > 2 ? flow->count - 2 : 1;
 		if (flow->count == 1)
 			flow->inverse_root = ~0u;
@@ -122,7 +159,7 @@ static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_
 	return true;
 }
 
-/* What one look at the round robin's first flow gave. */
+/* The outcome of one look at the round robin's first flow. */
 enum look {
 	LOOK_FOUND,
 	LOOK_AGAIN,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One instance of the qdisc, as the kernel asks for it: what waits in its three bands, and what it counts of them.
+ * One instance of the qdisc (the kernel makes one per transmit queue): what waits in its three bands, and counters.
  */
 #ifndef GIVEWAY_QDISC_INSTANCE_H
 #define GIVEWAY_QDISC_INSTANCE_H
@@ -10,7 +10,7 @@
 
 #define WORDS (GW_SLOTS / 64) /* of the bitmap of occupied slots: 128, in two halves */
 #define FLOWS 1024 /* of best effort; flow 0 stands for none */
-/* A dequeue looks at no more than so many packets and flows; then it asks to be called again. */
+/* A dequeue looks at no more than this many packets and flows; then it asks to be called again. */
 #define ATTEMPTS 16
 
 extern void bpf_kfree_skb(struct sk_buff *skb) __ksym;
@@ -24,7 +24,7 @@ struct flow {
 	__u32 is_listed;
 	__u32 count; /* drops since dropping began */
 	__u32 inverse_root; /* 2^32 / sqrt(count) */
-	__u64 above_since_ns; /* when it becomes a standing queue; 0: it is none */
+	__u64 above_since_ns; /* when its backlog becomes a standing queue; 0: it is none */
 	__u64 next_drop_ns;   /* 0: not dropping */
 };
 
@@ -67,12 +67,12 @@ static __always_inline struct gw_band_counters *counters_of(__u32 number, enum g
 
 static __always_inline struct instance *instance_of(const struct Qdisc *sch, __u32 *number)
 {
-	/* 0: its init refused; the kernel calls destroy all the same. */
+	/* limit 0: its init failed; the kernel calls destroy all the same. */
 	*number = sch->limit - 1;
 	return bpf_map_lookup_elem(&instances, number);
 }
 
-/* RFC 8289 needs the sojourn, the daemon its distribution: eight steps to an octave from 1 us. */
+/* Counts the sojourn in the daemon's histogram: eight steps to an octave from 1 us. */
 static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojourn_ns)
 {
 	__u64 us = sojourn_ns / 1000 + 8;
@@ -91,7 +91,7 @@ static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojo
 	c->sojourn[(octave * 8 + (rest & 7)) & (GW_SOJOURN_STEPS - 1)]++;
 }
 
-/* Of a packet that leaves the queue, for the driver or for nothing. */
+/* For a packet that leaves the queue, sent or dropped. */
 static __always_inline void uncount(struct Qdisc *sch, struct gw_band_counters *c, __u32 bytes)
 {
 	sch->q.qlen--;
@@ -100,7 +100,7 @@ static __always_inline void uncount(struct Qdisc *sch, struct gw_band_counters *
 	c->backlog_bytes -= bytes;
 }
 
-/* The kernel frees it; everything else about it is forgotten here. */
+/* Frees the packet and its place. */
 static __always_inline void free_place(struct instance *i, struct place *place, __u32 index)
 {
 	struct sk_buff *skb = bpf_kptr_xchg(&place->skb, NULL);

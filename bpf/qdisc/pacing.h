@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * When the link has room, and what it is owed: the clock of `struct gw_link`, which admission reads. Chooses no packet.
+ * When the link has room, and what best effort is owed: the clock of `struct gw_link`, which admission reads. Chooses no
+ * packet.
  */
 #ifndef GIVEWAY_QDISC_PACING_H
 #define GIVEWAY_QDISC_PACING_H
 
 #include "instance.h"
 
-/* The link has taken on a packet. Best effort is owed its share of the time that went to deadlines. */
+/* A packet goes to the link. Best effort is owed its share of the time that went to deadlines. */
 static __noinline int occupy_link(const struct gw_link_config *config, const struct place *place, enum gw_band band,
 				  __u64 now_ns)
 {
@@ -20,15 +21,15 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 	if (!link)
 		return 0;
 	bpf_spin_lock(&link->lock);
-	/* Since when the link could have had the packet: what a late timer cost is made up for, up to a bound. */
+	/* When the link could have had the packet: what a late timer cost is made up for, up to a bound. */
 	since_ns = link->busy_ns > place->queued_ns ? link->busy_ns : place->queued_ns;
 	if (since_ns + behind_ns < now_ns) {
 		if (place->work_ns) {
-			/* The promises behind it have moved; best effort pays. */
+			/* The promises behind it are late by this much; best effort pays. */
 			note_delay(link, now_ns - since_ns - behind_ns);
 			link->owed_ns -= now_ns - since_ns - behind_ns;
 		}
-		/* Background has waited for the gate, and nothing is to be made up for. */
+		/* Background has waited for the gate: nothing to make up for. */
 		since_ns = band == GW_BACKGROUND ? now_ns : now_ns - behind_ns;
 	}
 	link->busy_ns = since_ns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where packets wait: places in a static pool, linked by index into FIFOs. Knows of no band and no order.
+ * Where packets wait: places in a static pool, linked by index into FIFOs. Knows no band and no order.
  */
 #ifndef GIVEWAY_QDISC_POOL_H
 #define GIVEWAY_QDISC_POOL_H
@@ -32,8 +32,8 @@ struct fifo {
 
 /* Which places an instance has free. */
 struct places {
-	__u32 returned; /* the first of those that were given back */
-	__u32 fresh;    /* from here on they were never used */
+	__u32 returned; /* head of the list of those that were returned */
+	__u32 fresh;    /* the last that was ever taken: those after it are unused */
 };
 
 /* Of an instance's places, by index. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets with deadlines: a FIFO for each slot of the ring of deadlines (slack.h), a bitmap of those that are occupied,
- * and the promises of admission, which are given back when a packet leaves, for the link or for nothing.
+ * Packets with deadlines: a FIFO for each slot of the ring of deadlines (slack.h), a bitmap of the occupied slots, and
+ * admission's promises, which are returned when a packet leaves, sent or dropped.
  */
 #ifndef GIVEWAY_QDISC_REALTIME_H
 #define GIVEWAY_QDISC_REALTIME_H
 
 #include "instance.h"
 
-/* What admission can promise always fits. */
+/* Whatever admission promises always fits. */
 #define REALTIME_LIMIT (GW_PROMISES + 64)
 
 static __always_inline void occupy(struct instance *i, __u32 leaf)
@@ -39,7 +39,7 @@ static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 ind
 	}
 	if (!i->realtime_packets)
 		i->first = now_slot;
-	/* What is over already goes first; what is beyond the ring, last. */
+	/* A deadline that is over goes first; one beyond the ring, last. */
 	if (slot < i->first)
 		slot = i->first;
 	if (slot > i->first + GW_SLOTS - 1)
@@ -59,7 +59,7 @@ static __always_inline __u32 is_set(__u64 word)
 	return sign >> 63;
 }
 
-/* For want of an instruction; each bit of the number on its own, without a branch that the verifier would follow. */
+/* BPF has no such instruction. Each bit of the result is computed on its own, without a branch to verify. */
 static __always_inline __u32 lowest_bit(__u64 word)
 {
 	__u64 lowest = word & -word;
@@ -127,7 +127,7 @@ static __always_inline void release(const struct place *place)
 	bpf_spin_unlock(&link->lock);
 }
 
-static __noinline int tell_late(const struct place *place, __u64 now_ns)
+static __noinline int report_late(const struct place *place, __u64 now_ns)
 {
 	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
 
@@ -142,7 +142,7 @@ static __noinline int tell_late(const struct place *place, __u64 now_ns)
 	return 0;
 }
 
-/* The earliest deadline that can still be kept; the others on the way are dropped, counted and told. */
+/* The earliest deadline that can still be kept; those before it are dropped, counted and reported. */
 static __noinline __u32 choose_realtime(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
 {
 	struct gw_band_counters *c = counters_of(number, GW_REALTIME);
@@ -165,7 +165,7 @@ static __noinline __u32 choose_realtime(struct instance *i, __u32 number, struct
 			return index;
 		c->dropped_late++;
 		sch->qstats.drops++;
-		tell_late(place, now_ns);
+		report_late(place, now_ns);
 		release(place);
 		uncount(sch, c, place->bytes);
 		free_place(i, place, index);

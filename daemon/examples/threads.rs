@@ -7,7 +7,7 @@ use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use giveway::actuate::schedule::attributes::Attributes;
+use giveway::actuate::thread::attributes::Attributes;
 
 fn tell_when_fifo() {
     let start = Instant::now();

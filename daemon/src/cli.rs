@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 use giveway_engine::config::SchedPolicyName;
 
-use crate::jitter::args::{JitterArgs, LoadArgs};
+use crate::commands::jitter::args::{JitterArgs, LoadArgs};
 
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
@@ -25,7 +26,7 @@ pub enum Command {
     Run(RunArgs),
     /// Show what is in force: policy, senders, sockets, neighbours
     Status(Json),
-    /// Show what was changed on a process, a socket or the queue, by which rule, on what evidence, and when
+    /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
     /// Show what this kernel allows, what is therefore off, and what keeps this machine from answering in time
     Doctor(DoctorArgs),
@@ -56,6 +57,9 @@ pub enum Command {
     /// Wait for the daemon's end and undo what it left behind (started by `run` itself)
     #[command(hide = true)]
     Guardian,
+    /// Look up executables that rules name (started by `run` itself)
+    #[command(hide = true)]
+    LookUp,
 }
 
 #[derive(Args)]
@@ -89,8 +93,9 @@ pub struct DoctorArgs {
 
 #[derive(Args)]
 pub struct WhyArgs {
-    /// A process id, a socket cookie, an address and port as `status` prints them, or `queue`; everything if absent
-    #[arg(value_name = "PID|FLOW")]
+    /// A process or thread id, a socket cookie, an address and port as `status` prints them, a chain's port, a rule's
+    /// name, `queue`, or `receive` ([receive] and chains); everything if absent
+    #[arg(value_name = "PID|TID|FLOW|PORT|RULE")]
     pub subject: Option<String>,
     #[command(flatten)]
     pub output: Json,
@@ -157,8 +162,8 @@ pub struct ExecArgs {
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,
     /// How equals take turns: `fifo` until they pause, `rr` by time slices
-    #[arg(long, value_enum, default_value = "fifo", requires = "realtime")]
-    pub policy: TurnPolicy,
+    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "realtime")]
+    pub policy: SchedPolicyName,
     /// Only on these CPUs, e.g. 0,2
     #[arg(long, value_delimiter = ',', requires = "realtime")]
     pub cpus: Vec<u32>,
@@ -170,19 +175,13 @@ pub struct ExecArgs {
     pub command: Vec<OsString>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub enum TurnPolicy {
-    Fifo,
-    Rr,
-}
-
-impl From<TurnPolicy> for SchedPolicyName {
-    fn from(policy: TurnPolicy) -> Self {
-        match policy {
-            TurnPolicy::Fifo => Self::Fifo,
-            TurnPolicy::Rr => Self::Rr,
-        }
-    }
+/// The scheduling policies by their names in the configuration.
+fn policies(names: &'static [&'static str]) -> impl TypedValueParser<Value = SchedPolicyName> {
+    PossibleValuesParser::new(names).map(|name| match name.as_str() {
+        "rr" => SchedPolicyName::Rr,
+        "deadline" => SchedPolicyName::Deadline,
+        _ => SchedPolicyName::Fifo,
+    })
 }
 
 #[derive(Subcommand)]
@@ -215,8 +214,8 @@ pub struct RealtimeRuleArgs {
     /// A pattern for the cgroup's path
     #[arg(long, value_name = "PATTERN")]
     pub cgroup: Option<String>,
-    #[arg(long, value_enum, default_value = "fifo")]
-    pub policy: RulePolicy,
+    #[arg(long, value_parser = policies(&["fifo", "rr", "deadline"]), default_value = "fifo")]
+    pub policy: SchedPolicyName,
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=48))]
     pub priority: u32,
     /// For the deadline policy, microseconds; so are the next two
@@ -238,21 +237,4 @@ pub struct RealtimeRuleArgs {
     /// What `remove` and `why` call it; the executable's path if absent
     #[arg(long)]
     pub name: Option<String>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum RulePolicy {
-    Fifo,
-    Rr,
-    Deadline,
-}
-
-impl From<RulePolicy> for SchedPolicyName {
-    fn from(policy: RulePolicy) -> Self {
-        match policy {
-            RulePolicy::Fifo => Self::Fifo,
-            RulePolicy::Rr => Self::Rr,
-            RulePolicy::Deadline => Self::Deadline,
-        }
-    }
 }

@@ -1,131 +1,231 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guardian: a process that waits for the daemon's end and undoes what is left behind.
+//! The guardian: a process that waits for the daemon's end, brings it about where the daemon hangs, and undoes what is
+//! left behind.
 //!
-//! It holds the reading end of a pipe whose writing end only the daemon has, so that the kernel itself
-//! reports the daemon's death, however it came about. But a process is dead when its last thread is, and an ordinary
-//! one may not get to die while real time computes on its CPU: so the thread that gave it is watched as well, which
-//! comes before all that it gave. The guardian decides nothing and reads nothing else.
+//! It holds the reading end of a pipe whose writing end only a thread of the daemon has that never waits in the kernel
+//! ([`guarded`]), so that the kernel itself reports the daemon's death, however it came about and whatever its other
+//! threads are stuck in. It watches the thread that gave real time as well, since that may end before the rest, and the
+//! signs of life of all threads that something depends on. It holds the marks of sockets too, should their pin be removed.
+//! What it undoes in the kernel comes first, files come last, and it waits for nothing without a limit.
 
 use std::fs::File;
-use std::io::{PipeWriter, Read as _, Write as _, pipe};
-use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd;
+use rustix::process::{Pid, pidfd_open};
 
-use crate::actuate::schedule;
+use crate::actuate::sockets::cap::marks;
+use crate::actuate::thread::{leave_priority, take_priority};
+use crate::holder::Holder;
+use crate::journal::Undone;
+use crate::kernel::give_back_memory;
+use crate::kernel::process::end::Named;
+use crate::kernel::process::{Handle, PIDFD_THREAD};
+use crate::kernel::tasks::Threads;
+use crate::life::{DAEMON, LONG_WORK, Life, Sign, Watch, Who};
 use crate::place::Place;
-use crate::revert;
-use crate::run::realtime::take_priority;
+use crate::undo::{self, Undoing};
 
-/// What the daemon writes when it has undone everything by itself.
-const FAREWELL: u8 = b'.';
-/// pidfd_open(2): of one thread, not of its whole process (kernel 6.9 or newer).
-const PIDFD_THREAD: i32 = libc::O_EXCL;
+pub mod guarded;
 
-/// The daemon's end.
-#[derive(Debug)]
-pub struct Guarded {
-    pipe: PipeWriter,
-    /// Watched by the daemon: a guardian that died is replaced.
-    pub child: std::process::Child,
+/// A killed process closes its files within this time, or never.
+const MOMENT: Duration = Duration::from_millis(200);
+/// What could not be undone is tried again once, and for so long: it may have been short of something for a moment only.
+const TRIED_FOR: Duration = Duration::from_secs(1);
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+
+/// What the guardian watches, all of it open before anything has happened. What cannot be opened is tried again at each look.
+struct Guardian {
+    place: Place,
+    life: Life,
+    named: Named,
+    lock: File,
+    /// None where it was dead before, too.
+    daemon: Option<Handle>,
+    threads: Option<Threads>,
+    pipe: OwnedFd,
+    /// The thread that gives real time. None on kernels that cannot tell of a thread's end: the process's has to do.
+    thread: Option<(u32, OwnedFd)>,
+    /// The one whose end has been told.
+    ended: Option<u32>,
+    set_back: Undone,
 }
 
-impl Guarded {
-    /// Starts a guardian for this process.
-    pub fn start() -> Result<Self> {
-        let (reader, writer) = pipe().context("cannot make the guardian's pipe")?;
-        let child = Command::new("/proc/self/exe")
-            .arg0("giveway")
-            .arg("guardian")
-            .stdin(Stdio::from(reader))
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start the guardian, which undoes everything should the daemon die")?;
-        Ok(Self { pipe: writer, child })
-    }
-
-    /// Names the daemon's thread that gives real time.
-    pub fn watch_thread(&mut self, tid: u32) {
-        // A guardian that has died meanwhile is found out soon, and replaced.
-        let _ = writeln!(self.pipe, "{tid}");
-    }
-
-    /// Lets the guardian go: there is nothing left to undo.
-    pub fn dismiss(mut self) {
-        let _ = self.pipe.write_all(&[FAREWELL]);
-        drop(self.pipe);
-        let _ = self.child.wait();
-    }
+/// What became of the daemon.
+enum End {
+    /// It has undone everything by itself.
+    Over,
+    Died,
+    Hung(Who),
 }
 
 /// The guardian's whole life.
 pub fn run() -> Result<()> {
-    // A Ctrl-C or a service manager's SIGTERM reaches the whole group; the guardian must outlive the daemon.
-    for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+    // A Ctrl-C, a Ctrl-Z or a service manager's SIGTERM reaches the whole group; the guardian must outlive the daemon.
+    for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTSTP] {
         // SAFETY: ignoring a signal installs no handler, so no code runs in signal context.
         unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
+    }
+    let life = Life::of(std::io::stdout()).context("the guardian is started by `giveway run` itself")?;
+    let named = life.daemon().context("the page of signs of life names no daemon")?;
+    let sign = life.sign(Who::Guardian);
+    // One that replaces another is started after the daemon has bounded its own thread by this.
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_RTTIME) {
+        let _ = setrlimit(Resource::RLIMIT_RTTIME, hard, hard);
     }
     // What it must set back may be computing without end. Where this is refused, nothing was granted either.
     let _ = take_priority();
     let place = Place::here()?;
-    let Some(realtime) = daemon_dies(&place)? else {
-        return Ok(());
+    // Held until everything is undone. None where caps are undone by value.
+    let _marks = marks::find(&place, None);
+    give_back_memory();
+    let pipe = std::io::stdin().as_fd().try_clone_to_owned();
+    let pipe = pipe.context("cannot wait for the daemon")?;
+    let mut guardian = Guardian {
+        lock: place.open_lock()?,
+        named,
+        daemon: None,
+        threads: None,
+        pipe,
+        thread: None,
+        ended: None,
+        set_back: Undone::default(),
+        place,
+        life,
     };
-    let mut undone = revert::undo_after_death(&place)?;
-    undone.realtime.extend(realtime);
-    eprintln!("giveway guardian: the daemon died; undone: {undone}");
-    Ok(())
+    let end = guardian.wait(&sign)?;
+    if let End::Over = end {
+        return Ok(());
+    }
+    // First of all: what has died is left alone by this, and what has not does nothing more.
+    if let Err(error) = guardian.kill_daemon() {
+        guardian.set_back.failed.push(format!("{error:#}"));
+    }
+    let how = match end {
+        End::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
+        _ => "the daemon died".to_owned(),
+    };
+    if let Some(undone) = guardian.undo() {
+        // Where nobody listens, nothing depends on it.
+        let _ = writeln!(std::io::stderr(), "giveway guardian: {how}; undone: {undone}");
+    }
+    // Not by returning: threads that are stuck in reading a file are left behind.
+    std::process::exit(0)
 }
 
-/// Waits for the daemon's end; None where it left nothing to be undone. Should its thread for real time end before the
-/// rest, what that gave is set back at once: a line for each process.
-fn daemon_dies(place: &Place) -> Result<Option<Vec<String>>> {
-    // Unbuffered: what has been read is what `poll` does not see any more.
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
-    let mut daemon = File::from(stdin.context("cannot wait for the daemon")?);
-    let (mut thread, mut set_back) = (None, Vec::new());
-    loop {
-        let is_thread_dead = wait_for(daemon.as_fd(), thread.as_ref()).context("cannot wait for the daemon")?;
-        if is_thread_dead {
-            thread = None;
-            // Whatever fails here is tried again when the rest has died.
-            set_back.extend(schedule::undo(place, false).unwrap_or_default());
-            continue;
+impl Guardian {
+    fn wait(&mut self, sign: &Sign) -> Result<End> {
+        let mut watch = Watch::default();
+        loop {
+            sign.give();
+            self.follow();
+            let mut sources = vec![PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
+            let thread = self.thread.iter().map(|(_, thread)| thread);
+            sources.extend(thread.map(|thread| PollFd::new(thread.as_fd(), PollFlags::POLLIN)));
+            match poll(&mut sources, timeout(watch.pause())) {
+                Err(errno) if errno != Errno::EINTR => return Err(errno).context("cannot wait for the daemon"),
+                _ => {}
+            }
+            let happened = |source: usize| sources.get(source).and_then(PollFd::any).unwrap_or_default();
+            let (is_dead, is_thread_dead) = (happened(0), happened(1));
+            if is_dead {
+                return Ok(if self.life.is_over() { End::Over } else { End::Died });
+            }
+            if is_thread_dead {
+                // A daemon that took this for a hang would start another one beside it.
+                sign.give_for(LONG_WORK);
+                // Whatever fails here is tried again when the rest has died.
+                self.set_back.extend(Undoing::begin(&self.place, false).realtime());
+                self.ended = self.thread.take().map(|(tid, _)| tid);
+            }
+            if let Some(who) = watch.look(self.life, &DAEMON, self.threads.as_ref()) {
+                return Ok(End::Hung(who));
+            }
         }
-        let mut words = [0; 64];
-        let read = daemon.read(&mut words).context("cannot wait for the daemon")?;
-        let words = &words[..read];
-        if words.is_empty() || words.contains(&FAREWELL) {
-            return Ok(words.is_empty().then_some(set_back));
+    }
+
+    /// Opens what is not open yet.
+    fn follow(&mut self) {
+        if self.daemon.is_none() {
+            // A pidfd, by which it can be ended without its folder in /proc: who may list that can hold its lock. Where the
+            // daemon lives still, its number was its own.
+            self.daemon = Handle::open(self.named.pid).ok().filter(|_| self.is_alive());
         }
-        let lines = std::str::from_utf8(words).unwrap_or_default();
-        let named = lines.lines().last().and_then(|line| line.parse().ok());
-        thread = named.and_then(open_thread).or(thread);
+        if self.threads.is_none() {
+            self.threads = self.life.threads().ok();
+        }
+        let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
+        if tid != self.thread.as_ref().map(|(tid, _)| *tid) {
+            let open = |tid: u32| pidfd_open(Pid::from_raw(tid.cast_signed())?, PIDFD_THREAD).ok();
+            self.thread = tid.and_then(|tid| Some((tid, open(tid)?)));
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut ended = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ended, PollTimeout::ZERO) == Ok(0)
+    }
+
+    fn kill_daemon(&self) -> Result<()> {
+        match &self.daemon {
+            Some(daemon) => daemon.kill(),
+            None if self.is_alive() => {
+                let number = unistd::Pid::from_raw(self.named.pid.cast_signed());
+                kill(number, Signal::SIGKILL).context("cannot kill the daemon")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// None where somebody else has taken the namespace over, and has undone everything.
+    fn undo(self) -> Option<Undone> {
+        let begun = Instant::now();
+        let _lock = claim(self.lock, self.named)?;
+        let mut undoing = Undoing::begin(&self.place, false);
+        undoing.undone.extend(self.set_back);
+        undoing.threads();
+        // What computed without end does so no more; the rest needs no priority.
+        leave_priority();
+        undoing.queue();
+        let is_left = match &self.daemon {
+            Some(daemon) => !daemon.is_gone_within(MOMENT),
+            None => self.named.is_there().unwrap_or_default(),
+        };
+        if is_left {
+            undoing.undone.extend(undo::links(self.named.pid));
+        }
+        undoing.rest();
+        let mut undone = undoing.files();
+        let mut is_second = false;
+        // Beside what has not come to its end nothing is tried again: both would change the same.
+        while !undone.failed.is_empty() && !undone.goes_on && (!is_second || begun.elapsed() < TRIED_FOR) {
+            thread::sleep(BETWEEN_TRIES);
+            undone.failed.clear();
+            undone.extend(undo::undo(&self.place, false));
+            is_second = true;
+        }
+        Some(undone)
     }
 }
 
-/// Until the daemon says something, or its thread ends: true for the latter.
-fn wait_for(daemon: BorrowedFd<'_>, thread: Option<&OwnedFd>) -> Result<bool, Errno> {
-    let mut sources = vec![PollFd::new(daemon, PollFlags::POLLIN)];
-    sources.extend(thread.map(|thread| PollFd::new(thread.as_fd(), PollFlags::POLLIN)));
-    while let Err(errno) = poll(&mut sources, PollTimeout::NONE) {
-        if errno != Errno::EINTR {
-            return Err(errno);
-        }
+/// Whether this guardian is the one to undo: it has the lock, or the daemon that it guarded, which is dead, has it still.
+/// Whoever takes over next ends the guardian first ([`crate::holder`]), so no lock is needed against that.
+fn claim(lock: File, daemon: Named) -> Option<Option<Flock<File>>> {
+    match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Some(Some(lock)),
+        Err((lock, _)) => (Holder::read(&lock).daemon == Some(daemon)).then_some(None),
     }
-    Ok(sources.get(1).and_then(PollFd::any).unwrap_or_default())
 }
 
-/// None on kernels that cannot tell of a thread's end: the process's has to do.
-fn open_thread(tid: i32) -> Option<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) };
-    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-    // SAFETY: a new descriptor that nobody else knows.
-    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
+fn timeout(pause: Duration) -> PollTimeout {
+    PollTimeout::try_from(pause.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::ZERO)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which interface is managed, and what the kernel says of it now. Asked for anew every second: interfaces
+//! Which interface is managed, and what the kernel shows of it now. Looked up every second: interfaces
 //! come and go, and the default route moves from Wi-Fi to a cable.
 
-use std::fs;
-use std::net::Ipv4Addr;
+use std::{fs, io};
 
+pub use giveway_engine::model::Interface;
+use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
@@ -15,38 +16,49 @@ pub enum Choice {
     DefaultRoute,
 }
 
-/// The managed interface at one moment.
-#[derive(Clone, Debug, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
-pub struct Interface {
-    pub name: String,
-    pub index: u32,
-    pub ipv4: Option<Ipv4Addr>,
-}
-
 impl Choice {
     /// The interface, where it exists, is up and is not the loopback.
-    pub fn find(&self) -> Option<Interface> {
+    ///
+    /// # Errors
+    /// Where that cannot be told now.
+    pub fn find(&self) -> io::Result<Option<Interface>> {
         let name = match self {
-            Self::Named(name) => name.clone(),
+            Self::Named(name) => Some(name.clone()),
             Self::DefaultRoute => default_route_interface()?,
         };
-        let index = if_nametoindex(name.as_str()).ok()?;
-        let addresses: Vec<_> = getifaddrs().ok()?.filter(|a| a.interface_name == name).collect();
-        let flags = addresses.first()?.flags;
-        if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) {
-            return None;
+        let Some(name) = name else { return Ok(None) };
+        let index = match if_nametoindex(name.as_str()) {
+            Err(Errno::ENODEV) => return Ok(None),
+            index => index?,
+        };
+        let addresses: Vec<_> = getifaddrs()?.filter(|a| a.interface_name == name).collect();
+        let is_managed = |flags: InterfaceFlags| flags & UP_OR_LOOPBACK == InterfaceFlags::IFF_UP;
+        if !addresses.first().is_some_and(|first| is_managed(first.flags)) {
+            return Ok(None);
         }
         let ipv4 = addresses
             .iter()
             .find_map(|a| Some(a.address.as_ref()?.as_sockaddr_in()?.ip()));
-        Some(Interface { name, index, ipv4 })
+        Ok(Some(Interface { name, index, ipv4 }))
     }
 }
 
-fn default_route_interface() -> Option<String> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
-    default_v4(&v4).or_else(|| default_v6(&v6))
+const UP_OR_LOOPBACK: InterfaceFlags = InterfaceFlags::IFF_UP.union(InterfaceFlags::IFF_LOOPBACK);
+
+fn default_route_interface() -> io::Result<Option<String>> {
+    let v4 = default_v4(&table("/proc/net/route")?);
+    Ok(match v4 {
+        Some(name) => Some(name),
+        None => default_v6(&table("/proc/net/ipv6_route")?),
+    })
+}
+
+/// Empty on a kernel without this protocol.
+fn table(path: &str) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        table => table,
+    }
 }
 
 /// The default route with the lowest metric in the format of /proc/net/route.

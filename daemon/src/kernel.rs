@@ -2,33 +2,40 @@
 //! What the kernel tells: the programs of `bpf/` are loaded here and their records become the engine's types.
 //! Nothing in here changes a socket or decides anything.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{SysconfVar, sysconf};
+use nix::unistd::{SysconfVar, User, sysconf};
+use rustix::thread::{CapabilitySet, capabilities};
 
 pub mod arrival;
 pub mod cgroup;
 pub mod flow_monitor;
+pub mod lending;
 pub mod libbpf_log;
+pub mod links;
 pub mod napi;
 pub mod netlink;
+pub mod owner;
 pub mod preemption;
-pub mod probe;
 pub mod process;
 pub mod qdisc;
 pub mod records;
+pub mod report_filter;
 pub mod response;
+pub mod ring;
+pub mod skeletons;
 pub mod task_watch;
+pub mod tasks;
 pub mod tcx;
+pub mod types;
 pub mod uplink;
-
-/// The kernel's own type information, by which the programs find its fields.
-pub const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// The calling thread's network namespace, by the number that BPF programs see.
 pub fn own_netns() -> Result<u32> {
@@ -39,16 +46,75 @@ pub fn own_netns() -> Result<u32> {
     u32::try_from(inode).with_context(|| format!("{path} has the impossible number {inode}"))
 }
 
+/// The calling thread's network namespace, by a number that no later one gets (kernel 5.14 or newer).
+pub fn own_netns_cookie() -> Result<u64> {
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of what the pointer is to.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(done).context("the kernel tells no cookie of a network namespace")?;
+    Ok(cookie)
+}
+
+/// Whether no network namespace of this number and cookie is left. False where the kernel cannot tell (before Linux
+/// 6.18, whose handles of namespaces hold both).
+pub fn is_netns_gone(inum: u32, cookie: u64) -> bool {
+    /// `struct file_handle` with a `struct nsfs_file_handle` (include/uapi/linux/nsfs.h).
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        cookie: u64,
+        of: u32,
+        inum: u32,
+    }
+    let mut handle = Handle {
+        bytes: 16,
+        kind: 0,
+        cookie: 0,
+        of: 0,
+        inum: 0,
+    };
+    let (Ok(own), Ok(own_cookie)) = (std::fs::File::open("/proc/thread-self/ns/net"), own_netns_cookie()) else {
+        return false;
+    };
+    let (fd, mut mount) = (own.as_raw_fd(), 0);
+    let at = (&raw mut handle).cast::<libc::file_handle>();
+    // SAFETY: the kernel fills as many bytes after the two first fields as the first one says, which the struct has.
+    let named = unsafe { libc::name_to_handle_at(fd, c"".as_ptr(), at, &raw mut mount, libc::AT_EMPTY_PATH) };
+    if named != 0 || (handle.bytes, handle.cookie) != (16, own_cookie) {
+        return false;
+    }
+    (handle.cookie, handle.inum) = (cookie, inum);
+    // SAFETY: the handle is as long as it says.
+    let opened = unsafe { libc::open_by_handle_at(fd, (&raw mut handle).cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if opened >= 0 {
+        // SAFETY: just opened, and nobody else's.
+        drop(unsafe { OwnedFd::from_raw_fd(opened) });
+        return false;
+    }
+    Errno::last() == Errno::ESTALE
+}
+
 /// Says in one line what no program could be loaded without, before the loader says it in thirty.
 pub fn check_requirements() -> Result<()> {
-    let missing = probe::missing_privileges()?;
+    let missing = missing_privileges()?;
     if !missing.is_empty() {
         bail!(
             "no right to load BPF programs ({} missing): nothing can be watched or changed; run as root",
             missing.join(", ")
         );
     }
-    check_btf(KERNEL_BTF)
+    types::check_btf()
 }
 
 /// Loading takes several megabytes for the kernel's types, for a moment. Call this when everything is loaded.
@@ -58,6 +124,21 @@ pub fn give_back_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// The number of a user's name, or the number itself.
+pub fn uid_of(name: &str) -> Option<u32> {
+    let named = || Some(User::from_name(name).ok()??.uid.as_raw());
+    name.parse().ok().or_else(named)
+}
+
+/// For keys and seeds.
+pub fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("no randomness from /dev/urandom")?;
+    Ok(bytes)
 }
 
 /// CPUs that run now.
@@ -70,17 +151,41 @@ pub fn online_cpus() -> usize {
         .unwrap_or(1)
 }
 
-fn check_btf(path: &str) -> Result<()> {
-    let advice = "nothing can be watched or changed; use a kernel built with CONFIG_DEBUG_INFO_BTF=y";
-    let mut magic = [0; 2];
-    File::open(path)
-        .and_then(|mut file| file.read_exact(&mut magic))
-        .with_context(|| format!("this kernel tells no types ({path} cannot be read): {advice}"))?;
-    ensure!(
-        u16::from_ne_bytes(magic) == 0xeb9f,
-        "this kernel tells no types ({path} is not BTF): {advice}"
-    );
-    Ok(())
+/// The capabilities that loading and attaching our programs takes and the calling thread lacks.
+pub fn missing_privileges() -> Result<Vec<&'static str>> {
+    let effective = capabilities(None)
+        .context("cannot read this thread's capabilities")?
+        .effective;
+    // CAP_SYS_ADMIN includes the two newer ones.
+    let needed = [
+        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
+        ("CAP_PERFMON", CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
+        ("CAP_BPF", CapabilitySet::BPF | CapabilitySet::SYS_ADMIN),
+    ];
+    let missing = needed.into_iter().filter(|(_, any_of)| !effective.intersects(*any_of));
+    Ok(missing.map(|(name, _)| name).collect())
+}
+
+/// As `uname -r` says.
+pub fn kernel_release() -> String {
+    nix::sys::utsname::uname()
+        .map(|names| names.release().to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// Whether it failed for want of what passes: descriptors, memory. Then nothing is said of what was asked about.
+pub fn is_shortage(error: &anyhow::Error) -> bool {
+    const SHORT: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS];
+    error.chain().any(|cause| {
+        let io = || {
+            cause
+                .downcast_ref::<std::io::Error>()?
+                .raw_os_error()
+                .map(Errno::from_raw)
+        };
+        let errno = cause.downcast_ref::<Errno>().copied().or_else(io);
+        errno.is_some_and(|errno| SHORT.contains(&errno))
+    })
 }
 
 /// Since boot, as the kernel's events count it.

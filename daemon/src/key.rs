@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use giveway_engine::wire::{Key, Keyring};
 
 use crate::cli::KeyCommand;
+use crate::kernel::{is_shortage, random};
 
 /// A key file is a few lines.
 const LONGEST_KEY_FILE: u64 = 4096;
@@ -36,8 +37,12 @@ impl KeyFile {
     /// When the file is missing, is no regular file, may be read by others, or holds no valid keys.
     pub fn read(&mut self) -> Result<Keyring> {
         self.seen = self.look();
-        self.load()
-            .with_context(|| format!("the group's key {} is refused", self.path.display()))
+        let keys = self.load();
+        if keys.as_ref().is_err_and(is_shortage) {
+            // It was not the file's fault.
+            self.seen = None;
+        }
+        keys.with_context(|| format!("the group's key {} is refused", self.path.display()))
     }
 
     /// The keys, read anew where the file is not the one seen last.
@@ -74,7 +79,7 @@ impl KeyFile {
 }
 
 /// `giveway key new`. A file that holds a key gets the new one as its second: valid, but not yet used to seal.
-/// Once every device has that file, the old line is deleted everywhere, in any order, and nobody is ever deaf.
+/// Once every device has that file, the old line is deleted everywhere, in any order, and no device is ever deaf.
 pub fn run(command: &KeyCommand) -> Result<()> {
     let KeyCommand::New { file } = command;
     let old = match fs::read_to_string(file) {
@@ -92,16 +97,15 @@ pub fn run(command: &KeyCommand) -> Result<()> {
             );
         }
     }
-    let mut secret = [0; 32];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut secret))
-        .context("no randomness from /dev/urandom")?;
     let old = if old.is_empty() || old.ends_with('\n') {
         old
     } else {
         old + "\n"
     };
-    replace(file, format!("{old}{}\n", Key::from_secret(secret).reveal()).as_bytes())?;
+    replace(
+        file,
+        format!("{old}{}\n", Key::from_secret(random()?).reveal()).as_bytes(),
+    )?;
     if old.is_empty() {
         println!(
             "{}: a new key, for its owner only; copy the file to the group's other devices",

@@ -6,18 +6,28 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
-use giveway::{doctor, exec, exit, guardian, jitter, key, lbe, plot, realtime, record, revert, run, status, why};
+use giveway::commands::{doctor, exec, jitter, lbe, plot, realtime, record, revert, status, why};
+use giveway::{exit, guardian, key, lookup, run};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+/// Lines that wait for who reads the daemon's log; more are lost.
+const LINES_KEPT: usize = 1024;
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let cli = Cli::parse();
+    let (log, writes) = match cli.command {
+        Command::Run(_) => patient_log(),
+        _ => (BoxMakeWriter::new(std::io::stderr), None),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(log)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let cli = Cli::parse();
     let outcome = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),
@@ -37,7 +47,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Guardian => guardian::run(),
+        Command::LookUp => lookup::serve(),
     };
+    // Whatever was logged stands before the last line.
+    drop(writes);
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,4 +58,11 @@ fn main() -> ExitCode {
             ExitCode::from(exit::code(&error))
         }
     }
+}
+
+/// The daemon waits for nobody who does not read what it logs. Dropping the guard writes what waits, within a second.
+fn patient_log() -> (BoxMakeWriter, Option<WorkerGuard>) {
+    let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES_KEPT);
+    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(std::io::stderr());
+    (BoxMakeWriter::new(log), Some(writes))
 }

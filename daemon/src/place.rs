@@ -1,45 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where this network namespace's giveway lives: its lock, its control socket and its journal.
+//! The state folder of this network namespace: its lock, its control socket, its journals and its pins. Input: the
+//! calling process's namespace. Output: paths, and the lock that makes one daemon of it. It never puts anything back.
 //!
-//! The journal holds every clamp value that giveway was ever about to put on a socket here, written before
-//! it is used. A clamp with one of these values is ours to lift; that is how a later process undoes the
-//! work of one that died, whatever moment it died at. What a device's queue was before giveway touched it stands in
-//! a journal of its own, a JSON object a line.
+//! The folder is named by the namespace's inode number, which programs see but the kernel uses again for a new
+//! namespace. So it holds the namespace's cookie too, which is never used again.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use crate::actuate::queue::Before;
+use crate::holder::Holder;
+use crate::journal::{left_of, remove};
+use crate::pins::Pins;
 
 const ROOT: &str = "/run/giveway";
-const PINS: &str = "/sys/fs/bpf";
-const PIN_PREFIX: &str = "giveway-netns-";
+const PREFIX: &str = "netns-";
+/// What else than journals is in a state folder.
+const LOCK: &str = "lock";
+const CONTROL: &str = "control";
+const COOKIE: &str = "cookie";
+const MOUNT: &str = "bpf";
+/// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
+/// and nothing in it could be written or removed meanwhile.
+const FOLDER_MODE: u32 = 0o711;
+
+/// One writer each.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum JournalFile {
+    /// Threads of `[[realtime]]`.
+    Realtime,
+    /// Handlers of `[[chain]]`.
+    Chains,
+    /// The kernel's threads that take packets in.
+    Napi,
+    Settings,
+    Queue,
+    Sockets,
+}
+
+/// What these name belongs to one network namespace, and ends with it. Threads are the machine's.
+const OF_NAMESPACE: [JournalFile; 3] = [JournalFile::Settings, JournalFile::Queue, JournalFile::Sockets];
 
 /// The paths of one network namespace.
 #[derive(Clone, Debug)]
 pub struct Place {
     directory: PathBuf,
     netns_inum: u32,
+    /// None before Linux 5.14.
+    cookie: Option<u64>,
 }
 
 impl Place {
-    /// The calling process's namespace. Touches nothing.
+    /// The calling thread's namespace. Touches nothing.
     pub fn here() -> Result<Self> {
-        Ok(Self::of(crate::kernel::own_netns()?))
+        let cookie = crate::kernel::own_netns_cookie().ok();
+        Ok(Self::of(crate::kernel::own_netns()?, cookie))
     }
 
-    fn of(netns_inum: u32) -> Self {
+    fn of(netns_inum: u32, cookie: Option<u64>) -> Self {
         Self {
-            directory: Path::new(ROOT).join(format!("netns-{netns_inum}")),
+            directory: Path::new(ROOT).join(format!("{PREFIX}{netns_inum}")),
             netns_inum,
+            cookie,
         }
     }
 
@@ -48,33 +74,35 @@ impl Place {
     }
 
     pub fn control_socket(&self) -> PathBuf {
-        self.directory.join("control")
+        self.directory.join(CONTROL)
     }
 
-    fn journal(&self) -> PathBuf {
-        self.directory.join("caps")
+    pub fn journal(&self, file: JournalFile) -> PathBuf {
+        self.directory.join(match file {
+            JournalFile::Realtime => "realtime",
+            JournalFile::Chains => "chains",
+            JournalFile::Napi => "napi",
+            JournalFile::Settings => "settings",
+            JournalFile::Queue => "queue",
+            JournalFile::Sockets => "sockets",
+        })
     }
 
-    fn queue_journal(&self) -> PathBuf {
-        self.directory.join("queues")
+    pub fn pins(&self) -> Pins {
+        Pins::new(&format!("giveway-{PREFIX}{}", self.netns_inum), &self.directory)
     }
 
-    /// Where real time is written down (`actuate/schedule`).
-    pub fn realtime_journal(&self) -> PathBuf {
-        self.directory.join("realtime")
+    /// Whether the folder was left behind by a namespace that is gone, so that its journals do not mean this one.
+    pub fn is_stale(&self) -> bool {
+        matches!((self.claimed_by(), self.cookie), (Some(found), Some(own)) if found != own)
     }
 
-    /// Of what the receiving side has changed.
-    pub fn receive_journal(&self) -> PathBuf {
-        self.directory.join("receive")
-    }
-
-    fn create(&self) -> Result<()> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.directory)
-            .with_context(|| format!("cannot create {}: giveway needs root", self.directory.display()))
+    fn claimed_by(&self) -> Option<u64> {
+        fs::read_to_string(self.directory.join(COOKIE))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// Takes the namespace for this process until the lock is dropped.
@@ -82,34 +110,55 @@ impl Place {
     /// # Errors
     /// When another daemon holds it, naming its pid.
     pub fn lock(&self) -> Result<Lock> {
-        self.create()?;
-        let path = self.directory.join("lock");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        // Whoever can open it can hold it.
-        file.set_permissions(Permissions::from_mode(0o600))
-            .with_context(|| format!("cannot close {} to others", path.display()))?;
-        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((mut file, _)) => {
-                let mut pid = String::new();
-                let _ = file.read_to_string(&mut pid);
+        self.create()
+            .with_context(|| format!("cannot create {}: giveway needs root", self.directory.display()))?;
+        let path = self.directory.join(LOCK);
+        let file = open_lock(&path)?;
+        let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((file, _)) => {
+                let pid = Holder::read(&file)
+                    .daemon
+                    .map_or("unknown".to_owned(), |id| id.pid.to_string());
                 bail!(
-                    "giveway already runs in this network namespace (pid {}); it goes on unharmed. \
-                     Ask it with `giveway status`, or end it with `giveway revert`",
-                    pid.trim()
+                    "giveway already runs in this network namespace (pid {pid}); it goes on unharmed. \
+                     Ask it with `giveway status`, or end it with `giveway revert`"
                 );
             }
         };
-        lock.set_len(0)
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .context("cannot write the lock")?;
-        Ok(Lock(lock))
+        if !is_at(&file, &path) {
+            // Another daemon has cleared the folder between our opening the file and our holding it.
+            return self.lock();
+        }
+        Ok(Lock {
+            before: Holder::read(&file),
+            file,
+        })
+    }
+
+    /// Takes the namespace from a holder that is dead but keeps its lock. The caller makes sure of that.
+    pub fn replace_lock(&self, dead: Holder) -> Result<Lock> {
+        let (path, new) = (self.directory.join(LOCK), self.directory.join("lock.new"));
+        let lock = |file| Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno);
+        let _turn = lock(File::open(&self.directory)?).context("another process is taking giveway's lock over")?;
+        ensure!(self.holder() == dead, "another process has taken giveway's lock over");
+        let file = lock(open_lock(&new)?).with_context(|| format!("cannot lock {}", new.display()))?;
+        fs::rename(&new, &path).with_context(|| format!("cannot replace {}", path.display()))?;
+        Ok(Lock {
+            file,
+            before: Holder::default(),
+        })
+    }
+
+    /// The lock's file, for who only asks who holds it.
+    pub fn open_lock(&self) -> Result<File> {
+        let path = self.directory.join(LOCK);
+        File::open(&path).with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    pub fn holder(&self) -> Holder {
+        self.open_lock()
+            .map_or_else(|_| Holder::default(), |lock| Holder::read(&lock))
     }
 
     /// Takes the namespace as soon as a daemon that has just died is really gone: the kernel closes a dying
@@ -124,114 +173,119 @@ impl Place {
         }
     }
 
-    /// Opens the journal for writing, with what it already holds.
-    pub fn open_journal(&self) -> Result<Journal> {
-        self.create()?;
-        let file = OpenOptions::new().append(true).create(true).open(self.journal());
-        Ok(Journal {
-            known: self.journalled()?,
-            file: file.context("cannot open the journal")?,
-        })
+    fn create(&self) -> std::io::Result<()> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(FOLDER_MODE).create(&self.directory)?;
+        // An earlier version's may be open to others.
+        [Path::new(ROOT), &self.directory]
+            .into_iter()
+            .try_for_each(|folder| fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE)))
     }
 
-    /// The clamp values that are ours to lift.
-    pub fn journalled(&self) -> Result<BTreeSet<u32>> {
-        match fs::read_to_string(self.journal()) {
-            // A line cut short by a crash was never put to use.
-            Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.journal().display())),
+    /// Makes the folder this namespace's. With the lock, and before anything is journalled, so that no journal is taken
+    /// for another's.
+    pub fn claim(&self) -> Result<()> {
+        if self.is_stale() {
+            tracing::info!(
+                "{} was left behind by a network namespace that is gone; what it says of that one's link and sockets is \
+                 thrown away",
+                self.directory.display()
+            );
+            for journal in OF_NAMESPACE.map(|file| self.journal(file)) {
+                for file in [left_of(&journal), journal] {
+                    remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+                }
+            }
+            if let Err(error) = self.pins().remove() {
+                tracing::warn!("{error:#}");
+            }
         }
+        let Some(cookie) = self.cookie.filter(|own| self.claimed_by() != Some(*own)) else {
+            return Ok(());
+        };
+        let (path, new) = (self.directory.join(COOKIE), self.directory.join("cookie.new"));
+        fs::write(&new, format!("{cookie}\n"))
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Writes down what a queue was, before it is changed.
-    pub fn journal_queue(&self, before: &Before) -> Result<()> {
-        self.create()?;
-        let line = format!("{}\n", serde_json::to_string(before)?);
-        let mut file = OpenOptions::new().append(true).create(true).open(self.queue_journal());
-        file.as_mut()
-            .map_err(|error| std::io::Error::from(error.kind()))
-            .and_then(|file| file.write_all(line.as_bytes()))
-            .context("cannot write down what the queue was, so it is not changed")
-    }
-
-    /// The queues that giveway may have changed, as they were before.
-    pub fn journalled_queues(&self) -> Result<Vec<Before>> {
-        match fs::read_to_string(self.queue_journal()) {
-            // A line cut short by a crash was never put to use.
-            Ok(text) => Ok(text
-                .lines()
-                .filter_map(|line| serde_json::from_str(line).ok())
-                .collect()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.queue_journal().display())),
-        }
-    }
-
-    /// Where the qdisc is pinned; None where no BPF file system is mounted (`ip netns exec` hides it).
-    pub fn qdisc_pin(&self) -> Option<PathBuf> {
-        let mounted = statfs(PINS).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-        mounted.then(|| Path::new(PINS).join(format!("{PIN_PREFIX}{}", self.netns_inum)))
-    }
-
-    /// Takes away the pins of other namespaces that no daemon and no guardian looks after any more. A qdisc that is up
-    /// serves on without its pin; and a namespace that is gone would leave its own for ever.
-    pub fn remove_orphaned_pins(&self) {
-        let own = self.qdisc_pin();
-        let pins = own
-            .iter()
-            .flat_map(|_| fs::read_dir(PINS).into_iter().flatten().flatten());
-        for pin in pins.filter(|pin| Some(pin.path()) != own) {
-            let name = pin.file_name();
-            let netns_inum = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(PIN_PREFIX)?.parse().ok());
-            if netns_inum.is_some_and(|netns_inum| Self::of(netns_inum).lock().is_ok()) {
-                let _ = fs::remove_file(pin.path());
+    /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where
+    /// nothing is left to be put back: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
+    /// serves on without its pin.
+    pub fn remove_orphans(&self, put_back_threads: impl Fn(&Self)) {
+        for entry in fs::read_dir(ROOT).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let inum = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            let other = inum
+                .filter(|inum| *inum != self.netns_inum)
+                .map(|inum| Self::of(inum, None));
+            if let Some(other) = other
+                && let Err(error) = other.remove_if_orphaned(&put_back_threads)
+            {
+                tracing::debug!("{} stays: {error:#}", other.directory.display());
             }
         }
     }
 
-    /// Forgets the queues, once each is what it was.
-    pub fn clear_queue_journal(&self) -> Result<()> {
-        remove(&self.queue_journal())
-    }
-
-    /// Forgets the journal, once nothing that it names is left on any socket.
-    pub fn clear_journal(&self) -> Result<()> {
-        remove(&self.journal())
+    fn remove_if_orphaned(&self, put_back_threads: &impl Fn(&Self)) -> Result<()> {
+        let lock = File::open(self.directory.join(LOCK))?;
+        let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
+            bail!("a daemon holds it");
+        };
+        let cookie = self.claimed_by();
+        let is_gone = cookie.is_some_and(|cookie| crate::kernel::is_netns_gone(self.netns_inum, cookie));
+        if is_gone {
+            put_back_threads(self);
+        }
+        let moot = OF_NAMESPACE.map(|file| self.journal(file));
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            let is_journal = ![LOCK, CONTROL, COOKIE, MOUNT]
+                .map(Some)
+                .contains(&entry.file_name().to_str());
+            let is_moot = is_gone && moot.contains(&entry.path().with_extension(""));
+            if is_journal && !is_moot && entry.metadata()?.len() > 0 {
+                bail!("something is left to be put back");
+            }
+        }
+        self.pins().remove()?;
+        Ok(fs::remove_dir_all(&self.directory)?)
     }
 }
 
-fn remove(journal: &Path) -> Result<()> {
-    match fs::remove_file(journal) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("cannot clear the journal"),
-        _ => Ok(()),
-    }
+/// A process that can open it can hold it.
+fn open_lock(path: &Path) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    file.set_permissions(Permissions::from_mode(0o600))
+        .with_context(|| format!("cannot close {} to others", path.display()))?;
+    Ok(file)
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |about: std::io::Result<fs::Metadata>| about.ok().map(|about| (about.dev(), about.ino()));
+    id(file.metadata()) == id(fs::metadata(path))
 }
 
 /// Held for as long as the daemon runs.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held, not read: closing the file releases the lock")] Flock<File>);
-
-/// Append-only: a value is in it before any socket carries it.
-#[derive(Debug)]
-pub struct Journal {
-    known: BTreeSet<u32>,
-    file: File,
+pub struct Lock {
+    file: Flock<File>,
+    /// Who held it last.
+    pub before: Holder,
 }
 
-impl Journal {
-    /// Makes sure that the values are written down.
-    pub fn add(&mut self, values: impl IntoIterator<Item = u32>) -> Result<()> {
-        let mut lines = String::new();
-        for value in values {
-            if self.known.insert(value) {
-                lines.push_str(&format!("{value}\n"));
-            }
+impl Lock {
+    /// Writes down that this process holds it, with its guardian. A full file system must not keep anything from being
+    /// undone.
+    pub fn name(&self, guardian: Option<u32>) {
+        let written = Holder::own(guardian).and_then(|own| Ok(own.write(&self.file)?));
+        if let Err(error) = written {
+            tracing::debug!("cannot write down who holds the lock: {error:#}");
         }
-        self.file
-            .write_all(lines.as_bytes())
-            .context("cannot write down a change before it is made, so it is not made")
     }
 }

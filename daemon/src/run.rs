@@ -3,7 +3,7 @@
 //! engine and the engine's actions into changes. It decides nothing itself.
 
 mod daemon;
-pub mod realtime;
+pub mod priority;
 mod start;
 
 pub use start::run;

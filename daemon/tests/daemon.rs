@@ -3,9 +3,8 @@
 //! everything however it ends. Needs root; each test makes its own network namespaces.
 
 #[cfg(test)]
-#[path = "kernel/lab.rs"]
-#[allow(dead_code, reason = "shared with the kernel's tests, which use all of it")]
-mod lab;
+#[allow(dead_code, reason = "shared by three test crates, none of which uses all of it")]
+mod support;
 
 #[cfg(test)]
 mod daemon {
@@ -13,8 +12,13 @@ mod daemon {
     mod chain;
     mod exec;
     mod failures;
+    mod hang;
     mod life;
-    mod process;
+    mod limits;
+    mod lookup;
+    mod neighbours;
     mod queue;
     mod realtime;
+    mod receive;
+    mod recovery;
 }

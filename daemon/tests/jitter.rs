@@ -3,6 +3,10 @@
 //! nothing behind. Needs root, a kernel with BTF and rt-tests; without them the tests fail and say so.
 
 #[cfg(test)]
+#[allow(dead_code, reason = "shared by three test crates, none of which uses all of it")]
+mod support;
+
+#[cfg(test)]
 mod jitter {
     mod agreement;
     mod culprits;

@@ -3,10 +3,14 @@
 //! Needs root, iproute2 and a kernel with BTF; without them the tests fail and say so.
 
 #[cfg(test)]
+#[allow(dead_code, reason = "shared by three test crates, none of which uses all of it")]
+mod support;
+
+#[cfg(test)]
 mod kernel {
     mod admission;
     mod cap;
-    mod lab;
+    mod lending;
     mod monitor;
     mod schedule;
     mod task_watch;

@@ -2,23 +2,20 @@
 //! What giveway decides.
 //!
 //! In: observations of the kernel, of the neighbours and of the configuration, each with the time at which
-//! it was made. Out: actions, and a snapshot that explains them. Never: a clock, a socket, a file, an
+//! it was made. Out: actions, and a status that explains them. Never: a clock, a socket, a file, an
 //! environment variable, `unsafe`. That is what lets many devices be simulated in virtual time.
+//!
+//! There are two engines. [`network`] decides at the pace of flows, some times a second, in a thread like any other.
+//! [`priority`] must decide within microseconds, in threads above everything that it gives priority to.
 #![forbid(unsafe_code)]
 
-pub mod action;
-mod caps;
+pub mod back_off;
+pub mod change;
 pub mod config;
-mod engine;
-mod flows;
 pub mod matcher;
 pub mod model;
-pub mod policy;
-pub mod queue;
-pub mod realtime;
-pub mod receive;
+pub mod network;
+pub mod priority;
 pub mod record;
-pub mod snapshot;
+pub mod status;
 pub mod wire;
-
-pub use engine::{Engine, Setup};

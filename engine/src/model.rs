@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words in which the kernel is described to the engine: one TCP socket at one moment, and what
+//! The types in which the kernel is described to the engine: one TCP socket at one moment, and what
 //! happened to it between two moments. Nothing here decides.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,15 +24,11 @@ pub enum CaState {
 }
 
 impl CaState {
+    pub const BY_NUMBER: [Self; 5] = [Self::Open, Self::Disorder, Self::Cwr, Self::Recovery, Self::Loss];
+
     /// The kernel's numbering; a number that a newer kernel may add is read as the most careful state.
     pub fn from_kernel(number: u8) -> Self {
-        match number {
-            0 => Self::Open,
-            1 => Self::Disorder,
-            2 => Self::Cwr,
-            3 => Self::Recovery,
-            _ => Self::Loss,
-        }
+        Self::BY_NUMBER.get(usize::from(number)).copied().unwrap_or(Self::Loss)
     }
 
     /// A write of the clamp also sets ssthresh. While the kernel repairs a loss, or reduces cwnd towards the
@@ -87,11 +83,29 @@ impl TcpState {
     }
 }
 
-/// Who opened the socket, as far as the kernel tells. `pid` is the thread group's.
+/// The process that uses the socket, as far as the kernel shows. `pid` is the thread group's.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Owner {
     pub pid: u32,
     pub command: String,
+    /// When it was started, since boot, as /proc shows it; 0 where it is not known.
+    #[serde(default)]
+    pub start_ns: u64,
+}
+
+/// The managed interface.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Interface {
+    pub name: String,
+    pub index: u32,
+    pub ipv4: Option<Ipv4Addr>,
+}
+
+impl Interface {
+    /// Of the reports on it.
+    pub fn ip_header_bytes(&self) -> u32 {
+        if self.ipv4.is_some() { 20 } else { 40 }
+    }
 }
 
 /// One TCP socket at one moment.
@@ -104,7 +118,10 @@ pub struct Flow {
     /// None until a process was seen to use the socket.
     #[serde(flatten)]
     pub owner: Option<Owner>,
-    /// The cgroup (v2) that the socket was created in, by its id; the daemon knows the path.
+    /// The user that made the socket; None where the record was made by an older giveway.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// The cgroup (v2) that the socket was created in, by its id.
     pub cgroup_id: u64,
     /// The interface that the socket's packets leave by; 0 while the kernel has chosen none.
     pub ifindex: u32,

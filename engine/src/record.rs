@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::Change;
 use crate::model::{Cookie, Flow, FlowEvent};
-use crate::queue::QueueChange;
-use crate::queue::traffic::Refusal;
+use crate::network::queue::traffic::Refusal;
 
-/// Raised when a field changes its meaning; a new field or kind does not raise it.
-pub const VERSION: u32 = 1;
+/// Raised when a field changes its meaning or a kind goes; a new field or kind does not raise it. In version 1 the kinds
+/// `cap` and `queue` stood for `change`.
+pub const VERSION: u32 = 2;
 
-/// What `schema` says in the header of every file.
+/// `schema` in the header of every file.
 pub const SCHEMA: &str = "giveway.record";
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -61,59 +62,54 @@ pub enum What {
         #[serde(flatten)]
         event: FlowEvent,
     },
-    /// giveway changed a cap, or gave one up.
-    Cap(CapChange),
-    /// giveway changed the queue of the managed interface, or left it.
-    Queue(QueueChange),
+    /// giveway changed something, or would have.
+    Change(Box<Change>),
     /// A packet with a deadline was not sent.
     Refusal(Refusal),
     /// The number of devices that send has changed, this one included.
     Senders { devices: u32, connections: u32 },
-    /// A neighbour is believed from now on, or is gone: it said so, or (`expired`) fell silent.
+    /// A neighbour is believed from now on, or is gone: it has left, or (`expired`) fell silent.
     Neighbour {
         address: IpAddr,
         present: bool,
         expired: bool,
     },
-    /// The reader was too slow: so many records are missing here.
+    /// The reader was too slow: this number of records is missing here.
     Lost { lines: u64 },
-}
-
-/// A change of one socket's cap, with its reason.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct CapChange {
-    pub cookie: Cookie,
-    /// Segments; None: nothing held cwnd.
-    pub old: Option<u32>,
-    pub new: Option<u32>,
-    pub rule: String,
-    pub why: String,
-    /// False where only `--dry-run` would have made it.
-    pub made: bool,
+    /// A kind of an older or a newer version.
+    #[serde(other)]
+    Unknown,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::{Setting, Subject};
 
     #[test]
     fn a_line_reads_back_as_it_was_written() {
-        let record = Record {
-            t_ns: 5,
-            what: What::Cap(CapChange {
-                cookie: Cookie(7),
-                old: None,
-                new: Some(43),
-                rule: "fixed".to_owned(),
-                why: "8 devices".to_owned(),
-                made: true,
-            }),
+        let change = Change {
+            subject: Subject::Socket { cookie: Cookie(7) },
+            name: "cp (5) to 192.0.2.1:873".to_owned(),
+            setting: Setting::Cap,
+            old: None::<u32>.into(),
+            new: Some(43u32).into(),
+            rule: "fixed".to_owned(),
+            why: "8 devices".to_owned(),
+            made: true,
         };
+        let record = Record::at(Duration::from_nanos(5), What::Change(Box::new(change)));
         let line = serde_json::to_string(&record).unwrap();
         assert!(
-            line.starts_with(r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43"#),
+            line.starts_with(r#"{"t_ns":5,"kind":"change","subject":"socket","cookie":7"#),
             "{line}"
         );
         assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    #[test]
+    fn kinds_of_other_versions_are_passed_over() {
+        let line = r#"{"t_ns":5,"kind":"cap","cookie":7,"old":null,"new":43,"rule":"fixed","why":"","made":true}"#;
+        assert_eq!(serde_json::from_str::<Record>(line).unwrap().what, What::Unknown);
     }
 }

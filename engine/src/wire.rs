@@ -22,8 +22,13 @@ use serde::{Deserialize, Serialize};
 pub use codec::{CaState, Class, Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
 use pace::Pace;
 pub use pace::{Group, PaceConfig};
-pub use seal::{Key, KeyError, Keyring, MAX_DATAGRAM_BYTES};
+pub use seal::{Key, KeyError, Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};
 use session::Sessions;
+
+/// No report is shorter, and none of another version may be.
+pub const MIN_DATAGRAM_BYTES: usize = seal::OVERHEAD_BYTES + codec::MIN_BYTES;
+/// How long an older version on the link stays worth a line: the longest interval between two reports.
+const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.end() as u64);
 
 /// Why a datagram was not taken in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -34,7 +39,9 @@ pub enum Refusal {
     TooLong(usize),
     #[error("not a report of giveway")]
     NotOurs,
-    #[error("version {0} of the protocol; this giveway reads version {v}", v = seal::VERSION)]
+    #[error("version {0} of the protocol; this giveway reads version {VERSION}")]
+    OlderVersion(u8),
+    #[error("version {0} of the protocol; this giveway reads version {VERSION}")]
     FutureVersion(u8),
     #[error("sealed with a key that this device does not have")]
     UnknownKey,
@@ -65,7 +72,12 @@ pub struct Counters {
     pub replayed: u64,
     pub stale: u64,
     pub unbelieved: u64,
+    #[serde(default)]
+    pub older_version: u64,
     pub future_version: u64,
+    /// From beyond the link.
+    #[serde(default)]
+    pub off_link: u64,
     /// Directly, whether they are still there.
     pub asked: u64,
     /// Neighbours that fell silent.
@@ -87,6 +99,7 @@ impl Counters {
             Err(Refusal::Replayed) => &mut self.replayed,
             Err(Refusal::Stale) => &mut self.stale,
             Err(Refusal::Unbelieved) => &mut self.unbelieved,
+            Err(Refusal::OlderVersion(_)) => &mut self.older_version,
             Err(Refusal::FutureVersion(_)) => &mut self.future_version,
         };
         *counter += 1;
@@ -102,8 +115,21 @@ impl Counters {
             + self.replayed
             + self.stale
             + self.unbelieved
+            + self.older_version
             + self.future_version
+            + self.off_link
     }
+}
+
+/// Datagrams that the socket's filter kept from the daemon.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Filtered {
+    pub off_link: u64,
+    /// Of a length that no report has.
+    pub malformed: u64,
+    pub older_version: u64,
+    /// Where the latest of an older version came from.
+    pub older_from: Option<IpAddr>,
 }
 
 /// What a report that was taken in changed.
@@ -127,13 +153,6 @@ pub struct Outgoing {
     /// None: everyone.
     pub to: Option<IpAddr>,
     pub datagram: Vec<u8>,
-}
-
-/// A neighbour that fell silent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-pub struct Gone {
-    pub session: u64,
-    pub address: IpAddr,
 }
 
 /// What is known about another device.
@@ -160,6 +179,8 @@ pub struct Neighbourhood {
     sessions: Sessions,
     pace: Pace,
     counters: Counters,
+    /// The latest device of an older version, and when it was heard.
+    older: Option<(IpAddr, Duration)>,
     clock: Clock,
 }
 
@@ -175,6 +196,7 @@ impl Neighbourhood {
             sessions,
             pace,
             counters: Counters::default(),
+            older: None,
             clock: Clock::new(now),
         }
     }
@@ -194,10 +216,27 @@ impl Neighbourhood {
         let now = self.clock.advance(now);
         let outcome = self.take_in(now, from, datagram);
         self.counters.count(&outcome);
-        if outcome.is_ok() {
-            self.pace.observe(datagram.len());
+        match outcome {
+            Ok(_) => self.pace.observe(datagram.len()),
+            Err(Refusal::OlderVersion(_)) => self.older = Some((from, now)),
+            Err(_) => {}
         }
         outcome
+    }
+
+    /// Datagrams that were refused before they came here.
+    pub fn filtered(&mut self, now: Duration, filtered: Filtered) {
+        let now = self.clock.advance(now);
+        self.counters.off_link += filtered.off_link;
+        self.counters.malformed += filtered.malformed;
+        self.counters.older_version += filtered.older_version;
+        self.older = filtered.older_from.map(|from| (from, now)).or(self.older);
+    }
+
+    /// A device that speaks an older version of the protocol, and so is not heard.
+    pub fn older(&self) -> Option<IpAddr> {
+        let (address, heard) = self.older?;
+        (self.clock.now.saturating_sub(heard) <= OLDER_SHOWN).then_some(address)
     }
 
     fn take_in(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
@@ -210,8 +249,8 @@ impl Neighbourhood {
         heard
     }
 
-    /// Forgets the neighbours that were silent for six of their intervals.
-    pub fn expire(&mut self, now: Duration) -> Vec<Gone> {
+    /// Forgets the neighbours that were silent for six of their intervals; returns the addresses of those that were believed.
+    pub fn expire(&mut self, now: Duration) -> Vec<IpAddr> {
         let now = self.clock.advance(now);
         let gone = self.sessions.expire(now, &mut self.rng);
         self.counters.expired += gone.len() as u64;
@@ -223,7 +262,7 @@ impl Neighbourhood {
         self.keyring.as_ref()?;
         let report = self.pace.due(self.group());
         let next = self.sessions.next_deadline().map_or(report, |next| next.min(report));
-        Some(self.clock.told_as(next))
+        Some(self.clock.outside_time(next))
     }
 
     /// A report that is due; ask until there is none. `senders` are this device's, the most important first:
@@ -346,26 +385,26 @@ const LONGEST_STEP: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Makes one time that never runs backwards out of one that may.
 struct Clock {
-    told: Duration,
+    outside: Duration,
     now: Duration,
 }
 
 impl Clock {
     fn new(now: Duration) -> Self {
         Self {
-            told: now,
+            outside: now,
             now: Duration::ZERO,
         }
     }
 
     fn advance(&mut self, now: Duration) -> Duration {
-        self.now += now.saturating_sub(self.told).min(LONGEST_STEP);
-        self.told = now;
+        self.now += now.saturating_sub(self.outside).min(LONGEST_STEP);
+        self.outside = now;
         self.now
     }
 
     /// A moment of ours in the caller's time.
-    fn told_as(&self, moment: Duration) -> Duration {
-        self.told.saturating_add(moment.saturating_sub(self.now))
+    fn outside_time(&self, moment: Duration) -> Duration {
+        self.outside.saturating_add(moment.saturating_sub(self.now))
     }
 }

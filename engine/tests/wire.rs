@@ -565,6 +565,28 @@ fn only_the_believed_are_answered_directly() {
 }
 
 #[test]
+fn a_member_that_asks_all_the_time_is_answered_twenty_times_a_second() {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let echo = challenge_of(&mut hood, ms(500));
+    let mut answers = 0;
+    for counter in 1..=1000 {
+        let now = ms(1000 + counter);
+        let asking = Report {
+            purpose: Purpose::Asking,
+            echoes: vec![echo],
+            ..report(7, counter)
+        };
+        hood.receive(now, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&asking, &mut rng))
+            .unwrap();
+        while let Some(outgoing) = hood.poll_report(now, &[]) {
+            answers += u32::from(outgoing.to.is_some());
+        }
+    }
+    assert_eq!(answers, 20);
+}
+
+#[test]
 fn an_hour_of_lossy_air_makes_nobody_forget_a_neighbour() {
     for lost_permille in [100, 150, 200, 250] {
         let mut air = Air::with(8, 24);

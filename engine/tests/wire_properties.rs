@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whatever arrives, a device that believes a neighbour goes on believing the same: 100,000 datagrams that are
 //! garbage, truncated, flipped, replayed, sealed with a foreign key, or from the future are refused, each counted
-//! once. And what a member seals is read as it was meant, or refused.
+//! once. And what a member seals is read as it was written, or refused.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use giveway_engine::wire::{
     CaState, Class, Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report,
-    Sender,
+    Sender, VERSION,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -169,12 +169,28 @@ fn a_report_under_a_foreign_key_is_refused() {
 fn a_report_of_a_future_version_is_refused() {
     for_all(
         15_000,
-        (any::<Index>(), 2..=255u8, vec(any::<u8>(), 0..600)),
+        (any::<Index>(), VERSION + 1..=255u8, vec(any::<u8>(), 0..600)),
         |settled, (which, version, tail)| {
             let mut datagram = which.get(&settled.recorded).clone();
             datagram[3] = version;
             datagram.extend(tail);
             settled.refuses(&datagram, |why| why == Refusal::FutureVersion(version))
+        },
+    );
+}
+
+#[test]
+fn a_report_of_an_older_version_is_refused_and_told_apart() {
+    for_all(
+        5_000,
+        (any::<Index>(), 1..VERSION, vec(any::<u8>(), 0..600)),
+        |settled, (which, version, tail)| {
+            let mut datagram = which.get(&settled.recorded).clone();
+            datagram[3] = version;
+            datagram.extend(tail);
+            settled.refuses(&datagram, |why| why == Refusal::OlderVersion(version))?;
+            prop_assert_eq!(settled.device.older(), Some(NEIGHBOUR));
+            Ok(())
         },
     );
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One device and everything that may happen to it.
 //!
-//! In: a sequence of events, each an operation, a length and so many bytes. Checked after each: a datagram is
+//! In: a sequence of events, each an operation, a length and that many bytes. Checked after each: a datagram is
 //! counted once, memory is bounded, what decodes encodes to the same bytes, reports fit. The key is known, so
 //! that mutations reach what lies behind the seal.
 #![no_main]

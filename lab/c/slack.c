@@ -22,11 +22,6 @@ struct gw_slack_tree *lab_slack_new(__u64 now_ns)
 	return tree;
 }
 
-void lab_slack_free(struct gw_slack_tree *tree)
-{
-	free(tree);
-}
-
 /* As advance() of bpf/link.h, of promises that are all kept. */
 void lab_slack_advance(struct gw_slack_tree *tree, __u64 now_ns)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program that rules are tried on (`c/applicant.c`), static, so that it starts as fast as a program can and runs
 //! in any guest.
-//! In: a folder and a name. Out: the program there, as an executable of its own that a rule can name; gone when dropped.
+//! Input: a folder and a name. Output: the program there, as an executable of its own that a rule can name; gone when
+//! dropped.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,75 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One access point with its stations and the server behind it, standing: namespaces, medium and,
 //! where the variant has them, a giveway daemon on every station.
-//! In: what it is to be. Out: the place in which its experiment happens, taken down when dropped.
+//! Input: what it is to be. Output: the place in which an experiment happens, taken down when dropped.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::air::Air;
-use crate::giveway::{self, Daemon, Status};
-use crate::namespace::Namespace;
-use crate::scenario::{AccessPoint, Cap};
-use crate::topology::Topology;
+use crate::access_point::AccessPoint;
+use crate::air::{Air, SERVER_DEVICE, STATION_DEVICE};
+use crate::experiment::Run;
+use crate::giveway::answers::{self, Status};
+use crate::giveway::{self, Daemon};
+use crate::namespace::{Namespace, keep};
+use crate::network::{End, OFFLOADS_OFF};
+use crate::outcome::Outcome;
+use crate::role::Role;
+use crate::traffic::stream::{Source, start_sink};
 
 /// Fields go in this order: daemons revert while their namespaces still stand.
 pub struct Cell {
     daemons: Vec<Option<Daemon>>,
     pub air: Air,
-    topology: Topology,
-    /// What the daemons do.
-    pub cap: Option<Cap>,
+    stations: Vec<Namespace>,
+    server: Namespace,
     /// Where logs and raw results of this variant are kept, and what their names begin with.
     raw: PathBuf,
     label: String,
 }
 
 impl Cell {
-    /// `name` is the variant's.
-    pub fn raise(access_point: &AccessPoint, name: &str, seed: u64, raw: &Path) -> Result<Self> {
-        let topology = Topology::create(access_point.stations)?;
-        let air = Air::start(
-            &topology.stations,
-            &topology.server,
-            access_point.medium,
-            access_point.rtt_ms,
-            seed,
-        )?;
-        topology.connect()?;
-        let daemons = (0..access_point.stations).map(|_| None).collect();
-        let label = name.replace('/', "-");
+    /// Raises it, does this on it, and takes it down; with KEEP=1 the last one, or one that failed, stays.
+    pub fn with(
+        access_point: &AccessPoint,
+        run: &Run,
+        act: impl FnOnce(&mut Cell) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let mut cell = Self::raise(access_point, run)?;
+        let outcome = act(&mut cell);
+        if keep() && (run.is_last || outcome.is_err()) {
+            eprintln!("{}", cell.stay()?);
+        } else {
+            let stopped = cell.stop_daemons();
+            if outcome.is_ok() {
+                stopped?;
+            }
+        }
+        outcome
+    }
+
+    fn raise(access_point: &AccessPoint, run: &Run) -> Result<Self> {
+        let role = |number| Namespace::create(&format!("sta{number}"));
+        let stations: Vec<_> = (1..=access_point.stations).map(role).collect::<Result<_>>()?;
+        let server = Namespace::create("server")?;
+        let air = Air::start(&stations, &server, access_point.medium, access_point.rtt_ms, run.seed)?;
+        connect(&stations, &server)?;
         let mut cell = Self {
-            daemons,
+            daemons: (0..access_point.stations).map(|_| None).collect(),
             air,
-            topology,
-            cap: access_point.giveway,
-            raw: raw.into(),
-            label,
+            stations,
+            server,
+            raw: run.raw.into(),
+            label: run.label(),
         };
         if let Some(cap) = access_point.giveway {
-            let key = giveway::new_key(raw)?;
-            giveway::write_configuration(&cell.configuration(), cap, &key)?;
-            for station in 0..access_point.stations {
-                cell.start_daemon(station)?;
-            }
-            for station in 0..access_point.stations {
-                cell.wait_for_daemon(station)?;
-            }
+            let key = giveway::new_key(run.raw)?;
+            giveway::write(&cell.configuration(), &giveway::cap_configuration(cap, &key))?;
+            let managed = || (0..access_point.stations).filter(|station| access_point.has_daemon(*station));
+            managed().try_for_each(|station| cell.start_daemon(station))?;
+            managed().try_for_each(|station| cell.wait_for_daemon(station))?;
         }
         Ok(cell)
     }
 
     pub fn station(&self, station: usize) -> &Namespace {
-        &self.topology.stations[station]
+        &self.stations[station]
     }
 
     pub fn stations(&self) -> usize {
-        self.topology.stations.len()
+        self.stations.len()
     }
 
     pub fn server(&self) -> &Namespace {
-        &self.topology.server
+        &self.server
     }
 
     /// A file of this variant: `RAW/VARIANT-staN.WHAT`.
@@ -90,7 +103,7 @@ impl Cell {
 
     pub fn wait_for_daemon(&mut self, station: usize) -> Result<()> {
         let daemon = self.daemons[station].as_mut().context("no daemon was started")?;
-        daemon.wait_until_up(&self.topology.stations[station])
+        daemon.wait_until_up(&self.stations[station])
     }
 
     pub fn has_daemons(&self) -> bool {
@@ -104,8 +117,24 @@ impl Cell {
             .with_context(|| format!("station {} has no daemon", station + 1))
     }
 
+    /// Every station sends to the server without end, as long as what is given back lives.
+    pub fn saturate(&self) -> Result<(Vec<Source>, Role)> {
+        let sink = start_sink(&self.server)?;
+        let mut sources: Vec<_> = self.stations.iter().map(Source::connect).collect::<Result<_>>()?;
+        for source in &mut sources {
+            source.start()?;
+        }
+        Ok((sources, sink))
+    }
+
+    /// Of every daemon.
     pub fn statuses(&self) -> Result<Vec<Status>> {
-        self.topology.stations.iter().map(giveway::status).collect()
+        let managed = self
+            .stations
+            .iter()
+            .zip(&self.daemons)
+            .filter(|(_, daemon)| daemon.is_some());
+        managed.map(|(station, _)| answers::status(station)).collect()
     }
 
     /// Ends the daemons in order, so that one that ends badly is noticed.
@@ -119,9 +148,14 @@ impl Cell {
 
     /// Leaves everything standing (KEEP=1) and says how to remove it.
     pub fn stay(mut self) -> Result<String> {
-        let mut pids: Vec<i32> = self.daemons.iter_mut().flatten().map(Daemon::stay).collect();
+        let mut pids: Vec<i32> = self
+            .daemons
+            .iter_mut()
+            .flatten()
+            .map(|daemon| daemon.process.stay())
+            .collect();
         pids.extend(self.air.stay()?);
-        let namespaces = self.topology.stations.iter_mut().chain([&mut self.topology.server]);
+        let namespaces = self.stations.iter_mut().chain([&mut self.server]);
         let names: Vec<_> = namespaces.map(|namespace| namespace.stay().to_owned()).collect();
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
         Ok(format!(
@@ -131,4 +165,41 @@ impl Cell {
             names.join(" "),
         ))
     }
+}
+
+pub const SERVER_ADDRESS: &str = "10.77.0.254";
+/// The last byte of the server's addresses, of both kinds.
+const SERVER_NUMBER: u8 = 254;
+
+pub fn station_address(station: usize) -> String {
+    address(station as u8 + 1)
+}
+
+/// A station's connections to the server, as `ss` shows them.
+pub fn connections(station: &Namespace) -> Result<String> {
+    let shown = station.run("ss", &format!("-tinOH dst {SERVER_ADDRESS}"))?.stdout;
+    Ok(String::from_utf8_lossy(&shown).into_owned())
+}
+
+fn address(number: u8) -> String {
+    format!("10.77.0.{number}")
+}
+
+/// Once the medium has created the devices.
+fn connect(stations: &[Namespace], server: &Namespace) -> Result<()> {
+    let numbers = (1..).zip(stations.iter().map(|station| (station, STATION_DEVICE)));
+    let ends: Vec<(u8, _)> = numbers.chain([(SERVER_NUMBER, (server, SERVER_DEVICE))]).collect();
+    for (number, (at, device)) in &ends {
+        at.run("ethtool", &format!("-K {device} {OFFLOADS_OFF}"))?;
+        at.tc(&format!("qdisc replace dev {device} root pfifo"))?;
+        let others = ends.iter().filter(|(other, _)| other != number);
+        let neighbours = others.map(|(other, _)| (address(*other), format!("02:00:00:00:00:{other:02x}")));
+        let neighbours: Vec<_> = neighbours.collect();
+        let neighbours: Vec<_> = neighbours
+            .iter()
+            .map(|(address, mac)| (&address[..], &mac[..]))
+            .collect();
+        End::new(at, device, "", &[&format!("{}/24", address(*number))]).set_up(&neighbours)?;
+    }
+    Ok(())
 }

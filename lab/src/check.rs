@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether the numbers are what the scenario says they must be.
-//! In: the checks of a plan and the measured metrics. Out: a verdict for each check that belongs to
+//! Input: the checks of a plan and the measured metrics. Output: a verdict for each check that belongs to
 //! this run. One whose number is missing has failed.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::scenario::{At, Check, CheckKind, Quantity, Relation};
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub name: String,
-    pub kind: &'static str,
+    pub kind: CheckKind,
     pub ok: bool,
     pub value: Option<f64>,
     pub bound: String,
@@ -25,7 +25,8 @@ type Points = BTreeMap<String, Metrics>;
 /// Judges the checks that belong to this run: `at_defaults` says whether its parameters are the
 /// stated ones, `is_selected` whether a point was asked for at all.
 pub fn judge(checks: &[Check], points: &Points, at_defaults: bool, is_selected: impl Fn(&str) -> bool) -> Vec<Verdict> {
-    let belongs = |check: &&Check| (at_defaults || check.at == At::Anything) && check.of.variants().all(&is_selected);
+    let belongs =
+        |check: &&Check| (at_defaults || check.at == At::Anything) && check.of.variants().into_iter().all(&is_selected);
     checks
         .iter()
         .filter(belongs)
@@ -37,10 +38,7 @@ fn verdict(check: &Check, points: &Points) -> Verdict {
     let value = check.of.value(points).filter(|value| value.is_finite());
     Verdict {
         name: check.name.clone(),
-        kind: match check.kind {
-            CheckKind::Bound => "bound",
-            CheckKind::Goal => "goal",
-        },
+        kind: check.kind,
         ok: value.is_some_and(|value| check.holds.for_value(value)),
         value,
         bound: check.holds.to_string(),
@@ -48,13 +46,11 @@ fn verdict(check: &Check, points: &Points) -> Verdict {
 }
 
 impl Quantity {
-    fn variants(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+    pub fn variants(&self) -> Vec<&str> {
         match self {
-            Quantity::Metric { variant, .. } => Box::new(std::iter::once(variant.as_str())),
-            Quantity::Ratio { variant, over, .. } | Quantity::Difference { variant, over, .. } => {
-                Box::new([variant.as_str(), over.as_str()].into_iter())
-            }
-            Quantity::Pooled { variants, .. } => Box::new(variants.iter().map(String::as_str)),
+            Quantity::Metric { variant, .. } => vec![variant],
+            Quantity::Ratio { variant, over, .. } | Quantity::Difference { variant, over, .. } => vec![variant, over],
+            Quantity::Pooled { variants, .. } => variants.iter().map(String::as_str).collect(),
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A QEMU guest with a real 7.x kernel, in which this very build runs anything.
-//! In: a command, a kernel, a clock. Out: its output as it comes, its exit code, the files it left under /out, the
-//! kernel's log. One guest at a time on a machine; a second one waits and says so. Installs nothing.
+//! Input: a command, a kernel, a clock. Output: its output as it comes, its exit code, the files it left under /out,
+//! the kernel's log. One guest at a time on a machine; a second one waits and says so. Installs nothing.
 
 mod archive;
 mod kernel;
@@ -39,14 +39,28 @@ const TURN_LIMIT: Duration = Duration::from_secs(3600);
 /// How much of the console an error quotes.
 const QUOTED_LINES: usize = 12;
 
-/// A machine that a run needs.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+// A machine that a run needs.
+#[derive(Args, Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Guest {
+    #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Flavour,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub cpus: u8,
+    #[arg(long, value_enum, default_value = "virtual")]
     pub clock: Clock,
-    /// None: as the kernel is built.
+    /// When the kernel may take a processor away from what runs in it [default: as it is built]
+    #[arg(long = "preempt", value_enum, value_name = "MODEL")]
     pub preemption: Option<Preemption>,
+}
+
+impl Guest {
+    /// One processor of the stock kernel, in virtual time: what most figures are taken from.
+    pub const VIRTUAL: Self = Self {
+        kernel: Flavour::Stock,
+        cpus: 1,
+        clock: Clock::Virtual,
+        preemption: None,
+    };
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
@@ -76,15 +90,8 @@ pub struct Ended {
 
 #[derive(Args)]
 pub struct Arguments {
-    #[arg(long, value_enum, default_value = "stock")]
-    kernel: Flavour,
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    cpus: u8,
-    #[arg(long, value_enum, default_value = "virtual")]
-    clock: Clock,
-    /// When the kernel may take a processor away from what runs in it [default: as it is built]
-    #[arg(long, value_enum, value_name = "MODEL")]
-    preempt: Option<Preemption>,
+    #[command(flatten)]
+    guest: Guest,
     /// The host's time for boot and command together
     #[arg(long, value_name = "LIMIT", default_value_t = 300)]
     seconds: u64,
@@ -101,19 +108,13 @@ pub struct Arguments {
 /// `giveway-lab guest`: the command's exit code is ours.
 pub fn command(arguments: &Arguments) -> Result<u8> {
     interrupt::install()?;
-    let guest = Guest {
-        kernel: arguments.kernel,
-        cpus: arguments.cpus,
-        clock: arguments.clock,
-        preemption: arguments.preempt,
-    };
     let errand = Errand {
         command: &arguments.command,
         programs: &arguments.programs,
         limit: Duration::from_secs(arguments.seconds),
         out: &arguments.out,
     };
-    let ended = guest.run(&errand, &mut io::stdout(), &mut io::stderr())?;
+    let ended = arguments.guest.run(&errand, &mut io::stdout(), &mut io::stderr())?;
     if let Some(first) = ended.complaints.first() {
         let log = arguments.out.join("kernel.log");
         eprintln!(

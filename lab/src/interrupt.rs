@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Waiting that a Ctrl-C can end.
-//! In: SIGINT and SIGTERM. Out: an error from whatever is waiting, so that every owner takes down
+//! Input: SIGINT and SIGTERM. Output: an error from whatever is waiting, so that every owner takes down
 //! what it put up while the stack unwinds. Never exits the process itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,31 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! giveway-lab: real TCP stacks on one emulated access point, and the scenarios that giveway is
 //! judged by.
-//! In: the command line. Out: a table or one JSON object on stdout, progress on stderr, figures in a
+//! Input: the command line. Output: a table or one JSON object on stdout, progress on stderr, figures in a
 //! folder; exit code 0 when every bound holds, 1 when one does not or the run failed, 2 for usage.
 
+/// What libbpf-cargo generated of a BPF program, which documents none of its unsafe blocks.
+macro_rules! skeleton {
+    ($name:literal) => {
+        #[allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+        mod skeleton {
+            include!(concat!(env!("OUT_DIR"), "/", $name, ".skel.rs"));
+        }
+    };
+}
+
+mod access_point;
 mod air;
 mod applicant;
+mod bpf_objects;
 mod cell;
 mod check;
+mod experiment;
 mod giveway;
 mod guest;
 mod histogram;
 mod interrupt;
 mod link;
 mod medium;
+mod meter;
 mod namespace;
+mod network;
 mod outcome;
 mod parameters;
 mod plot;
+mod proc;
 mod process;
-mod program_time;
+mod progress;
 mod report;
+mod role;
 mod runner;
 mod scenario;
 mod scenarios;
+mod scheduling;
 mod statistics;
-mod topology;
+mod testbed;
 mod traffic;
 mod uplink;
 mod usage;
@@ -41,8 +59,11 @@ use clap::{Args, Parser, Subcommand};
 use outcome::Results;
 use parameters::Parameters;
 use report::Report;
+use role::report;
+
 use runner::guests::RESULTS_FILE;
 use scenario::{Plan, Quantity, Scenario};
+use traffic::realtime;
 
 #[derive(Parser)]
 #[command(
@@ -65,43 +86,44 @@ enum Command {
     Guest(guest::Arguments),
     #[command(hide = true)]
     Medium,
+    /// One of the lab's own processes
     #[command(hide = true)]
-    Source,
-    #[command(hide = true)]
-    Sink,
-    #[command(hide = true)]
-    FarEnd,
-    #[command(hide = true)]
-    Http(uplink::watch::LinkEnd),
-    #[command(hide = true)]
-    Upload(traffic::http::Upload),
-    #[command(hide = true)]
-    Work,
-    #[command(hide = true)]
-    HandOver(runner::switch_cost::trial::Trial),
-    #[command(hide = true)]
-    CrowdHost(traffic::crowd::Crowd),
-    #[command(hide = true)]
-    CrowdGuest(traffic::crowd::Crowd),
-    #[command(hide = true)]
-    RealtimeSender { description: String },
-    #[command(hide = true)]
-    RealtimeReceiver,
-    #[command(hide = true)]
-    RealtimeService { description: String },
-    #[command(hide = true)]
-    RealtimeRequests { description: String },
-    #[command(hide = true)]
-    IcmpFlood { to: std::net::Ipv4Addr },
-    #[command(hide = true)]
-    RealtimeEnqueue { description: String },
-    #[command(hide = true)]
-    PlainBursts { description: String },
-    #[command(hide = true)]
-    Hostile { seed: u64, interface: String },
-    #[command(hide = true)]
-    Flood { description: String },
+    Role { name: String, description: String },
 }
+
+/// Given its description.
+type Act = fn(&str) -> Result<()>;
+
+/// The processes of the lab that run in namespaces of their own.
+const ROLES: &[(&str, Act)] = &[
+    ("abuser", |d| role::report(d, scenarios::abuse::run_abuser)),
+    ("application", traffic::application::run),
+    ("application-sink", traffic::application::run_sink),
+    ("crowd-guest", traffic::crowd::run_guest),
+    ("crowd-host", traffic::crowd::run_host),
+    ("endless-handler", scenarios::runaway::received::run_handler),
+    ("far-end", traffic::http::run_far_end),
+    ("flood", realtime::flood::run),
+    ("hand-over", |d| report(d, scenarios::switch_cost::trial::run)),
+    ("hostile", traffic::hostile::sender::run),
+    ("http", traffic::http::run_client),
+    ("icmp-flood", realtime::icmp::run),
+    ("injector", scenarios::faults::injector::run),
+    ("plain-bursts", |d| report(d, realtime::plain::run)),
+    ("realtime-enqueue", |d| {
+        report(d, scenarios::admission_cost::enqueue::run)
+    }),
+    ("realtime-receiver", |d| report(d, realtime::receiver::run)),
+    ("realtime-requests", |d| report(d, realtime::requests::run)),
+    ("realtime-sender", |d| report(d, realtime::sender::run)),
+    ("realtime-service", |d| report(d, realtime::service::run)),
+    ("request-handler", scenarios::fails_open::changes::run_handler),
+    ("request-sender", scenarios::fails_open::changes::run_sender),
+    ("sink", traffic::stream::run_sink),
+    ("source", traffic::stream::run_source),
+    ("upload", traffic::http::run_upload),
+    ("work", traffic::work::run),
+];
 
 #[derive(Args)]
 struct RunArguments {
@@ -129,24 +151,7 @@ fn main() -> ExitCode {
         },
         Command::List => list(),
         Command::Run(arguments) => run(&arguments),
-        Command::Source => traffic::stream::run_source().map(|()| true),
-        Command::Sink => traffic::stream::run_sink().map(|()| true),
-        Command::CrowdHost(crowd) => traffic::crowd::run_host(&crowd).map(|()| true),
-        Command::CrowdGuest(crowd) => traffic::crowd::run_guest(&crowd).map(|()| true),
-        Command::RealtimeSender { description } => traffic::realtime::sender::run(&description).map(|()| true),
-        Command::RealtimeReceiver => traffic::realtime::receiver::run().map(|()| true),
-        Command::RealtimeService { description } => traffic::realtime::service::run(&description).map(|()| true),
-        Command::RealtimeRequests { description } => traffic::realtime::requests::run(&description).map(|()| true),
-        Command::IcmpFlood { to } => traffic::realtime::icmp::run(to).map(|()| true),
-        Command::RealtimeEnqueue { description } => traffic::realtime::enqueue::run(&description).map(|()| true),
-        Command::PlainBursts { description } => traffic::realtime::plain::run(&description).map(|()| true),
-        Command::Hostile { seed, interface } => traffic::hostile::sender::run(seed, &interface).map(|()| true),
-        Command::Flood { description } => traffic::realtime::flood::run(&description).map(|()| true),
-        Command::FarEnd => traffic::http::run_far_end().map(|()| true),
-        Command::Http(link) => traffic::http::run_client(&link).map(|()| true),
-        Command::Upload(upload) => traffic::http::run_upload(&upload).map(|()| true),
-        Command::Work => traffic::work::run().map(|()| true),
-        Command::HandOver(trial) => runner::switch_cost::trial::run(&trial).map(|()| true),
+        Command::Role { name, description } => act(&name, &description).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -156,6 +161,12 @@ fn main() -> ExitCode {
             ExitCode::from(if error.is::<usage::Usage>() { 2 } else { 1 })
         }
     }
+}
+
+fn act(name: &str, description: &str) -> Result<()> {
+    let role = ROLES.iter().find(|(role, _)| *role == name);
+    let (_, act) = role.with_context(|| format!("unknown role `{name}`"))?;
+    act(description)
 }
 
 fn list() -> Result<bool> {

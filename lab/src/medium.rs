@@ -1,44 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway-lab medium`: an emulated Wi-Fi access point between real TCP stacks.
 //!
-//! In: standard input, whose first line describes the stations, the server and the air (`spec`), and whose
-//! later lines ask for counters or take a station off the air. Out: a TAP in each namespace, `{"ready":true}`
+//! Input: standard input, whose first line describes the stations, the server and the air (`spec`), and whose
+//! later lines ask for counters or take a station off the air. Output: a TAP in each namespace, `{"ready":true}`
 //! and one line of counters per request on standard output. docs/medium.md says what is modelled.
 //!
 //! `dcf` is the model and does no I/O; `driver` runs it against the clock; the rest serves one or the other.
 
+mod access;
 mod address;
 mod airtime;
+mod contender;
 mod dcf;
 mod driver;
 mod lines;
+mod marking;
 mod rate;
-mod report;
+pub mod report;
 mod sender;
 mod spec;
 mod tap;
 
 #[cfg(test)]
-mod calibration;
+mod tests;
 
-use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use crate::scheduling;
 use driver::Driver;
 use lines::Lines;
 use spec::Spec;
 
 /// Marks an error as the caller's: something it said cannot be understood.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("standard input")]
 struct Malformed;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("standard input")
-    }
-}
 
 /// Runs until standard input ends: exit code 0, 2 when it could not be understood, 1 for everything else.
 pub fn run() -> ExitCode {
@@ -67,12 +65,9 @@ fn emulate() -> Result<()> {
 /// Asks for the lowest real-time priority, or else for niceness. Without either the medium is only later,
 /// which the lateness in its counters shows, so a refusal is no error.
 fn wake_up_on_time() {
-    let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: all three read their arguments only, and 0 is the calling thread.
-    unsafe {
-        if libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) != 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, -10);
-        }
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);
+    if scheduling::take_fifo(1).is_err() {
+        // SAFETY: takes no pointers, and 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     }
+    let _ = nix::sys::prctl::set_timerslack(1);
 }

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One network namespace under /run/netns.
-//! In: a name. Out: commands that run inside it (network only: files, /run and /proc are shared).
+//! Input: a name. Output: commands that run inside it (network only: files, /run and /proc are shared).
 //! Removed when dropped. Never enters a namespace with a thread of the lab itself.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
+use crate::interrupt::wait_for;
 use crate::process::run;
 
+const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 const PREFIX: &str = "gwlab-";
 /// Of those that KEEP=1 leaves standing, so that no later run sweeps them away.
 const KEPT_PREFIX: &str = "gwkept-";
@@ -37,14 +40,8 @@ impl Namespace {
             handle,
             stays: false,
         };
-        let mut settings = namespace.command("sysctl")?;
-        settings.args([
-            "-qw",
-            "net.ipv6.conf.all.disable_ipv6=1",
-            "net.ipv6.conf.default.disable_ipv6=1",
-            "net.ipv4.tcp_no_metrics_save=1",
-        ]);
-        run(settings)?;
+        namespace.allow_ipv6(false)?;
+        namespace.run("sysctl", "-qw net.ipv4.tcp_no_metrics_save=1")?;
         Ok(namespace)
     }
 
@@ -66,6 +63,40 @@ impl Namespace {
             command.pre_exec(move || setns(handle.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Into::into));
         }
         Ok(command)
+    }
+
+    /// Runs a program in this namespace to its end, with the words of this line.
+    pub fn run(&self, program: &str, line: &str) -> Result<Output> {
+        let mut command = self.command(program)?;
+        command.args(line.split_whitespace());
+        run(command)
+    }
+
+    /// `ip` with the words of this line.
+    pub fn ip(&self, line: &str) -> Result<()> {
+        let words = ["-n", &self.name].into_iter().chain(line.split_whitespace());
+        run(ip(&words.collect::<Vec<_>>())).map(drop)
+    }
+
+    /// `tc` with the words of this line; gives back what it printed.
+    pub fn tc(&self, line: &str) -> Result<Vec<u8>> {
+        let mut tc = Command::new("tc");
+        tc.args(["-n", &self.name]).args(line.split_whitespace());
+        Ok(run(tc)?.stdout)
+    }
+
+    /// Until a TCP port is listened on.
+    pub fn wait_until_listening(&self, port: u16) -> Result<()> {
+        wait_for(&format!("port {port} to be listened on"), LISTEN_LIMIT, || {
+            let listening = self.run("ss", &format!("-Hltn sport = :{port}"))?.stdout;
+            Ok((!listening.is_empty()).then_some(()))
+        })
+    }
+
+    pub fn allow_ipv6(&self, is_allowed: bool) -> Result<()> {
+        let off = u8::from(!is_allowed);
+        let all = ["all", "default"].map(|which| format!("net.ipv6.conf.{which}.disable_ipv6={off}"));
+        self.run("sysctl", &format!("-qw {}", all.join(" "))).map(drop)
     }
 
     pub fn stay(&mut self) -> &str {

@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a run measured: numbers by variant and metric, and the traces behind the plots.
-//! In: one outcome per variant and round. Out: the mean over the rounds. Judges nothing.
+//! Input: one outcome per variant and round. Output: the mean over the rounds. Judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 
+use anyhow::Result;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::histogram::Histogram;
-use crate::scenario::Trace;
-use crate::statistics::mean;
+use crate::statistics::{mean, percentile};
 
 pub type Metrics = BTreeMap<String, f64>;
+
+/// The goodput of each station of a variant, where it was asked for.
+pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
+    let share = |station| {
+        points
+            .get(&format!("{variant}/{station}"))?
+            .get("goodput_mbit")
+            .copied()
+    };
+    (1..).map_while(share).collect()
+}
 
 /// What one run of one variant gave.
 #[derive(Default)]
@@ -23,6 +35,14 @@ pub struct Outcome {
     pub samples: BTreeMap<String, Vec<f64>>,
     /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
     pub wakeups: BTreeMap<String, Histogram>,
+}
+
+/// What of a station is followed over time.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Trace {
+    Goodput,
+    Cwnd,
+    Cap,
 }
 
 /// Something of one station over time.
@@ -49,7 +69,7 @@ pub struct Results {
 }
 
 /// JSON has no word for infinity, of what never came; it is written as null.
-fn read_samples<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<f64>>, D::Error> {
+fn read_samples<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<BTreeMap<String, Vec<f64>>, D::Error> {
     let written = BTreeMap::<String, Vec<Option<f64>>>::deserialize(from)?;
     let read = |samples: Vec<Option<f64>>| samples.into_iter().map(|s| s.unwrap_or(f64::INFINITY)).collect();
     Ok(written
@@ -66,6 +86,30 @@ impl Outcome {
                 .entry(point.into())
                 .or_default()
                 .insert(metric.into(), value);
+        }
+    }
+
+    /// Every number of a record, by the names of its fields.
+    pub fn tell(&mut self, point: &str, record: &impl Serialize) -> Result<()> {
+        if let Value::Object(fields) = serde_json::to_value(record)? {
+            fields
+                .iter()
+                .for_each(|(metric, value)| self.set(point, metric, value.as_f64()));
+        }
+        Ok(())
+    }
+
+    /// Percentiles in place of the `*` of a metric's name, as `min`, `p50`, `p99` or `max`. One that falls on what never
+    /// came is not set, so that its check fails.
+    pub fn percentiles(&mut self, point: &str, metric: &str, samples: &[f64], percents: &[u8]) {
+        for percent in percents {
+            let name = match percent {
+                0 => "min".into(),
+                100 => "max".into(),
+                percent => format!("p{percent}"),
+            };
+            let value = percentile(samples, f64::from(*percent));
+            self.set(point, &metric.replace('*', &name), value);
         }
     }
 }

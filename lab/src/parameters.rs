@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `--set key=value` may set.
-//! In: a scenario's parameters and the user's words. Out: a value for each, or a usage error that
+//! Input: a scenario's parameters and the user's words. Output: a value for each, or a usage error that
 //! names the nearest parameter. Decides nothing about what the values mean.
 
 use std::collections::BTreeMap;
@@ -18,6 +18,28 @@ pub struct Parameter {
     pub about: &'static str,
 }
 
+impl Parameter {
+    /// A number from 1 to a million.
+    pub const fn count(name: &'static str, default: u64, about: &'static str) -> Self {
+        Self::range(name, default, 1, 1_000_000, about)
+    }
+
+    pub const fn range(name: &'static str, default: u64, least: u64, most: u64, about: &'static str) -> Self {
+        let kind = Kind::Count { default, least, most };
+        Self { name, kind, about }
+    }
+
+    pub const fn choice(name: &'static str, of: &'static [&'static str], about: &'static str) -> Self {
+        let kind = Kind::Choice(of);
+        Self { name, kind, about }
+    }
+
+    pub const fn list(name: &'static str, default: &'static str, about: &'static str) -> Self {
+        let kind = Kind::List(default);
+        Self { name, kind, about }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub enum Kind {
     Count {
@@ -26,13 +48,9 @@ pub enum Kind {
         most: u64,
     },
     /// One of some words; without one the scenario uses its own.
-    Choice {
-        of: &'static [&'static str],
-    },
+    Choice(&'static [&'static str]),
     /// Words with commas between them.
-    List {
-        default: &'static str,
-    },
+    List(&'static str),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,8 +138,8 @@ impl Kind {
     pub fn default(&self) -> Value {
         match self {
             Kind::Count { default, .. } => Value::Count(*default),
-            Kind::Choice { .. } => Value::Choice(None),
-            Kind::List { default } => Value::List(words(default)),
+            Kind::Choice(_) => Value::Choice(None),
+            Kind::List(default) => Value::List(words(default)),
         }
     }
 
@@ -131,9 +149,9 @@ impl Kind {
                 Ok(count) if (*least..=*most).contains(&count) => Ok(Value::Count(count)),
                 _ => Err(format!("want a whole number from {least} to {most}")),
             },
-            Kind::Choice { of } if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
-            Kind::Choice { of } => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
-            Kind::List { .. } => Ok(Value::List(words(text))),
+            Kind::Choice(of) if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
+            Kind::Choice(of) => Err(format!("want {}{}", of.join(", "), nearest(text, of.iter().copied()))),
+            Kind::List(_) => Ok(Value::List(words(text))),
         }
     }
 
@@ -141,9 +159,9 @@ impl Kind {
     pub fn describe(&self) -> String {
         match self {
             Kind::Count { default, least, most } => format!("{default} ({least} to {most})"),
-            Kind::Choice { of } => of.join(" | "),
-            Kind::List { default: "" } => "all".into(),
-            Kind::List { default } => (*default).into(),
+            Kind::Choice(of) => of.join(" | "),
+            Kind::List("") => "all".into(),
+            Kind::List(default) => (*default).into(),
         }
     }
 }
@@ -158,27 +176,9 @@ mod tests {
     use super::*;
 
     const KNOWN: &[Parameter] = &[
-        Parameter {
-            name: "stations",
-            kind: Kind::Count {
-                default: 8,
-                least: 1,
-                most: 16,
-            },
-            about: "",
-        },
-        Parameter {
-            name: "medium",
-            kind: Kind::Choice {
-                of: &["fixed54", "arf"],
-            },
-            about: "",
-        },
-        Parameter {
-            name: "caps",
-            kind: Kind::List { default: "10,20" },
-            about: "",
-        },
+        Parameter::range("stations", 8, 1, 16, ""),
+        Parameter::choice("medium", &["fixed54", "arf"], ""),
+        Parameter::list("caps", "10,20", ""),
     ];
 
     fn set(settings: &[&str]) -> Result<Parameters> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Children of the lab: none outlives it.
-//! In: a command. Out: a handle that ends the child when dropped. Never signals a process that it
+//! Input: a command. Output: a handle that ends the child when dropped. Never signals a process that it
 //! did not start.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};

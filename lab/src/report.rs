@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the user gets to read: one JSON object, or a table of at most 80 columns.
-//! In: the measured metrics and the verdicts. Out: text. Computes nothing.
+//! Input: the measured metrics and the verdicts. Output: text. Computes nothing.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::check::Verdict;
-use crate::outcome::Metrics;
+use crate::outcome::{Metrics, shares};
 use crate::parameters::Parameters;
+use crate::scenario::CheckKind;
 
 #[derive(Serialize)]
 pub struct Report<'a> {
@@ -22,30 +23,33 @@ pub struct Report<'a> {
 impl Report<'_> {
     /// Whether every bound holds; goals do not decide.
     pub fn holds(&self) -> bool {
-        self.checks.iter().all(|check| check.ok || check.kind != "bound")
+        self.checks
+            .iter()
+            .all(|check| check.ok || check.kind == CheckKind::Goal)
     }
 
     /// One row for each variant, and for each point below it that is not a single station.
-    pub fn table(&self, variants: &[&str], columns: &[&str]) -> String {
+    pub fn table(&self, variants: &[&str], columns: &str) -> String {
+        let columns: Vec<_> = columns.split_whitespace().collect();
         let headings: Vec<_> = columns.iter().map(|metric| heading(metric)).collect();
         let known = self.rows(variants);
-        let widest = known.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-        let mut text = format!("{:widest$}", "");
-        for (name, _) in &headings {
-            text += &format!(" {name:>9}");
-        }
-        text += &format!("\n{:widest$}", "");
-        for (_, unit) in &headings {
-            text += &format!(" {unit:>9}");
-        }
+        let widest = widest(&known);
+        let row = |name: &str, cells: Vec<String>| {
+            let cells: String = cells.iter().map(|cell| format!(" {cell:>9}")).collect();
+            format!("{name:widest$}{cells}\n")
+        };
+        let mut text = row("", headings.iter().map(|(name, _)| name.to_string()).collect());
+        text += &row("", headings.iter().map(|(_, unit)| unit.to_string()).collect());
         for name in known {
-            text += &format!("\n{name:widest$}");
-            for metric in columns {
-                let value = self.variants[name].get(*metric);
-                text += &format!(" {:>9}", value.map_or("-".into(), |value| number(*value)));
-            }
+            let values = columns.iter().map(|metric| self.variants[name].get(*metric));
+            text += &row(
+                name,
+                values
+                    .map(|value| value.map_or("-".into(), |value| number(*value)))
+                    .collect(),
+            );
         }
-        text + "\n"
+        text
     }
 
     fn rows(&self, variants: &[&str]) -> Vec<&str> {
@@ -64,25 +68,19 @@ impl Report<'_> {
 
     /// Each station's goodput, where it was asked for; else nothing.
     pub fn stations_table(&self, variants: &[&str]) -> String {
-        let share = |variant: &str, station: usize| {
-            self.variants
-                .get(&format!("{variant}/{station}"))?
-                .get("goodput_mbit")
-                .copied()
+        let has_shares = |variant: &&str| !shares(&self.variants, variant).is_empty();
+        let names: Vec<_> = variants.iter().copied().filter(has_shares).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        let widest = widest(&names);
+        let row = |name: &str| {
+            let shares = shares(&self.variants, name).into_iter();
+            let shares: Vec<_> = shares.map(|share| format!("{share:>5.2}")).collect();
+            format!("{name:widest$}  {}\n", shares.join(" "))
         };
-        let shares = |variant: &str| (1..).map_while(|n| share(variant, n)).collect::<Vec<_>>();
-        let rows: Vec<_> = variants.iter().map(|variant| (variant, shares(variant))).collect();
-        let rows: Vec<_> = rows.into_iter().filter(|(_, shares)| !shares.is_empty()).collect();
-        let widest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let mut text = String::new();
-        if !rows.is_empty() {
-            text += "\nGoodput of each station while it sends, Mbit/s\n";
-        }
-        for (name, shares) in rows {
-            let shares: Vec<_> = shares.iter().map(|share| format!("{share:>5.2}")).collect();
-            text += &format!("{name:widest$}  {}\n", shares.join(" "));
-        }
-        text
+        let rows: String = names.into_iter().map(row).collect();
+        format!("\nGoodput of each station while it sends, Mbit/s\n{rows}")
     }
 
     /// One line on what a variant gained or lost beside another; nothing where one of them was not measured.
@@ -101,16 +99,12 @@ impl Report<'_> {
     }
 
     pub fn verdicts(&self) -> String {
-        let widest = self
-            .checks
-            .iter()
-            .map(|check| check.name.chars().count())
-            .max()
-            .unwrap_or(0);
+        let names: Vec<_> = self.checks.iter().map(|check| check.name.as_str()).collect();
+        let widest = widest(&names);
         let line = |check: &Verdict| {
             let verdict = match (check.ok, check.kind) {
                 (true, _) => "ok    ",
-                (false, "goal") => "missed",
+                (false, CheckKind::Goal) => "missed",
                 (false, _) => "FAILED",
             };
             let value = check.value.map_or("not measured".into(), number);
@@ -118,6 +112,10 @@ impl Report<'_> {
         };
         self.checks.iter().map(line).collect()
     }
+}
+
+fn widest(names: &[&str]) -> usize {
+    names.iter().map(|name| name.chars().count()).max().unwrap_or(0)
 }
 
 /// A metric's name over its unit, each at most nine characters.
@@ -175,6 +173,13 @@ fn heading(metric: &str) -> (&str, &str) {
         "priority_p99_ms" => ("p99", "ms"),
         "priority_max_ms" => ("worst", "ms"),
         "starts_per_s" => ("starts", "a second"),
+        "completion_s" => ("complete", "s"),
+        "stalls" => ("stalls", ""),
+        "stalled_s" => ("stalled", "s"),
+        "late_kb" => ("late", "kB"),
+        "delay_p99_ms" => ("delay p99", "ms"),
+        "cwnd_p50" => ("cwnd p50", "segments"),
+        "cwnd_p95" => ("cwnd p95", "segments"),
         "demoted_ms" => ("demoted", "ms"),
         "shell_p50_ms" => ("shell p50", "ms"),
         "shell_max_ms" => ("worst", "ms"),
@@ -212,7 +217,7 @@ mod tests {
         }
     }
 
-    fn verdict(kind: &'static str, ok: bool) -> Verdict {
+    fn verdict(kind: CheckKind, ok: bool) -> Verdict {
         Verdict {
             name: "jain".into(),
             kind,
@@ -224,21 +229,14 @@ mod tests {
 
     #[test]
     fn only_a_bound_that_does_not_hold_makes_a_run_fail() {
-        assert!(report(vec![verdict("bound", true), verdict("goal", false)]).holds());
-        assert!(!report(vec![verdict("bound", false)]).holds());
+        assert!(report(vec![verdict(CheckKind::Bound, true), verdict(CheckKind::Goal, false)]).holds());
+        assert!(!report(vec![verdict(CheckKind::Bound, false)]).holds());
     }
 
     #[test]
     fn the_table_names_what_was_not_measured_and_fits_eighty_columns() {
-        let columns = [
-            "goodput_mbit",
-            "jain",
-            "retransmits",
-            "rtt_p50_ms",
-            "cap_segments",
-            "collisions_percent",
-        ];
-        let table = report(vec![]).table(&["fixed-cap/arf-lossy"], &columns);
+        let columns = "goodput_mbit jain retransmits rtt_p50_ms cap_segments collisions_percent";
+        let table = report(vec![]).table(&["fixed-cap/arf-lossy"], columns);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(
             table.contains("15.13") && table.contains("4545") && table.contains(" -"),
@@ -260,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_json_has_the_agreed_shape() {
-        let json = serde_json::to_value(report(vec![verdict("bound", false)])).expect("serializes");
+        let json = serde_json::to_value(report(vec![verdict(CheckKind::Bound, false)])).expect("serializes");
         assert_eq!(json["variants"]["fixed-cap/arf-lossy"]["retransmits"], 4545.0);
         assert_eq!(json["checks"][0]["kind"], "bound");
         assert_eq!(json["checks"][0]["ok"], false);

@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a scenario is: data. Which stations send what and when, on which medium, with which
-//! configuration of giveway; what is expected of the numbers; what is drawn.
-//! `runner` interprets it; nothing here runs anything.
-
-pub mod chain;
-pub mod deadline;
-pub mod foreground;
-pub mod response;
-pub mod switch_cost;
-pub mod turmoil;
+//! What a scenario is: its parameters, and a plan of variants, of what is expected of their numbers, and of what is
+//! drawn. `runner` runs the plan; nothing here runs anything.
 
 use anyhow::Result;
+use serde::Serialize;
 
-use serde::{Deserialize, Serialize};
-
+use crate::access_point::{AccessPoint, MEDIA};
+use crate::cell::Cell;
+use crate::experiment::Run;
 use crate::guest::Guest;
+use crate::outcome::Outcome;
+pub use crate::outcome::Trace;
 use crate::parameters::{Kind, Parameter, Parameters};
-use chain::Chain;
-use deadline::{AdmissionCost, Deadline, QdiscCost};
-use foreground::{Foreground, Gate};
-use response::{Runaway, Starts, Wakeup};
-use switch_cost::SwitchCost;
-use turmoil::Turmoil;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -41,124 +31,22 @@ pub struct Plan {
     pub variants: Vec<Variant>,
     pub checks: Vec<Check>,
     pub plots: Vec<Plot>,
-    /// Metrics shown in the table for people, in this order.
-    pub columns: &'static [&'static str],
+    /// Metrics shown in the table for people, in this order, with spaces between.
+    pub columns: &'static str,
 }
+
+type Act = dyn Fn(&Run) -> Result<Outcome>;
 
 pub struct Variant {
     pub name: String,
     /// The machine that it needs; none: this one.
     pub guest: Option<Guest>,
-    pub experiment: Experiment,
-}
-
-/// Stations on one emulated access point, with a server behind it.
-#[derive(Clone, Copy)]
-pub struct AccessPoint {
-    pub medium: &'static str,
-    pub rtt_ms: u64,
-    pub stations: usize,
-    /// What the daemon on every station does; none runs without it.
-    pub giveway: Option<Cap>,
-}
-
-/// The daemon's policy in the lab.
-#[derive(Clone, Copy)]
-pub enum Cap {
-    /// P1's formula with P1's values, at this RTT.
-    Formula { rtt_ms: u64 },
-    /// The same number of segments whoever else sends (P1, figure 6).
-    Segments(u64),
-}
-
-pub enum Experiment {
-    OnAir(AccessPoint, OnAir),
-    Cost(Cost),
-    Chain(Chain),
-    Deadline(Deadline),
-    Foreground(Foreground),
-    AdmissionCost(AdmissionCost),
-    QdiscCost(QdiscCost),
-    Turmoil(Turmoil),
-    Gate(Gate),
-    SwitchCost(SwitchCost),
-    Wakeup(Wakeup),
-    Starts(Starts),
-    Runaway(Runaway),
-}
-
-/// What stations and server do.
-pub enum OnAir {
-    Transfer(Transfer),
-    Converge(Converge),
-    Crash(Crash),
-    Lift(Lift),
-}
-
-/// Endless transfers from stations to the server (iperf3).
-pub struct Transfer {
-    pub protocol: Protocol,
-    pub senders: Vec<Span>,
-    pub warmup_s: f64,
-    pub seconds: f64,
-    /// Give each station's goodput too, as points `VARIANT/1`, `VARIANT/2`...
-    pub per_station: bool,
-    /// Keep every daemon's log, for the caps over time.
-    pub record: bool,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-}
-
-/// One station's transfer, in seconds since the traffic began.
-pub struct Span {
-    pub station: usize,
-    pub from_s: f64,
-    pub to_s: f64,
-}
-
-/// How long until every neighbour's cap is right.
-pub enum Converge {
-    /// The number of senders walks from 2 to all and back; points `start` and `stop`.
-    StartStop { events: u64, settle_s: f64 },
-    /// A sender vanishes: daemon, guardian and traffic killed, station off the air.
-    Death { events: u64, settle_s: f64 },
-}
-
-/// The daemon is killed at random moments while traffic runs.
-pub struct Crash {
-    pub kills: u64,
-    /// The cap that the daemon holds, far below what a station gets without one.
-    pub cap_segments: u64,
-    /// The guardian dies too, and `giveway revert` has to clean up.
-    pub guardian_too: bool,
-}
-
-/// What the daemon costs that watches. Not on the air: two namespaces and a wire.
-pub struct Cost {
-    /// Established connections of the watched namespace.
-    pub sockets: u64,
-    /// Of these, how many send.
-    pub active: u64,
-    /// A group key, and another daemon at the wire's other end.
-    pub neighbour: bool,
-    pub warmup_s: f64,
-    pub seconds: f64,
-}
-
-/// What becomes of a connection whose cap is lifted, beside others that never had one.
-pub struct Lift {
-    pub repetitions: u64,
-    /// What the first station's daemon holds until it ends; none: the first station never has a cap either.
-    pub cap_segments: Option<u64>,
-    pub warmup_s: f64,
-    /// How long the cap is held each time.
-    pub held_s: f64,
-    /// How long is looked at after the lift, and as long before it.
-    pub seconds: f64,
+    /// Roughly how long one run takes, for the progress line and for a guest's limit.
+    pub estimated_s: f64,
+    /// Where it happens on an access point.
+    pub access_point: Option<AccessPoint>,
+    /// One run, in a place of its own that is gone afterwards. It judges nothing.
+    pub run: Box<Act>,
 }
 
 /// A number that the project promises (`Bound`) or strives for (`Goal`).
@@ -170,7 +58,8 @@ pub struct Check {
     pub at: At,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CheckKind {
     Bound,
     Goal,
@@ -228,7 +117,7 @@ pub enum Plot {
         x: &'static str,
         /// The metric, and how the axis says it.
         y: (&'static str, &'static str),
-        lines: Vec<(&'static str, &'static str)>,
+        lines: Vec<(&'static str, String)>,
         levels: Vec<(&'static str, &'static str)>,
     },
     /// Each station's goodput, one group of bars a variant.
@@ -254,62 +143,32 @@ pub enum Plot {
     },
 }
 
-#[derive(Clone, Copy, Deserialize, PartialEq, Serialize)]
-pub enum Trace {
-    Goodput,
-    Cwnd,
-    Cap,
-}
-
-pub const FIXED54: &str = "fixed54";
-pub const ARF_LOSSY: &str = "arf-lossy";
-const MEDIA: &[&str] = &[FIXED54, "arf", ARF_LOSSY];
-
-/// The medium of this name, which `--set medium` has checked.
-pub fn medium(name: &str) -> &'static str {
-    MEDIA.iter().find(|medium| **medium == name).copied().unwrap_or(FIXED54)
-}
-
 impl Scenario {
     pub fn all_parameters(&self) -> Vec<Parameter> {
-        let count = |name, default, least, most, about| Parameter {
-            name,
-            kind: Kind::Count { default, least, most },
-            about,
-        };
-        let all = Kind::List { default: "" };
         let mut parameters = vec![
-            count("seconds", self.seconds, 1, 86_400, "measured time of a variant"),
-            count(
+            Parameter::range("seconds", self.seconds, 1, 86_400, "measured time of a variant"),
+            Parameter::range(
                 "warmup_s",
                 self.warmup_s,
                 0,
                 3_600,
                 "time before it that is not measured",
             ),
-            count("repeats", 1, 1, 100, "rounds; a metric is the mean over them"),
-            count(
+            Parameter::range("repeats", 1, 1, 100, "rounds; a metric is the mean over them"),
+            Parameter::range(
                 "seed",
                 1,
                 0,
                 u32::MAX.into(),
                 "of the medium and of every random choice",
             ),
-            Parameter {
-                name: "variants",
-                kind: all,
-                about: "only these, or those below them",
-            },
+            Parameter::list("variants", "", "only these, or those below them"),
         ];
         if let Some(stations) = self.stations {
             parameters.extend([
-                count("stations", stations, 1, 16, "stations on the access point"),
-                count("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
-                Parameter {
-                    name: "medium",
-                    kind: Kind::Choice { of: MEDIA },
-                    about: "instead of the scenario's own",
-                },
+                Parameter::range("stations", stations, 1, 16, "stations on the access point"),
+                Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
+                Parameter::choice("medium", MEDIA, "instead of the scenario's own"),
             ]);
         }
         // A scenario may have its own default of what every scenario has.
@@ -328,30 +187,6 @@ impl Scenario {
             _ => true,
         };
         self.all_parameters().iter().all(own)
-    }
-}
-
-impl Transfer {
-    /// The first `senders` stations send all the time, for as long as the user set.
-    pub fn steady(parameters: &Parameters, protocol: Protocol, senders: usize) -> Self {
-        let seconds = |name| parameters.count(name) as f64;
-        Self::of(protocol, senders, seconds("warmup_s"), seconds("seconds"))
-    }
-
-    pub fn of(protocol: Protocol, senders: usize, warmup_s: f64, seconds: f64) -> Self {
-        let span = |station| Span {
-            station,
-            from_s: 0.0,
-            to_s: warmup_s + seconds,
-        };
-        Self {
-            protocol,
-            senders: (0..senders).map(span).collect(),
-            warmup_s,
-            seconds,
-            per_station: false,
-            record: false,
-        }
     }
 }
 
@@ -386,99 +221,69 @@ impl Check {
         let at = At::Anything;
         Self { at, ..self }
     }
+
+    /// A bound on the metric of one variant over that of another.
+    pub fn ratio(name: String, variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
+        let (variant, over) = (variant.into(), over.into());
+        Self::of(name, Quantity::Ratio { variant, over, metric }, holds)
+    }
+
+    /// A bound on the metric of one variant less that of another.
+    pub fn difference(name: String, variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
+        let (variant, over) = (variant.into(), over.into());
+        Self::of(name, Quantity::Difference { variant, over, metric }, holds)
+    }
+}
+
+impl Plot {
+    pub fn timeline(of: Trace, variants: &[String]) -> Self {
+        let variants = variants.to_vec();
+        Self::Timeline { of, variants }
+    }
+
+    pub fn distribution(
+        file: &str,
+        title: &str,
+        axes: (&'static str, &'static str),
+        points: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self::Distribution {
+            file: file.into(),
+            title: title.into(),
+            axes,
+            points: points.into_iter().map(Into::into).collect(),
+        }
+    }
 }
 
 impl Variant {
-    /// On this machine's kernel.
-    pub fn on_air(name: String, access_point: AccessPoint, what: OnAir) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        guest: Option<Guest>,
+        estimated_s: f64,
+        run: impl Fn(&Run) -> Result<Outcome> + 'static,
+    ) -> Self {
+        const RAISE_AND_REPORT_S: f64 = 6.0;
         Self {
-            name,
-            guest: None,
-            experiment: Experiment::OnAir(access_point, what),
+            name: name.into(),
+            guest,
+            estimated_s: RAISE_AND_REPORT_S + estimated_s,
+            access_point: None,
+            run: Box::new(run),
         }
     }
 
-    pub fn access_point(&self) -> Option<&AccessPoint> {
-        match &self.experiment {
-            Experiment::OnAir(access_point, _) => Some(access_point),
-            _ => None,
+    /// On an access point that stands.
+    pub fn on(
+        access_point: AccessPoint,
+        name: impl Into<String>,
+        estimated_s: f64,
+        act: impl Fn(&mut Cell, &Run) -> Result<Outcome> + 'static,
+    ) -> Self {
+        let run = move |run: &Run| Cell::with(&access_point, run, |cell| act(cell, run));
+        Self {
+            access_point: Some(access_point),
+            ..Self::new(name, None, estimated_s, run)
         }
-    }
-}
-
-impl Experiment {
-    /// Roughly how long it takes, for the progress line.
-    pub fn estimated_s(&self) -> f64 {
-        const RAISE_AND_REPORT: f64 = 6.0;
-        RAISE_AND_REPORT
-            + match self {
-                Experiment::OnAir(access_point, what) => what.estimated_s(access_point.stations),
-                Experiment::Cost(cost) => cost.warmup_s + cost.seconds * 1.3 + cost.sockets as f64 * 1e-3,
-                Experiment::Chain(chain) => chain.estimated_s(),
-                Experiment::Deadline(deadline) => deadline.estimated_s(),
-                Experiment::Foreground(foreground) => foreground.estimated_s(),
-                Experiment::AdmissionCost(_) => 5.0,
-                Experiment::QdiscCost(cost) => cost.bursts as f64 * 0.05,
-                Experiment::Turmoil(turmoil) => turmoil.seconds + 60.0,
-                Experiment::Gate(gate) => gate.estimated_s(),
-                Experiment::SwitchCost(cost) => cost.estimated_s(),
-                Experiment::Wakeup(wakeup) => wakeup.estimated_s(),
-                Experiment::Starts(starts) => starts.estimated_s(),
-                Experiment::Runaway(runaway) => runaway.estimated_s(),
-            }
-    }
-}
-
-impl OnAir {
-    fn estimated_s(&self, stations: usize) -> f64 {
-        match self {
-            OnAir::Transfer(transfer) => transfer.warmup_s + transfer.seconds,
-            OnAir::Converge(Converge::StartStop { events, settle_s }) => {
-                *events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0
-            }
-            OnAir::Converge(Converge::Death { events, settle_s }) => *events as f64 * (settle_s + 6.5),
-            OnAir::Crash(crash) => crash.kills as f64 * 1.6,
-            OnAir::Lift(lift) => lift.warmup_s + lift.repetitions as f64 * (lift.held_s + lift.seconds + 2.0),
-        }
-    }
-}
-
-impl Cap {
-    /// The cap of a lone connection while `senders` stations send.
-    ///
-    /// P1, section 2.3: floor((capacity x RTT - margin) / (segment x N)); with 20 Mbit/s, 120 kB
-    /// and 1,500 bytes it gives the paper's table 2. The margin is at most a fifth of
-    /// capacity x RTT and the floor 4 segments (giveway's own limits).
-    pub fn segments(&self, senders: u64) -> u64 {
-        match self {
-            Cap::Segments(segments) => *segments,
-            Cap::Formula { rtt_ms } => {
-                let in_flight_bytes = PAPER_CAPACITY_MBIT * 1_000_000 / 8 * rtt_ms / 1_000;
-                let margin_bytes = PAPER_MARGIN_BYTES.min(in_flight_bytes / 5);
-                let share = (in_flight_bytes - margin_bytes) / (PAPER_SEGMENT_BYTES * senders);
-                share.max(4)
-            }
-        }
-    }
-}
-
-pub const PAPER_CAPACITY_MBIT: u64 = 20;
-pub const PAPER_MARGIN_BYTES: u64 = 120_000;
-pub const PAPER_SEGMENT_BYTES: u64 = 1_500;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_formula_gives_the_papers_table_2() {
-        let cap = Cap::Formula { rtt_ms: 256 };
-        assert_eq!([5, 6, 7, 8].map(|n| cap.segments(n)), [69, 57, 49, 43]);
-    }
-
-    #[test]
-    fn a_short_path_keeps_four_fifths_and_four_segments() {
-        assert_eq!(Cap::Formula { rtt_ms: 100 }.segments(2), 66);
-        assert_eq!(Cap::Formula { rtt_ms: 2 }.segments(8), 4);
     }
 }

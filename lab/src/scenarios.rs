@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scenarios by name, one file each.
+//! The scenarios by name: each a file with its plan, and a folder with what only it runs.
 
-mod admission_cost;
+pub mod abuse;
+pub mod admission_cost;
+mod app_mix;
 mod chain;
 mod contention;
 mod cooperative;
 mod deadline;
-mod fails_open;
+pub mod fails_open;
+pub mod faults;
 mod foreground;
 mod gate;
 mod join_leave;
 mod lift;
 mod monitor_cost;
 mod qdisc_cost;
-mod runaway;
+pub mod runaway;
 mod single_cap;
 mod starts;
-mod switch_cost;
+mod strangers;
+pub mod switch_cost;
 mod turmoil;
 mod wakeup;
 
@@ -26,12 +30,15 @@ use crate::scenario::Scenario;
 use crate::usage::{nearest, usage};
 
 pub const ALL: &[Scenario] = &[
+    abuse::SCENARIO,
     admission_cost::SCENARIO,
+    app_mix::SCENARIO,
     chain::SCENARIO,
     contention::SCENARIO,
     cooperative::SCENARIO,
     deadline::SCENARIO,
     fails_open::SCENARIO,
+    faults::SCENARIO,
     foreground::SCENARIO,
     gate::SCENARIO,
     join_leave::SCENARIO,
@@ -41,6 +48,7 @@ pub const ALL: &[Scenario] = &[
     runaway::SCENARIO,
     single_cap::SCENARIO,
     starts::SCENARIO,
+    strangers::SCENARIO,
     switch_cost::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
@@ -53,4 +61,30 @@ pub fn find(name: &str) -> Result<&'static Scenario> {
             "unknown scenario `{name}`{hint} (`giveway-lab list` names all)"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::parameters::Parameters;
+
+    #[test]
+    fn each_check_is_about_variants_of_its_scenario_and_these_differ_by_name() {
+        for scenario in ALL {
+            let parameters = Parameters::new(&scenario.all_parameters(), &[]).unwrap();
+            let plan = (scenario.plan)(&parameters).unwrap();
+            let names: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
+            let different: BTreeSet<_> = names.iter().collect();
+            assert_eq!(different.len(), names.len(), "{}: {names:?}", scenario.name);
+            for check in &plan.checks {
+                for point in check.of.variants() {
+                    let is_below = |name: &&str| point == *name || point.starts_with(&format!("{name}/"));
+                    assert!(names.iter().any(is_below), "{}: {}", scenario.name, check.name);
+                }
+            }
+            assert!(plan.variants.iter().all(|variant| variant.estimated_s > 0.0));
+        }
+    }
 }

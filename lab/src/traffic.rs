@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
 //! `crowd` holds thousands of connections of which a few speak; `realtime` sends packets with deadlines beside floods;
-//! `hostile` sends what no honest stack would; `http` is a phone's browser beside its upload, `work` a program that computes beside it; `told` is how the lab talks to
-//! both.
+//! `application` uploads as a phone's programs do; `hostile` sends what no honest stack would; `http` is a phone's browser beside its upload, `work` a program that
+//! computes beside it.
 
+pub mod application;
 pub mod crowd;
 pub mod hostile;
 pub mod http;
 pub mod iperf3;
 pub mod realtime;
 pub mod stream;
-mod told;
 pub mod work;

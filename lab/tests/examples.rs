@@ -14,6 +14,7 @@ mod senders {
         use std::time::{Duration, Instant};
 
         use nix::sched::{CloneFlags, setns};
+        use nix::time::{ClockId, clock_gettime};
         use serde_json::Value;
 
         const FAR: &str = "10.78.3.2";
@@ -101,6 +102,22 @@ mod senders {
                     .stdout;
                 serde_json::from_slice::<Value>(&said).unwrap_or_default()["queue"].take()
             }
+
+            /// The refusals that the daemon counts, from a pass after this call.
+            fn refused(&self) -> u64 {
+                let asked_ns = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos();
+                let start = Instant::now();
+                loop {
+                    let queue = self.queue();
+                    if queue["counted_t_ns"]
+                        .as_u64()
+                        .is_some_and(|at| u128::from(at) > asked_ns)
+                    {
+                        return queue["counters"]["refused"]["total"].as_u64().unwrap();
+                    }
+                    assert!(start.elapsed() < Duration::from_secs(10), "no counters: {queue}");
+                }
+            }
         }
 
         impl Drop for Pair {
@@ -172,7 +189,7 @@ mod senders {
                 assert_eq!((sent + refused, arrived), (PACKETS, sent), "{name}");
                 // 24 Mbit each second for 20: most have to be refused, and some never.
                 assert!(sent >= 10 && refused >= 100, "{name}: {sent} sent, {refused} refused");
-                let counted = pair.queue()["counters"]["refused"]["total"].as_u64().unwrap();
+                let counted = pair.refused();
                 assert_eq!(counted - refused_before, refused, "{name}");
                 refused_before = counted;
             }

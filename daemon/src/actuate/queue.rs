@@ -1,29 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Puts a queue up on the managed link and takes it down again. In come plans, out goes success or one reason, with
-//! nothing of the plan left. It never decides, and never touches a qdisc that somebody put in place of ours.
+//! Puts a queue up on the managed link, tunes it, and takes it down again. Input: plans. Output: success or one reason,
+//! with nothing of the plan left. It never decides, and never touches a qdisc that another tool put in place of ours.
 //!
-//! What was there is written down before anything is changed; [`undo`] puts it back from there, in this process or
-//! after its death.
+//! What was there is journalled before anything is changed ([`Before`]), and put back from there, in this process or after
+//! its death.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::config::{Config, Deadline};
-use giveway_engine::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
-use giveway_engine::queue::{Backend, BackgroundFlow, Plan, Uplink};
+use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
+use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
 use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
+use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::{Netlink, Refused};
+use crate::kernel::now;
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
 use crate::kernel::uplink;
-use crate::place::Place;
+use crate::pins::QDISC;
+use crate::place::{JournalFile, Place};
 
-mod admission;
+pub mod admission;
 mod bpf_qdisc;
 mod htb;
 mod ingress;
@@ -36,6 +40,11 @@ use ingress::Ingress;
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
 const SINGLE_SEGMENTS: u32 = 1;
+/// Background flows that a user may have added, all users but root together, and everybody: those of the configuration,
+/// 1,024 at most, fit into the kernel's table with them.
+const FLOWS_OF_A_USER: usize = 256;
+const FLOWS_OF_USERS: usize = 1024;
+const FLOWS_ADDED: usize = 2048;
 
 /// What a device's queue was before it was touched.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -44,21 +53,34 @@ pub struct Before {
     pub name: String,
     pub qdisc: Qdisc,
     pub gso_max_segments: u32,
+    /// Whether that is, or is about to be, 1 by giveway.
+    #[serde(default = "of_earlier_versions")]
+    pub limits_segments: bool,
+}
+
+fn of_earlier_versions() -> bool {
+    true
 }
 
 pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
+    journal: Journal<Before>,
+    /// As it was journalled.
+    before: Option<Before>,
     rules: Vec<Deadline>,
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
-    background: BTreeSet<BackgroundFlow>,
+    /// With the user who added it; None for one of the configuration.
+    background: BTreeMap<BackgroundFlow, Option<u32>>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
     /// None unless it is asked for.
     ingress: Option<Result<Ingress>>,
     in_force: Option<Plan>,
+    /// What htb has counted, and when that was read.
+    served: Option<(Duration, [Served; 3])>,
 }
 
 impl QueueActuator {
@@ -68,16 +90,19 @@ impl QueueActuator {
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
+            journal: Journal::at(place.journal(JournalFile::Queue)),
+            before: None,
             rules: config.deadline.clone(),
             background: config
                 .background
                 .iter()
-                .map(|flow| BackgroundFlow::from(flow).canonical())
+                .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
                 .collect(),
             admission: None,
             qdisc: None,
             ingress: None,
             in_force: None,
+            served: None,
         })
     }
 
@@ -95,28 +120,52 @@ impl QueueActuator {
         if self.in_force.as_ref().is_some_and(|old| !goes_on(old)) {
             self.take_down()?;
         }
-        if self.place.journalled_queues()?.is_empty() {
-            self.write_down(plan.ifindex, name)?;
+        if self.before.is_none() {
+            // What could not be taken down then is no hindrance now.
+            let undone = self.journal.undo();
+            ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
+            self.before = Some(self.write_down(plan.ifindex, name)?);
         }
-        self.put_up(plan).inspect_err(|_| {
-            if let Err(error) = self.take_down() {
-                tracing::warn!("{error:#}");
-            }
-        })
+        self.put_up(plan).inspect_err(|_| self.give_up())
+    }
+
+    /// Changes the numbers that the queue in force goes by. After an error nothing of it is left.
+    pub fn tune(&mut self, tuning: &Tuning) -> Result<()> {
+        self.write_tuning(tuning).inspect_err(|_| self.give_up())
+    }
+
+    fn give_up(&mut self) {
+        if let Err(error) = self.take_down() {
+            tracing::warn!("{error:#}");
+        }
+    }
+
+    fn write_tuning(&mut self, tuning: &Tuning) -> Result<()> {
+        let plan = self.in_force.as_mut().context("no queue is in force")?;
+        plan.tuning.clone_from(tuning);
+        self.configure()?;
+        match &self.in_force {
+            Some(plan) if plan.backend == Backend::Htb => htb::tune(&mut self.netlink, plan),
+            _ => Ok(()),
+        }
     }
 
     /// Takes everything of ours off the link; what is loaded stays so.
     pub fn take_down(&mut self) -> Result<()> {
         self.in_force = None;
+        self.served = None;
         self.ingress = None;
-        let undone = undo(&self.place, false);
+        self.before = None;
+        let undone = self.journal.undo();
         if let Some(admission) = &mut self.admission {
             admission.detach();
         }
-        self.configure().and(undone).map(drop)
+        self.configure()?;
+        ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
+        Ok(())
     }
 
-    /// Tells admission and the qdisc what is in force.
+    /// Writes what is in force for admission and the qdisc.
     fn configure(&self) -> Result<()> {
         let Some(admission) = &self.admission else {
             return Ok(());
@@ -129,25 +178,48 @@ impl QueueActuator {
         admission.configure(plan, class_of_band, self.background.len())
     }
 
-    /// From now on these packets are background. False where they already were.
-    pub fn add_background(&mut self, flow: BackgroundFlow) -> Result<bool> {
+    /// From now on these packets are background, as this user asks. False where they already were.
+    pub fn add_background(&mut self, flow: BackgroundFlow, uid: u32) -> Result<bool> {
         let flow = flow.canonical();
-        if self.background.contains(&flow) {
+        if let Some(by) = self.background.get_mut(&flow) {
+            // What root wants too, a user cannot take back.
+            *by = by.map(|by| if uid == 0 { 0 } else { by });
             return Ok(false);
         }
+        self.has_room_for(uid)?;
         if let Some(admission) = &self.admission {
             admission.add_background(&flow)?;
         }
-        self.background.insert(flow);
+        self.background.insert(flow, Some(uid));
         self.configure().map(|()| true)
     }
 
-    /// And no longer. False where they were not.
-    pub fn remove_background(&mut self, flow: BackgroundFlow) -> Result<bool> {
+    fn has_room_for(&self, uid: u32) -> Result<()> {
+        let added = || self.background.values().flatten();
+        let own = added().filter(|by| **by == uid).count();
+        let (of_users, all) = (added().filter(|by| **by != 0).count(), added().count());
+        ensure!(
+            uid == 0 || own < FLOWS_OF_A_USER,
+            "uid {uid} has added {own} flows, which is the most; remove one of them first"
+        );
+        ensure!(
+            all < FLOWS_ADDED && (uid == 0 || of_users < FLOWS_OF_USERS),
+            "{all} flows were added, {of_users} of them by users, which is the most; one has to be removed first"
+        );
+        Ok(())
+    }
+
+    /// And no longer, if this user made them so, or is root. False where they were not.
+    pub fn remove_background(&mut self, flow: BackgroundFlow, uid: u32) -> Result<bool> {
         let flow = flow.canonical();
-        if !self.background.remove(&flow) {
+        let Some(by) = self.background.get(&flow) else {
             return Ok(false);
+        };
+        if uid != 0 && *by != Some(uid) {
+            let by = by.map_or("the configuration".to_owned(), |by| format!("uid {by}"));
+            bail!("{by} made this flow background; only that user and root take it back");
         }
+        self.background.remove(&flow);
         if let Some(admission) = &self.admission {
             admission.remove_background(&flow)?;
         }
@@ -155,21 +227,21 @@ impl QueueActuator {
     }
 
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
-        self.background.iter()
+        self.background.keys()
     }
 
     pub fn is_in_force(&self) -> bool {
         self.in_force.is_some()
     }
 
-    /// Refusals that nobody was told of yet, oldest first.
+    /// Refusals that were not fetched yet, oldest first.
     pub fn refusals(&self) -> Result<Vec<Refusal>> {
         self.admission.as_ref().map_or(Ok(Vec::new()), Admission::refusals)
     }
 
-    /// None before the first queue was put up.
-    pub fn counters(&mut self) -> Result<Option<QueueCounters>> {
-        let served = self.bands()?;
+    /// None before the first queue was put up. What htb counts costs more to read: it may be this old.
+    pub fn counters(&mut self, at_most_old: Duration) -> Result<Option<QueueCounters>> {
+        let served = self.bands(at_most_old)?;
         let Some(admission) = &self.admission else {
             return Ok(None);
         };
@@ -184,14 +256,15 @@ impl QueueActuator {
             background: band(2),
         };
         let late = bands.realtime.served.and_then(|served| served.more);
-        let [_, own, others, full, _] = counted.refused;
+        let [_, own, others, full, share, _] = counted.refused;
         Ok(Some(QueueCounters {
             admitted: counted.admitted,
             refused: RefusedPackets {
-                total: own + others + full,
+                total: own + others + full + share,
                 own,
                 others,
                 full,
+                share,
             },
             late: late.map_or(0, |more| more.dropped_late),
             expired: counted.expired,
@@ -200,9 +273,18 @@ impl QueueActuator {
         }))
     }
 
-    fn bands(&mut self) -> Result<Option<[Served; 3]>> {
+    fn bands(&mut self, at_most_old: Duration) -> Result<Option<[Served; 3]>> {
         match (&self.in_force, &self.qdisc) {
-            (Some(plan), _) if plan.backend == Backend::Htb => htb::bands(&mut self.netlink, plan.ifindex).map(Some),
+            (Some(plan), _) if plan.backend == Backend::Htb => {
+                if let Some((read, served)) = self.served
+                    && now().saturating_sub(read) < at_most_old
+                {
+                    return Ok(Some(served));
+                }
+                let served = htb::bands(&mut self.netlink, plan.ifindex)?;
+                self.served = Some((now(), served));
+                Ok(Some(served))
+            }
             (_, Some(qdisc)) => qdisc.bands().map(Some),
             _ => Ok(None),
         }
@@ -217,26 +299,29 @@ impl QueueActuator {
         let gate = self
             .qdisc
             .as_ref()
-            .filter(|_| plan.gate)
+            .filter(|_| plan.tuning.gate)
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
         [nice, gate, ingress].into_iter().flatten().collect()
     }
 
-    fn write_down(&mut self, ifindex: u32, name: &str) -> Result<()> {
+    fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
         let device = uplink::device(&mut self.netlink, ifindex)?;
         let root = qdisc::root(&mut self.netlink, ifindex)?;
         ensure!(
             !is_ours(&root.qdisc),
-            "there is a qdisc of giveway's that nobody remembers; delete it"
+            "there is a qdisc of giveway's that is in no journal; delete it"
         );
-        self.place.journal_queue(&Before {
+        let before = Before {
             ifindex,
             name: name.to_owned(),
             qdisc: root.qdisc,
             gso_max_segments: device.gso_max_segments,
-        })
+            limits_segments: false,
+        };
+        self.journal.add([&before])?;
+        Ok(before)
     }
 
     fn put_up(&mut self, plan: &Plan) -> Result<()> {
@@ -245,11 +330,12 @@ impl QueueActuator {
         self.in_force = Some(plan.clone());
         self.configure()?;
         let admission = self.admission.as_mut().context("admission is not loaded")?;
+        admission.follow_htb(plan.backend == Backend::Htb)?;
         admission.attach(plan.ifindex)?;
-        match (plan.backend, &self.qdisc) {
+        match (plan.backend, &mut self.qdisc) {
             (Backend::Qdisc, Some(qdisc)) => {
                 // Unpinned it serves just as well, but cannot be put up again once this process is gone.
-                if let Some(Err(error)) = self.place.qdisc_pin().map(|path| qdisc.pin(&path)) {
+                if let Err(error) = self.place.pins().make(|folder| qdisc.pin(&folder.join(QDISC))) {
                     tracing::warn!("{error:#}");
                 }
                 qdisc.put_up(&mut self.netlink, plan.ifindex)?;
@@ -281,9 +367,13 @@ impl QueueActuator {
                     &self.rules,
                     self.requests.as_ref().map(|map| map.as_fd()),
                 )?);
-                for flow in &self.background {
-                    admission.add_background(flow)?;
-                }
+                // Whatever is in the table, the queue starts.
+                self.background.retain(|flow, _| {
+                    let added = admission.add_background(flow);
+                    added
+                        .inspect_err(|error| tracing::warn!("{}: {error:#}", flow.address))
+                        .is_ok()
+                });
                 admission
             }
         };
@@ -295,47 +385,36 @@ impl QueueActuator {
     }
 
     fn limit_segments(&mut self, plan: &Plan) -> Result<()> {
-        let wanted = if plan.single_segments {
-            SINGLE_SEGMENTS
-        } else {
-            let known = self.place.journalled_queues()?;
-            let before = known.iter().find(|before| before.ifindex == plan.ifindex);
-            before.context("nobody wrote down what the queue was")?.gso_max_segments
+        let before = self.before.as_mut().filter(|before| before.ifindex == plan.ifindex);
+        let before = before.context("what the queue was is not journalled")?;
+        let found = uplink::device(&mut self.netlink, plan.ifindex)?.gso_max_segments;
+        let is_single = found == SINGLE_SEGMENTS;
+        let wanted = match (plan.single_segments, before.limits_segments) {
+            (true, _) if !is_single => {
+                (before.gso_max_segments, before.limits_segments) = (found, true);
+                self.journal.add([&*before])?;
+                SINGLE_SEGMENTS
+            }
+            (false, true) if is_single => {
+                before.limits_segments = false;
+                before.gso_max_segments
+            }
+            _ => return Ok(()),
         };
-        if uplink::device(&mut self.netlink, plan.ifindex)?.gso_max_segments == wanted {
-            return Ok(());
-        }
         set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)
     }
 }
 
-/// Puts back what the journal tells of, or in a dry run only finds it; says what, a line each. What another tool has
-/// changed since is its own.
-pub fn undo(place: &Place, dry_run: bool) -> Result<Vec<String>> {
-    let known = place.journalled_queues()?;
-    if known.is_empty() {
-        return Ok(Vec::new());
+impl Entry for Before {
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        let context = || {
+            format!(
+                "the queue of {} is not what it was; try `giveway revert` again",
+                self.name
+            )
+        };
+        put_back(&mut Netlink::open()?, self, dry_run).with_context(context)
     }
-    let mut netlink = Netlink::open()?;
-    let mut undone = Vec::new();
-    let mut failed = None;
-    for before in &known {
-        match put_back(&mut netlink, before, dry_run) {
-            Ok(lines) => undone.extend(lines),
-            Err(error) => failed = Some(error.context(format!("the qdisc of {} is not what it was", before.name))),
-        }
-    }
-    match failed {
-        Some(error) => return Err(error),
-        None if !dry_run => {
-            if let Some(pin) = place.qdisc_pin() {
-                let _ = fs::remove_file(pin);
-            }
-            place.clear_queue_journal()?;
-        }
-        None => {}
-    }
-    Ok(undone)
 }
 
 fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {
@@ -351,7 +430,7 @@ fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec
             restore(netlink, before)?;
         }
     }
-    if device.gso_max_segments == SINGLE_SEGMENTS && before.gso_max_segments != SINGLE_SEGMENTS {
+    if before.limits_segments && device.gso_max_segments == SINGLE_SEGMENTS {
         undone.push(format!(
             "gso_max_segs of {} back to {}",
             before.name, before.gso_max_segments

@@ -1,14 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The asking side: blocking, one request a connection.
+//! The asking side: blocking, one request a connection. Nothing is waited for without a limit, but for the lines of a stream.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
+use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Answer, Request, Status};
+use giveway_engine::status::Status;
+
+use super::{Answer, Request};
+use crate::life::LONG_WORK;
 use crate::place::Place;
+
+/// For the first answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A daemon that has said that it ends is done within this time; should it hang meanwhile, its guardian ends it before.
+const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(Duration::from_secs(10));
+
+/// No answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "giveway runs here but did not answer within {} s: it is stopped, stuck or starved. If it stays so, its guardian ends \
+     it within seconds and undoes everything; `giveway revert` (as root) does so now", PATIENCE.as_secs()
+)]
+pub struct Silent;
 
 /// The daemon's answers to one request.
 pub struct Answers(BufReader<UnixStream>);
@@ -29,10 +48,18 @@ pub fn status(place: &Place) -> Result<Status> {
 }
 
 /// Asks the daemon to undo its work and end, and waits for it. Returns its pid; None where none runs.
+///
+/// # Errors
+/// [`Silent`] where it does not answer, or does not come to its end.
 pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
     let Some(stream) = connect(place)? else { return Ok(None) };
-    let mut answers = send(stream, Request::Stop)?;
-    let pid = answers.first()?;
+    // One that has just died leaves its socket behind for a moment.
+    let Ok(mut answers) = send(stream, Request::Stop) else {
+        return Ok(None);
+    };
+    let Some(first) = answers.line()? else { return Ok(None) };
+    let pid = read(&first)?;
+    answers.0.get_ref().set_read_timeout(Some(PATIENCE_WITH_END))?;
     // The daemon closes the connection when it ends, after its work is undone.
     while answers.line()?.is_some() {}
     Ok(Some(pid))
@@ -41,11 +68,10 @@ pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
 impl Answers {
     /// The first line: the answer itself, or the reason for a refusal.
     pub fn first<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let line = self.line()?.context("the daemon ended without an answer")?;
-        match serde_json::from_str(&line).context("the daemon's answer is not understood: is it of another version?")? {
-            Answer::Ok(answer) => Ok(answer),
-            Answer::Error(reason) => Err(anyhow!(reason)),
-        }
+        let first = self.line()?.context("the daemon ended without an answer")?;
+        // What follows comes when it happens.
+        self.0.get_ref().set_read_timeout(None)?;
+        read(&first)
     }
 
     /// A second handle, by which another thread may end the stream.
@@ -60,23 +86,46 @@ impl Answers {
             Ok(0) => Ok(None),
             Ok(_) => Ok(Some(line)),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Silent.into()),
             Err(error) => Err(error).context("the connection to the daemon broke"),
         }
     }
 }
 
+fn read<T: DeserializeOwned>(line: &str) -> Result<T> {
+    match serde_json::from_str(line).context("the daemon's answer is not understood: is it of another version?")? {
+        Answer::Ok(answer) => Ok(answer),
+        Answer::Error(reason) => Err(anyhow!(reason)),
+    }
+}
+
 fn connect(place: &Place) -> Result<Option<UnixStream>> {
     let path = place.control_socket();
-    match UnixStream::connect(&path) {
+    // A daemon that accepts nobody keeps waiting who connects, too.
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.connect(&SockAddr::unix(&path)?)?;
+        Ok(UnixStream::from(OwnedFd::from(socket)))
+    };
+    match connect() {
         Ok(stream) => Ok(Some(stream)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
+        Err(error) => match std::io::Error::kind(&error) {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Ok(None),
+            ErrorKind::WouldBlock => Err(Silent.into()),
+            _ => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
+        },
     }
 }
 
 fn send(mut stream: UnixStream, request: Request) -> Result<Answers> {
     let mut line = serde_json::to_vec(&request)?;
     line.push(b'\n');
-    stream.write_all(&line).context("cannot ask the daemon")?;
+    match stream.write_all(&line) {
+        // Refused before it was asked; the reason waits to be read.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("cannot ask the daemon")?,
+    }
     Ok(Answers(BufReader::new(stream)))
 }

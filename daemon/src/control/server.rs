@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The answering side. Each connection is a task that reads one request, judges it, and hands it to the
-//! daemon; it never touches the daemon's state itself.
+//! The answering side. Each connection is a task that reads one request, authorises it, and passes it to its handler;
+//! it never touches the daemon's state itself.
 
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::sys::socket::{Backlog, listen};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -17,68 +17,92 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Background, Request, Status};
+use super::{Answer, Background, Request};
 use crate::kernel::now;
 use crate::place::Place;
-use crate::run::realtime::Asker;
+use crate::run::priority::Client;
 use giveway_engine::config::RealtimeLimits;
+use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::priority::PriorityStatus;
 use giveway_engine::record::{Header, Record, What};
+use giveway_engine::status::Status;
 
 mod realtime;
+mod shares;
 
-/// A request that was found lawful, on its way to the daemon, with the way back.
-pub enum Asked {
+use shares::{Share, Shares};
+
+/// An authorised request for the daemon's loop, with the channel for its answer.
+pub enum Call {
+    /// Without what the real-time thread knows.
     Status(oneshot::Sender<Status>),
     Record(oneshot::Sender<(Header, broadcast::Receiver<Rc<str>>)>),
-    /// The request is one of those about background flows.
-    Lbe(Request, oneshot::Sender<Result<Background, String>>),
-    /// The daemon ends; dropping the sender tells the client that it has.
+    LbeList(oneshot::Sender<Background>),
+    /// This user asks that the flow be background from now on, or no longer.
+    Lbe {
+        flow: BackgroundFlow,
+        add: bool,
+        uid: u32,
+        answer: oneshot::Sender<Result<Background, String>>,
+    },
+    /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
 
 /// A request is one short line, and comes at once.
 const REQUEST_BYTES: u64 = 4096;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
-/// So many clients other than root at a time; more are turned away, so that nobody keeps root waiting.
-const CLIENTS: usize = 32;
-/// A client that takes nothing for so long is left.
+/// A client that reads nothing for so long is disconnected.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// A connection that is turned away costs its user nothing, so after some of them there is a pause. Meanwhile so many
+/// may wait: few enough that it is soon everybody's turn.
+const TURNED_AWAY_AT_ONCE: usize = 16;
+const PAUSE: Duration = Duration::from_millis(10);
+const WAITING: i32 = 128;
 
-/// Whom the requests go to.
+/// What handles the requests.
 #[derive(Clone)]
-pub struct Desks {
+pub struct Handlers {
     /// The daemon's loop.
-    pub daemon: mpsc::Sender<Asked>,
-    /// The thread that grants real time.
-    pub realtime: Asker,
+    pub daemon: mpsc::Sender<Call>,
+    /// The real-time thread.
+    pub realtime: Client,
     pub limits: Rc<RealtimeLimits>,
 }
 
-/// Opens the socket and serves it until the receiver of `desks.daemon` is gone.
-pub fn serve(place: &Place, group: &str, desks: Desks) -> Result<()> {
+/// Opens the socket and serves it until the receiver of `handlers.daemon` is gone.
+pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
     let path = place.control_socket();
     // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
     let _ = fs::remove_file(&path);
     let listener = UnixListener::bind(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    listen(&listener, Backlog::new(WAITING)?).context("cannot shorten the row of waiting clients")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
         .context("cannot open the control socket to its clients")?;
     let readers = Group::from_name(group).ok().flatten().map(|g| g.gid);
-    let places = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
+    let shares = Shares::default();
     tokio::task::spawn_local(async move {
+        let mut turned_away = 0;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let Ok(peer) = stream.peer_cred() else { continue };
-                    let place = places.clone().try_acquire_owned().ok();
-                    if place.is_none() && peer.uid() != 0 {
-                        continue;
-                    }
-                    let desks = desks.clone();
+                    let share = match shares.take(peer.uid()) {
+                        Ok(share) => share,
+                        Err(why) => {
+                            turn_away(&stream, why);
+                            turned_away += 1;
+                            if turned_away % TURNED_AWAY_AT_ONCE == 0 {
+                                tokio::time::sleep(PAUSE).await;
+                            }
+                            continue;
+                        }
+                    };
+                    let handlers = handlers.clone();
                     tokio::task::spawn_local(async move {
-                        if let Err(error) = answer(stream, peer, readers, desks).await {
+                        if let Err(error) = answer(stream, peer, readers, handlers, share).await {
                             tracing::debug!("a client of the control socket: {error:#}");
                         }
-                        drop(place);
                     });
                 }
                 Err(error) => {
@@ -91,70 +115,101 @@ pub fn serve(place: &Place, group: &str, desks: Desks) -> Result<()> {
     Ok(())
 }
 
-async fn answer(mut stream: UnixStream, peer: UCred, readers: Option<Gid>, desks: Desks) -> Result<()> {
+/// Says why, if that can be said at once.
+fn turn_away(stream: &UnixStream, why: String) {
+    let line = serde_json::to_string(&Answer::<()>::Error(why)).unwrap_or_default();
+    let _ = stream.try_write(format!("{line}\n").as_bytes());
+}
+
+async fn answer(
+    mut stream: UnixStream,
+    peer: UCred,
+    readers: Option<Gid>,
+    handlers: Handlers,
+    share: Share,
+) -> Result<()> {
     let mut line = String::new();
     let (reader, _) = stream.split();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES));
     tokio::time::timeout(REQUEST_PATIENCE, reader.read_line(&mut line))
         .await
         .context("asked nothing")??;
+    share.turn().await;
     let request: Request = match serde_json::from_str(&line) {
         Ok(request) => request,
         Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
     };
-    // Whose groups these are may have to be asked of a server.
-    let (judged, gids) = {
-        let request = request.clone();
-        tokio::task::spawn_blocking(move || (judge(&request, &peer, readers), groups_of(&peer))).await?
+    // They may have to be looked up on a server. Root's are of no account, and must not be waited for.
+    let gids = match peer.uid() {
+        0 => Vec::new(),
+        _ => tokio::task::spawn_blocking(move || groups_of(&peer)).await?,
     };
-    if let Err(reason) = judged {
+    let is_reader = peer.uid() == 0 || readers.is_some_and(|gid| gids.contains(&gid.as_raw()));
+    if let Err(reason) = authorise(&request, peer.uid(), is_reader) {
         return refuse(&mut stream, &reason).await;
+    }
+    if !matches!(
+        request,
+        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. }
+    ) {
+        share.costs_much();
     }
     match request {
         Request::Status => {
-            let (back, status) = oneshot::channel();
-            desks.ask(Asked::Status(back)).await?;
-            let mut status = status.await?;
-            status.realtime = desks.realtime.view().await;
+            let mut status = handlers.call(Call::Status).await?;
+            status.add_priority(handlers.realtime.status().await);
             write_line(&mut stream, &Answer::Ok(status)).await
         }
         Request::Record => {
-            let (back, records) = oneshot::channel();
-            desks.ask(Asked::Record(back)).await?;
-            let (header, records) = records.await?;
+            let (header, records) = handlers.call(Call::Record).await?;
             write_line(&mut stream, &Answer::Ok(header)).await?;
             stream_records(&mut stream, records).await
         }
-        Request::LbeAdd { .. } | Request::LbeRemove { .. } | Request::LbeList => {
-            let (back, flows) = oneshot::channel();
-            desks.ask(Asked::Lbe(request, back)).await?;
-            respond(&mut stream, flows.await?).await
-        }
+        Request::LbeList => write_line(&mut stream, &Answer::Ok(handlers.call(Call::LbeList).await?)).await,
+        Request::LbeAdd { flow } => respond(&mut stream, handlers.lbe(flow, true, peer.uid()).await?).await,
+        Request::LbeRemove { flow } => respond(&mut stream, handlers.lbe(flow, false, peer.uid()).await?).await,
         Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => {
-            let outcome = realtime::change(&desks, request, &peer, gids).await;
+            let outcome = realtime::change(&handlers, request, &peer, gids).await;
             respond(&mut stream, outcome).await
         }
         Request::RealtimeList => {
-            let view = desks.realtime.view().await;
-            respond(
-                &mut stream,
-                view.ok_or_else(|| "nothing looks after real time here".to_owned()),
-            )
-            .await
+            let view = handlers.priority(peer.uid(), &gids, is_reader).await;
+            respond(&mut stream, view).await
         }
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
-            desks.ask(Asked::Stop(ended)).await?;
+            handlers.send(Call::Stop(ended)).await?;
             end.recv().await;
             Ok(())
         }
     }
 }
 
-impl Desks {
-    async fn ask(&self, asked: Asked) -> Result<()> {
-        self.daemon.send(asked).await.ok().context("the daemon is ending")
+impl Handlers {
+    async fn send(&self, call: Call) -> Result<()> {
+        self.daemon.send(call).await.ok().context("the daemon is ending")
+    }
+
+    /// Passes the call to the loop and waits for the answer.
+    async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T> {
+        let (sender, answer) = oneshot::channel();
+        self.send(call(sender)).await?;
+        Ok(answer.await?)
+    }
+
+    async fn lbe(&self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
+        self.call(|answer| Call::Lbe { flow, add, uid, answer }).await
+    }
+
+    /// All of it for a reader; their own for others who may have real time.
+    async fn priority(&self, uid: u32, gids: &[u32], is_reader: bool) -> Result<PriorityStatus, String> {
+        if !is_reader {
+            self.realtime.may_ask(uid, gids)?;
+        }
+        let view = self.realtime.status().await;
+        let view = view.ok_or("the real-time thread is not running")?;
+        Ok(if is_reader { view } else { view.of_user(uid) })
     }
 }
 
@@ -169,7 +224,7 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
     loop {
         match records.recv().await {
             Ok(line) => write(stream, line.as_bytes()).await?,
-            // A client that reads too slowly loses lines, and is told how many: the daemon waits for nobody.
+            // A client that reads too slowly loses lines, and gets their number: the daemon does not wait for it.
             Err(broadcast::error::RecvError::Lagged(lines)) => {
                 let what = What::Lost { lines };
                 write_line(stream, &Record::at(now(), what)).await?;
@@ -179,20 +234,22 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
     }
 }
 
-/// The group reads, and names background flows, which can only lower a flow. What a user may have of real time, the
-/// grants say. Root changes the rest.
-fn judge(request: &Request, peer: &UCred, readers: Option<Gid>) -> Result<(), String> {
-    let reads = || readers.is_some_and(|gid| groups_of(peer).contains(&gid.as_raw()));
+/// The group reads, and names background flows, which can only lower a flow. The grants decide about real-time
+/// priority. Root changes the rest.
+fn authorise(request: &Request, uid: u32, is_reader: bool) -> Result<(), String> {
     match request {
-        _ if peer.uid() == 0 => Ok(()),
+        _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
-        Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => Ok(()),
-        _ if reads() => Ok(()),
+        Request::RealtimeAdd { .. }
+        | Request::RealtimeRemove { .. }
+        | Request::RealtimeList
+        | Request::Launch { .. } => Ok(()),
+        _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
     }
 }
 
-/// The groups of whoever asks: its present one, and those of its user.
+/// The groups of the process that asks: its present one, and those of its user.
 fn groups_of(peer: &UCred) -> Vec<u32> {
     let primary = Gid::from_raw(peer.gid());
     let listed = || {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names cgroups (v2). In comes the id that a socket carries, out goes the path below the mount of the hierarchy.
+//! Cgroups by their files: the mount of version 2, and the groups by which the scheduler shares out real time. Reads only.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd, FromRawFd, OwnedFd};
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -11,26 +10,17 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// `FILEID_KERNFS` (include/linux/exportfs.h): the handle is the 64-bit id.
-const HANDLE_TYPE_KERNFS: i32 = 0xfe;
-
-/// Enough for a busy machine; beyond it we forget and ask again.
-const PATHS_KEPT: usize = 4096;
-
 /// The root of the cgroup2 hierarchy.
 pub struct Root {
     pub directory: File,
-    /// Before the names of all that is below it.
-    path: PathBuf,
 }
 
 impl Root {
-    /// Where it is mounted, as the calling thread sees it; else a mount of our own that nobody else sees: `ip netns
+    /// Where it is mounted, as the calling thread sees it; else a mount of our own that no other process sees: `ip netns
     /// exec` hides all that is mounted below /sys.
     pub fn open() -> Result<Self> {
-        let mounts =
-            std::fs::read_to_string("/proc/thread-self/mounts").context("cannot read /proc/thread-self/mounts")?;
-        match find_mount(&mounts).and_then(Self::mounted) {
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").context("cannot read /proc/thread-self/mounts")?;
+        match mount_of(&mounts, "cgroup2", None).and_then(|path| Self::mounted(path.into())) {
             Some(root) => Ok(root),
             None => Self::detached().context("no cgroup v2 hierarchy is mounted, and none can be"),
         }
@@ -40,7 +30,7 @@ impl Root {
     fn mounted(path: PathBuf) -> Option<Self> {
         let directory = File::open(&path).ok()?;
         let kind = fstatfs(&directory).ok()?.filesystem_type();
-        (kind == CGROUP2_SUPER_MAGIC).then_some(Self { directory, path })
+        (kind == CGROUP2_SUPER_MAGIC).then_some(Self { directory })
     }
 
     fn detached() -> Result<Self> {
@@ -56,16 +46,8 @@ impl Root {
         )?;
         Ok(Self {
             directory: directory.into(),
-            path: "/".into(),
         })
     }
-}
-
-fn find_mount(mounts: &str) -> Option<PathBuf> {
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    fields
-        .filter(|f| f.get(2) == Some(&"cgroup2"))
-        .find_map(|f| Some(unescape(f.get(1)?).into()))
 }
 
 /// /proc/mounts writes blanks and the like as a backslash and three octal digits.
@@ -87,57 +69,34 @@ fn unescape(field: &str) -> String {
     path
 }
 
-/// Remembers the names that it found.
-pub struct CgroupNames {
-    root: Root,
-    names: HashMap<u64, Option<PathBuf>>,
+/// The number in a file of the kernel's.
+pub fn number(path: impl AsRef<Path>) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-impl CgroupNames {
-    pub fn open() -> Result<Self> {
-        Ok(Self {
-            root: Root::open()?,
-            names: HashMap::new(),
-        })
-    }
-
-    /// The cgroup's path, `/` for the root; None for one that is gone or that this process may not see.
-    pub fn path(&mut self, id: u64) -> Option<&Path> {
-        if self.names.len() >= PATHS_KEPT && !self.names.contains_key(&id) {
-            self.names.clear();
-        }
-        let root = &self.root;
-        self.names.entry(id).or_insert_with(|| path_of(root, id)).as_deref()
-    }
+/// The mount of a hierarchy: its kind, and for v1 the controller that it must have.
+fn mount_of(mounts: &str, kind: &str, controller: Option<&str>) -> Option<String> {
+    let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let row = rows.find(|row| {
+        row.get(2) == Some(&kind) && controller.is_none_or(|c| row.get(3).is_some_and(|o| o.split(',').any(|o| o == c)))
+    })?;
+    row.get(1).map(|path| unescape(path))
 }
 
-fn path_of(root: &Root, id: u64) -> Option<PathBuf> {
-    let directory = open_by_id(&root.directory, id)?;
-    let full = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
-    full.strip_prefix(&root.path)
-        .ok()
-        .map(|below| Path::new("/").join(below))
+/// The group of a process in cgroup v1's `cpu` controller, and its real-time microseconds a period, where the kernel has
+/// such groups.
+pub fn group_v1(process: &str) -> Option<(String, i64)> {
+    let (cgroups, mounts) = cgroups_and_mounts(process)?;
+    let has_cpu = |line: &&str| line.split(':').nth(1).is_some_and(|c| c.split(',').any(|c| c == "cpu"));
+    let group = cgroups.lines().find(has_cpu)?.splitn(3, ':').nth(2)?;
+    let mount = mount_of(&mounts, "cgroup", Some("cpu"))?;
+    let runtime_us = number(format!("{mount}{group}/cpu.rt_runtime_us"))?;
+    Some((group.to_owned(), runtime_us))
 }
 
-/// A `struct file_handle` with room for the eight bytes that kernfs uses.
-#[repr(C)]
-struct KernfsHandle {
-    handle_bytes: u32,
-    handle_type: i32,
-    id: [u8; 8],
-}
-
-fn open_by_id(mount: &File, id: u64) -> Option<OwnedFd> {
-    let mut handle = KernfsHandle {
-        handle_bytes: 8,
-        handle_type: HANDLE_TYPE_KERNFS,
-        id: id.to_ne_bytes(),
-    };
-    let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the handle is laid out as the call expects, with as many bytes as it says, and outlives the call.
-    let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };
-    // SAFETY: a descriptor that is not negative was just opened for us.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+fn cgroups_and_mounts(process: &str) -> Option<(String, String)> {
+    let cgroups = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    Some((cgroups, fs::read_to_string("/proc/self/mounts").ok()?))
 }
 
 #[cfg(test)]
@@ -149,13 +108,28 @@ mod tests {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup2 /sys/fs/cgroup/uni\\040fied cgroup2 rw 0 0\n";
-        assert_eq!(find_mount(mounts), Some("/sys/fs/cgroup/uni fied".into()));
-        assert_eq!(find_mount("cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\nshort\n"), None);
+        assert_eq!(
+            mount_of(mounts, "cgroup2", None).as_deref(),
+            Some("/sys/fs/cgroup/uni fied")
+        );
+        assert_eq!(
+            mount_of("cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\nshort\n", "cgroup2", None),
+            None
+        );
     }
 
     #[test]
     fn broken_escapes_stay_as_they_are() {
         assert_eq!(unescape("/a\\04"), "/a\\04");
         assert_eq!(unescape("/a\\999b\\"), "/a\\999b\\");
+    }
+
+    #[test]
+    fn mounts_are_found_by_kind_and_controller() {
+        let mounts =
+            "cgroup /c/cpuacct cgroup rw,cpuacct 0 0\ncgroup /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/u cgroup2 rw 0 0\n";
+        assert_eq!(mount_of(mounts, "cgroup", Some("cpu")).as_deref(), Some("/c/cpu"));
+        assert_eq!(mount_of(mounts, "cgroup2", None).as_deref(), Some("/c/u"));
+        assert_eq!(mount_of(mounts, "cgroup", Some("memory")), None);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The loader's error value says no more than "Invalid argument"; what it means stands in the lines that libbpf
-//! prints. In comes a step of loading, out goes its result, with those lines in the error.
+//! prints. [`explain`] runs one step of loading and puts those lines into its error.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -39,4 +39,13 @@ fn keep(_level: PrintLevel, message: String) {
         let surplus = lines.len().saturating_sub(LINES_KEPT);
         lines.drain(..surplus);
     });
+}
+
+/// The loader's own log stays out: its last word is in the outer message.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let causes = error
+        .chain()
+        .map(ToString::to_string)
+        .filter(|cause| !cause.contains('\n'));
+    causes.collect::<Vec<_>>().join(": ")
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's threads that take packets in for a device (generic netlink, family `netdev`, Linux 6.8). In comes an
-//! interface, out go thread ids. Changes nothing.
+//! Finds the kernel's threads that take packets in for a device (generic netlink, family `netdev`, Linux 6.8). Changes
+//! nothing.
 
 use anyhow::{Context as _, Result};
+use giveway_engine::matcher::ProcessId;
 
 use super::netlink::{Body, Netlink, attribute, u16_at, u32_at};
+use super::tasks::{Tasks, Thread};
 
 /// struct genlmsghdr: a command, a version, two bytes of nothing.
 const HEADER_BYTES: usize = 4;
@@ -20,7 +22,19 @@ const NETDEV_A_NAPI_IFINDEX: u16 = 1;
 const NETDEV_A_NAPI_PID: u16 = 4;
 
 /// None where the device's packets are taken in by the softirq.
-pub fn threads(ifindex: u32) -> Result<Vec<u32>> {
+pub fn threads(ifindex: u32, tasks: &Tasks) -> Result<Vec<ProcessId>> {
+    let mut threads = Vec::new();
+    for pid in listed(ifindex)? {
+        let found = tasks.threads.thread(pid).context("cannot look at a NAPI thread")?;
+        threads.extend(found.map(|Thread { start_ns, .. }| ProcessId { pid, start_ns }));
+    }
+    // A number that is listed now as well was of such a thread when its start was read.
+    let still = listed(ifindex)?;
+    threads.retain(|thread| still.contains(&thread.pid));
+    Ok(threads)
+}
+
+fn listed(ifindex: u32) -> Result<Vec<u32>> {
     let mut netlink = Netlink::open_generic()?;
     let body = Body::new(&[CTRL_CMD_GETFAMILY, 1, 0, 0]).text(CTRL_ATTR_FAMILY_NAME, FAMILY);
     let family = netlink.get(GENL_ID_CTRL, &body);

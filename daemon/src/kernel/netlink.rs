@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Netlink: one request, its answers. In come a message's fixed part and attributes, out go the kernel's messages
+//! Netlink: one request, its answers. A message is made of its fixed part and attributes; the answer is the kernel's messages
 //! or its refusal. Blocking, with a time limit; it knows no device and no qdisc. Works on the namespace in which it
 //! was opened.
 
@@ -18,6 +18,7 @@ const PATIENCE_S: i64 = 2;
 /// The kernel fills at most 32 kB in one read.
 const READ_BYTES: usize = 64 * 1024;
 const HEADER_BYTES: usize = 16;
+const EVENTS_AT_ONCE: usize = 256;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// The upper bits of an attribute's kind (include/uapi/linux/netlink.h).
 const NESTED: u16 = 0x8000;
@@ -91,6 +92,31 @@ impl Netlink {
                 return Ok(answers);
             }
         }
+    }
+}
+
+/// Says that links have come, gone or changed; not which.
+pub struct LinkEvents(OwnedFd);
+
+impl LinkEvents {
+    pub fn open() -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)
+            .context("cannot open a netlink socket")?;
+        bind(
+            socket.as_raw_fd(),
+            &NetlinkAddr::new(0, libc::RTMGRP_LINK.cast_unsigned()),
+        )
+        .context("cannot listen for changes of links")?;
+        Ok(Self(socket))
+    }
+
+    /// Whether any was told since the last call. Never waits.
+    pub fn any(&self) -> bool {
+        // A message need not be read as a whole to be taken. More than these wait for the next call.
+        let take = || recv(self.0.as_raw_fd(), &mut [0; HEADER_BYTES], MsgFlags::empty());
+        // What was lost because too many came is an error, and one of them.
+        (0..EVENTS_AT_ONCE).take_while(|_| take() != Err(Errno::EAGAIN)).count() > 0
     }
 }
 

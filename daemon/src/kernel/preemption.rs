@@ -43,7 +43,7 @@ impl Preemption {
     /// Of the running kernel.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok();
-        let release = super::probe::kernel_release();
+        let release = super::kernel_release();
         let config = || zipped("/proc/config.gz").or_else(|| read(&format!("/boot/config-{release}")));
         Self::of(
             &read("/proc/version").unwrap_or_default(),

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads one process as it is now. In comes its number, out goes what rules ask about, or why that cannot be told. It
-//! changes nothing.
+//! What rules ask about a process, as it is now, or why that cannot be told. It changes nothing, and opens no file.
 //!
-//! Whoever owns the process may make it end, exec or lie at any moment. So it is opened by a pidfd first, which no
+//! The process's owner may make it end, exec or lie at any moment. So it is opened by a pidfd first, which no
 //! other process can take over, and what was read counts only if the pidfd's process still lives afterwards. Nothing
 //! waits for it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
-use std::os::linux::fs::MetadataExt as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::matcher::{Process, ProcessId};
-use giveway_engine::realtime::Started;
+use giveway_engine::priority::Started;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{FsWord, fstat, fstatfs};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
 
-pub mod wary;
+pub mod end;
 
-use wary::WaryReader;
+use super::tasks::{Facts, Tasks, shown};
 
 /// The kernel shows starts in units of this (USER_HZ, the same on every machine).
 const TICK_NS: u64 = 10_000_000;
@@ -30,64 +31,58 @@ const TICK_NS: u64 = 10_000_000;
 pub const CMDLINE_BYTES: u64 = 4096;
 /// Of a process's clock: all its threads, in user and kernel mode (CPUCLOCK_SCHED).
 const CPU_CLOCK: libc::clockid_t = 2;
+/// pidfd_open(2): of one thread, not of its whole process (kernel 6.9 or newer).
+pub const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
+/// include/uapi/linux/magic.h
+const PID_FS_MAGIC: FsWord = 0x5049_4446;
 
-/// A start as /proc shows it, of one in nanoseconds. Events and /proc must name a process alike.
+/// A start as /proc shows it, of one in nanoseconds. Whatever tells of a process must name it alike.
 pub fn start_of(start_ns: u64) -> u64 {
     start_ns - start_ns % TICK_NS
 }
 
 /// A file, whatever name it goes by.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct FileId {
-    device: (u32, u32),
-    inode: u64,
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FileId {
+    /// Of its file system, as mountinfo numbers it: major << 20 | minor.
+    pub device: u32,
+    pub inode: u64,
 }
 
-/// What rules look for: users, and executables as the files that they mean in the caller's mount namespace now.
+/// A file that a rule names.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Executable {
+    /// As the rule writes it.
+    pub path: String,
+    pub file: FileId,
+    /// Nobody but root decides to which file the path leads.
+    pub path_is_roots: bool,
+}
+
+/// What rules look for: executables, and users.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Wanted {
-    executables: Vec<(String, FileId)>,
-    uids: BTreeSet<u32>,
+    pub executables: Vec<Executable>,
+    pub uids: BTreeSet<u32>,
 }
 
 impl Wanted {
-    /// Looks the paths up. One that is not there means no file until it is.
-    pub fn look<'a>(paths: impl IntoIterator<Item = &'a str>, uids: BTreeSet<u32>) -> Self {
-        let file = |path: &'a str| Some((path.to_owned(), look_at(path, AtFlags::empty()).ok()?.0));
-        Self {
-            executables: paths.into_iter().filter_map(file).collect(),
-            uids,
-        }
-    }
-
     pub fn is_nothing(&self) -> bool {
         self.executables.is_empty() && self.uids.is_empty()
     }
 
     pub fn inodes(&self) -> BTreeSet<u64> {
-        self.executables.iter().map(|(_, file)| file.inode).collect()
+        self.executables.iter().map(|known| known.file.inode).collect()
     }
 
-    pub fn uids(&self) -> &BTreeSet<u32> {
-        &self.uids
+    /// Whether a rule may match it.
+    pub fn has(&self, process: &Process) -> bool {
+        !process.executables.is_empty() || self.uids.contains(&process.uid)
     }
 
-    fn that_are(&self, file: FileId) -> Vec<String> {
-        let same = self.executables.iter().filter(|(_, known)| *known == file);
-        same.map(|(path, _)| path.clone()).collect()
+    fn that_are(&self, file: FileId) -> impl Iterator<Item = &Executable> {
+        self.executables.iter().filter(move |known| known.file == file)
     }
-}
-
-/// Which file it is, and whether only root decides what is in it.
-fn look_at(path: &str, flags: AtFlags) -> io::Result<(FileId, bool)> {
-    let found = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
-    let file = FileId {
-        device: (found.stx_dev_major, found.stx_dev_minor),
-        inode: found.stx_ino,
-    };
-    let mode = u32::from(found.stx_mode);
-    let others_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && found.stx_gid != 0);
-    Ok((file, found.stx_uid == 0 && !others_write))
 }
 
 /// A process that cannot be mistaken for another.
@@ -97,24 +92,28 @@ pub struct Handle {
     pidfd: OwnedFd,
 }
 
-/// What was found.
+/// What was found. The arguments are the caller's to add.
 #[derive(Debug)]
 pub struct Found {
     pub started: Started,
     pub parent: u32,
+    /// Another one after each exec.
+    pub image: u64,
 }
 
 impl Handle {
     pub fn open(pid: u32) -> io::Result<Self> {
-        let number = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::NotFound)?;
-        // SAFETY: takes no pointers.
-        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor (they are ints) that nobody else knows.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pidfd = pidfd_open(number.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
         Ok(Self { pid, pidfd })
+    }
+
+    /// The very process that has this number and start.
+    pub fn of(id: ProcessId, tasks: &Tasks) -> Result<Self> {
+        let handle = Self::open(id.pid)?;
+        let main = tasks.threads.thread(id.pid)?;
+        ensure!(main.is_some_and(|main| main.start_ns == id.start_ns), "it has ended");
+        Ok(handle)
     }
 
     pub fn is_alive(&self) -> bool {
@@ -128,106 +127,97 @@ impl Handle {
         clock_gettime(clock).map(Duration::from).unwrap_or_default()
     }
 
-    /// The numbers of its threads, at this moment.
-    pub fn threads(&self) -> io::Result<Vec<u32>> {
-        let entries = fs::read_dir(format!("/proc/{}/task", self.pid))?;
-        Ok(numbers(entries).collect())
-    }
-
-    /// How many.
-    pub fn tasks(&self) -> u32 {
-        let directory = fs::metadata(format!("/proc/{}/task", self.pid));
-        directory.map_or(0, |directory| directory.st_nlink().saturating_sub(2) as u32)
-    }
-
-    /// The network namespace that it is in, by number; None where it cannot be told.
-    pub fn netns(&self) -> Option<u32> {
-        let namespace = fs::metadata(format!("/proc/{}/ns/net", self.pid)).ok()?;
-        u32::try_from(namespace.st_ino()).ok()
-    }
-
-    /// Everything that rules ask about. The arguments are read only where something else of it is wanted.
+    /// Everything that rules ask about but its arguments.
     ///
     /// # Errors
-    /// Where it has ended, is a thread of the kernel, or does not let itself be read.
-    pub fn read(&self, wanted: &Wanted, reader: &mut WaryReader) -> Result<Found> {
-        let directory = format!("/proc/{}", self.pid);
-        let stat = Stat::of(&directory)?;
-        let path = format!("{directory}/exe");
-        let exe = fs::read_link(&path).context("it has no executable")?;
-        // A file system that a user serves may never answer: what the kernel knows of the file has to do.
-        let (file, exe_is_roots) = look_at(&path, AtFlags::STATX_DONT_SYNC).context("it has no executable")?;
-        let (uid, euid) = users(&text(&format!("{directory}/status"))?).context("it has no user")?;
-        let executables = wanted.that_are(file);
-        let cmdline = if executables.is_empty() && !wanted.uids.contains(&uid) {
-            String::new()
-        } else {
-            cmdline(&reader.read(format!("{directory}/cmdline"))?)
-        };
-        let started = Started {
-            id: ProcessId {
-                pid: self.pid,
-                start_ns: stat.start_ns,
-            },
-            process: Process {
-                exe: shown(&exe.to_string_lossy()),
-                executables,
-                exe_is_roots,
-                cmdline,
-                uid,
-                euid,
-                cgroup: cgroup(&text(&format!("{directory}/cgroup"))?).to_owned(),
-            },
-            tasks: stat.tasks,
-            cpu: self.cpu(),
-        };
+    /// Where it has ended, is a thread of the kernel, or cannot be read now.
+    pub fn read(&self, tasks: &Tasks, wanted: &Wanted) -> Result<Found> {
+        let facts = tasks.process(self.pid)?.context("it has ended, or has no executable")?;
         ensure!(self.is_alive(), "it has ended");
-        Ok(Found {
-            started,
-            parent: stat.parent,
-        })
+        Ok(self.found(facts, wanted))
+    }
+
+    fn found(&self, facts: Facts, wanted: &Wanted) -> Found {
+        let paths = |is_it: fn(&&Executable) -> bool| {
+            let known = wanted.that_are(facts.file).filter(is_it);
+            known.map(|known| known.path.clone()).collect::<Vec<_>>()
+        };
+        Found {
+            started: Started {
+                id: facts.id,
+                process: Process {
+                    executables: paths(|_| true),
+                    trusted: if facts.file_is_roots {
+                        paths(|known| known.path_is_roots)
+                    } else {
+                        Vec::new()
+                    },
+                    exe: facts.exe,
+                    cmdline: String::new(),
+                    uid: facts.uid,
+                    euid: facts.euid,
+                    cgroup: facts.cgroup,
+                },
+                tasks: facts.tasks,
+                cpu: self.cpu(),
+            },
+            parent: facts.parent,
+            image: facts.image,
+        }
     }
 }
 
-/// The processes that there are now.
-pub fn all() -> io::Result<impl Iterator<Item = u32>> {
-    fs::read_dir("/proc").map(numbers)
+/// What tells a thread from a later one of the same number.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadMark {
+    /// Of its pidfd, which no other thread has before the next boot (Linux 6.9).
+    Inode(u64),
+    /// As /proc shows it. Its owner may keep this from being read.
+    StartNs(u64),
 }
 
-fn numbers(entries: fs::ReadDir) -> impl Iterator<Item = u32> {
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-/// When this thread of this process was started; None where it is none, or none any more.
-pub fn thread_start(pid: u32, tid: u32) -> Option<u64> {
-    Stat::of(&format!("/proc/{pid}/task/{tid}"))
-        .ok()
-        .map(|stat| stat.start_ns)
-}
-
-/// proc(5), of a process or a thread.
-struct Stat {
-    parent: u32,
-    tasks: u32,
-    start_ns: u64,
-}
-
-impl Stat {
-    fn of(directory: &str) -> Result<Self> {
-        Self::parse(&text(&format!("{directory}/stat"))?).context("its state cannot be read")
+impl ThreadMark {
+    /// None where there is no such thread, or none any more.
+    ///
+    /// # Errors
+    /// Where that cannot be told now.
+    pub fn of(pid: u32, tid: u32) -> io::Result<Option<Self>> {
+        let Some(number) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
+            return Ok(None);
+        };
+        match pidfd_open(number, PIDFD_THREAD) {
+            Ok(thread) if fstatfs(&thread)?.f_type == PID_FS_MAGIC => Ok(Some(Self::Inode(fstat(&thread)?.st_ino))),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) if error != Errno::INVAL => Err(error.into()),
+            _ => Ok(thread_start(pid, tid)?.map(Self::StartNs)),
+        }
     }
+}
 
-    /// The second field is the name, in parentheses, and may itself hold blanks and parentheses.
-    fn parse(text: &str) -> Option<Self> {
-        let after_name = text.rsplit_once(')')?.1;
-        let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3);
-        let ticks: u64 = field(22)?.parse().ok()?;
-        Some(Self {
-            parent: field(4)?.parse().ok()?,
-            tasks: field(20)?.parse().ok()?,
-            start_ns: ticks.checked_mul(TICK_NS)?,
-        })
+/// When this thread of this process was started; None where it is none, or none any more. By a file of /proc, which a user
+/// can keep from ever being opened: not for a thread above others.
+///
+/// # Errors
+/// Where that cannot be told now.
+pub fn thread_start(pid: u32, tid: u32) -> io::Result<Option<u64>> {
+    let stat = unless_ended(text(&format!("/proc/{pid}/task/{tid}/stat")))?;
+    Ok(stat.and_then(|stat| start_in(&stat)))
+}
+
+/// None for what a file of /proc says of one that has ended, while it was being read too.
+pub fn unless_ended<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        read => read.map(Some),
     }
+}
+
+/// proc(5): the second field is the name, in parentheses, and may itself hold blanks and parentheses.
+fn start_in(stat: &str) -> Option<u64> {
+    let after_name = stat.rsplit_once(')')?.1;
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
+    ticks.checked_mul(TICK_NS)
 }
 
 /// A file of /proc, in one read: the kernel does not tell its length. A name in it need not be UTF-8.
@@ -237,81 +227,78 @@ fn text(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The real and the effective one.
-fn users(status: &str) -> Option<(u32, u32)> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
-
-/// The path in cgroup v2; empty where there is none.
-fn cgroup(text: &str) -> &str {
-    text.lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .unwrap_or_default()
-}
-
-fn cmdline(bytes: &[u8]) -> String {
+/// Arguments as they are matched.
+pub fn cmdline(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     shown(&text.trim_end_matches('\0').replace('\0', " "))
 }
 
-/// Any process may choose its names; it must not choose what a terminal does.
-fn shown(text: &str) -> String {
-    text.replace(char::is_control, "?")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::linux::fs::MetadataExt as _;
+
     use super::*;
 
-    #[test]
-    fn a_name_with_parentheses_and_blanks_does_not_move_the_fields() {
-        let line = "77 (a) S 1 (b c) S 5 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 1234 9 9\n";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.parent, stat.tasks, stat.start_ns), (5, 3, 12_340_000_000));
-        for cut in ["", "77 (a", "77 (a) S 5", "77 (a) S x 1 1"] {
-            assert!(Stat::parse(cut).is_none(), "{cut:?}");
-        }
+    fn tasks() -> Tasks {
+        Tasks::load(crate::kernel::own_netns().unwrap()).unwrap()
+    }
+
+    /// What /proc says of a process, by the names of its files' lines.
+    fn line(file: &str, name: &str) -> String {
+        let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().to_owned()
     }
 
     #[test]
-    fn the_users_are_the_real_and_the_effective_one() {
-        assert_eq!(users("Name:\tx\nUid:\t1000\t0\t0\t0\n"), Some((1000, 0)));
-        assert_eq!(users("Name:\tx\n"), None);
-    }
-
-    #[test]
-    fn the_cgroup_is_that_of_version_2() {
-        let both = "4:memory:/a\n0::/system.slice/camera.service\n";
-        assert_eq!(cgroup(both), "/system.slice/camera.service");
-        assert_eq!(cgroup("4:memory:/a\n"), "");
-    }
-
-    fn reader() -> WaryReader {
-        WaryReader::new(CMDLINE_BYTES, || ()).unwrap()
-    }
-
-    #[test]
-    fn this_process_is_read_as_it_is() {
-        let own = std::env::current_exe().unwrap();
-        let own = own.to_str().unwrap();
+    fn this_process_is_read_as_proc_shows_it() {
+        let (own, tasks) = (std::env::current_exe().unwrap(), tasks());
+        let path = own.to_str().unwrap().to_owned();
         let handle = Handle::open(std::process::id()).unwrap();
-        let found = handle
-            .read(&Wanted::look([own, "/nonexistent"], BTreeSet::new()), &mut reader())
-            .unwrap();
-        assert_eq!(found.started.process.executables, [own]);
-        assert_eq!(found.started.process.uid, nix::unistd::getuid().as_raw());
+        let file = tasks.process(handle.pid).unwrap().unwrap().file;
+        assert_eq!(file.inode, fs::metadata(&own).unwrap().st_ino());
+        let wanted = Wanted {
+            executables: vec![Executable {
+                path: path.clone(),
+                file,
+                path_is_roots: true,
+            }],
+            uids: BTreeSet::new(),
+        };
+        let found = handle.read(&tasks, &wanted).unwrap();
+        let process = &found.started.process;
+        assert_eq!((&process.executables, &process.exe), (&vec![path.clone()], &path));
+        assert_eq!(process.uid, nix::unistd::getuid().as_raw());
+        assert_eq!(process.cgroup, line("cgroup", "0::"));
         assert_eq!(found.parent, std::os::unix::process::parent_id());
-        assert!(
-            found
-                .started
-                .process
-                .cmdline
-                .starts_with(&std::env::args().next().unwrap())
+        assert_eq!(
+            Some(found.started.id.start_ns),
+            thread_start(handle.pid, handle.pid).unwrap()
         );
-        assert_eq!(handle.tasks(), handle.threads().unwrap().len() as u32);
-        assert_eq!(thread_start(handle.pid, handle.pid), Some(found.started.id.start_ns));
+        let listed = tasks.processes().unwrap();
+        let own = listed.iter().find(|listed| listed.pid == handle.pid).unwrap();
+        assert_eq!((own.inode, own.uid), (file.inode, process.uid));
+        assert!(
+            tasks.threads.of(handle.pid).unwrap().len() >= 2,
+            "the test runs beside the main thread"
+        );
+        assert!(tasks.process(2).unwrap().is_none(), "a thread of the kernel");
+    }
+
+    #[test]
+    fn threads_are_told_apart_and_read() {
+        let (pid, own) = (std::process::id(), nix::unistd::gettid().as_raw().cast_unsigned());
+        let mark = ThreadMark::of(pid, own).unwrap();
+        assert!(mark.is_some());
+        assert_eq!(ThreadMark::of(pid, own).unwrap(), mark);
+        let other = std::thread::spawn(move || ThreadMark::of(pid, nix::unistd::gettid().as_raw().cast_unsigned()));
+        assert_ne!(other.join().unwrap().unwrap(), mark);
+        assert_eq!(ThreadMark::of(pid, u32::MAX).unwrap(), None);
+        let tasks = tasks();
+        let thread = tasks.threads.thread(own).unwrap().unwrap();
+        assert!(thread.is_awake && thread.cpu > Duration::ZERO);
+        assert!(tasks.threads.thread(i32::MAX.cast_unsigned()).unwrap().is_none());
     }
 
     #[test]
@@ -319,9 +306,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         assert!(handle.is_alive());
+        assert_eq!(tasks().threads.of(child.id()).unwrap().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!handle.is_alive());
-        assert!(handle.read(&Wanted::default(), &mut reader()).is_err());
+        assert!(handle.read(&tasks(), &Wanted::default()).is_err());
     }
 }

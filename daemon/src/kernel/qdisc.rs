@@ -8,7 +8,7 @@ use super::netlink::{Body, Netlink, attribute, text, u32_at};
 
 /// Bytes of a message before its attributes (struct tcmsg).
 const TCMSG_BYTES: usize = 20;
-/// The parent of a root qdisc, and nobody's (include/uapi/linux/pkt_sched.h).
+/// The parent of a root qdisc, and of no other (include/uapi/linux/pkt_sched.h).
 pub const ROOT: u32 = 0xffff_ffff;
 /// The parent of what stands at the way in, which is no part of the way out.
 const INGRESS: u32 = 0xffff_fff1;

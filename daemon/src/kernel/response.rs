@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_getres};
 
+use super::cgroup::group_v1;
 use super::preemption::Preemption;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +25,7 @@ pub struct Machine {
     pub group_runtime_us: Option<i64>,
     /// Of the time of all CPUs since boot, that the hypervisor gave to others; None on bare metal.
     pub stolen_percent: Option<f64>,
-    /// By how much an ordinary thread of this process may be woken late to save wake-ups.
+    /// By how much a thread of this process without real-time priority may be woken late to save wake-ups (timer slack).
     pub timer_slack_ns: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ impl Machine {
             throttling: number("/proc/sys/kernel/sched_rt_runtime_us")
                 .zip(number("/proc/sys/kernel/sched_rt_period_us"))
                 .map(|(runtime_us, period_us)| Throttling { runtime_us, period_us }),
-            group_runtime_us: group_runtime(),
+            group_runtime_us: group_v1("self").map(|(_, runtime_us)| runtime_us),
             stolen_percent: stolen(),
             timer_slack_ns: read("/proc/self/timerslack_ns").and_then(|text| text.parse().ok()),
         }
@@ -99,26 +100,6 @@ fn deepest_idle() -> Option<IdleState> {
         })
     });
     states.max_by_key(|state| state.exit_latency_us)
-}
-
-/// The file is there only where the kernel has groups of real time.
-fn group_runtime() -> Option<i64> {
-    let groups = read("/proc/self/cgroup")?;
-    let group = groups.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let is_cpu = fields.next()?.split(',').any(|controller| controller == "cpu");
-        is_cpu.then(|| fields.next().map(str::to_owned)).flatten()
-    })?;
-    let mounts = read("/proc/self/mounts")?;
-    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let of_cpu =
-        mounts.filter(|m| m.get(2) == Some(&"cgroup") && m.get(3).is_some_and(|o| o.split(',').any(|o| o == "cpu")));
-    let mut mount_points = of_cpu.filter_map(|m| Some(PathBuf::from(m.get(1)?)));
-    mount_points.find_map(|mount| {
-        read(mount.join(group.trim_start_matches('/')).join("cpu.rt_runtime_us"))?
-            .parse()
-            .ok()
-    })
 }
 
 fn stolen() -> Option<f64> {

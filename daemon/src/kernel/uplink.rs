@@ -5,7 +5,7 @@
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::queue::{RootQdisc, Uplink};
+use giveway_engine::network::queue::{RootQdisc, Uplink};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::netlink::{Body, Netlink, attribute, u16_at, u32_at};
@@ -37,7 +37,7 @@ pub fn look(
     let device = device(netlink, ifindex)?;
     let root = qdisc::root(netlink, ifindex)?;
     // What a virtual device says of its speed is an invention: there is no wire.
-    let speed_mbit = speed_mbit(name).filter(|_| device.physical && device.ethernet);
+    let speed_mbit = speed_mbit(name)?.filter(|_| device.physical && device.ethernet);
     Ok(Uplink {
         ifindex,
         name: name.to_owned(),
@@ -75,7 +75,7 @@ pub fn ifinfomsg(ifindex: u32) -> Body {
 }
 
 /// As ethtool tells it; None for what has no wire, or no link on it.
-fn speed_mbit(name: &str) -> Option<u32> {
+fn speed_mbit(name: &str) -> Result<Option<u32>> {
     // struct ethtool_cmd (include/uapi/linux/ethtool.h), by its words: the command, and the speed in two halves.
     const ETHTOOL_GSET: u32 = 1;
     let mut settings = [0u32; 11];
@@ -83,13 +83,14 @@ fn speed_mbit(name: &str) -> Option<u32> {
     // SAFETY: all zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
-        return None;
+        return Ok(None);
     }
     for (to, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = byte.cast_signed();
     }
     request.ifr_ifru.ifru_data = settings.as_mut_ptr().cast();
-    let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
+    let any = any.context("cannot ask for the interface's speed")?;
     // SAFETY: the request and what it points to are valid, and as large as ETHTOOL_GSET fills them.
     let answer = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     let first_half = |word: u32| {
@@ -98,5 +99,5 @@ fn speed_mbit(name: &str) -> Option<u32> {
     };
     let speed = first_half(settings[3]) | first_half(settings[7]) << 16;
     // 0 and all bits mean that there is none to tell.
-    (answer == 0 && !matches!(speed, 0 | 0xffff | u32::MAX)).then_some(speed)
+    Ok((answer == 0 && !matches!(speed, 0 | 0xffff | u32::MAX)).then_some(speed))
 }

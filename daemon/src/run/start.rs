@@ -3,32 +3,38 @@
 //! anything is changed, and gets its one clear line.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::config::Config;
-use giveway_engine::queue::Backends;
-use giveway_engine::realtime::{Names, Realtime};
-use giveway_engine::{Engine, Setup};
+use giveway_engine::network::queue::Backends;
+use giveway_engine::network::{Network, Setup};
+use giveway_engine::priority::{Names, Priority};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{Group, User};
+use nix::unistd::Group;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::daemon::Daemon;
-use super::realtime::RealtimeThread;
-use crate::actuate::cap::{CapActuator, rtt_floors_us};
+use super::priority::PriorityThread;
+use super::priority::receive::{Receiver, chains_of};
 use crate::actuate::queue::QueueActuator;
-use crate::actuate::receive::Receiver;
+use crate::actuate::sockets::Sockets;
+use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
-use crate::guardian::Guarded;
+use crate::guardian::guarded::Guarded;
+use crate::holder;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
-use crate::kernel::probe;
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::owner::OwnerReader;
+use crate::kernel::types::Types;
+use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
+use crate::life::Life;
 use crate::place::Place;
-use crate::revert;
+use crate::undo;
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let mut config = load_config(args.config.as_deref())?;
@@ -42,18 +48,27 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .map(|file| file.read())
         .transpose()
         .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
-    let realtime = realtime_rules(&config, args.dry_run)?;
+    let priority = priority_engine(&config, args.dry_run)?;
     crate::kernel::check_requirements()?;
     // A descriptor for each process that is held; the usual 1,024 are few.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
     let place = Place::here()?;
+    // No image of this process's memory is ever written to a file: it holds the group's key.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot keep core dumps from being written")?;
     // The guardian of a daemon that has just died may still be at work.
-    let lock = place.lock_within(revert::PATIENCE)?;
-    let left_over = revert::undo(&place, args.dry_run)?;
+    let lock = holder::take_over(&place, args.dry_run)?;
+    let left_over = undo::undo(&place, args.dry_run);
+    // What it wrote here later would undo what is done from now on.
+    ensure!(
+        !left_over.goes_on,
+        "what an earlier daemon left behind is still being undone, so giveway does not start: {left_over}. Nothing else \
+         was changed; start it again, or undo it with `giveway revert`"
+    );
     if !args.dry_run {
-        place.remove_orphaned_pins();
+        place.claim()?;
+        place.remove_orphans(|other| drop(undo::threads(other, false)));
     }
     if !left_over.is_nothing() {
         let done = if args.dry_run { "would be" } else { "is" };
@@ -62,42 +77,44 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
-    let (caps, mut degraded) = open_caps(&place, args.dry_run);
+    let (sockets, mut degraded) = match args.dry_run {
+        true => Default::default(),
+        false => Sockets::open(&place),
+    };
+    let failed = left_over.failed.iter();
+    degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     if keys.is_none() {
         degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
     }
     for line in &degraded {
         tracing::warn!("{line}");
     }
-    let mut seed = [0; 32];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut seed))
-        .context("no randomness from /dev/urandom")?;
     let rtt_resolution = rtt_floors_us()
         .into_iter()
         .map(|us| Duration::from_micros(us.into()))
         .collect();
     let setup = Setup {
-        seed,
+        seed: random()?,
         keys: keyring,
         rtt_resolution,
-        dry_run: args.dry_run || caps.is_none(),
+        dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
-            qdisc: probe::bpf_qdisc().map_err(|error| probe::one_line(&error)),
+            qdisc: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
             dry_run: args.dry_run,
         },
     };
-    let engine = Engine::new(crate::kernel::now(), &config, setup);
+    let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let queue = QueueActuator::open(&place, &config, receiver.requests())?;
-    let mut guarded = if args.dry_run { None } else { Some(Guarded::start()?) };
-    let canary = Duration::from_millis(config.realtime_limits.canary_ms.into());
-    let realtime = RealtimeThread::start(&place, realtime, canary)?;
-    if let Some(guarded) = &mut guarded {
-        guarded.watch_thread(realtime.tid);
-    }
+    let owners = OwnerReader::open(place.netns_inum())?;
+    let (life, page) = Life::new(&owners.tasks().threads)?;
+    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
+    lock.name(guarded.as_ref().map(Guarded::pid));
+    let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
+    let death = guarded.as_ref().map(Guarded::death).transpose()?;
+    let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;
 
     crate::kernel::give_back_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -109,19 +126,23 @@ pub fn run(args: &RunArgs) -> Result<()> {
         config,
         choice,
         place,
+        lock,
+        life,
         engine,
         monitor,
-        caps,
+        sockets,
         queue,
         receiver,
+        owners,
         guarded,
         realtime: Some(realtime),
         keys,
         degraded,
     };
-    let outcome = runtime.block_on(local.run_until(daemon.run()));
-    drop(lock);
-    outcome
+    let ended = runtime.block_on(local.run_until(daemon.run()));
+    // Everything is undone: a look-up that no server answers keeps nobody waiting.
+    runtime.shutdown_background();
+    ended
 }
 
 fn load_config(path: Option<&Path>) -> Result<Config> {
@@ -135,23 +156,18 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
     Ok(Config::parse(&text).map_err(|e| Usage(format!("{}: {e}; nothing was changed", path.display())))?)
 }
 
-fn realtime_rules(config: &Config, dry_run: bool) -> Result<Realtime> {
-    let user = |name: &str| {
-        name.parse()
-            .ok()
-            .or_else(|| Some(User::from_name(name).ok()??.uid.as_raw()))
-    };
+fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {
     let group = |name: &str| {
         name.parse()
             .ok()
             .or_else(|| Some(Group::from_name(name).ok()??.gid.as_raw()))
     };
     let names = Names {
-        user: &user,
+        user: &uid_of,
         group: &group,
     };
     let cpus = u32::try_from(crate::kernel::online_cpus())?;
-    Ok(Realtime::from_config(config, cpus, &names, dry_run).map_err(|e| Usage(format!("{e}; nothing was changed")))?)
+    Ok(Priority::from_config(config, cpus, &names, dry_run).map_err(|e| Usage(format!("{e}; nothing was changed")))?)
 }
 
 fn choose_interface(config: &Config) -> Result<Choice> {
@@ -159,7 +175,7 @@ fn choose_interface(config: &Config) -> Result<Choice> {
         return Ok(Choice::DefaultRoute);
     };
     if name == "lo" {
-        return Err(Usage("`lo` is never managed: there is nobody to give way to on the loopback".to_owned()).into());
+        return Err(Usage("`lo` is never managed: there is no one to give way to on the loopback".to_owned()).into());
     }
     if nix::net::if_::if_nametoindex(name.as_str()).is_err() {
         bail!(
@@ -168,24 +184,4 @@ fn choose_interface(config: &Config) -> Result<Choice> {
         );
     }
     Ok(Choice::Named(name.clone()))
-}
-
-/// Without caps the daemon still watches and tells; the reason goes into the status.
-fn open_caps(place: &Place, dry_run: bool) -> (Option<CapActuator>, Vec<String>) {
-    if dry_run {
-        return (None, Vec::new());
-    }
-    match CapActuator::open(place.netns_inum()) {
-        Ok(caps) => {
-            let degraded = [caps.new_connections_missing(), caps.ease_missing()]
-                .into_iter()
-                .flatten()
-                .collect();
-            (Some(caps), degraded)
-        }
-        Err(error) => {
-            let line = format!("nothing can be capped: {error:#}; watching and reporting go on");
-            (None, vec![line])
-        }
-    }
 }

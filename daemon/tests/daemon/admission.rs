@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,8 +17,10 @@ use nix::sys::socket::sockopt::{
 };
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt};
 
-use super::process::{Daemon, Scratch, backend, giveway, until};
-use crate::lab::{FAR_V4, FAR_V6, Lab};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab};
+use crate::support::process::{Daemon, backend, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::until;
 
 const DEADLINE: Duration = Duration::from_millis(5);
 /// In time whatever else is in the way.
@@ -81,24 +84,19 @@ fn errno(error: std::io::Error) -> Errno {
 }
 
 fn with_deadline(socket: &UdpSocket, left: Duration) -> Result<usize, Errno> {
+    by(socket, (now() + left).as_nanos() as u64)
+}
+
+/// With this deadline.
+fn by(socket: &UdpSocket, deadline_ns: u64) -> Result<usize, Errno> {
     let clock = libc::sock_txtime {
         clockid: libc::CLOCK_MONOTONIC,
         flags: DEADLINE_MODE,
     };
     setsockopt(socket, TxTime, &clock)?;
-    let deadline_ns = (now() + left).as_nanos() as u64;
     let bytes = [IoSlice::new(&[0; 1000])];
     let message = [ControlMessage::TxTime(&deadline_ns)];
     sendmsg::<()>(socket.as_raw_fd(), &bytes, &message, MsgFlags::empty(), None)
-}
-
-/// Counts that the daemon tells.
-fn counted(daemon: &Daemon, path: &str) -> u64 {
-    daemon.status()["queue"]["counters"]
-        .pointer(path)
-        .unwrap()
-        .as_u64()
-        .unwrap()
 }
 
 #[test]
@@ -107,20 +105,20 @@ fn every_refusal_of_a_deadline_is_told_to_its_sender() {
     let (daemon, _config) = daemon("txtime.toml", "");
     for far in [FAR_V4, FAR_V6] {
         let pairs: Vec<_> = (0..SENDERS).map(|_| pair(&lab, far)).collect();
-        let before = (counted(&daemon, "/refused/total"), counted(&daemon, "/admitted"));
+        let before = (daemon.counted("/refused/total"), daemon.counted("/admitted"));
         let told: u64 = thread::scope(|scope| {
             let sending = |near| scope.spawn(move || refused(PACKETS, || with_deadline(near, DEADLINE)));
             let senders: Vec<_> = pairs.iter().map(|(near, _)| sending(near)).collect();
             senders.into_iter().map(|sender| sender.join().unwrap()).sum()
         });
-        let counts = (counted(&daemon, "/refused/total"), counted(&daemon, "/admitted"));
+        let counts = (daemon.counted("/refused/total"), daemon.counted("/admitted"));
         let all = (SENDERS * PACKETS) as u64;
         assert!((1..all).contains(&told), "{far}: {told} of {all} refused");
         assert_eq!((counts.0 - before.0, counts.1 - before.1), (told, all - told), "{far}");
     }
     until("all that was admitted is sent", || {
-        let sent = counted(&daemon, "/bands/realtime/sent_packets") + counted(&daemon, "/late");
-        sent == counted(&daemon, "/admitted")
+        let sent = daemon.counted("/bands/realtime/sent_packets") + daemon.counted("/late");
+        sent == daemon.counted("/admitted")
     });
     until("the next pass tells the refusals", || {
         let refusals = daemon.status()["refusals"].as_array().unwrap().clone();
@@ -128,6 +126,94 @@ fn every_refusal_of_a_deadline_is_told_to_its_sender() {
     });
     let why = String::from_utf8(giveway(&["why", "queue"]).stdout).unwrap();
     assert!(why.contains("a packet to ") && why.contains(" us were left"), "{why}");
+}
+
+/// Of another user, whose number is its own.
+fn of_user(uid: u32, make: impl FnOnce() -> UdpSocket + Send) -> UdpSocket {
+    let making = || {
+        // SAFETY: no pointers. Of the calling thread alone, which ends after this.
+        unsafe { libc::setfsuid(uid) };
+        make()
+    };
+    thread::scope(|scope| scope.spawn(making).join().unwrap())
+}
+
+/// Beyond any horizon.
+const NEVER_NS: u64 = 1 << 62;
+
+/// Anyone may ask for that. 32,000 packets are 16 s of the link's time for deadlines.
+#[test]
+fn deadlines_far_ahead_are_neither_lost_nor_in_the_way_for_long() {
+    let lab = Lab::enter();
+    let pairs: Vec<_> = (0..64).map(|_| pair(&lab, FAR_V4)).collect();
+    for (near, _) in &pairs {
+        setsockopt(near, SndBufForce, &(16 << 20)).unwrap();
+    }
+    let (daemon, _config) = daemon("far.toml", "");
+    let each = || pairs.iter().map(|(near, _)| refused(1, || by(near, NEVER_NS)));
+    let told: u64 = (0..PACKETS).flat_map(|_| each()).sum();
+    let admitted = daemon.counted("/admitted");
+    assert!(admitted > 0 && told > 0, "{admitted} admitted, {told} refused");
+    let took = until("a deadline of 100 ms is promised again", || {
+        with_deadline(&pairs[0].0, Duration::from_millis(100)).is_ok()
+    });
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    until("all that was admitted has left", || {
+        let sent = daemon.counted("/bands/realtime/sent_packets") + daemon.counted("/late");
+        assert_eq!(daemon.counted("/bands/realtime/dropped_full"), 0);
+        sent == daemon.counted("/admitted")
+    });
+}
+
+/// Raised however the test ends: a thread that is waited for looks at it.
+struct Raised<'a>(&'a AtomicBool);
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The greedy one never stops; the other asks for a tenth of what it could send.
+#[test]
+fn one_user_cannot_take_the_deadlines_of_another() {
+    const ASKED: usize = 100;
+    const LEFT: Duration = Duration::from_millis(40);
+    const BETWEEN: Duration = Duration::from_millis(5);
+    let lab = Lab::enter();
+    let (honest, _far) = pair(&lab, FAR_V4);
+    let greedy: Vec<_> = (0..8)
+        .map(|_| {
+            let (near, far) = pair(&lab, FAR_V4);
+            let other = of_user(12_345, || UdpSocket::bind("0.0.0.0:0").unwrap());
+            other.connect(near.peer_addr().unwrap()).unwrap();
+            tell_errors(&other);
+            (other, far)
+        })
+        .collect();
+    let (daemon, _config) = daemon("share.toml", "");
+    let stop = AtomicBool::new(false);
+    let refusals: u64 = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for (near, _) in &greedy {
+                    refused(1, || by(near, NEVER_NS));
+                }
+            }
+        });
+        let _stop = Raised(&stop);
+        until("the greedy one is at work", || daemon.counted("/admitted") > 500);
+        until("there is room for the other", || with_deadline(&honest, LEFT).is_ok());
+        let asked = (0..ASKED).map(|_| {
+            thread::sleep(BETWEEN);
+            refused(1, || with_deadline(&honest, LEFT))
+        });
+        asked.sum()
+    });
+    assert!(refusals <= ASKED as u64 / 20, "{refusals} of {ASKED} refused");
+    assert!(daemon.counted("/refused/share") > 0, "the greedy one is told why");
+    let sent = daemon.counted("/bands/realtime/sent_packets");
+    assert!(sent > 5 * ASKED as u64, "{sent}: what is left over is the greedy one's");
 }
 
 #[test]
@@ -139,8 +225,8 @@ fn a_rule_gives_an_unmodified_program_a_deadline() {
     let (daemon, _config) = daemon("rule.toml", &rule);
     let told = refused(PACKETS, || plainly(&near));
     assert!((1..PACKETS as u64).contains(&told), "{told} of {PACKETS} refused");
-    assert_eq!(counted(&daemon, "/refused/total"), told);
-    assert_eq!(counted(&daemon, "/admitted"), PACKETS as u64 - told);
+    assert_eq!(daemon.counted("/refused/total"), told);
+    assert_eq!(daemon.counted("/admitted"), PACKETS as u64 - told);
 }
 
 #[test]
@@ -151,7 +237,7 @@ fn without_admission_a_deadline_is_only_an_order() {
     let rule = format!("admission = false\n[[deadline]]\nport = {port}\ndeadline_ms = 5\n");
     let (daemon, _config) = daemon("no-admission.toml", &rule);
     assert_eq!(refused(PACKETS, || plainly(&near)), 0);
-    assert_eq!(counted(&daemon, "/bands/realtime/classified"), PACKETS as u64);
+    assert_eq!(daemon.counted("/bands/realtime/classified"), PACKETS as u64);
 }
 
 #[test]
@@ -165,7 +251,7 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
         ("dscp", pair(&lab, FAR_V4).0),
         ("nice", nice_socket(far.local_addr().unwrap())),
     ]);
-    let background = || counted(&daemon, "/bands/background/classified");
+    let background = || daemon.counted("/bands/background/classified");
     let added = |socket: &UdpSocket| {
         let before = background();
         socket.send(b"x").unwrap();
@@ -183,6 +269,9 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
     for flow in [vec![FAR_V4, &port], vec![FAR_V4, &port, &local]] {
         let lbe = |what: &'static str| giveway(&[&["lbe", what], flow.as_slice()].concat());
         assert!(lbe("add").status.success());
+        let why = giveway(&["why", &format!("{FAR_V4}:{port}")]).stdout;
+        let why = String::from_utf8(why).unwrap();
+        assert!(why.contains("class none -> background; rule lbe add by uid 0"), "{why}");
         assert_eq!(added(&near), 1, "{flow:?}");
         assert!(
             giveway(&["lbe", "list"])
@@ -260,8 +349,8 @@ fn each_segment_of_a_datagram_is_paced_with_its_overhead() {
 /// Made by a thread that has lowered itself.
 fn nice_socket(far: SocketAddr) -> UdpSocket {
     let making = thread::spawn(move || {
-        // SAFETY: changes only the priority of the calling thread.
-        assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, 0);
+        // Of the calling thread alone.
+        rustix::process::setpriority_process(None, 19).unwrap();
         let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
         socket.connect(far).unwrap();
         socket
@@ -277,12 +366,14 @@ fn a_configured_flow_is_background() {
     let flow = format!("[[background]]\naddress = \"{FAR_V4}\"\nport = {port}\n");
     let (daemon, _config) = daemon("flow.toml", &flow);
     near.send(b"x").unwrap();
-    assert_eq!(counted(&daemon, "/bands/background/classified"), 1);
+    assert_eq!(daemon.counted("/bands/background/classified"), 1);
     far.set_nonblocking(true).unwrap();
     until("it arrives all the same", || match far.recv(&mut [0; 64]) {
         Ok(_) => true,
         Err(error) if error.kind() == ErrorKind::WouldBlock => false,
         Err(error) => panic!("{error}"),
     });
-    assert_eq!(counted(&daemon, "/bands/background/sent_packets"), 1);
+    until("it is counted as sent", || {
+        daemon.counted("/bands/background/sent_packets") == 1
+    });
 }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From wire to process, from outside: a request's deadline gives its handler priority and goes on to the answer;
-//! nobody else gets anything; however the daemon ends, everything is as it was. Handlers here only wait and answer.
+//! no other thread gets anything; however the daemon ends, everything is as it was. Handlers here only wait and answer.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use giveway::actuate::schedule::attributes::Attributes;
-use giveway::kernel::napi;
+use giveway::actuate::thread::attributes::Attributes;
+use giveway::kernel::own_netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::{Daemon, Scratch, backend, giveway, until};
-use crate::lab::{Lab, NEAR_V4, run};
+use crate::support::lab::{Lab, NEAR_V4};
+use crate::support::process::{Daemon, backend, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::until;
 
 const BUDGET: Duration = Duration::from_millis(100);
 const NOBODY: u32 = 65_534;
@@ -118,23 +122,27 @@ fn a_request_raises_its_handler_and_something_else_lowers_it() {
     );
     until("its own timer wakes it, after the deadline", || !service.is_raised());
     let why = String::from_utf8(giveway(&["why", &service.tid.to_string()]).stdout).unwrap();
-    assert!(why.contains("as it was"), "{why}");
+    assert!(why.contains("FIFO 40 -> as it was"), "{why}");
+    let why = String::from_utf8(giveway(&["why", &service.address.port().to_string()]).stdout).unwrap();
+    assert!(why.contains("FIFO 40 -> as it was"), "found by its port too: {why}");
 }
 
 #[test]
-fn a_port_that_somebody_else_has_taken_gets_nobody_a_priority() {
+fn a_port_that_another_user_has_taken_gives_no_priority() {
     let lab = Lab::enter();
     let (others, own) = (Service::start(NOBODY), Service::start(NOBODY));
     let rules = format!("{}{}", others.rule(""), own.rule(&format!("user = \"{NOBODY}\"")));
     let (daemon, _config) = daemon("chain-user.toml", &format!("[queue]\nbackend = \"none\"\n{rules}"));
-    until("the rule that names its user means it", || {
+    until("the rule that names its user matches", || {
         ask(&lab, &others, 2);
         ask(&lab, &own, 2);
         own.is_raised()
     });
-    assert!(others.priority().starts_with("ordinary"), "{}", others.priority());
-    let handlers = &daemon.status()["receive"]["handlers"];
-    assert_eq!(handlers.as_array().unwrap().len(), 1, "{handlers}");
+    assert!(others.priority().starts_with("OTHER"), "{}", others.priority());
+    let chains = daemon.status()["realtime"]["chains"].take();
+    let threads = |chain: &serde_json::Value| chain["threads"].as_array().unwrap().len();
+    let threads: Vec<usize> = chains.as_array().unwrap().iter().map(threads).collect();
+    assert_eq!(threads.iter().sum::<usize>(), 1, "{chains}");
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn an_answer_has_what_is_left_of_its_requests_deadline() {
     );
     let (daemon, _config) = daemon("chain-answer.toml", &queue);
     until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
-    let admitted = || daemon.status()["queue"]["counters"]["admitted"].as_u64().unwrap_or(0);
+    let admitted = || daemon.counted("/admitted");
     let before = admitted();
     ask(&lab, &service, 20);
     let after = admitted();
@@ -157,7 +165,7 @@ fn an_answer_has_what_is_left_of_its_requests_deadline() {
 }
 
 #[test]
-fn whoever_dies_nobody_keeps_a_priority() {
+fn however_the_daemon_ends_no_thread_keeps_a_priority() {
     let lab = Lab::enter();
     let service = Service::start(0);
     // So long a deadline that only the end of the daemon can be what lowers it.
@@ -171,31 +179,62 @@ fn whoever_dies_nobody_keeps_a_priority() {
         });
         kill_with(&daemon, signal);
         daemon.0.wait().unwrap();
-        until("it is ordinary again", || !service.is_raised());
+        until("it is as it was", || !service.is_raised());
         // The guardian of a killed one ends what it has begun.
         until("nothing is left", || {
             let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
             let found: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();
-            found["received_found"].as_array().is_some_and(Vec::is_empty)
+            found["found"].as_array().is_some_and(Vec::is_empty)
         });
     }
 }
 
+/// A service that answers each connection in a thread of its own, which ends with the connection.
+fn thread_per_connection() -> SocketAddr {
+    let listener = TcpListener::bind((NEAR_V4, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut packet = [0; 64];
+                while let Ok(length @ 1..) = stream.read(&mut packet) {
+                    stream.write_all(&packet[..length]).unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
 #[test]
-fn threads_take_packets_in_for_as_long_as_the_daemon_lives() {
+fn threads_that_have_ended_leave_neither_records_nor_lines_nor_descriptors() {
     let lab = Lab::enter();
-    run("ethtool -K gwv gro on");
-    let threads = || napi::threads(lab.ifindex).unwrap();
-    assert!(threads().is_empty(), "softirqs do it at first");
-    let configuration = "[queue]\nbackend = \"none\"\n[receive]\nthreaded_napi = true\nnapi_priority = 12\n";
-    let (mut daemon, _config) = daemon("receive.toml", configuration);
-    until("threads do it", || !threads().is_empty());
-    for tid in threads() {
-        assert_eq!(Attributes::of(tid).unwrap().shown(), "FIFO 12");
-    }
-    let why = String::from_utf8(giveway(&["why", "receive"]).stdout).unwrap();
-    assert!(why.contains("threaded: 0 -> 1"), "{why}");
-    kill_with(&daemon, Signal::SIGKILL);
-    daemon.0.wait().unwrap();
-    until("softirqs do it again", || threads().is_empty());
+    let port = thread_per_connection().port();
+    let rule = format!("[[chain]]\nlocal_port = {port}\nprotocol = \"tcp\"\nbudget_ms = 100\n");
+    let (daemon, _config) = daemon("chain-ends.toml", &format!("[queue]\nbackend = \"none\"\n{rule}"));
+    let pid = daemon.0.id();
+    let descriptors = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let records = || {
+        daemon.status()["realtime"]["chains"][0]["threads"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    let before = descriptors();
+    lab.far(|| {
+        for _ in 0..600 {
+            let mut stream = TcpStream::connect((NEAR_V4, port)).unwrap();
+            for _ in 0..3 {
+                stream.write_all(b"request").unwrap();
+                stream.read_exact(&mut [0; 7]).unwrap();
+            }
+        }
+    });
+    let journal = format!("/run/giveway/netns-{}/chains", own_netns().unwrap());
+    let lines = fs::read_to_string(&journal).unwrap_or_default().lines().count();
+    assert!((1..=260).contains(&lines), "{lines} lines in {journal}");
+    until("no record is left", || records() == 0);
+    // A status has some of its own.
+    until("no descriptor is left", || descriptors() <= before + 2);
 }

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway exec`: the command is the process, and gets no more than its user may have.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::{Daemon, Scratch, failure, giveway, program, until};
-use crate::lab::Lab;
+use crate::support::lab::Lab;
+use crate::support::process::{Copy, Daemon, failure, giveway};
+use crate::support::scratch::{NOBODY, Scratch};
+use crate::support::wait::until;
 
-/// Debian's `nobody` and `nogroup`.
-const NOBODY: u32 = 65_534;
 /// Prints the shell's own policy and priority, and its limit of real time.
 const SHOW: &str = "chrt -p $$; ulimit -R 2>/dev/null || prlimit --rttime --noheadings -o SOFT,HARD -p $$";
 
@@ -82,7 +80,7 @@ fn root_gets_the_priority_with_a_limit_and_children_do_not_inherit_it() {
     );
     assert!(text.contains("priority: 10") && text.contains("1000000"), "{text}");
     let why = String::from_utf8(giveway(&["why"]).stdout).unwrap();
-    assert!(why.contains("-> FIFO 10, rule giveway exec by uid 0"), "{why}");
+    assert!(why.contains("-> FIFO 10; rule giveway exec by uid 0"), "{why}");
     drop((daemon, lab));
 }
 
@@ -102,7 +100,9 @@ fn a_user_gets_what_the_configuration_grants_and_no_more() {
     let (line, _) =
         failure(&copy.as_nobody(&["realtime", "add", "--exe", "/bin/sh", "--user", "0", "--priority", "5"]));
     assert!(line.contains("processes of their own"), "{line}");
-    let (line, _) = failure(&copy.as_nobody(&["realtime", "list"]));
+    let listed = copy.as_nobody(&["realtime", "list"]);
+    assert!(listed.status.success(), "what is the user's own: {listed:?}");
+    let (line, _) = failure(&copy.as_nobody(&["status"]));
     assert!(line.contains("only root and the members of the group"), "{line}");
     drop((daemon, lab));
 }
@@ -136,33 +136,4 @@ fn who_lowers_what_it_was_given_has_not_escaped() {
 fn shown(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// The program where every user can reach it.
-struct Copy(std::path::PathBuf);
-
-impl Copy {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("giveway-test-{}-{name}", std::process::id()));
-        // By a process of its own: a file that another test's child still has open for writing cannot be run.
-        assert!(Command::new("cp").arg(program()).arg(&path).status().unwrap().success());
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(path)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.0);
-        command.args(arguments).uid(NOBODY).gid(NOBODY);
-        command
-    }
-
-    fn as_nobody(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

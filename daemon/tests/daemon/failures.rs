@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use super::process::{Daemon, Scratch, failure, giveway, program};
-use crate::lab::Lab;
+use crate::support::lab::Lab;
+use crate::support::process::{Daemon, failure, giveway, program};
+use crate::support::scratch::Scratch;
 
 fn refused_configuration(name: &str, text: &str) -> String {
     let config = Scratch::new(name, text);

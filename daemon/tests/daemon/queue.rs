@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use super::process::{Daemon, Scratch, backend, giveway, until};
-use crate::lab::{Lab, run};
+use crate::support::lab::{Lab, run};
+use crate::support::process::{Daemon, backend, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::until;
 
 /// A slow link with this backend.
 fn slow_link(backend: &str) -> String {
@@ -37,21 +38,10 @@ fn daemon_with(name: &str, backend: &str) -> (Daemon, Scratch) {
     (daemon, config)
 }
 
-fn signal(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(pid as i32), signal).unwrap();
-}
-
-fn guardian_of(daemon: &Daemon) -> u32 {
-    let children = format!("/proc/{0}/task/{0}/children", daemon.0.id());
-    std::fs::read_to_string(children).unwrap().trim().parse().unwrap()
-}
-
-/// Both die at once: nobody is left to undo anything.
-fn kill_both(daemon: &Daemon) {
-    let guardian = guardian_of(daemon);
-    signal(guardian, Signal::SIGSTOP);
-    signal(daemon.0.id(), Signal::SIGKILL);
-    signal(guardian, Signal::SIGKILL);
+fn queue_changes(daemon: &Daemon) -> Vec<serde_json::Value> {
+    let mut status = daemon.status();
+    let changes = status["changes"].as_array_mut().unwrap();
+    changes.extract_if(.., |change| change["setting"] == "queue").collect()
 }
 
 #[test]
@@ -85,7 +75,7 @@ fn sigterm_puts_the_kernels_default_back() {
     let (before, segments) = (qdiscs(), gso_max_segs());
     let (mut daemon, _config) = queueing_daemon("term.toml");
     assert_ne!(qdiscs(), before);
-    signal(daemon.0.id(), Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
     assert!(daemon.0.wait().unwrap().success());
     assert_eq!((qdiscs(), gso_max_segs()), (before, segments));
 }
@@ -95,10 +85,8 @@ fn sigkill_puts_it_back_within_a_second() {
     let _lab = Lab::enter();
     let (before, segments) = (qdiscs(), gso_max_segs());
     let (daemon, _config) = queueing_daemon("kill.toml");
-    signal(daemon.0.id(), Signal::SIGKILL);
-    let took = until("the guardian puts the qdisc back", || {
-        qdiscs() == before && gso_max_segs() == segments
-    });
+    let took = daemon.kill();
+    assert_eq!((qdiscs(), gso_max_segs()), (before, segments));
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
@@ -107,7 +95,7 @@ fn revert_puts_it_back_after_both_have_died() {
     let _lab = Lab::enter();
     let (before, segments) = (qdiscs(), gso_max_segs());
     let (daemon, _config) = queueing_daemon("both.toml");
-    kill_both(&daemon);
+    daemon.kill_both();
     drop(daemon);
     let found = giveway(&["revert", "--dry-run"]);
     let found = String::from_utf8(found.stdout).unwrap();
@@ -122,7 +110,7 @@ fn the_next_start_puts_it_back_too() {
     let _lab = Lab::enter();
     let before = qdiscs();
     let (daemon, _config) = queueing_daemon("next.toml");
-    kill_both(&daemon);
+    daemon.kill_both();
     drop(daemon);
     let config = Scratch::new("none.toml", &slow_link("none"));
     let next = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
@@ -138,9 +126,24 @@ fn an_administrators_qdisc_comes_back_with_its_handle_and_options() {
         let before = qdiscs();
         let (daemon, _config) = queueing_daemon("administrator.toml");
         assert!(!qdiscs().contains("fifo 5:") && !qdiscs().contains("fifo 9:"));
-        signal(daemon.0.id(), Signal::SIGKILL);
+        daemon.signal(Signal::SIGKILL);
         until("the guardian puts the qdisc back", || qdiscs() == before);
     }
+}
+
+#[test]
+fn segments_that_another_tool_has_limited_stay_so() {
+    let _lab = Lab::enter();
+    let fast = format!("[link]\nrate_mbit = 1000\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("fast.toml", &fast);
+    let before = (qdiscs(), gso_max_segs());
+    let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    assert_eq!(gso_max_segs(), before.1, "a fast link needs no limit");
+    run("ip link set dev gwv gso_max_segs 1");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!((qdiscs(), gso_max_segs()), (before.0, "1".to_owned()));
 }
 
 #[test]
@@ -155,7 +158,7 @@ fn a_classful_qdisc_is_left_alone_and_said_to_be() {
         why.contains("tbf") && why.contains("left alone")
     });
     assert_eq!(qdiscs(), before);
-    signal(daemon.0.id(), Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
     assert!(daemon.0.wait().unwrap().success());
     assert_eq!(qdiscs(), before);
 }
@@ -176,8 +179,8 @@ fn a_qdisc_that_another_tool_puts_in_our_place_stays() {
         (theirs.clone(), segments),
         "the rest of ours is undone"
     );
-    let guardian = format!("/proc/{}", guardian_of(&daemon));
-    signal(daemon.0.id(), Signal::SIGKILL);
+    let guardian = format!("/proc/{}", daemon.guardian());
+    daemon.signal(Signal::SIGKILL);
     until("the guardian is done", || !std::path::Path::new(&guardian).exists());
     assert_eq!(qdiscs(), theirs);
 }
@@ -203,10 +206,8 @@ fn a_dry_run_explains_and_changes_nothing() {
     let config = Scratch::new("dry.toml", &slow_link(&backend()));
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv", "--dry-run"]);
     until("it would change the queue", || {
-        let changes = daemon.status()["queue_changes"].clone();
-        changes
-            .as_array()
-            .is_some_and(|c| c.len() == 1 && c[0]["made"] == false)
+        let changes = queue_changes(&daemon);
+        changes.len() == 1 && changes[0]["made"] == false
     });
     assert_eq!(qdiscs(), before);
 }
@@ -223,7 +224,12 @@ fn a_new_mtu_is_followed_and_the_link_may_go_down_and_up() {
     run("ip link set gwv up");
     until("there is one again", || !daemon.status()["interface"].is_null());
     assert!(qdiscs().contains(" 6777: root"), "{}", qdiscs());
-    assert_eq!(daemon.status()["queue_changes"].as_array().unwrap().len(), 2);
+    let changes = queue_changes(&daemon);
+    assert_eq!(
+        (changes.len(), &changes[0]["times"]),
+        (1, &1.into()),
+        "neither puts the queue up again"
+    );
 }
 
 #[test]
@@ -232,6 +238,57 @@ fn a_link_that_vanishes_leaves_nothing_to_undo() {
     let (mut daemon, _config) = queueing_daemon("vanish.toml");
     run("ip link del gwv");
     until("there is no interface", || daemon.status()["interface"].is_null());
-    signal(daemon.0.id(), Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
     assert!(daemon.0.wait().unwrap().success());
+}
+
+/// A qdisc of this number and another kind cannot be replaced: what the daemon asks for fails.
+fn stand_in_the_way() {
+    run("tc qdisc replace dev gwv root handle 6777: pfifo limit 10");
+}
+
+fn why(daemon: &Daemon) -> String {
+    daemon.status()["queue"]["why"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_queue_that_could_not_be_put_up_is_tried_again() {
+    let _lab = Lab::enter();
+    stand_in_the_way();
+    let config = Scratch::new("again.toml", &slow_link(&backend()));
+    let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("it says when it is tried again, and why", || {
+        let why = why(&daemon);
+        why.contains("tried again in ") && why.contains("could not be put up")
+    });
+    run("tc qdisc replace dev gwv root handle 7: pfifo limit 11");
+    let before = qdiscs();
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    assert!(!why(&daemon).contains("tried again"), "{}", why(&daemon));
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(qdiscs(), before);
+}
+
+#[test]
+fn a_link_that_comes_back_has_its_queue_at_once() {
+    let lab = Lab::enter();
+    stand_in_the_way();
+    let config = Scratch::new("back.toml", &slow_link(&backend()));
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("it waits for longer and longer", || {
+        let why = why(&daemon);
+        let wait = why
+            .strip_prefix("tried again in ")
+            .and_then(|rest| rest.split(' ').next());
+        wait.is_some_and(|seconds| seconds.parse().is_ok_and(|seconds: u32| seconds >= 4))
+    });
+    run("ip link del gwv");
+    run(&format!("ip link add gwv type veth peer name gwv netns {}", lab.far));
+    run("ip link set gwv up");
+    let took = until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    assert!(
+        took < Duration::from_secs(3),
+        "{took:?}: it was not the link that brought it"
+    );
 }

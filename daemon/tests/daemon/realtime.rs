@@ -4,21 +4,27 @@
 
 use std::any::Any;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::UdpSocket;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use giveway::actuate::schedule::attributes::{Attributes, cpus_of};
+use giveway::actuate::thread::attributes::{Attributes, cpus_of};
+use giveway::kernel::process::Handle;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::{Daemon, Scratch, failure, giveway, until};
-use crate::lab::{Lab, run};
+use crate::support::lab::{Lab, NEAR_V4, run};
+use crate::support::process::{Daemon, failure, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::{First, until};
 
-/// A file of the test's own, which no other test's rule means.
+mod lending;
+
+/// A file of the test's own, which no other test's rule matches.
 struct Program {
     directory: PathBuf,
     path: String,
@@ -33,6 +39,18 @@ impl Program {
         run(&format!("cp {original} {path}"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         Self { directory, path }
+    }
+
+    fn example(name: &str) -> Self {
+        Self::example_as(name, name)
+    }
+
+    fn example_as(name: &str, own: &str) -> Self {
+        let test = std::env::current_exe().unwrap();
+        let example = test.ancestors().nth(2).unwrap().join("examples").join(name);
+        let built = "`cargo build -p giveway --examples` makes it";
+        assert!(example.exists(), "{}: {built}", example.display());
+        Self::copy_of(example.to_str().unwrap(), own)
     }
 
     fn shell(name: &str) -> Self {
@@ -89,8 +107,8 @@ fn shown(pid: u32) -> String {
     Attributes::of(pid).map_or_else(|errno| errno.to_string(), |found| found.shown())
 }
 
-/// What the test itself is, and all that it starts.
-fn ordinary() -> String {
+/// What the test itself has, and all that it starts.
+fn not_raised() -> String {
     shown(0)
 }
 
@@ -107,7 +125,7 @@ struct Watched {
     _turn: Box<dyn Any>,
 }
 
-/// A spinner keeps ordinary threads waiting, the canaries of other tests' daemons too: whoever spins is alone.
+/// A spinner keeps other work waiting, the canaries of other tests' daemons too: a test that spins is alone.
 static SPINNING: RwLock<()> = RwLock::new(());
 
 fn watched(program: &Program, more: &str) -> Watched {
@@ -138,6 +156,15 @@ fn started(config: &str, program: &Program, arguments: &[&str], turn: Box<dyn An
 }
 
 impl Watched {
+    fn daemon(&self) -> &Daemon {
+        self.daemon.as_ref().unwrap()
+    }
+
+    /// How often this has happened so far.
+    fn counter(&self, name: &str) -> u64 {
+        self.daemon().status()["realtime"]["counters"][name].as_u64().unwrap()
+    }
+
     fn signal(&self, signal: Signal) {
         let daemon = self.daemon.as_ref().unwrap();
         kill(Pid::from_raw(daemon.0.id() as i32), signal).unwrap();
@@ -150,9 +177,10 @@ fn settle(program: &Program) {
 }
 
 #[test]
-fn what_a_rule_means_gets_what_the_rule_says_within_10_ms_of_its_start() {
+fn what_a_rule_matches_gets_what_the_rule_says_within_10_ms_of_its_start() {
     let program = Program::shell("start");
     let _watched = watched(&program, "priority = 17\ncpus = [0]");
+    let _first = First::of_all();
     let mut took: Vec<Duration> = (0..21)
         .map(|_| {
             let running = program.run("read");
@@ -171,14 +199,7 @@ fn what_a_rule_means_gets_what_the_rule_says_within_10_ms_of_its_start() {
 
 #[test]
 fn its_threads_get_it_too_and_those_that_come_later() {
-    let example = std::env::current_exe().unwrap();
-    let example = example.ancestors().nth(2).unwrap().join("examples/threads");
-    assert!(
-        example.exists(),
-        "`cargo build -p giveway --examples` makes {}",
-        example.display()
-    );
-    let program = Program::copy_of(example.to_str().unwrap(), "threads");
+    let program = Program::example("threads");
     let _watched = watched(&program, "");
     let mut running = Running::start(&mut Command::new(&program.path));
     for line in running.lines().take(3).collect::<Vec<_>>() {
@@ -209,13 +230,13 @@ fn what_runs_already_gets_it_when_the_daemon_starts() {
 }
 
 #[test]
-fn who_executes_something_else_loses_it() {
+fn a_process_that_executes_something_else_loses_it() {
     let program = Program::shell("loses");
     let _watched = watched(&program, "");
     let mut running = program.run("read; exec /bin/sleep 30");
     becomes(running.pid(), "FIFO 20");
     running.go_on();
-    becomes(running.pid(), &ordinary());
+    becomes(running.pid(), &not_raised());
 }
 
 #[test]
@@ -230,7 +251,7 @@ fn children_do_not_inherit_it() {
         fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe.ends_with("sleep"))
     });
     // Not even its niceness, which the kernel resets with the rest.
-    assert_eq!(shown(child), "ordinary (nice 0)");
+    assert_eq!(shown(child), "OTHER (nice 0)");
     running.go_on();
 }
 
@@ -245,7 +266,10 @@ fn a_file_of_the_same_name_elsewhere_is_another_file() {
     let copy = Program::copy_of(&program.path, "copy");
     let copied = copy.run("read");
     settle(&program);
-    assert_eq!((shown(elsewhere.pid()), shown(copied.pid())), (ordinary(), ordinary()));
+    assert_eq!(
+        (shown(elsewhere.pid()), shown(copied.pid())),
+        (not_raised(), not_raised())
+    );
 }
 
 #[test]
@@ -257,11 +281,11 @@ fn another_network_namespaces_processes_are_another_daemons() {
         Running::start(Command::new("ip").args(["netns", "exec", &far, &program.path, "-c", "echo up; read"]));
     assert_eq!(elsewhere.lines().next().as_deref(), Some("up"));
     settle(&program);
-    assert_eq!(shown(elsewhere.pid()), ordinary());
+    assert_eq!(shown(elsewhere.pid()), not_raised());
 }
 
 #[test]
-fn who_could_write_the_executable_must_be_named_by_the_rule() {
+fn a_user_who_could_write_the_executable_must_be_named_by_the_rule() {
     let program = Program::shell("writable");
     let root = Program::shell("roots");
     chown(&program.path, Some(12345), None).unwrap();
@@ -272,7 +296,7 @@ fn who_could_write_the_executable_must_be_named_by_the_rule() {
     );
     let untrusted = program.run("read");
     settle(&root);
-    assert_eq!(shown(untrusted.pid()), ordinary());
+    assert_eq!(shown(untrusted.pid()), not_raised());
 }
 
 #[test]
@@ -284,7 +308,7 @@ fn an_executable_of_anybodys_is_good_enough_for_a_rule_that_names_the_user() {
 }
 
 #[test]
-fn an_executable_that_is_replaced_on_disk_is_still_meant() {
+fn an_executable_that_is_replaced_on_disk_still_matches() {
     let program = Program::shell("replaced");
     let _watched = watched(&program, "");
     let new = format!("{}.new", program.path);
@@ -294,18 +318,20 @@ fn an_executable_that_is_replaced_on_disk_is_still_meant() {
 }
 
 #[test]
-fn a_spinner_is_ordinary_within_a_second_and_not_granted_again() {
+fn a_spinner_loses_it_within_a_second_and_is_not_granted_again() {
     let program = Program::shell("spins");
     let _watched = watched_alone(&program.rule(""), &program);
     let mut spinner = program.run("read; while :; do :; done");
     becomes(spinner.pid(), "FIFO 20");
+    let (not_raised, first) = (not_raised(), First::of_all());
     spinner.go_on();
-    let took = becomes(spinner.pid(), &ordinary());
+    let took = becomes(spinner.pid(), &not_raised);
+    drop(first);
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
-fn what_keeps_ordinary_work_from_a_cpu_loses_it_whatever_its_budget() {
+fn what_keeps_other_work_from_a_cpu_loses_it_whatever_its_budget() {
     let program = Program::shell("starves");
     // A budget of ten CPUs over ten seconds: nothing but the canary can end it.
     let limits = "[realtime_limits]\ntotal_percent = 95\nwindow_ms = 10000\ncanary_ms = 300\n";
@@ -313,14 +339,16 @@ fn what_keeps_ordinary_work_from_a_cpu_loses_it_whatever_its_budget() {
     let watched = watched_alone(&config, &program);
     let mut spinner = program.run("read; while :; do :; done");
     becomes(spinner.pid(), "FIFO 20");
+    let (not_raised, first) = (not_raised(), First::of_all());
     spinner.go_on();
-    let took = becomes(spinner.pid(), &ordinary());
+    let took = becomes(spinner.pid(), &not_raised);
+    drop(first);
     assert!(took < Duration::from_secs(1), "{took:?}");
     let status = watched.daemon.as_ref().unwrap().status();
     assert_eq!(status["realtime"]["counters"]["starved"], 1, "{}", status["realtime"]);
     let why = String::from_utf8(giveway(&["why", &spinner.pid().to_string()]).stdout).unwrap();
     // On a machine that is busy the other CPU's may have waited as long.
-    assert!(why.contains("an ordinary thread on CPU"), "{why}");
+    assert!(why.contains("a thread without real time on CPU"), "{why}");
 }
 
 #[test]
@@ -338,7 +366,7 @@ fn what_another_tool_sets_is_left_alone() {
             .success()
     );
     // The daemon looks once a second; ending it sets back only what is its own.
-    std::thread::sleep(Duration::from_millis(1500));
+    until("the daemon sees it", || watched.counter("stepped_back") == 1);
     assert_eq!(shown(running.pid()), "RR 7");
     watched.signal(Signal::SIGTERM);
     watched.daemon.as_mut().unwrap().0.wait().unwrap();
@@ -353,8 +381,28 @@ fn sigterm_sets_everything_back() {
     becomes(running.pid(), "FIFO 20");
     watched.signal(Signal::SIGTERM);
     assert!(watched.daemon.as_mut().unwrap().0.wait().unwrap().success());
-    assert_eq!(shown(running.pid()), ordinary());
+    assert_eq!(shown(running.pid()), not_raised());
     assert!(cpus_of(running.pid()).unwrap().len() > 1, "and its CPUs");
+}
+
+#[test]
+fn cpus_that_another_tool_chose_among_ours_are_left_alone() {
+    let cpus = cpus_of(0).unwrap();
+    let [first, .., last] = cpus[..] else {
+        panic!("it takes two CPUs");
+    };
+    let program = Program::copy_of("/bin/sleep", "gw-cpus");
+    let mut watched = watched(&program, &format!("cpus = [{first}, {last}]"));
+    let [ours, theirs] = [(), ()].map(|()| Running::start(Command::new(&program.path).arg("100")));
+    for running in [&ours, &theirs] {
+        becomes(running.pid(), "FIFO 20");
+    }
+    run(&format!("taskset -p -c {last} {}", theirs.pid()));
+    watched.signal(Signal::SIGTERM);
+    assert!(watched.daemon.as_mut().unwrap().0.wait().unwrap().success());
+    assert_eq!(cpus_of(theirs.pid()).unwrap(), [last]);
+    assert_eq!(cpus_of(ours.pid()).unwrap(), cpus);
+    assert_eq!([shown(ours.pid()), shown(theirs.pid())], [not_raised(), not_raised()]);
 }
 
 #[test]
@@ -371,11 +419,18 @@ fn sigkill_sets_everything_back_within_a_second_whatever_spins() {
     for spinner in &mut spinners {
         becomes(spinner.pid(), "FIFO 20");
     }
+    let (not_raised, _first) = (not_raised(), First::of_all());
+    let used = |spinner: &Running| Handle::open(spinner.pid()).unwrap().cpu();
+    let before = spinners.each_ref().map(used);
     spinners.iter_mut().for_each(Running::go_on);
+    until("both spin", || {
+        let mut each = spinners.iter().zip(before);
+        each.all(|(spinner, before)| used(spinner) > before + Duration::from_millis(20))
+    });
     watched.signal(Signal::SIGKILL);
     let start = Instant::now();
     for spinner in &spinners {
-        becomes(spinner.pid(), &ordinary());
+        becomes(spinner.pid(), &not_raised);
     }
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
@@ -386,23 +441,22 @@ fn with_the_guardian_killed_too_revert_sets_everything_back() {
     let watched = watched(&program, "");
     let running = program.run("read");
     becomes(running.pid(), "FIFO 20");
-    let daemon = watched.daemon.as_ref().unwrap().0.id();
-    let guardian = fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
-    for pid in [guardian.trim().parse().unwrap(), daemon as i32] {
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    let daemon = watched.daemon.as_ref().unwrap();
+    for pid in [daemon.guardian(), daemon.0.id()] {
+        kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
     }
     drop(watched.daemon);
     assert_eq!(shown(running.pid()), "FIFO 20", "nobody is there to set it back");
     let found = giveway(&["revert", "--dry-run", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
-    assert_eq!(found["realtime_found"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(found["found"].as_array().unwrap().len(), 1, "{found}");
     assert_eq!(shown(running.pid()), "FIFO 20", "a dry run changes nothing");
     assert!(giveway(&["revert"]).status.success());
-    assert_eq!(shown(running.pid()), ordinary());
+    assert_eq!(shown(running.pid()), not_raised());
 }
 
 #[test]
-fn a_rule_that_is_added_means_what_runs_already_and_takes_all_back_when_it_goes() {
+fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goes() {
     let program = Program::shell("added");
     let _watched = watched_by("", &program, &[]);
     let running = program.run("read");
@@ -422,30 +476,84 @@ fn a_rule_that_is_added_means_what_runs_already_and_takes_all_back_when_it_goes(
     let later = program.run("read");
     becomes(later.pid(), "FIFO 11");
     assert!(giveway(&["realtime", "remove", "mine"]).status.success());
-    assert_eq!((shown(running.pid()), shown(later.pid())), (ordinary(), ordinary()));
+    assert_eq!((shown(running.pid()), shown(later.pid())), (not_raised(), not_raised()));
     assert!(!giveway(&["realtime", "remove", "mine"]).status.success());
+}
+
+#[test]
+fn a_rule_takes_a_handler_of_requests_over_from_its_chain_and_gives_it_back() {
+    let program = Program::example("service");
+    let lab = Lab::enter();
+    let mut service = Running::start(&mut Command::new(&program.path));
+    let port: u16 = service.lines().next().unwrap().parse().unwrap();
+    // So long a deadline that it stays raised by itself.
+    let chain = format!("[[chain]]\nlocal_port = {port}\nbudget_ms = 9000\n");
+    let config = Scratch::new("both.toml", &format!("[queue]\nbackend = \"none\"\n{chain}"));
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    let far = lab.far(|| UdpSocket::bind(("0.0.0.0", 0)).unwrap());
+    far.connect((NEAR_V4, port)).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let request = || {
+        far.send(b"request").unwrap();
+        assert_eq!(far.recv(&mut [0; 64]).unwrap(), b"request".len());
+    };
+    let is_raised = || shown(service.pid()) == "FIFO 40";
+    until("a request raises it", || {
+        request();
+        is_raised()
+    });
+    let (exe, more) = (&*program.path, ["--priority", "11", "--name", "mine"]);
+    assert!(
+        giveway(&[&["realtime", "add", "--exe", exe], &more[..]].concat())
+            .status
+            .success()
+    );
+    becomes(service.pid(), "FIFO 11");
+    (0..20).for_each(|_| request());
+    assert_eq!(shown(service.pid()), "FIFO 11", "a rule stands above a chain");
+    assert!(giveway(&["realtime", "remove", "mine"]).status.success());
+    becomes(service.pid(), &not_raised());
+    until("a request raises it again", || {
+        request();
+        is_raised()
+    });
+    let counters = daemon.status()["realtime"]["counters"].take();
+    assert!(counters["granted"] == 1 && counters["stepped_back"] == 0, "{counters}");
 }
 
 #[test]
 fn processes_in_crowds_get_no_more_than_the_budget_of_all() {
     let program = Program::shell("bomb");
-    let _watched = watched(&program, "max_tasks = 3");
+    let watched = watched(&program, "max_tasks = 3");
     let crowd: Vec<Running> = (0..8).map(|_| program.run("read")).collect();
     let having = || crowd.iter().filter(|one| shown(one.pid()) == "FIFO 20").count();
-    until("three have it", || having() == 3);
-    std::thread::sleep(Duration::from_millis(300));
+    until("all of them are judged", || {
+        watched.counter("granted") == 3 && watched.counter("refused") == 5
+    });
     assert_eq!(having(), 3);
 }
 
 #[test]
 fn a_dry_run_gives_nothing() {
     let program = Program::shell("dry");
-    let _watched = watched_by(&program.rule(""), &program, &["--dry-run"]);
+    let watched = watched_by(&program.rule(""), &program, &["--dry-run"]);
     let mut running = program.run("echo up; read");
-    let mut up = [0; 3];
-    running.0.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(shown(running.pid()), ordinary());
+    assert_eq!(running.lines().next().as_deref(), Some("up"));
+    let mut change = serde_json::Value::Null;
+    until("it would have got it", || {
+        let changes = watched.daemon().status()["changes"].clone();
+        let of_it = |change: &&serde_json::Value| change["pid"] == running.pid();
+        change = changes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(of_it)
+            .cloned()
+            .unwrap_or_default();
+        !change.is_null()
+    });
+    assert!(change["made"] == false && change["new"] == "FIFO 20", "{change}");
+    assert_eq!(shown(running.pid()), not_raised());
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use std::process::{Child, Command, Stdio};
 
-use super::process::{sleeping, start, until};
+use super::process::{sleeping, start};
+use crate::support::wait::until;
 
 const ROUNDS: usize = 15;
 const LOAD: &str = "--load cpu,icmp --duration-s 200 --no-causes";

@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use super::process::{Running, measure, start, until};
+use super::process::{Running, measure, start};
+use crate::support::process::signal;
+use crate::support::scratch::Scratch;
+use crate::support::wait::{await_some, until};
 
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_done() {
@@ -123,7 +125,7 @@ fn expect_nothing_left(loads: &[u32], links: &[String]) {
 #[test]
 fn killed_it_leaves_no_process_and_no_namespace() {
     let (running, loads, links) = loaded();
-    kill(Pid::from_raw(running.pid().cast_signed()), Signal::SIGKILL).unwrap();
+    signal(running.pid(), Signal::SIGKILL);
     running.end();
     expect_nothing_left(&loads, &links);
 }
@@ -131,7 +133,11 @@ fn killed_it_leaves_no_process_and_no_namespace() {
 #[test]
 fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
     let (running, loads, links) = loaded();
-    kill(Pid::from_raw(running.pid().cast_signed()), Signal::SIGINT).unwrap();
+    // Its first sleep is before its first wake-up.
+    let tid = await_some("it sleeps", || running.threads().first().copied());
+    let before = running.sleeps(tid);
+    until("it has woken up", || running.sleeps(tid) >= before + 2);
+    signal(running.pid(), Signal::SIGINT);
     let report = running.report();
     assert!(report["wakeups"].as_u64() > Some(0));
     expect_nothing_left(&loads, &links);
@@ -153,7 +159,7 @@ fn loads_are_ordinary_processes_whatever_started_them() {
 fn a_load_that_ends_early_spoils_the_measurement() {
     let running = start("--load cpu --duration-s 2");
     until("it measures", || !running.threads().is_empty());
-    kill(Pid::from_raw(running.loads()[0].cast_signed()), Signal::SIGKILL).unwrap();
+    signal(running.loads()[0], Signal::SIGKILL);
     let output = running.end();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
@@ -165,10 +171,9 @@ fn a_load_that_ends_early_spoils_the_measurement() {
 
 #[test]
 fn the_picture_is_drawn() {
-    let file = std::env::temp_dir().join(format!("giveway-jitter-{}.svg", std::process::id()));
-    let output = start(&format!("--wakeups 50 --period-us 1000 --svg {}", file.display())).end();
-    let picture = std::fs::read_to_string(&file);
-    let _ = std::fs::remove_file(&file);
+    let file = Scratch::new("picture.svg", "");
+    let output = start(&format!("--wakeups 50 --period-us 1000 --svg {}", file.path())).end();
+    let picture = std::fs::read_to_string(&file.0);
     assert!(output.status.success() && picture.unwrap().contains("share of wake-ups that are later"));
     let text = String::from_utf8(output.stdout).unwrap();
     let histogram = text.lines().filter(|line| line.starts_with("<="));

@@ -3,7 +3,6 @@
 //! and ends with its guard, after [`LONGEST`] by itself.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 use socket2::{Domain, SockFilter, Socket, Type};
 
@@ -50,7 +50,7 @@ impl Planted {
             let mut only = CpuSet::new();
             only.set(cpu).unwrap();
             sched_setaffinity(Pid::from_raw(0), &only).unwrap();
-            let means = prepare();
+            let prepared_state = prepare();
             let parameters = libc::sched_param {
                 sched_priority: priority,
             };
@@ -59,7 +59,7 @@ impl Planted {
             prepared.send(()).unwrap();
             let start = Instant::now();
             while !stopped.load(Ordering::Relaxed) && start.elapsed() < LONGEST {
-                disturb(&means);
+                disturb(&prepared_state);
                 thread::sleep(PAUSE);
             }
         };
@@ -155,26 +155,11 @@ pub fn interrupt_storm(cpu: usize) -> Planted {
     })
 }
 
-fn timer() -> OwnedFd {
-    // SAFETY: the call takes no pointers.
-    let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
-    assert!(descriptor >= 0, "{}", Errno::last());
-    // SAFETY: a new descriptor that nobody else has.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
+fn timer() -> TimerFd {
+    TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC).unwrap()
 }
 
-fn arm(timer: &OwnedFd, due: Duration) {
-    let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let due = libc::timespec {
-        tv_sec: due.as_secs() as libc::time_t,
-        tv_nsec: due.subsec_nanos().into(),
-    };
-    let when = libc::itimerspec {
-        it_interval: never,
-        it_value: due,
-    };
-    let (descriptor, flags) = (timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME);
-    // SAFETY: the kernel reads the structure at once and writes nothing.
-    let outcome = unsafe { libc::timerfd_settime(descriptor, flags, &raw const when, std::ptr::null_mut()) };
-    Errno::result(outcome).unwrap();
+fn arm(timer: &TimerFd, due: Duration) {
+    let due = Expiration::OneShot(due.into());
+    timer.set(due, TimerSetTimeFlags::TFD_TIMER_ABSTIME).unwrap();
 }

@@ -1,29 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the built program: to its end, or while a test does something to it.
+//! Runs `giveway jitter`: to its end, or while a test does something to it.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The program; in a guest, which has no build folder, GIVEWAY says where it is.
-fn program() -> String {
-    std::env::var("GIVEWAY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_giveway").to_owned())
-}
+use crate::support::process::{KillOnDrop, children, program};
 
 pub fn start(arguments: &str) -> Running {
-    let child = Command::new(program())
+    let mut command = Command::new(program());
+    command
         .arg("jitter")
         .args(arguments.split_whitespace())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    Running(Some(child.unwrap()))
+        .stdin(Stdio::null());
+    Running(KillOnDrop::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())))
 }
 
 /// What it says with `--json`.
@@ -32,15 +24,15 @@ pub fn measure(arguments: &str) -> Value {
 }
 
 /// Ended with the test.
-pub struct Running(Option<Child>);
+pub struct Running(KillOnDrop);
 
 impl Running {
     pub fn pid(&self) -> u32 {
-        self.0.as_ref().unwrap().id()
+        self.0.id()
     }
 
-    pub fn end(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
+    pub fn end(self) -> Output {
+        self.0.output()
     }
 
     pub fn report(self) -> Value {
@@ -54,28 +46,18 @@ impl Running {
         sleeping(self.pid(), "jitter/")
     }
 
+    /// How often one of its threads has gone to sleep.
+    pub fn sleeps(&self, tid: i32) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    }
+
     /// The processes of its loads.
     pub fn loads(&self) -> Vec<u32> {
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Waits for a condition, and fails when it does not come true.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        children(self.pid())
     }
 }
 

@@ -5,8 +5,12 @@ mod link;
 
 use std::time::Duration;
 
-use super::lab::{FAR_V4, FAR_V6, Lab, Transfer, await_some, run};
-use link::{Link, Sender, at_nice_19, frames_of, set};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
+use crate::support::tcp::Transfer;
+use crate::support::wait::{await_some, until};
+use giveway::kernel::skeletons::admission::types;
+use link::{Link, Program, Sender, at_nice_19, fragment, frames_of, set};
+use nix::errno::Errno;
 
 const BOTH: [&str; 2] = [FAR_V4, FAR_V6];
 /// In time whatever else is in the way at 10 Mbit/s.
@@ -56,6 +60,64 @@ fn a_datagram_in_fragments_is_admitted_whole_or_not_at_all() {
             "{far}: those of the second datagram only"
         );
     }
+}
+
+const TIME_LEFT: [u8; 8] = [0x9e, 6, 0, 3, 0, 0, 0, 0];
+const NO_TIME_LEFT: [u8; 8] = [0x9e, 6, 0, 0, 0, 0, 0, 0];
+
+/// Bytes 4 and 5 of what follows are the sender's data, where the first fragment has the datagram's length.
+#[test]
+fn a_later_fragment_gives_back_its_own_part_whatever_it_carries() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let admission = Program::before_the_qdisc(&link, 1_250_000);
+    for (id, value) in [(1, 0), (2, 0xff)] {
+        let parts = [(0, 1_472), (1_472, 1_472), (2_944, 1_064)]
+            .map(|(from, bytes)| fragment(&link, &TIME_LEFT, id, from, bytes, value));
+        // A byte is 1 us of the real-time share.
+        let own = parts
+            .each_ref()
+            .map(|part| (types::gw_band::GW_REALTIME.0, part.len() as u32 * 1_000));
+        assert_eq!(parts.each_ref().map(|part| admission.stamp(part)), own, "{value:x}");
+        // The datagram is over: what says that it belongs to it has no promise.
+        let after = admission.stamp(&parts[1]);
+        assert_eq!(after, (types::gw_band::GW_BEST_EFFORT.0, 0), "{value:x}");
+    }
+}
+
+/// Where nothing can be promised, nothing bounds that band.
+#[test]
+fn without_a_rate_the_strict_band_is_for_whom_a_rule_names() {
+    let lab = Lab::enter();
+    for (rules, band) in [
+        ("", types::gw_band::GW_BEST_EFFORT),
+        ("[[deadline]]\nport = 12289\n", types::gw_band::GW_REALTIME),
+    ] {
+        let link = Link::with(&lab, rules);
+        let admission = Program::before_the_qdisc(&link, 0);
+        let stamp = admission.stamp(&link::frame(&link, &TIME_LEFT, usize::MAX));
+        assert_eq!(stamp, (band.0, 0), "{rules}");
+    }
+}
+
+/// Numbers of datagrams are used again, from 0 to 65,535 in IPv4.
+#[test]
+fn a_refusal_is_for_one_datagram_and_not_for_later_ones_of_its_number() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let part = |options: &[u8], id, from| fragment(&link, options, id, from, 1_472, 0);
+    for id in [1, 2] {
+        link.assert_refused(|| link.send_frame(&part(&NO_TIME_LEFT, id, 0)));
+        assert_eq!(link.send_frame(&part(&[], id, 1_472)), Err(Errno::ENOBUFS));
+    }
+    assert!(
+        link.send_frame(&part(&[], 1, 0)).is_ok(),
+        "a datagram without a deadline"
+    );
+    assert!(link.send_frame(&part(&[], 1, 1_472)).is_ok(), "and what belongs to it");
+    until("the other verdict is too old", || {
+        link.send_frame(&part(&[], 2, 1_472)).is_ok()
+    });
 }
 
 /// 8 x 1,000 bytes take 8.4 ms at the real-time share of 10 Mbit/s, one segment 1.1 ms.
@@ -154,7 +216,9 @@ fn what_tcp_paces_is_never_taken_for_a_deadline() {
     let lab = Lab::enter();
     let link = Link::of(&lab);
     let available = run("sysctl -n net.ipv4.tcp_available_congestion_control");
-    for control in ["cubic", "bbr"].iter().filter(|control| available.contains(**control)) {
+    let controls = ["cubic", "bbr"].map(|name| available.contains(name).then_some(name));
+    assert!(controls[0].is_some(), "this kernel has no cubic, only {available}");
+    for control in controls.into_iter().flatten() {
         let (near, far) = lab.connect(FAR_V4);
         set(&near, libc::IPPROTO_TCP, libc::TCP_CONGESTION, control.as_bytes()).unwrap();
         set(

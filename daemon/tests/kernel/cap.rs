@@ -4,16 +4,23 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use giveway::actuate::cap::lift::Lift;
-use giveway::actuate::cap::{CapActuator, CapResult, Outcome};
+use std::os::fd::{AsFd, AsRawFd};
+
+use giveway::actuate::sockets::cap::lift::{Found, LAYOUT, Lift, Mark};
+use giveway::actuate::sockets::cap::{CapActuator, CapOutcome, CapResult};
 use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::own_netns;
+use giveway::kernel::records::{bytes_of, record};
 use giveway_engine::model::{CaState, Cookie, Flow};
 
-use nix::sys::socket::setsockopt;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::TcpCongestion;
+use nix::sys::socket::{getsockopt, setsockopt};
 
-use super::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, Transfer, await_some, find, pair, run, walked};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+use crate::support::tcp::{Transfer, find, pair, walked};
+use crate::support::wait::await_some;
 
 fn actuator() -> CapActuator {
     CapActuator::open(own_netns().unwrap()).unwrap()
@@ -24,9 +31,8 @@ fn clamp(monitor: &mut FlowMonitor, stream: &TcpStream) -> Option<u32> {
 }
 
 /// Asks for one cap and applies it.
-fn apply_one(actuator: &mut CapActuator, cookie: Cookie, cap: Option<u32>) -> Outcome {
-    actuator.set(cookie, cap);
-    let outcomes = actuator.apply().unwrap();
+fn apply_one(actuator: &mut CapActuator, cookie: Cookie, cap: Option<u32>) -> CapOutcome {
+    let outcomes = actuator.write([(cookie, cap)]).unwrap();
     assert_eq!(outcomes.len(), 1, "one outcome for what was asked: {outcomes:?}");
     outcomes[0]
 }
@@ -94,15 +100,14 @@ fn a_new_connection_is_capped_before_its_first_data() {
     let _accepted_far = lab.far(|| TcpStream::connect((NEAR_V4, port)).unwrap());
     let (accepted, _) = listener.accept().unwrap();
 
-    let mut reports = Vec::new();
-    actuator.poll_events(&mut |report| reports.push(report)).unwrap();
+    let reports = actuator.new_capped().unwrap();
     for near in opened.iter().map(|(near, _)| near).chain([&accepted]) {
         let flow = walked(&mut monitor, near);
         assert_eq!(flow.clamp, Some(6));
         assert!(flow.cwnd <= 6, "the initial window {} is above the cap", flow.cwnd);
         let report = reports
             .iter()
-            .find(|report| report.cookie == flow.cookie)
+            .find(|report| Cookie(report.cookie) == flow.cookie)
             .expect("a cap is reported");
         assert_eq!((report.cap, report.generation), (6, generation));
         assert_eq!(Some(report.rtt_us), flow.min_rtt_us);
@@ -174,7 +179,7 @@ fn a_clamp_of_somebody_else_is_left_alone() {
         let outcome = apply_one(&mut actuator, cookie, wanted);
         assert_eq!((outcome.old, outcome.result), (Some(11), CapResult::Foreign));
     }
-    assert_eq!(actuator.revert().unwrap(), []);
+    assert_eq!(actuator.lift_all().unwrap(), []);
     assert_eq!(clamp(&mut monitor, &near), Some(11));
 }
 
@@ -230,7 +235,7 @@ fn a_connection_that_repairs_a_loss_is_capped_afterwards() {
 
     run(&format!("ip -n {} link set gwv up", lab.far));
     far.read_exact(&mut [0; 1000]).unwrap();
-    assert_eq!(actuator.apply().unwrap(), [], "nothing stays staged");
+    assert_eq!(actuator.write([]).unwrap(), [], "nothing stays staged");
     await_some("the end of the repair", || {
         let outcome = apply_one(&mut actuator, cookie, Some(5));
         matches!(outcome.result, CapResult::Applied { .. }).then_some(())
@@ -262,11 +267,45 @@ fn revert_lifts_what_is_ours_and_caps_nothing_more() {
         streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)),
         [Some(20), Some(21), None]
     );
-    let mut lifted: Vec<_> = actuator.revert().unwrap().iter().map(|o| o.old).collect();
+    let mut lifted: Vec<_> = actuator
+        .lift_all()
+        .unwrap()
+        .iter()
+        .map(|o| o.cap.map(|(ours, _)| ours))
+        .collect();
     lifted.sort_unstable();
     assert_eq!(lifted, [Some(20), Some(21)]);
     assert_eq!(streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)), [None; 3]);
     let (after, _far) = lab.connect(FAR_V4);
+    assert_eq!(clamp(&mut monitor, &after), None);
+}
+
+/// A connection that becomes a listener (connect(2) with AF_UNSPEC) keeps its clamp, and its children inherit it.
+#[test]
+fn a_listener_that_was_capped_as_a_connection_is_lifted_too() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    let (near, _far) = lab.connect(FAR_V4);
+    apply_one(&mut actuator, walked(&mut monitor, &near).cookie, Some(20));
+    let unspecified = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as libc::sa_family_t,
+        sa_data: [0; 14],
+    };
+    // SAFETY: the address is valid for the calls, which only read it.
+    let disconnected = unsafe { libc::connect(near.as_raw_fd(), &unspecified, size_of::<libc::sockaddr>() as u32) };
+    assert_eq!(Errno::result(disconnected), Ok(0));
+    nix::sys::socket::listen(&near, nix::sys::socket::Backlog::new(4).unwrap()).unwrap();
+    let port = near.local_addr().unwrap().port();
+    let listener = TcpListener::from(std::os::fd::OwnedFd::from(near));
+    let child_of = |listener: &TcpListener| {
+        let _far = lab.far(|| TcpStream::connect((NEAR_V4, port)).unwrap());
+        (listener.accept().unwrap().0, _far)
+    };
+    let (inherits, _far) = child_of(&listener);
+    assert_eq!(clamp(&mut monitor, &inherits), Some(20), "else this shows nothing");
+    assert_eq!(actuator.lift_all().unwrap().len(), 2);
+    assert_eq!(clamp(&mut monitor, &inherits), None);
+    let (after, _far) = child_of(&listener);
     assert_eq!(clamp(&mut monitor, &after), None);
 }
 
@@ -283,25 +322,216 @@ fn after_the_actuators_death_its_recorded_values_are_lifted() {
     });
     set_as_somebody_else(walked(&mut monitor, &after).cookie, 22);
 
-    let mut lift = Lift::open(own_netns().unwrap()).unwrap();
-    let caps = |found: Vec<giveway::actuate::cap::lift::Lifted>| {
-        assert!(found.iter().all(|one| one.error.is_none()));
-        let mut caps: Vec<_> = found.iter().map(|one| one.cap).collect();
-        caps.sort_unstable();
-        // The connections that were tried above may not be gone yet.
-        caps.dedup();
-        caps
-    };
-    assert_eq!(caps(lift.run(&[20, 21], true).unwrap()), [20, 21]);
+    let lift = |dry_run| undo(None, &[20, 21], dry_run);
+    assert_eq!(caps(&lift(true)), [20, 21]);
     assert_eq!(
         clamp(&mut monitor, &streams[0].0),
         Some(20),
         "a dry run changes nothing"
     );
-    assert_eq!(caps(lift.run(&[20, 21], false).unwrap()), [20, 21]);
+    assert_eq!(caps(&lift(false)), [20, 21]);
     assert_eq!(streams.each_ref().map(|(near, _)| clamp(&mut monitor, near)), [None; 3]);
     assert_eq!(clamp(&mut monitor, &after), Some(22));
-    assert_eq!(lift.run(&[20, 21], false).unwrap(), [], "nothing is left");
+    assert_eq!(lift(false), [], "nothing is left");
+}
+
+fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Vec<Found> {
+    let mut lift = Lift::open(own_netns().unwrap(), marks, dry_run).unwrap();
+    let found = lift.run(values).unwrap();
+    assert!(found.iter().all(|one| one.error.is_none()), "{found:?}");
+    found
+}
+
+/// The clamps that were found, each once: connections of before may not be gone yet.
+fn caps(found: &[Found]) -> Vec<u32> {
+    let mut caps: Vec<u32> = found.iter().filter_map(|one| Some(one.cap?.0)).collect();
+    caps.sort_unstable();
+    caps.dedup();
+    caps
+}
+
+#[test]
+fn after_the_actuators_death_marks_tell_ours_from_an_equal_clamp_of_another_owner() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    let [new, live, free] = three(&lab, &mut monitor, &mut actuator);
+    let taken = lab.connect(FAR_V4);
+    let cookie = walked(&mut monitor, &taken.0).cookie;
+    apply_one(&mut actuator, cookie, Some(21));
+    actuator.publish_new(lab.ifindex, &[]).unwrap();
+    let equal = lab.connect(FAR_V4);
+    let marks = MapHandle::try_from(actuator.marks()).unwrap();
+    drop(actuator);
+    set_as_somebody_else(walked(&mut monitor, &equal.0).cookie, 21);
+    // What is marked, but not ours any more.
+    Mark {
+        clamp_ours: 30,
+        ..mark(&marks, &taken.0)
+    }
+    .put(&marks, &taken.0);
+
+    assert_eq!(caps(&undo(Some(&marks), &[], true)), [20, 21]);
+    assert_eq!(clamp(&mut monitor, &new.0), Some(20), "a dry run changes nothing");
+    assert_eq!(caps(&undo(Some(&marks), &[], false)), [20, 21]);
+    let now = [&new, &live, &free, &equal, &taken].map(|(near, _)| clamp(&mut monitor, near));
+    assert_eq!(now, [None, None, None, Some(21), Some(21)]);
+    assert_eq!(undo(Some(&marks), &[], false), [], "nothing is left");
+}
+
+fn mark(marks: &MapHandle, socket: &impl AsFd) -> Mark {
+    let key = socket.as_fd().as_raw_fd().to_ne_bytes();
+    record(&marks.lookup(&key, MapFlags::ANY).unwrap().unwrap()).unwrap()
+}
+
+trait PutMark {
+    fn put(&self, marks: &MapHandle, socket: &impl AsFd);
+}
+
+impl PutMark for Mark {
+    fn put(&self, marks: &MapHandle, socket: &impl AsFd) {
+        let key = socket.as_fd().as_raw_fd().to_ne_bytes();
+        marks.update(&key, bytes_of(self), MapFlags::ANY).unwrap();
+    }
+}
+
+#[test]
+fn what_was_there_before_comes_back() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    let [lifted, left] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
+    for near in [&lifted, &left] {
+        apply_one(&mut actuator, walked(&mut monitor, near).cookie, Some(9));
+        let mark = mark(actuator.marks(), near);
+        assert_eq!((mark.clamp_ours, mark.clamp_before), (9, u32::MAX));
+        Mark {
+            clamp_before: 17,
+            ..mark
+        }
+        .put(actuator.marks(), near);
+    }
+    let cookie = walked(&mut monitor, &lifted).cookie;
+    await_some("a lift", || {
+        matches!(apply_one(&mut actuator, cookie, None).result, CapResult::Applied { .. }).then_some(())
+    });
+    assert_eq!(undo(Some(actuator.marks()), &[], false).len(), 1);
+    for near in [&lifted, &left] {
+        assert_eq!(clamp(&mut monitor, near), Some(17));
+    }
+}
+
+#[test]
+fn a_mark_of_an_older_layout_is_undone_and_one_of_a_newer_is_left_alone() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    let [older, newer] = [lab.connect(FAR_V4).0, lab.connect(FAR_V4).0];
+    for (near, layout) in [(&older, LAYOUT - 1), (&newer, LAYOUT + 1)] {
+        apply_one(&mut actuator, walked(&mut monitor, near).cookie, Some(9));
+        Mark {
+            layout,
+            ..mark(actuator.marks(), near)
+        }
+        .put(actuator.marks(), near);
+    }
+    let cookies = [&older, &newer].map(|near| walked(&mut monitor, near).cookie);
+    let mut found = undo(Some(actuator.marks()), &[], false);
+    found.sort_by_key(|one| one.layout);
+    let told: Vec<_> = found
+        .iter()
+        .map(|one| (one.cookie, one.layout, one.cap.is_some()))
+        .collect();
+    assert_eq!(told, [(cookies[0], LAYOUT - 1, true), (cookies[1], LAYOUT + 1, false)]);
+    assert_eq!([&older, &newer].map(|near| clamp(&mut monitor, near)), [None, Some(9)]);
+    for wanted in [Some(5), None] {
+        assert_eq!(apply_one(&mut actuator, cookies[1], wanted).result, CapResult::Foreign);
+    }
+    assert_eq!(actuator.lift_all().unwrap(), []);
+}
+
+/// A mark that names nothing but what a test sets in it.
+fn blank() -> Mark {
+    Mark {
+        layout: LAYOUT,
+        ..record(&[0; size_of::<Mark>()]).unwrap()
+    }
+}
+
+const PACING_RATE: (i32, i32) = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+const WINDOW_CLAMP: (i32, i32) = (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP);
+
+fn set(socket: &impl AsFd, (level, name): (i32, i32), value: u32) {
+    let (descriptor, value) = (socket.as_fd().as_raw_fd(), &raw const value);
+    // SAFETY: the kernel reads the four bytes that the pointer is to.
+    let done = unsafe { libc::setsockopt(descriptor, level, name, value.cast(), 4) };
+    Errno::result(done).unwrap();
+}
+
+fn get(socket: &impl AsFd, (level, name): (i32, i32)) -> u32 {
+    let (descriptor, mut value, mut length) = (socket.as_fd().as_raw_fd(), 0u32, 4);
+    // SAFETY: the kernel writes at most the four bytes that the pointer is to.
+    let done = unsafe { libc::getsockopt(descriptor, level, name, (&raw mut value).cast(), &raw mut length) };
+    Errno::result(done).unwrap();
+    value
+}
+
+#[test]
+fn what_children_inherit_of_a_listener_they_inherit_of_its_mark_too() {
+    let lab = Lab::enter();
+    let actuator = actuator();
+    let listener = TcpListener::bind((NEAR_V4, 0)).unwrap();
+    let (before, ours) = (5_000_000, 1_000_000);
+    set(&listener, PACING_RATE, ours);
+    Mark {
+        ours: 2,
+        pacing_before: before.into(),
+        pacing_ours: ours.into(),
+        ..blank()
+    }
+    .put(actuator.marks(), &listener);
+    let port = listener.local_addr().unwrap().port();
+    let _far = [(); 2].map(|()| lab.far(|| TcpStream::connect((NEAR_V4, port)).unwrap()));
+    let [child, another] = [(); 2].map(|()| listener.accept().unwrap().0);
+    // Changed since, by its owner.
+    set(&another, PACING_RATE, ours + 1);
+    assert_eq!(get(&child, PACING_RATE), ours);
+    let found = undo(Some(actuator.marks()), &[], false);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].to_string().contains("pacing rate put back"), "{}", found[0]);
+    assert_eq!(
+        (get(&listener, PACING_RATE), get(&child, PACING_RATE)),
+        (before, before)
+    );
+    assert_eq!(get(&another, PACING_RATE), ours + 1);
+}
+
+#[test]
+fn a_congestion_control_and_a_receive_window_are_put_back() {
+    let lab = Lab::enter();
+    let actuator = actuator();
+    let (near, _far) = lab.connect(FAR_V4);
+    let (before, ours) = (60_000, 20_000);
+    setsockopt(&near, TcpCongestion, &"reno".into()).unwrap();
+    set(&near, WINDOW_CLAMP, ours);
+    let name = |name: &str| {
+        let mut bytes = [0i8; 16];
+        bytes
+            .iter_mut()
+            .zip(name.bytes())
+            .for_each(|(to, byte)| *to = byte.cast_signed());
+        bytes
+    };
+    let mark = Mark {
+        ours: 4 | 8,
+        window_before: before,
+        window_ours: ours,
+        control_before: name("cubic"),
+        control_ours: name("reno"),
+        ..blank()
+    };
+    mark.put(actuator.marks(), &near);
+    assert_eq!(undo(Some(actuator.marks()), &[], false).len(), 1);
+    let control = getsockopt(&near, TcpCongestion).unwrap();
+    assert!(control.to_string_lossy().starts_with("cubic"), "{control:?}");
+    assert_eq!(get(&near, WINDOW_CLAMP), before);
 }
 
 #[test]
@@ -336,8 +566,7 @@ fn change_undisturbed(
 ) -> (CapResult, Flow) {
     await_some("a change that no loss disturbs", || {
         let cookie = walked(monitor, near).cookie;
-        actuator.set(cookie, from);
-        actuator.apply().unwrap();
+        actuator.write([(cookie, from)]).unwrap();
         let before = walked(monitor, near);
         if before.clamp != from || before.ca_state != CaState::Open || !ready(&before) {
             return None;
@@ -387,4 +616,35 @@ fn a_raised_cap_is_reached_fast() {
         flow.cwnd == 8
     });
     assert_eq!((result, flow.ssthresh), (CapResult::Applied { eased: false }, Some(16)));
+}
+
+#[test]
+fn more_sockets_than_the_kernels_table_holds_are_capped_in_turns() {
+    let lab = Lab::enter();
+    let (near, _far) = lab.connect(FAR_V4);
+    let cookie = walked(&mut lab.monitor(), &near).cookie;
+    let mut actuator = actuator();
+    let others = (1..=70_000)
+        .map(|other| Cookie(u64::MAX - 70_001 + other))
+        .filter(|other| *other != cookie);
+    let outcomes = actuator
+        .write(others.chain([cookie]).map(|cookie| (cookie, Some(20))))
+        .unwrap();
+    let of = |result| outcomes.iter().filter(|outcome| outcome.result == result).count();
+    assert_eq!((of(CapResult::Gone), outcomes.len()), (70_000, 70_001));
+    assert_eq!(walked(&mut lab.monitor(), &near).clamp, Some(20));
+}
+
+#[test]
+fn more_values_than_the_kernels_table_holds_are_lifted_in_turns() {
+    let lab = Lab::enter();
+    let (near, _far) = lab.connect(FAR_V4);
+    let mut monitor = lab.monitor();
+    let mut actuator = actuator();
+    apply_one(&mut actuator, walked(&mut monitor, &near).cookie, Some(69_999));
+    drop(actuator);
+    assert_eq!(clamp(&mut monitor, &near), Some(69_999));
+    let values: Vec<u32> = (1..70_000).collect();
+    assert_eq!(undo(None, &values, false).len(), 1);
+    assert_eq!(clamp(&mut monitor, &near), None);
 }

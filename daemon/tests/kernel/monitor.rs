@@ -4,18 +4,23 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use giveway::kernel::cgroup::CgroupNames;
+use giveway::kernel::cgroup::Root;
 use giveway::kernel::flow_monitor::{Event, FlowMonitor};
+use giveway::kernel::own_netns;
+use giveway::kernel::tasks::Tasks;
 use giveway_engine::model::{CaState, Flow, FlowEvent, TcpState};
 use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CloneFlags, unshare};
 
-use super::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, Transfer, await_some, fill, find, pair, run, walked};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+use crate::support::process::KillOnDrop;
+use crate::support::tcp::{Transfer, fill, find, pair, walked};
+use crate::support::wait::{await_some, until};
 
 /// What `ss -tinH` says of one socket: the words with a colon, and those that stand before their value.
 fn ss(stream: &TcpStream) -> HashMap<String, String> {
@@ -121,12 +126,12 @@ fn the_owner_is_the_process_that_uses_the_socket() {
     // Another process, connected before anyone watches.
     let address = listener.local_addr().unwrap();
     let script = format!("exec 3<>/dev/tcp/{}/{}; echo up; read", address.ip(), address.port());
-    let mut shell = Command::new("bash")
+    let mut command = Command::new("bash");
+    command
         .args(["-c", &script])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    let mut shell = KillOnDrop::spawn(&mut command);
     shell.stdout.as_mut().unwrap().read_exact(&mut [0; 2]).unwrap();
     let mut monitor = lab.monitor();
     let (after, _far_after) = pair(&listener);
@@ -187,11 +192,9 @@ fn the_owner_of_an_inherited_socket_is_found_within_six_walks() {
     );
     let cookie = walked(&mut monitor, &near).cookie;
     // The heir holds the socket as its standard input; it is not closed here until the heir runs.
-    let mut heir = Command::new("sleep")
-        .arg("60")
-        .stdin(std::os::fd::OwnedFd::from(near))
-        .spawn()
-        .unwrap();
+    let mut sleep = Command::new("sleep");
+    let heir = KillOnDrop::spawn(sleep.arg("60").stdin(std::os::fd::OwnedFd::from(near)));
+    drop(sleep);
     let owners = (0..6).map(|_| {
         let flows = monitor.walk().unwrap();
         flows
@@ -202,8 +205,6 @@ fn the_owner_of_an_inherited_socket_is_found_within_six_walks() {
             .map(|owner| owner.pid)
     });
     let owners: Vec<_> = owners.collect();
-    heir.kill().unwrap();
-    heir.wait().unwrap();
     assert!(owners.contains(&Some(heir.id())), "{owners:?}");
 }
 
@@ -215,17 +216,17 @@ fn the_cgroup_has_a_path() {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
     let id = walked(&mut monitor, &near).cgroup_id;
-    let mut names = CgroupNames::open().unwrap();
-    assert_eq!(names.path(id), Some(Path::new(path)));
-    assert_eq!(names.path(u64::MAX), None);
+    let tasks = Tasks::load(own_netns().unwrap()).unwrap();
+    assert_eq!(tasks.cgroup(id).as_deref(), Some(path));
+    assert_eq!(tasks.cgroup(u64::MAX), None);
 
     // Hidden, as by `ip netns exec`.
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).unwrap();
-    let mut names = CgroupNames::open().unwrap();
-    assert_eq!(names.path(id), Some(Path::new(path)));
+    assert!(Root::open().is_ok());
+    assert_eq!(tasks.cgroup(id).as_deref(), Some(path));
 }
 
 #[test]
@@ -389,25 +390,26 @@ fn retransmissions_are_counted_and_limited_in_number() {
 }
 
 #[test]
-fn the_events_descriptor_tells_of_an_open() {
+fn one_event_wakes_nobody_and_many_do_before_any_is_lost() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();
-    let (near, _far) = lab.connect(FAR_V4);
-    let mut poll = libc::pollfd {
-        fd: monitor.events_fd().as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one valid entry, as the count says.
-    assert_eq!(unsafe { libc::poll(&mut poll, 1, 5000) }, 1, "a connection was opened");
-    let mut events = Vec::new();
-    collect(&mut monitor, &mut events);
+    let listener = lab.far_listener(FAR_V4);
+    let (near, _far) = pair(&listener);
+    let events = monitor.events_fd().try_clone_to_owned().unwrap();
+    let is_readable = || poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], 0u16).unwrap() == 1;
+    assert!(!is_readable(), "a connection was opened, which can wait for a pass");
+    let mut told = Vec::new();
+    collect(&mut monitor, &mut told);
     let local = near.local_addr().unwrap();
     assert!(
-        events
-            .iter()
+        told.iter()
             .any(|event| event.what == FlowEvent::Open && event.local == local)
     );
+    until("many wake the reader", || {
+        drop(pair(&listener));
+        is_readable()
+    });
+    assert_eq!(monitor.lost_events().unwrap(), 0);
 }
 
 #[test]

@@ -2,17 +2,23 @@
 //! Real time given and taken back on real threads. They sleep: nothing here computes at a real-time priority.
 
 use std::fs;
-use std::process::{Child, Command};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use giveway::actuate::schedule::attributes::{Attributes, cpus_of};
-use giveway::actuate::schedule::{ScheduleActuator, undo};
-use giveway::kernel::process::{Handle, thread_start};
+use giveway::actuate::schedule::ScheduleActuator;
+use giveway::actuate::thread::attributes::{Attributes, cpus_of};
+use giveway::kernel::own_netns;
+use giveway::kernel::process::Handle;
+use giveway::kernel::tasks::Tasks;
 use giveway::place::{Lock, Place};
+use giveway::undo::undo;
 use giveway_engine::matcher::ProcessId;
-use giveway_engine::realtime::{Policy, Schedule};
+use giveway_engine::priority::{Policy, Schedule};
 
-use super::lab::Lab;
+use crate::support::lab::Lab;
+use crate::support::process::KillOnDrop;
+use crate::support::wait::until;
 
 const FIFO: Policy = Policy::Fifo { priority: 7 };
 const RR: Policy = Policy::RoundRobin { priority: 3 };
@@ -22,22 +28,17 @@ const DEADLINE: Policy = Policy::Deadline {
     period: Duration::from_millis(100),
 };
 
-struct Sleeper(Child);
+struct Sleeper(KillOnDrop);
 
 impl Sleeper {
     /// Niceness 7.
     fn start() -> Self {
-        let child = Command::new("nice").args(["-n", "7", "sleep", "60"]).spawn();
-        Self(child.unwrap()).settled()
-    }
-
-    /// It runs what it is to run.
-    fn settled(self) -> Self {
-        super::lab::await_some("sleep runs", || {
-            let exe = fs::read_link(format!("/proc/{}/exe", self.0.id())).ok()?;
-            exe.ends_with("sleep").then_some(())
+        let child = KillOnDrop::spawn(Command::new("nice").args(["-n", "7", "sleep", "60"]));
+        let exe = format!("/proc/{}/exe", child.id());
+        until("sleep runs", || {
+            fs::read_link(&exe).is_ok_and(|exe| exe.ends_with("sleep"))
         });
-        self
+        Self(child)
     }
 
     fn pid(&self) -> u32 {
@@ -47,7 +48,7 @@ impl Sleeper {
     fn id(&self) -> ProcessId {
         ProcessId {
             pid: self.pid(),
-            start_ns: thread_start(self.pid(), self.pid()).unwrap(),
+            start_ns: tasks().threads.thread(self.pid()).unwrap().unwrap().start_ns,
         }
     }
 
@@ -62,11 +63,8 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn tasks() -> Arc<Tasks> {
+    Arc::new(Tasks::load(own_netns().unwrap()).unwrap())
 }
 
 struct Bench {
@@ -82,7 +80,7 @@ impl Bench {
         let place = Place::here().unwrap();
         Self {
             _lock: place.lock().unwrap(),
-            actuator: ScheduleActuator::open(&place),
+            actuator: ScheduleActuator::open(&place, tasks()),
             place,
             _lab: lab,
         }
@@ -157,17 +155,17 @@ fn what_a_dead_daemon_gave_is_found_by_the_journal() {
     }
     changed.set("-f", "2");
     drop(ended);
-    bench.actuator = ScheduleActuator::open(&bench.place);
-    assert_eq!(undo(&bench.place, true).unwrap().len(), 1);
+    bench.actuator = ScheduleActuator::open(&bench.place, tasks());
+    assert_eq!(undo(&bench.place, true).lines.len(), 1);
     assert_eq!(kept.shown(), "FIFO 7", "a dry run only finds it");
-    let undone = undo(&bench.place, false).unwrap();
+    let undone = undo(&bench.place, false).lines;
     assert!(
         undone.len() == 1 && undone[0].contains(&kept.pid().to_string()),
         "{undone:?}"
     );
     assert_eq!(Attributes::of(kept.pid()).unwrap(), before);
     assert_eq!(changed.shown(), "FIFO 2");
-    assert_eq!(undo(&bench.place, false).unwrap(), [""; 0]);
+    assert_eq!(undo(&bench.place, false).lines, [""; 0]);
 }
 
 #[test]

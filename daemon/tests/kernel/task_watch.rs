@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -13,27 +12,20 @@ use giveway::kernel::own_netns;
 use giveway::kernel::process::Handle;
 use giveway::kernel::task_watch::{Event, TaskWatch, What};
 
-use super::lab::{Lab, await_some, run};
+use crate::support::lab::Lab;
+use crate::support::process::KillOnDrop;
+use crate::support::scratch::Scratch;
+use crate::support::wait::await_some;
 
-/// A copy of a program, as a file that nobody else runs.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn of(original: &str, name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("giveway-watch-{}-{name}", std::process::id()));
-        // By a child: a file that this process has open for writing may be open in another test's child, and cannot run.
-        run(&format!("cp {original} {}", path.display()));
-        Self(path)
-    }
-
-    fn inode(&self) -> u64 {
-        std::fs::metadata(&self.0).unwrap().st_ino()
-    }
+fn inode(file: &Scratch) -> u64 {
+    std::fs::metadata(&file.0).unwrap().st_ino()
 }
 
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+/// Of an exec: what the program was started with.
+fn text(event: &Event) -> &str {
+    match &event.what {
+        What::Exec(arguments) => arguments.text.as_deref().unwrap(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -51,8 +43,8 @@ fn until(watch: &mut TaskWatch, what: &str, is_it: impl Fn(&Event) -> bool) -> V
 fn only_the_starts_of_watched_files_are_told() {
     let _lab = Lab::enter();
     let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
-    let watched = Copy::of("/bin/true", "files");
-    watch.watch(BTreeSet::from([watched.inode()]), BTreeSet::new()).unwrap();
+    let watched = Scratch::copy_of("/bin/true", "files");
+    watch.watch(BTreeSet::from([inode(&watched)]), BTreeSet::new()).unwrap();
     for _ in 0..50 {
         assert!(Command::new("/bin/true").status().unwrap().success());
     }
@@ -60,7 +52,7 @@ fn only_the_starts_of_watched_files_are_told() {
     let events = until(&mut watch, "the start", |event| event.id.pid == child.id());
     child.wait().unwrap();
     assert_eq!(events.len(), 1, "{events:?}");
-    assert_eq!(events[0].what, What::Exec);
+    assert_eq!(text(&events[0]), watched.path());
     assert_eq!(watch.lost_events().unwrap(), 0);
 
     watch.watch(BTreeSet::new(), BTreeSet::new()).unwrap();
@@ -82,11 +74,29 @@ fn all_starts_of_a_watched_user_are_told_and_by_the_real_one() {
 }
 
 #[test]
+fn arguments_are_told_as_they_were_and_cut_where_they_are_long() {
+    let _lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    let watched = Scratch::copy_of("/bin/true", "arguments");
+    watch.watch(BTreeSet::from([inode(&watched)]), BTreeSet::new()).unwrap();
+    let long = "x".repeat(10_000);
+    for (arguments, expected) in [
+        (vec!["a b", "", "c"], format!("{} a b  c", watched.path())),
+        (vec![&*long], format!("{} {long}", watched.path())[..4096].to_owned()),
+    ] {
+        let mut child = Command::new(&watched.0).args(&arguments).spawn().unwrap();
+        let events = until(&mut watch, "the start", |event| event.id.pid == child.id());
+        child.wait().unwrap();
+        assert_eq!(text(&events[0]), expected);
+    }
+}
+
+#[test]
 fn another_namespaces_starts_are_not_told() {
     let lab = Lab::enter();
     let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
-    let watched = Copy::of("/bin/true", "netns");
-    watch.watch(BTreeSet::from([watched.inode()]), BTreeSet::new()).unwrap();
+    let watched = Scratch::copy_of("/bin/true", "netns");
+    watch.watch(BTreeSet::from([inode(&watched)]), BTreeSet::new()).unwrap();
     assert!(lab.far(|| Command::new(&watched.0).status().unwrap().success()));
     let mut child = Command::new(&watched.0).spawn().unwrap();
     let events = until(&mut watch, "the start here", |event| event.id.pid == child.id());
@@ -99,12 +109,12 @@ fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
     let _lab = Lab::enter();
     let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
     let script = "echo ready; read; i=0; while ((i < 300000)); do ((++i)); done; exec /bin/sleep 0.01";
-    let mut child = Command::new("bash")
+    let mut command = Command::new("bash");
+    command
         .args(["-c", script])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    let mut child = KillOnDrop::spawn(&mut command);
     let handle = Handle::open(child.id()).unwrap();
     // Spawning returns before the tracepoint of the exec: that one is over when the program speaks.
     let mut ready = String::new();
@@ -119,7 +129,7 @@ fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
     let used = handle.cpu();
     child.wait().unwrap();
     assert_eq!(events.len(), 2, "nobody else: {events:?}");
-    assert_eq!(events[0].what, What::Exec);
+    assert_eq!(text(&events[0]), "/bin/sleep 0.01");
     assert_eq!(
         events[0].id, events[1].id,
         "an exec does not make another process of it"
@@ -133,4 +143,19 @@ fn of_a_held_process_execs_threads_and_the_end_are_told_with_its_cpu_time() {
         "{cpu:?} of {used:?}"
     );
     assert!(events.is_sorted_by_key(|event| event.at));
+}
+
+#[test]
+fn more_files_than_can_be_watched_leave_the_watch_as_good_as_before() {
+    let _lab = Lab::enter();
+    let mut watch = TaskWatch::open(own_netns().unwrap()).unwrap();
+    let watched = Scratch::copy_of("/bin/true", "full");
+    let wanted = BTreeSet::from([inode(&watched)]);
+    for too_many in [1..=10_000, 5_000..=20_000] {
+        watch.watch(too_many.collect(), BTreeSet::new()).unwrap_err();
+    }
+    watch.watch(wanted, BTreeSet::new()).unwrap();
+    let mut child = Command::new(&watched.0).spawn().unwrap();
+    until(&mut watch, "the start", |event| event.id.pid == child.id());
+    child.wait().unwrap();
 }

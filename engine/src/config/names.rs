@@ -1,28 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is wrong with a text, in the words of the one who wrote it. In come the text's tables or the parser's error,
-//! out go the key that is meant and the nearest one that exists.
+//! Whether the names and values of a text are those of declared keys. Returns the first that is not, with the key that
+//! may be meant: the new name of an old one, else the nearest.
 
-use super::{ConfigError, SECTIONS, Section, TOP_KEYS};
+use super::conditions::Conditions;
+use super::key::{Absent, Declared as _, Section};
+use super::sections::{SECTIONS, TOP_KEYS};
+use super::{ConfigError, wrong};
 
-pub(super) fn check_names(table: &toml::Table) -> Result<(), ConfigError> {
+/// Keys under an earlier or a likely other name: the table ("" at the top, "*" for all), what was written, its name.
+const RENAMED: &[(&str, &str, &str)] = &[("*", "remote_port", "port"), ("*", "executable", "exe")];
+
+pub(super) fn check(table: &toml::Table) -> Result<(), ConfigError> {
     for (name, value) in table {
         if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
-            for key in entries(section, value)?.iter().flat_map(|table| table.keys()) {
-                if !section.keys.iter().any(|k| k.name == key) {
-                    let names = section.keys.iter().map(|k| k.name);
-                    return Err(unknown("key", &format!("{name}.{key}"), key, names));
-                }
+            for entry in entries(section, value)? {
+                check_entry(section, entry)?;
             }
-        } else if !TOP_KEYS.iter().any(|k| k.name == name) {
+        } else if let Some(key) = TOP_KEYS.iter().find(|key| key.name == name) {
+            key.problem(value).map_or(Ok(()), |problem| Err(wrong(name, problem)))?;
+        } else {
             let what = if value.is_table() { "section" } else { "key" };
-            let names = SECTIONS
-                .iter()
-                .map(|section| section.name)
-                .chain(TOP_KEYS.iter().map(|k| k.name));
-            return Err(unknown(what, name, name, names));
+            let sections = SECTIONS.iter().map(|section| section.name);
+            let names = sections.chain(TOP_KEYS.iter().map(|key| key.name));
+            return Err(unknown(what, "", name, RENAMED, names));
         }
     }
     Ok(())
+}
+
+fn check_entry(section: &Section, entry: &toml::Table) -> Result<(), ConfigError> {
+    let keys = section.keys();
+    for (name, value) in entry {
+        let Some((key, _)) = keys.iter().find(|(key, _)| key.name == name) else {
+            let is_condition = Conditions::KEYS.iter().any(|key| key.name == name);
+            return Err(match section.matching.filter(|_| is_condition) {
+                Some(matching) => matching.refusal(section.name, name),
+                None => unknown("key", section.name, name, RENAMED, keys.iter().map(|(key, _)| key.name)),
+            });
+        };
+        if let Some(problem) = key.problem(value) {
+            return Err(wrong(&format!("{}.{name}", section.name), problem));
+        }
+    }
+    let missing = keys
+        .iter()
+        .find(|(key, absent)| matches!(absent, Absent::Refused) && !entry.contains_key(key.name));
+    missing.map_or(Ok(()), |(key, _)| {
+        let range = key.shown_range().map(|range| format!(", {range}")).unwrap_or_default();
+        Err(wrong(
+            &format!("{}.{}", section.name, key.name),
+            format!("must be given{range}"),
+        ))
+    })
 }
 
 /// The tables of a section: one, or as many as a list has.
@@ -33,13 +62,33 @@ fn entries<'a>(section: &Section, value: &'a toml::Value) -> Result<Vec<&'a toml
     } else {
         (value.as_table().map(|table| vec![table]), format!("[{}]", section.name))
     };
-    tables.ok_or_else(|| ConfigError::Value {
-        key: section.name.to_owned(),
-        problem: format!("is a section: write {written}"),
-    })
+    tables.ok_or_else(|| wrong(section.name, format!("is a section: write {written}")))
 }
 
-fn unknown<'a>(what: &'static str, shown: &str, typed: &str, known: impl Iterator<Item = &'a str>) -> ConfigError {
+pub(super) fn unknown<'a>(
+    what: &'static str,
+    section: &str,
+    typed: &str,
+    renamed: &[(&str, &str, &'static str)],
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> ConfigError {
+    let full = |name: &str| {
+        if section.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{section}.{name}")
+        }
+    };
+    let new = renamed
+        .iter()
+        .filter(|(table, old, _)| (*table == section || *table == "*") && *old == typed)
+        .find_map(|(_, _, new)| known.clone().find(|name| name == new));
+    if let Some(new) = new {
+        return ConfigError::Renamed {
+            old: full(typed),
+            new: full(new),
+        };
+    }
     // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing.
     let nearest = known
         .map(|name| (strsim::damerau_levenshtein(typed, name), name))
@@ -48,47 +97,7 @@ fn unknown<'a>(what: &'static str, shown: &str, typed: &str, known: impl Iterato
         .map(|(_, name)| name.to_owned());
     ConfigError::Unknown {
         what,
-        name: shown.to_owned(),
+        name: full(typed),
         nearest,
     }
-}
-
-pub(super) fn first_line(error: &toml::de::Error) -> String {
-    error
-        .to_string()
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Without the names of Rust's types.
-pub(super) fn in_plain_words(problem: &str) -> String {
-    const UNIT: &str = "the unit is in the key's name";
-    match problem.rsplit_once("expected ") {
-        Some((what, "f64")) => format!("{what}expected a number; {UNIT}"),
-        Some((what, "u16" | "u32" | "u64")) => format!("{what}expected a whole number; {UNIT}"),
-        _ => problem.to_owned(),
-    }
-}
-
-/// The key on the line that the error points at, with its section.
-pub(super) fn offending_key(text: &str, error: &toml::de::Error) -> Option<String> {
-    let before = text.get(..error.span()?.end)?;
-    let line = before.lines().last()?;
-    let key = line.split('=').next()?.trim();
-    let section = before.lines().rev().find_map(|l| {
-        Some(
-            l.trim()
-                .strip_prefix('[')?
-                .strip_suffix(']')?
-                .trim_matches(['[', ']'])
-                .to_owned(),
-        )
-    });
-    Some(match section {
-        Some(section) => format!("{section}.{key}"),
-        None => key.to_owned(),
-    })
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::model::CaState;
 
-/// At most so many senders, echoes and doubts stand in one report.
+/// The most senders, echoes and doubts in one report.
 pub const MAX_SENDERS: usize = 16;
 pub const MAX_ECHOES: usize = 16;
 pub const MAX_DOUBTS: usize = 4;
@@ -19,6 +19,8 @@ pub const INTERVAL_RANGE_MS: std::ops::RangeInclusive<u32> = 20..=600_000;
 pub const UNLIMITED_KBIT: u32 = u32::MAX;
 /// What one echo costs.
 pub(super) const ECHO_BYTES: usize = 8;
+/// The shortest report: two u64, and each of the others in one byte.
+pub(super) const MIN_BYTES: usize = 16 + 6;
 /// The longest encoding of everything but senders and echoes: two u64, two varints, purpose, three counts, doubts.
 pub(super) const MAX_FIXED_BYTES: usize = 16 + 10 + 5 + 1 + 3 + 2 * MAX_DOUBTS;
 
@@ -34,7 +36,7 @@ pub struct Report {
     pub session: u64,
     /// Grows with every report of the session.
     pub counter: u64,
-    /// Whoever repeats it has heard this session just now.
+    /// A device that repeats it has heard this session just now.
     pub challenge: u64,
     /// The next report comes about this much later.
     pub interval_ms: u32,
@@ -47,7 +49,7 @@ pub struct Report {
     pub senders: Vec<Sender>,
 }
 
-/// Why a report is sent, as far as it matters to whoever hears it.
+/// Why a report is sent, as far as it matters to the receiver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Purpose {
     Telling,
@@ -92,14 +94,7 @@ pub enum Class {
     Background,
 }
 
-/// The numbers on the wire are the places in these lists.
-const CA_STATES: [CaState; 5] = [
-    CaState::Open,
-    CaState::Disorder,
-    CaState::Cwr,
-    CaState::Recovery,
-    CaState::Loss,
-];
+/// The numbers on the wire are the places in these lists and in [`CaState::BY_NUMBER`], which hold all values in order.
 const CLASSES: [Class; 5] = [
     Class::Realtime,
     Class::Stream,
@@ -107,7 +102,6 @@ const CLASSES: [Class; 5] = [
     Class::Bulk,
     Class::Background,
 ];
-
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 const DOWN: u8 = 1 << 6;
 
@@ -124,7 +118,7 @@ impl Report {
         out.extend(self.challenge.to_be_bytes());
         put_varint(&mut out, self.counter);
         put_varint(&mut out, interval(self.interval_ms)?.into());
-        out.push(place(PURPOSES.iter().position(|p| *p == self.purpose)));
+        out.push(self.purpose as u8);
         out.push(count(self.doubts.len(), MAX_DOUBTS, "too many doubts")?);
         out.push(count(self.echoes.len(), MAX_ECHOES, "too many echoes")?);
         out.push(count(self.senders.len(), MAX_SENDERS, "too many senders")?);
@@ -142,9 +136,8 @@ impl Report {
         let challenge = u64::from_be_bytes(rest.take()?);
         let counter = rest.varint()?;
         let interval_ms = interval(rest.varint_u32()?)?;
-        let purpose = *PURPOSES
-            .get(usize::from(rest.byte()?))
-            .ok_or(Malformed("unknown purpose"))?;
+        let purpose = PURPOSES.get(usize::from(rest.byte()?));
+        let purpose = *purpose.ok_or(Malformed("unknown purpose"))?;
         let doubts = count(rest.byte()?.into(), MAX_DOUBTS, "too many doubts")?;
         let echoes = count(rest.byte()?.into(), MAX_ECHOES, "too many echoes")?;
         let senders = count(rest.byte()?.into(), MAX_SENDERS, "too many senders")?;
@@ -154,15 +147,9 @@ impl Report {
             challenge,
             interval_ms,
             purpose,
-            doubts: (0..doubts)
-                .map(|_| rest.take().map(u16::from_be_bytes))
-                .collect::<Result<_, _>>()?,
-            echoes: (0..echoes)
-                .map(|_| rest.take().map(u64::from_be_bytes))
-                .collect::<Result<_, _>>()?,
-            senders: (0..senders)
-                .map(|_| Sender::take(&mut rest))
-                .collect::<Result<_, _>>()?,
+            doubts: rest.list(doubts, |rest| rest.take().map(u16::from_be_bytes))?,
+            echoes: rest.list(echoes, |rest| rest.take().map(u64::from_be_bytes))?,
+            senders: rest.list(senders, Sender::take)?,
         };
         if !rest.0.is_empty() {
             return Err(Malformed("bytes after the end"));
@@ -173,17 +160,16 @@ impl Report {
 
 impl Sender {
     fn put(&self, out: &mut Vec<u8>) {
-        let state = place(CA_STATES.iter().position(|s| *s == self.ca_state));
-        let class = place(CLASSES.iter().position(|c| *c == self.class));
-        out.push(state | class << 3 | if self.direction == Direction::Down { DOWN } else { 0 });
+        let direction = if self.direction == Direction::Down { DOWN } else { 0 };
+        out.push(self.ca_state as u8 | (self.class as u8) << 3 | direction);
         // One more than the demand, so that `unlimited` is the shortest number instead of the longest.
         let demand = self.demand_kbit.wrapping_add(1);
         let numbers = [self.cwnd_segments, self.min_rtt_us, self.srtt_us, self.queue_bytes];
         for number in numbers
-            .into_iter()
-            .chain([self.delivery_rate_kbit, self.retransmits, demand])
+            .iter()
+            .chain(&[self.delivery_rate_kbit, self.retransmits, demand])
         {
-            put_varint(out, number.into());
+            put_varint(out, u64::from(*number));
         }
     }
 
@@ -194,7 +180,7 @@ impl Sender {
             return Err(Malformed("a sender of a kind that this version does not know"));
         }
         Ok(Self {
-            ca_state: *CA_STATES
+            ca_state: *CaState::BY_NUMBER
                 .get(place(kind))
                 .ok_or(Malformed("unknown congestion-avoidance state"))?,
             class: *CLASSES.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
@@ -220,25 +206,13 @@ impl Sender {
     }
 }
 
-/// A place in one of the lists above, which hold every value.
-fn place(found: Option<usize>) -> u8 {
-    found.map_or(0, |at| at as u8)
-}
-
 fn interval(ms: u32) -> Result<u32, Malformed> {
-    if INTERVAL_RANGE_MS.contains(&ms) {
-        Ok(ms)
-    } else {
-        Err(Malformed("an impossible interval"))
-    }
+    let is_possible = INTERVAL_RANGE_MS.contains(&ms);
+    is_possible.then_some(ms).ok_or(Malformed("an impossible interval"))
 }
 
 fn count(number: usize, most: usize, excess: &'static str) -> Result<u8, Malformed> {
-    if number <= most {
-        Ok(number as u8)
-    } else {
-        Err(Malformed(excess))
-    }
+    (number <= most).then_some(number as u8).ok_or(Malformed(excess))
 }
 
 /// Seven bits a byte, the lowest first; the top bit says that another byte follows (LEB128).
@@ -260,6 +234,10 @@ impl Rest<'_> {
         Ok(*head)
     }
 
+    fn list<T>(&mut self, count: u8, read: impl Fn(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+        (0..count).map(|_| read(self)).collect()
+    }
+
     fn byte(&mut self) -> Result<u8, Malformed> {
         self.take::<1>().map(|[byte]| byte)
     }
@@ -274,12 +252,10 @@ impl Rest<'_> {
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
-                let shortest = byte != 0 || shift == 0;
-                return if shortest {
-                    Ok(value)
-                } else {
-                    Err(Malformed("a number longer than it need be"))
-                };
+                let is_shortest = byte != 0 || shift == 0;
+                return is_shortest
+                    .then_some(value)
+                    .ok_or(Malformed("a number longer than it need be"));
             }
         }
         Err(Malformed("a number too large"))

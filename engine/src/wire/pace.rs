@@ -11,8 +11,9 @@ use std::time::Duration;
 use rand_chacha::rand_core::Rng;
 
 use super::codec::INTERVAL_RANGE_MS;
+use crate::config;
 
-/// A device with nothing to send reports so many times slower.
+/// A device with nothing to send reports this many times slower.
 pub const IDLE_FACTOR: u32 = 10;
 /// This part of the air time is for the regular reports; the rest for those that announce a start or a stop.
 const REGULAR_SHARE: f64 = 0.8;
@@ -44,14 +45,20 @@ pub struct PaceConfig {
     pub ip_header_bytes: u32,
 }
 
-impl Default for PaceConfig {
-    fn default() -> Self {
+impl PaceConfig {
+    pub fn new(group: &config::Group) -> Self {
         Self {
-            base_interval: Duration::from_millis(500),
-            airtime_percent: 1.0,
-            basic_rate_mbit: 6.0,
+            base_interval: Duration::from_millis(group.report_interval_ms.into()),
+            airtime_percent: group.airtime_percent,
+            basic_rate_mbit: group.basic_rate_mbit,
             ip_header_bytes: 20,
         }
+    }
+}
+
+impl Default for PaceConfig {
+    fn default() -> Self {
+        Self::new(&config::Group::default())
     }
 }
 
@@ -113,7 +120,7 @@ pub struct Pace {
     config: PaceConfig,
     started: Duration,
     last_sent: Option<Duration>,
-    /// Somebody waits for an answer since then.
+    /// Another device has been waiting for an answer since then.
     hurried: Option<Duration>,
     /// Random in 0..1, drawn once a report, so that the deadline does not move when it is asked for again.
     phase: f64,

@@ -14,13 +14,14 @@ use super::Refusal;
 /// No datagram is longer; a receiver's buffer must hold one byte more, to notice those that are.
 pub const MAX_DATAGRAM_BYTES: usize = 512;
 /// The version of the datagram that this code writes, and the only one it reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The longest content that fits.
 pub const MAX_CONTENT_BYTES: usize = MAX_DATAGRAM_BYTES - OVERHEAD_BYTES;
 /// What the seal adds to the content: header and tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-const MAGIC: [u8; 3] = *b"gvw";
+/// Of every version.
+pub const MAGIC: [u8; 3] = *b"gvw";
 const KEY_ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 24;
 const HEADER_BYTES: usize = MAGIC.len() + 1 + KEY_ID_BYTES + NONCE_BYTES;
@@ -45,19 +46,13 @@ pub enum KeyError {
     Twice { line: usize },
 }
 
-/// A group's secret. Whoever holds it is a member.
+/// A group's secret. A device that holds it is a member.
 pub struct Key {
     secret: [u8; SECRET_BYTES],
     id: [u8; KEY_ID_BYTES],
 }
 
 impl Key {
-    pub fn generate(rng: &mut impl CryptoRng) -> Self {
-        let mut secret = [0; SECRET_BYTES];
-        rng.fill_bytes(&mut secret);
-        Self::from_secret(secret)
-    }
-
     pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Self {
         // The tag of a constant message under a nonce used for nothing else: it names the key and, as a tag,
         // tells nothing about it.
@@ -179,17 +174,16 @@ impl Keyring {
         named.peek().ok_or(Refusal::UnknownKey)?;
         named
             .find_map(|key| {
-                let payload = Payload {
-                    msg: sealed,
-                    aad: header,
-                };
-                cipher(&key.secret).decrypt(&XNonce::from(nonce), payload).ok()
+                let (msg, aad) = (sealed, header);
+                cipher(&key.secret)
+                    .decrypt(&XNonce::from(nonce), Payload { msg, aad })
+                    .ok()
             })
             .ok_or(Refusal::Forged)
     }
 }
 
-/// The version is judged before the length, which a later version may define differently.
+/// The version is judged before the length, so that every version is told apart.
 fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]), Refusal> {
     let short = Refusal::TooShort(datagram.len());
     let (magic, rest) = datagram.split_first_chunk::<{ MAGIC.len() }>().ok_or(short)?;
@@ -198,6 +192,7 @@ fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]
         _ if *magic != MAGIC => return Err(Refusal::NotOurs),
         0 => return Err(Refusal::NotOurs),
         VERSION => {}
+        older @ ..VERSION => return Err(Refusal::OlderVersion(older)),
         future => return Err(Refusal::FutureVersion(future)),
     }
     if datagram.len() > MAX_DATAGRAM_BYTES {

@@ -14,17 +14,19 @@ use rand_chacha::rand_core::Rng;
 
 use super::codec::{self, Purpose, Report, Sender};
 use super::seal::MAX_CONTENT_BYTES;
-use super::{Gone, Heard, Refusal};
+use super::{Heard, Refusal};
 
-/// So many other devices are believed at the same time.
+/// The most other devices believed at the same time.
 pub const MAX_BELIEVED: usize = 64;
-/// So many that have not proved themselves are remembered, without what they say.
+/// The most devices remembered that have not proved themselves, without what they say.
 pub const MAX_CANDIDATES: usize = 32;
-/// A device is gone after so many of its own intervals (and half a one, for jitter).
+/// A device is gone after this many of its own intervals (and half a one, for jitter).
 const SILENT_INTERVALS: u32 = 6;
-/// After so many it is asked directly: what goes to one device is acknowledged and repeated on Wi-Fi, what goes
+/// After this many it is asked directly: what goes to one device is acknowledged and repeated on Wi-Fi, what goes
 /// to all is not.
 const ASKED_INTERVALS: u32 = 4;
+/// Nobody is answered more often: an honest device asks after four intervals, and these are longer together.
+const ANSWER_GAP: Duration = Duration::from_millis(50);
 /// A device heard for the first time gets its echo so often unasked: broadcasts get lost.
 const FIRST_ECHOES: u8 = 2;
 
@@ -48,6 +50,7 @@ pub struct Session {
     /// It fell silent and was asked whether it is still there.
     asked: bool,
     answer_owed: bool,
+    answered: Option<Duration>,
 }
 
 impl Session {
@@ -66,10 +69,11 @@ impl Session {
             served: 0,
             asked: false,
             answer_owed: false,
+            answered: None,
         }
     }
 
-    /// When it will have missed so many reports.
+    /// When it will have missed this many reports.
     fn missed(&self, reports: u32) -> Duration {
         self.last_heard
             .saturating_add(self.interval.saturating_mul(reports))
@@ -209,7 +213,8 @@ impl Sessions {
             self.known.push(session);
             return Err(Refusal::Unbelieved);
         }
-        session.answer_owed |= report.purpose == Purpose::Asking;
+        let may_ask = session.answered.is_none_or(|at| now >= at + ANSWER_GAP);
+        session.answer_owed |= report.purpose == Purpose::Asking && may_ask;
         let started = session.senders.is_empty() && !report.senders.is_empty();
         let stopped = !session.senders.is_empty() && report.senders.is_empty();
         session.senders = report.senders;
@@ -229,12 +234,8 @@ impl Sessions {
         if self.known.iter().filter(of_kind).count() < most {
             return;
         }
-        let least = self
-            .known
-            .iter()
-            .filter(of_kind)
-            .min_by_key(|s| s.worth())
-            .map(|s| s.id);
+        let least = self.known.iter().filter(of_kind).min_by_key(|s| s.worth());
+        let least = least.map(|s| s.id);
         self.forget(|s| Some(s.id) == least, rng);
         self.evicted += 1;
     }
@@ -248,16 +249,10 @@ impl Sessions {
         self.forget(retired, rng);
     }
 
-    /// Removes the sessions that were silent for too long; returns those that had been believed.
-    pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<Gone> {
+    /// Removes the sessions that were silent for too long; returns the addresses of those that had been believed.
+    pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<IpAddr> {
         let silent = self.forget(|s| now >= s.gone_at(), rng);
-        let believed = silent.into_iter().filter(|s| s.believed);
-        believed
-            .map(|s| Gone {
-                session: s.id,
-                address: s.address,
-            })
-            .collect()
+        silent.iter().filter(|s| s.believed).map(|s| s.address).collect()
     }
 
     /// When to call [`Self::expire`] and [`Self::poll_direct`] next.
@@ -269,6 +264,7 @@ impl Sessions {
     pub fn poll_direct(&mut self, now: Duration) -> Option<(IpAddr, Purpose)> {
         if let Some(session) = self.known.iter_mut().find(|s| s.answer_owed) {
             session.answer_owed = false;
+            session.answered = Some(now);
             return Some((session.address, Purpose::Telling));
         }
         let silent = |s: &&mut Session| s.asked_at().is_some_and(|at| now >= at);
@@ -322,12 +318,7 @@ impl Sessions {
             left = after.unwrap_or(left);
             after.is_some()
         };
-        let senders: Vec<Sender> = senders
-            .iter()
-            .take(codec::MAX_SENDERS)
-            .take_while(fits)
-            .copied()
-            .collect();
+        let senders = senders.iter().take(codec::MAX_SENDERS).take_while(fits);
         let report = Report {
             session: self.own,
             counter: self.counter,
@@ -336,7 +327,7 @@ impl Sessions {
             purpose,
             doubts: Vec::new(),
             echoes: Vec::new(),
-            senders,
+            senders: senders.copied().collect(),
         };
         (report, left)
     }

@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use giveway_engine::action::{Action, CapOutcome, Input, Link};
+use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
-use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, TcpState};
+use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Interface, TcpState};
+use giveway_engine::network::action::{Action, Input, Outcome};
+use giveway_engine::network::limits::segments;
+use giveway_engine::network::queue::Backends;
+use giveway_engine::network::{Network, Setup};
 use giveway_engine::record::What;
 use giveway_engine::wire::{Keyring, Outgoing};
-use giveway_engine::{Engine, Setup};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 const PASS: Duration = Duration::from_millis(100);
-const LINK: Link = Link {
-    ifindex: 2,
-    ip_header_bytes: 20,
-};
+const IFINDEX: u32 = 2;
 const KEY: &str = "giveway-key-1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// What the air does to a copy of a report.
@@ -43,7 +43,7 @@ impl Default for Air {
 }
 
 struct Device {
-    engine: Option<Engine>,
+    engine: Option<Network>,
     /// Its clock is ahead of the world's by this much.
     ahead: Duration,
     next_pass: Duration,
@@ -103,14 +103,19 @@ impl World {
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
             dry_run: false,
-            backends: giveway_engine::queue::Backends::none(),
+            backends: Backends::none(),
         };
         let now = self.now + self.devices[index].ahead;
-        self.devices[index].engine = Some(Engine::new(now, &config, setup));
+        self.devices[index].engine = Some(Network::new(now, &config, setup));
         for socket in self.devices[index].sockets.values_mut() {
             socket.clamp = None;
         }
-        self.tell(index, Input::Interface(Some(LINK)));
+        let interface = Interface {
+            name: "wlan0".to_owned(),
+            index: IFINDEX,
+            ipv4: Some(Ipv4Addr::new(10, 77, 0, index as u8 + 1)),
+        };
+        self.step(index, Input::Interface(Some(interface)));
     }
 
     /// The device leaves without a word, its connections with it.
@@ -149,7 +154,7 @@ impl World {
     pub fn stop_sending(&mut self, index: usize) {
         let closed = std::mem::take(&mut self.devices[index].sockets);
         let events = closed.into_keys().map(|cookie| (cookie, FlowEvent::Close)).collect();
-        self.tell(index, Input::Events(events));
+        self.step(index, Input::Events(events));
     }
 
     pub fn set_clamp_behind_giveways_back(&mut self, index: usize, clamp: u32) {
@@ -176,7 +181,7 @@ impl World {
             match event {
                 Event::Arrival => {
                     if let Some((_, (from, to, bytes))) = self.flying.pop_first() {
-                        self.tell(
+                        self.step(
                             to,
                             Input::Datagram {
                                 from: address(from),
@@ -188,9 +193,16 @@ impl World {
                 Event::Pass(index) => {
                     self.devices[index].next_pass += PASS;
                     let flows = self.devices[index].sockets.values().cloned().collect();
-                    self.tell(index, Input::Pass { flows, complete: false });
+                    self.step(
+                        index,
+                        Input::Pass {
+                            flows,
+                            complete: false,
+                            queue: None,
+                        },
+                    );
                 }
-                Event::Deadline(index) => self.tell(index, Input::Tick),
+                Event::Deadline(index) => self.step(index, Input::Tick),
             }
         }
         self.now = end;
@@ -215,7 +227,7 @@ impl World {
         arrival.into_iter().chain(devices).min_by_key(|(at, _)| *at)
     }
 
-    fn tell(&mut self, index: usize, input: Input<'_>) {
+    fn step(&mut self, index: usize, input: Input<'_>) {
         let now = self.now + self.devices[index].ahead;
         let Some(engine) = &mut self.devices[index].engine else {
             return;
@@ -223,15 +235,24 @@ impl World {
         let mut actions = engine.step(now, input);
         while let Some(action) = actions.pop() {
             match action {
-                Action::Cap { cookie, cap } => {
-                    let outcome = self.devices[index].cap(cookie, cap);
+                Action::Limit { cookie, limits } => {
+                    let device = &mut self.devices[index];
+                    let outcomes = limits.into_iter().map(|(setting, value)| {
+                        assert_eq!(setting, Setting::Cap, "the fixed cap limits nothing else");
+                        (cookie, setting, device.cap(cookie, segments(&value)))
+                    });
+                    let outcomes = Input::Outcomes(outcomes.collect());
                     if let Some(engine) = &mut self.devices[index].engine {
-                        actions.extend(engine.step(now, Input::CapOutcomes(vec![(cookie, outcome)])));
+                        actions.extend(engine.step(now, outcomes));
                     }
                 }
                 Action::Report(report) => self.send(index, &report),
                 Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
-                Action::Record(_) | Action::CapNew { .. } | Action::Queue(_) => {}
+                Action::Record(_)
+                | Action::CapNew { .. }
+                | Action::Queue(_)
+                | Action::TuneQueue(_)
+                | Action::Identify { .. } => {}
             }
         }
     }
@@ -270,7 +291,7 @@ impl World {
 
     pub fn seen_by(&self, index: usize) -> Option<u32> {
         let device = &self.devices[index];
-        Some(device.engine.as_ref()?.snapshot(self.now + device.ahead).policy.senders)
+        Some(device.engine.as_ref()?.status(self.now + device.ahead).policy.senders)
     }
 
     pub fn senders_seen(&self) -> Vec<u32> {
@@ -294,13 +315,9 @@ impl World {
     }
 
     pub fn reasons(&self, index: usize) -> Vec<String> {
-        let device = &self.devices[index];
-        let snapshot = device.engine.as_ref().map(|e| e.snapshot(self.now + device.ahead));
-        snapshot
-            .into_iter()
-            .flat_map(|s| s.changes)
-            .map(|c| c.change.why)
-            .collect()
+        let engine = self.devices[index].engine.as_ref();
+        let changes = engine.into_iter().flat_map(Network::changes);
+        changes.map(|latest| latest.change.why).collect()
     }
 }
 
@@ -312,19 +329,21 @@ enum Event {
 }
 
 impl Device {
-    /// What the kernel side does: no write while a loss is repaired, none over somebody else's.
-    fn cap(&mut self, cookie: Cookie, cap: Option<u32>) -> CapOutcome {
+    /// What the kernel side does: no write while a loss is repaired, none over another tool's.
+    fn cap(&mut self, cookie: Cookie, cap: Option<u32>) -> Outcome {
         match self.sockets.get_mut(&cookie) {
-            None => CapOutcome::Gone,
+            None => Outcome::Gone,
             Some(socket) if socket.clamp.is_some() && self.written.get(&cookie) != Some(&socket.clamp) => {
-                CapOutcome::Foreign { clamp: socket.clamp }
+                Outcome::Foreign {
+                    found: Value::from(socket.clamp),
+                }
             }
-            Some(socket) if !socket.ca_state.tolerates_clamp_write() => CapOutcome::Deferred,
+            Some(socket) if !socket.ca_state.tolerates_clamp_write() => Outcome::Deferred,
             Some(socket) => {
                 self.written.insert(cookie, cap);
                 socket.clamp = cap;
                 socket.cwnd = cap.unwrap_or(1000);
-                CapOutcome::Applied
+                Outcome::Applied
             }
         }
     }
@@ -342,8 +361,9 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         remote: (Ipv4Addr::new(10, 77, 0, 254), 5201).into(),
         state: TcpState::Established,
         owner: None,
+        uid: None,
         cgroup_id: 1,
-        ifindex: LINK.ifindex,
+        ifindex: IFINDEX,
         cwnd: 10,
         clamp: None,
         ssthresh: None,

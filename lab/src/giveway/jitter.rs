@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway jitter` and its loads.
-//! In: how often timers are to wake up. Out: the command for it, and its answer, leniently read; loads that end when
-//! they are dropped.
+//! Input: how often timers are to wake up. Output: its answer, as far as the lab asks; loads that end when they are
+//! dropped.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,15 +13,27 @@ use super::binary;
 use crate::histogram::Histogram;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
-use crate::scenario::response::Timers;
 
 /// How `jitter` starts, and `jitter-load` does not.
 pub const COMMAND_LINE: &str = "*jitter --period-us *";
 /// What ends a load that nobody ended.
 const LOAD_LIMIT_S: u32 = 600;
 
+pub struct Timers {
+    pub period_us: u64,
+    /// Evenly spread over the period.
+    pub threads: u64,
+    /// Of all threads together.
+    pub wakeups: u64,
+    pub loads: &'static [&'static str],
+    /// Find out what made the worst late; that costs a little itself.
+    pub causes: bool,
+    /// The measuring threads take this priority themselves.
+    pub fifo: Option<u64>,
+}
+
 /// What `giveway jitter --json` says, as far as the lab asks.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 pub struct Answer {
     pub policy_at_end: Vec<String>,
     pub missed: u64,
@@ -32,11 +44,7 @@ pub struct Answer {
 impl Answer {
     /// How many of the threads had real-time priority in the end.
     pub fn with_priority(&self) -> usize {
-        let has = |policy: &&String| {
-            ["fifo", "rr", "deadline"]
-                .iter()
-                .any(|word| policy.to_lowercase().contains(word))
-        };
+        let has = |policy: &&String| ["fifo", "rr", "deadline"].contains(&policy.as_str());
         self.policy_at_end.iter().filter(has).count()
     }
 
@@ -45,7 +53,7 @@ impl Answer {
     }
 }
 
-/// Measures with the loads beside it, leaves the policy alone, and keeps the whole answer in `kept`.
+/// Measures with the loads beside it, and keeps the whole answer in `kept`.
 pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Answer> {
     let mut command = place.command(binary()?)?;
     let number = |name: &str, value: u64| [name.to_owned(), value.to_string()];
@@ -54,7 +62,14 @@ pub fn measure(place: &Namespace, timers: &Timers, kept: &Path) -> Result<Answer
         .args(number("--period-us", timers.period_us))
         .args(number("--threads", timers.threads))
         .args(number("--wakeups", timers.wakeups))
-        .args(["--policy", "other", "--load", &timers.loads.join(","), "--json"]);
+        .arg("--json");
+    match timers.fifo {
+        Some(priority) => command.args(["--policy", "fifo"]).args(number("--priority", priority)),
+        None => command.args(["--policy", "other"]),
+    };
+    if !timers.loads.is_empty() {
+        command.args(["--load", &timers.loads.join(",")]);
+    }
     if !timers.causes {
         command.arg("--no-causes");
     }

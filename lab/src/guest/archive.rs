@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file tree as the kernel unpacks it: the "newc" form of cpio (the kernel's
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
-//! In: files, links and folders in any order. Out: bytes that depend on nothing else; no clock, no inode and no owner
-//! of this machine shows in them. Archives may follow one another in one initrd.
+//! Input: files, links and folders in any order. Output: bytes that depend on nothing else; no clock, no inode and no
+//! owner of this machine shows in them. Archives may follow one another in one initrd.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-const FOLDER: u32 = 0o040_755;
-const LINK: u32 = 0o120_777;
-const FILE: u32 = 0o100_644;
-const PROGRAM: u32 = 0o100_755;
-/// The kernel wants an archive that follows another to begin on four bytes; whole sectors please every tool.
-const BLOCK: usize = 512;
+use cpio::newc::{Builder, trailer};
+
+pub const FOLDER: u32 = 0o040_755;
+/// To what its content says.
+pub const LINK: u32 = 0o120_777;
+pub const FILE: u32 = 0o100_644;
+pub const PROGRAM: u32 = 0o100_755;
 
 #[derive(Default)]
 pub struct Tree {
@@ -20,77 +21,28 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// `path` has no leading slash here and below.
-    pub fn folder(&mut self, path: &str) {
-        self.add(path, FOLDER, Vec::new());
-    }
-
-    pub fn file(&mut self, path: &str, content: Vec<u8>) {
-        self.add(path, FILE, content);
-    }
-
-    pub fn program(&mut self, path: &str, content: Vec<u8>) {
-        self.add(path, PROGRAM, content);
-    }
-
-    pub fn link(&mut self, path: &str, to: &str) {
-        self.add(path, LINK, to.into());
-    }
-
     pub fn has(&self, path: &str) -> bool {
         self.entries.contains_key(path)
     }
 
-    fn add(&mut self, path: &str, mode: u32, content: Vec<u8>) {
+    /// With the folders above it; `path` has no leading slash.
+    pub fn add(&mut self, path: &str, mode: u32, content: impl Into<Vec<u8>>) {
         for (end, _) in path.match_indices('/') {
-            self.entries
-                .entry(path[..end].into())
-                .or_insert_with(|| (FOLDER, Vec::new()));
+            let above = self.entries.entry(path[..end].into());
+            above.or_insert_with(|| (FOLDER, Vec::new()));
         }
-        self.entries.insert(path.into(), (mode, content));
+        self.entries.insert(path.into(), (mode, content.into()));
     }
 
-    pub fn write(&self, to: impl Write) -> io::Result<()> {
-        let mut to = Counting { to, written: 0 };
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         for (number, (path, (mode, content))) in (1..).zip(&self.entries) {
-            write_entry(&mut to, number, *mode, path, content)?;
+            let too_large = |_| io::Error::other(format!("{path} is too large for an initrd"));
+            let size = u32::try_from(content.len()).map_err(too_large)?;
+            let mut entry = Builder::new(path).ino(number).mode(*mode).write(to, size);
+            entry.write_all(content)?;
+            to = entry.finish()?;
         }
-        write_entry(&mut to, 0, 0, "TRAILER!!!", &[])?;
-        to.pad(BLOCK)?;
-        to.to.flush()
-    }
-}
-
-fn write_entry(to: &mut Counting<impl Write>, inode: u32, mode: u32, path: &str, content: &[u8]) -> io::Result<()> {
-    let too_large = |_| io::Error::other(format!("{path} is too large for an initrd"));
-    let size = u32::try_from(content.len()).map_err(too_large)?;
-    let name = path.len() as u32 + 1;
-    // inode, mode, uid, gid, links, mtime, size, device (2), device of a special file (2), name's length, checksum
-    let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
-    let header: String = fields.iter().map(|field| format!("{field:08x}")).collect();
-    to.put(b"070701")?;
-    to.put(header.as_bytes())?;
-    to.put(path.as_bytes())?;
-    to.put(b"\0")?;
-    to.pad(4)?;
-    to.put(content)?;
-    to.pad(4)
-}
-
-struct Counting<W> {
-    to: W,
-    written: usize,
-}
-
-impl<W: Write> Counting<W> {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.written += bytes.len();
-        self.to.write_all(bytes)
-    }
-
-    fn pad(&mut self, to: usize) -> io::Result<()> {
-        let zeros = self.written.next_multiple_of(to) - self.written;
-        self.put(&[0; BLOCK][..zeros])
+        trailer(to)?.flush()
     }
 }
 
@@ -109,20 +61,24 @@ mod tests {
     #[test]
     fn the_same_tree_gives_the_same_bytes_in_whatever_order_it_grew() {
         let forth = bytes(|tree| {
-            tree.file("a/b/c", b"1".to_vec());
-            tree.link("a/d", "b/c");
+            tree.add("a/b/c", FILE, "1");
+            tree.add("a/d", LINK, "b/c");
         });
         let back = bytes(|tree| {
-            tree.link("a/d", "b/c");
-            tree.file("a/b/c", b"1".to_vec());
+            tree.add("a/d", LINK, "b/c");
+            tree.add("a/b/c", FILE, "1");
         });
         assert_eq!(forth, back);
-        assert_eq!(forth.len() % BLOCK, 0);
+        assert_eq!(
+            forth.len() % 4,
+            0,
+            "the kernel wants another archive to follow on four bytes"
+        );
     }
 
     #[test]
     fn a_folder_comes_before_what_is_in_it() {
-        let archive = bytes(|tree| tree.program("usr/bin/x", vec![7]));
+        let archive = bytes(|tree| tree.add("usr/bin/x", PROGRAM, [7]));
         let text = String::from_utf8_lossy(&archive);
         let at = |name: &str| text.find(name).unwrap();
         assert!(at("usr\0") < at("usr/bin\0") && at("usr/bin\0") < at("usr/bin/x\0"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The newest 7.x kernel that Debian builds for its stable release's backports.
-//! In: the machine's own apt, for the mirror and the checksums. Out: a cached kernel image and the modules that the
-//! lab loads, as an initrd archive. Installs nothing; apt's own lists and settings stay as they are.
+//! Input: the machine's own apt, for the mirror and the checksums. Output: a cached kernel image and the modules that
+//! the lab loads, as an initrd archive. Installs nothing; apt's own lists and settings stay as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,12 +110,7 @@ fn fetch(flavour: Flavour, wanted: &str, cache: &Path) -> Result<Kernel> {
         return Ok(kernel);
     }
     let packages = ["binary", "modules"].map(|what| format!("linux-{what}-{}", kernel.release));
-    let megabytes = packages
-        .iter()
-        .map(|package| apt.size_bytes(package))
-        .sum::<Result<u64>>()?
-        / 1_000_000;
-    eprintln!("guest: fetching kernel {} ({megabytes} MB)", kernel.release);
+    eprintln!("guest: fetching kernel {}", kernel.release);
     // Whole or not at all: it gets its name at the end.
     let begun = cache.join("fetching");
     if begun.exists() {
@@ -206,14 +201,6 @@ impl Apt {
         newest_of(releases, flavour, wanted)
             .map(Into::into)
             .with_context(|| format!("{SUITE} has no kernel {wanted} for {}", flavour.suffix()))
-    }
-
-    fn size_bytes(&self, package: &str) -> Result<u64> {
-        let said = run(self.command("apt-cache", &["show", "--no-all-versions", package]))?.stdout;
-        let said = String::from_utf8_lossy(&said);
-        let size = said.lines().find_map(|line| line.strip_prefix("Size: "));
-        size.and_then(|size| size.parse().ok())
-            .with_context(|| format!("apt does not know how large {package} is"))
     }
 
     fn unpack(&self, packages: &[String; 2], into: &Path) -> Result<()> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether a kernel complained.
-//! In: its log, as `dmesg` prints it. Out: the lines that say that something is wrong with the kernel itself.
+//! Input: its log, as `dmesg` prints it. Output: the lines that say that something is wrong with the kernel itself.
 
 /// How a kernel says that it is at fault, or that something was lost.
 const COMPLAINTS: &[&str] = &[

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The emulated machine: QEMU without hardware virtualisation, so that it runs anywhere and in virtual time.
-//! In: a kernel, an initrd, how many CPUs and whose clock. Out: a running QEMU, with three streams from the guest.
+//! Input: a kernel, an initrd, how many CPUs and whose clock. Output: a running QEMU, with three streams from the
+//! guest.
 
 use std::fs::File;
 use std::io;

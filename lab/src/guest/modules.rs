@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The modules that the lab loads, out of the thousands that a kernel comes with.
-//! In: a kernel's unpacked package. Out: an initrd archive with the chosen ones and all that they depend on,
+//! Input: a kernel's unpacked package. Output: an initrd archive with the chosen ones and all that they depend on,
 //! uncompressed, and the index that modprobe and the kernel's autoload read.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::archive::Tree;
+use super::archive::{FILE, Tree};
 use crate::process::run;
 
 /// Folders (with all in them) and beginnings of names, below `kernel/`.
@@ -48,7 +48,7 @@ pub fn pack(package: &Path, release: &str, archive: &Path) -> Result<()> {
     let index = index(&chosen, release, &package.join("chosen"))?;
     let mut tree = Tree::default();
     for (path, content) in chosen.into_iter().chain(index) {
-        tree.file(&format!("usr/lib/modules/{release}/{path}"), content);
+        tree.add(&format!("usr/lib/modules/{release}/{path}"), FILE, content);
     }
     let file = File::create(archive).with_context(|| format!("cannot create {}", archive.display()))?;
     tree.write(BufWriter::new(file)).context("cannot write the modules")

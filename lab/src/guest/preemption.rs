@@ -1,31 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When a kernel may take a processor away from what runs in it.
-//! In: a model by the kernel's own word for it. Out: the same word for its command line, and the model that the kernel
-//! of this machine says is in force.
-
-use std::fmt;
+//! Input: a model by the kernel's own word for it. Output: the same word for its command line, and the model that the
+//! kernel of this machine says is in force.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use strum::Display;
 
 /// `(full)` among the models that this kernel can do.
 const IN_FORCE: &str = "/sys/kernel/debug/sched/preempt";
 
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq, ValueEnum)]
+#[strum(serialize_all = "lowercase")]
 pub enum Preemption {
-    /// At the next tick where the task is an ordinary one, at once for a real-time one
+    /// At the next tick where the task has no real-time priority, at once for a real-time one
     Lazy,
     /// At once
     Full,
-}
-
-impl fmt::Display for Preemption {
-    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        to.write_str(match self {
-            Preemption::Lazy => "lazy",
-            Preemption::Full => "full",
-        })
-    }
 }
 
 impl Preemption {

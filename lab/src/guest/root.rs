@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's file system: busybox, this build's own binaries, the programs that the lab runs with their libraries,
 //! and the command.
-//! In: what is installed here. Out: a file tree. Nothing of this machine's configuration but iproute2's names.
+//! Input: what is installed here. Output: a file tree. Nothing of this machine's configuration but iproute2's names.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::archive::Tree;
+use super::archive::{FILE, FOLDER, LINK, PROGRAM, Tree};
 use crate::giveway;
 use crate::process::run;
 
@@ -19,7 +19,7 @@ const INIT: &str = include_str!("init.sh");
 /// As installed here. The shell and what starts other programs are among them because busybox's own would start
 /// busybox's `ip` and `tc`, whatever the path says.
 const PROGRAMS: &[&str] = &[
-    "bpftool", "chrt", "dash", "env", "ethtool", "ip", "iperf3", "nice", "ss", "sysctl", "taskset", "tc", "timeout",
+    "chrt", "dash", "env", "ethtool", "ip", "iperf3", "nice", "ss", "sysctl", "taskset", "tc", "timeout",
 ];
 /// Loaded by name at run time, so that no list of libraries names it: `pthread_cancel` needs it.
 const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
@@ -30,34 +30,32 @@ const MERGED: &[&str] = &["bin", "sbin", "lib", "lib64"];
 pub fn tree(command: &[OsString], added: &[PathBuf]) -> Result<Tree> {
     let mut tree = Tree::default();
     for folder in MOUNT_POINTS {
-        tree.folder(folder);
+        tree.add(folder, FOLDER, "");
     }
     for folder in MERGED {
-        tree.folder(&format!("usr/{folder}"));
-        tree.link(folder, &format!("usr/{folder}"));
+        tree.add(&format!("usr/{folder}"), FOLDER, "");
+        tree.add(folder, LINK, format!("usr/{folder}"));
     }
-    tree.program("init", INIT.into());
-    tree.file("command", shell_line(command));
-    tree.file(
-        "etc/passwd",
-        b"root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n".into(),
-    );
-    tree.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n".into());
+    tree.add("init", PROGRAM, INIT);
+    tree.add("command", FILE, shell_line(command));
+    let users = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n";
+    tree.add("etc/passwd", FILE, users);
+    tree.add("etc/group", FILE, "root:x:0:\nnogroup:x:65534:\n");
     let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| find(name)).collect::<Result<_>>()?;
     programs.extend(added.iter().cloned());
     for program in &programs {
         let name = program.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} has no plain name", program.display()))?;
-        add_program(&mut tree, name, program)?;
+        add_copy(&mut tree, &format!("usr/bin/{name}"), PROGRAM, program)?;
     }
     for (name, ours) in [
         ("giveway-lab", std::env::current_exe()?),
         ("giveway", giveway::binary()?),
     ] {
-        add_program(&mut tree, name, &ours)?;
+        add_copy(&mut tree, &format!("usr/bin/{name}"), PROGRAM, &ours)?;
         programs.push(ours);
     }
-    tree.link("usr/bin/sh", "dash");
+    tree.add("usr/bin/sh", LINK, "dash");
     add_libraries(&mut tree, &programs)?;
     add_busybox(&mut tree)?;
     add_data(&mut tree)?;
@@ -88,9 +86,9 @@ fn find(program: &str) -> Result<PathBuf> {
     found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
 }
 
-fn add_program(tree: &mut Tree, name: &str, program: &Path) -> Result<()> {
-    let content = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-    tree.program(&format!("usr/bin/{name}"), content);
+fn add_copy(tree: &mut Tree, path: &str, mode: u32, of: &Path) -> Result<()> {
+    let content = fs::read(of).with_context(|| format!("cannot read {}", of.display()))?;
+    tree.add(path, mode, content);
     Ok(())
 }
 
@@ -130,11 +128,10 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 fn add_library(tree: &mut Tree, library: &Path) -> Result<()> {
     let path = library.to_str().context("a library has no plain name")?;
     let path = merged(path.trim_start_matches('/'));
-    if !tree.has(&path) {
-        let content = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
-        tree.program(&path, content);
+    if tree.has(&path) {
+        return Ok(());
     }
-    Ok(())
+    add_copy(tree, &path, PROGRAM, library)
 }
 
 /// Where a file of `/lib` or `/bin` really is.
@@ -156,15 +153,15 @@ fn add_busybox(tree: &mut Tree) -> Result<()> {
     let mut list = Command::new(&busybox);
     list.arg("--list");
     let applets = run(list)?.stdout;
-    tree.program("usr/bin/busybox", fs::read(&busybox)?);
+    add_copy(tree, "usr/bin/busybox", PROGRAM, &busybox)?;
     for applet in String::from_utf8_lossy(&applets).lines() {
         let path = format!("usr/bin/{applet}");
         if !tree.has(&path) {
-            tree.link(&path, "busybox");
+            tree.add(&path, LINK, "busybox");
         }
     }
     // Where the kernel looks for it when it misses a module.
-    tree.link("usr/sbin/modprobe", "../bin/busybox");
+    tree.add("usr/sbin/modprobe", LINK, "../bin/busybox");
     Ok(())
 }
 
@@ -183,7 +180,7 @@ fn add_data(tree: &mut Tree) -> Result<()> {
         for entry in fs::read_dir(folder)? {
             let file = entry?.path();
             if let (true, Some(path)) = (file.is_file(), file.to_str()) {
-                tree.file(&merged(path.trim_start_matches('/')), fs::read(&file)?);
+                add_copy(tree, &merged(path.trim_start_matches('/')), FILE, &file)?;
             }
         }
     }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sender's and the receiver's namespaces and the wire (veth) between them, which delays and drops nothing.
-//! In: what queues at the sender's device, as `tc` is told it. Gone when dropped.
+//! The sender's and the receiver's namespaces and the wire (veth) between them, which delays and drops nothing; and
+//! what queues at the sender's device. Gone when dropped.
 
 use anyhow::Result;
+use serde_json::{Value, json};
 
 use crate::air::STATION_DEVICE;
-use crate::namespace::{Namespace, ip};
-use crate::process::run;
+use crate::namespace::Namespace;
+use crate::network::{End, join};
 
+pub const SENDER_ADDRESS: &str = "10.77.2.1";
 pub const RECEIVER_ADDRESS: &str = "10.77.2.2";
 /// Nobody has this address: the receiver's device drops what is sent there as not its own, as a network card would,
 /// which makes traffic that only has to be sent cheap.
@@ -18,58 +20,71 @@ pub struct Wire {
     pub receiver: Namespace,
 }
 
-impl Wire {
-    pub fn create() -> Result<Self> {
-        let wire = Self {
-            sender: Namespace::create("sender")?,
-            receiver: Namespace::create("receiver")?,
-        };
-        let (sender, receiver, device) = (wire.sender.name(), wire.receiver.name(), STATION_DEVICE);
-        let add = format!(
-            "link add {device} netns {sender} address 02:00:00:00:02:01 numtxqueues 1 numrxqueues 1 type veth \
-             peer name {device} netns {receiver} address 02:00:00:00:02:02 numtxqueues 1 numrxqueues 1"
-        );
-        run(ip(&words(&add)))?;
-        for (namespace, address) in [(&wire.sender, "10.77.2.1/24"), (&wire.receiver, "10.77.2.2/24")] {
-            wire.offloads_off(namespace)?;
-            for what in [
-                format!("address add {address} dev {device}"),
-                "link set lo up".into(),
-                format!("link set {device} up"),
-            ] {
-                run(ip(&[&["-n", namespace.name()], &words(&what)[..]].concat()))?;
-            }
-        }
-        for (address, lladdr) in [
-            (RECEIVER_ADDRESS, "02:00:00:00:02:02"),
-            (NOBODY_ADDRESS, "02:00:00:00:02:03"),
-        ] {
-            let neighbour =
-                format!("-n {sender} neighbour replace {address} lladdr {lladdr} dev {device} nud permanent");
-            run(ip(&words(&neighbour)))?;
-        }
-        Ok(wire)
-    }
+/// What queues at the sender's device.
+#[derive(Clone, Debug)]
+pub enum Queue {
+    /// The kernel's own: each line is what follows `tc qdisc replace dev DEVICE`.
+    Kernel {
+        lines: Vec<String>,
+        marking: Marking,
+    },
+    Giveway {
+        admission: bool,
+        guard_us: u64,
+    },
+}
 
-    /// Each line is what follows `tc qdisc replace dev DEVICE`.
-    pub fn set_queue(&self, lines: &[String]) -> Result<()> {
-        for line in lines {
-            let mut tc = std::process::Command::new("tc");
-            tc.args(["-n", self.sender.name(), "qdisc", "replace", "dev", STATION_DEVICE]);
-            tc.args(line.split_whitespace());
-            run(tc)?;
-        }
-        Ok(())
-    }
+/// How the sender's sockets tell the queue what they send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Marking {
+    /// Nothing at all.
+    None,
+    /// SO_PRIORITY and the TOS byte: 6 and EF with a deadline, 1 and LE for background.
+    Classes,
+    /// As `Classes`, and the deadline in the clock that `etf` asks for.
+    ClassesAndTai,
+}
 
-    /// Without this one packet of the model would stand for many.
-    fn offloads_off(&self, namespace: &Namespace) -> Result<()> {
-        let mut ethtool = namespace.command("ethtool")?;
-        ethtool.args(["-K", STATION_DEVICE, "gso", "off", "tso", "off", "gro", "off"]);
-        run(ethtool).map(drop)
+impl Queue {
+    pub fn marking(&self) -> Marking {
+        match self {
+            Queue::Kernel { marking, .. } => *marking,
+            Queue::Giveway { .. } => Marking::None,
+        }
     }
 }
 
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
+/// A token bucket that hands packets down one at a time, at this rate; its queue is to be replaced.
+pub fn paced(rate_mbit: u64) -> String {
+    format!("root handle 1: tbf rate {rate_mbit}mbit burst 1514 limit 10000000")
+}
+
+/// For a daemon that only queues, at the rate of the link below.
+pub fn queue_configuration(rate_mbit: u64, admission: bool, guard_us: u64) -> Value {
+    json!({
+        "cap": {"policy": "none"},
+        "link": {"rate_mbit": rate_mbit as f64},
+        // Without admission the link is to see what is late.
+        "queue": {"admission": admission, "drop_late": admission, "guard_us": guard_us},
+    })
+}
+
+impl Wire {
+    pub fn create() -> Result<Self> {
+        let (sender, receiver) = (Namespace::create("sender")?, Namespace::create("receiver")?);
+        join([
+            End::new(&sender, STATION_DEVICE, "02:00:00:00:02:01", &["10.77.2.1/24"]),
+            End::new(&receiver, STATION_DEVICE, "02:00:00:00:02:02", &["10.77.2.2/24"]),
+        ])?;
+        let nobody = format!("{NOBODY_ADDRESS} lladdr 02:00:00:00:02:03");
+        sender.ip(&format!(
+            "neighbour replace {nobody} dev {STATION_DEVICE} nud permanent"
+        ))?;
+        Ok(Self { sender, receiver })
+    }
+
+    pub fn set_queue(&self, lines: &[String]) -> Result<()> {
+        let replace = |line| self.sender.tc(&format!("qdisc replace dev {STATION_DEVICE} {line}"));
+        lines.iter().try_for_each(|line| replace(line).map(drop))
+    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who is who on the emulated link.
 //!
-//! In: an Ethernet frame from anyone. Out: the port it is for, or nothing when it is for no one here.
+//! Input: an Ethernet frame from anyone. Output: the port it is for, or nothing when it is for no one here.
 //! Looks at the destination address only; the source is never believed, the TAP it came from is.
 
 use super::airtime::ETHERNET_HEADER_BYTES;

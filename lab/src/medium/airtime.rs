@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long a frame occupies the air.
 //!
-//! In: the length of an Ethernet frame and a rate. Out: nanoseconds by the ERP-OFDM PHY of IEEE 802.11-2020
+//! Input: the length of an Ethernet frame and a rate. Output: nanoseconds by the ERP-OFDM PHY of IEEE 802.11-2020
 //! (clause 18, which takes the OFDM of clause 17 to 2.4 GHz). Knows nothing of contention, queues or loss.
 
 /// One OFDM rate: its name in Mbit/s and the data bits one 4 us symbol carries.

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The access point, its stations and the air between them, in model time.
 //!
-//! In: frames from stations and from the server, and how far time has moved. Out: frames to deliver, each
+//! Input: frames from stations and from the server, and how far time has moved. Output: frames to deliver, each
 //! with the model time of its delivery. One event follows from the one before it, so a caller that is late
 //! delays deliveries and never changes what the air does. No clock, no I/O; the same seed and the same
 //! input give the same output.
 //!
-//! The air is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, slots count, and whoever
-//! reaches its slot sends. Two in the same slot collide and all of them lose. A frame is delivered when its
-//! exchange ends, that is with its acknowledgement.
+//! The air is slotted (IEEE 802.11-2020, 10.3.4): when it has been idle for DIFS, or the AIFS of an access category,
+//! slots count, and whoever reaches its slot sends. Two in the same slot collide and all of them lose. A frame is
+//! delivered when its exchange ends, that is with its acknowledgement.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use super::address::{Destination, Port, destination};
 use super::airtime::{ACK_NS, DIFS_NS, SIFS_NS, SLOT_NS};
 use super::rate::RateControl;
+use super::report::seconds;
 use super::sender::{Packet, Sender};
 
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct Config {
     pub stations: usize,
     /// What every sender starts with.
     pub rate_control: RateControl,
+    /// EDCA, each sender with a queue per access category; else DCF.
+    pub has_categories: bool,
     /// Probability that one receiver misses one frame for reasons other than a collision.
     pub loss: f64,
     /// From the access point to the server, and as long again on the way back.
@@ -43,24 +47,28 @@ pub struct Release {
 }
 
 /// What happened on the air since the start, beyond what each sender counts for itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct AirCounters {
+    #[serde(rename = "busy_s", with = "seconds")]
     pub busy_ns: u64,
     pub collisions: u64,
     /// Frames that were for no port: unknown addresses and stumps.
     pub unroutable: u64,
     pub broadcast: BroadcastCounters,
     /// Frames from one station to another, on both their ways; as air times are reckoned below.
+    #[serde(rename = "between_stations_airtime_s", with = "seconds")]
     pub between_stations_airtime_ns: u64,
 }
 
 /// Frames to everyone. Air times include the DIFS before every attempt, and on the uplink SIFS and the
 /// acknowledgement; attempts that failed count as well.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct BroadcastCounters {
     pub uplink_frames: u64,
+    #[serde(rename = "uplink_airtime_s", with = "seconds")]
     pub uplink_airtime_ns: u64,
     pub repeated_frames: u64,
+    #[serde(rename = "repeat_airtime_s", with = "seconds")]
     pub repeat_airtime_ns: u64,
     pub copies_delivered: u64,
     pub copies_lost: u64,
@@ -96,13 +104,10 @@ enum Event {
 
 impl Medium {
     pub fn new(config: Config) -> Self {
-        let station = || Sender::station(config.queue_packets, config.rate_control.clone());
-        let mut senders: Vec<Sender> = (0..config.stations).map(|_| station()).collect();
-        senders.push(Sender::access_point(
-            config.queue_packets,
-            config.rate_control.clone(),
-            config.stations,
-        ));
+        let links = |count| vec![config.rate_control.clone(); count];
+        let sender = |is_ap, links| Sender::new(config.queue_packets, is_ap, config.has_categories, links);
+        let mut senders: Vec<Sender> = (0..config.stations).map(|_| sender(false, links(1))).collect();
+        senders.push(sender(true, links(config.stations)));
         Self {
             now_ns: 0,
             senders,
@@ -157,10 +162,8 @@ impl Medium {
     pub fn set_present(&mut self, station: usize, present: bool) {
         self.present[station] = present;
         if !present {
-            let on_air = self
-                .exchange
-                .as_ref()
-                .is_some_and(|exchange| exchange.on_air.contains(&station));
+            let exchange = self.exchange.as_ref();
+            let on_air = exchange.is_some_and(|exchange| exchange.on_air.contains(&station));
             self.senders[station].forget_queue(on_air, self.now_ns);
         }
     }
@@ -184,8 +187,8 @@ impl Medium {
         match self.next_event()? {
             // A start shows no earlier than the shortest exchange that could follow from it.
             (at_ns, Event::ExchangeStarts { slot }) => {
-                let air_ns = |sender: &Sender| (sender.contends_at() == Some(slot)).then(|| sender.head_air_ns());
-                let longest_ns = self.senders.iter().filter_map(air_ns).max().unwrap_or(0);
+                let air_ns = self.senders.iter().filter_map(|sender| sender.air_ns_at(slot));
+                let longest_ns = air_ns.max().unwrap_or(0);
                 let others = [
                     self.to_server.front().map(|(due, _)| *due),
                     self.from_server.front().map(|(due, _)| *due),
@@ -202,7 +205,7 @@ impl Medium {
             Some(exchange) => Some((exchange.ends_ns, Event::ExchangeEnds)),
             None => self.senders.iter().filter_map(Sender::contends_at).min().map(|slot| {
                 (
-                    self.idle_from_ns + DIFS_NS + slot * SLOT_NS,
+                    self.idle_from_ns + SIFS_NS + slot * SLOT_NS,
                     Event::ExchangeStarts { slot },
                 )
             }),
@@ -234,21 +237,18 @@ impl Medium {
     }
 
     fn enqueue(&mut self, sender: usize, packet: Packet) {
-        let slots_from_ns = self.idle_from_ns + DIFS_NS;
-        let idle_slot = (self.exchange.is_none() && self.now_ns >= slots_from_ns)
-            .then(|| (self.now_ns - slots_from_ns).div_ceil(SLOT_NS));
-        self.senders[sender].enqueue(packet, self.now_ns, idle_slot, &mut self.rng);
+        let idle_ns = self.exchange.is_none().then(|| self.now_ns - self.idle_from_ns);
+        self.senders[sender].enqueue(packet, self.now_ns, idle_ns, &mut self.rng);
     }
 
     fn start_exchange(&mut self, slot: u64) {
         let mut on_air = Vec::new();
         let mut longest_ns = 0;
         for (index, sender) in self.senders.iter_mut().enumerate() {
-            if sender.contends_at() == Some(slot) {
+            if let Some(air_ns) = sender.begin(slot, self.now_ns, &mut self.rng) {
                 on_air.push(index);
-                longest_ns = longest_ns.max(sender.head_air_ns());
+                longest_ns = longest_ns.max(air_ns);
             }
-            sender.freeze(slot);
         }
         // Nobody waits for an acknowledgement of a frame to everyone. After a failure the senders wait as
         // long for the missing one, and the others, who could not decode the frame, for EIFS.
@@ -310,10 +310,7 @@ impl Medium {
         sender.counters.losses += u64::from(!collided && !received);
         self.counters.busy_ns += response_ns;
         let Some(head) = sender.head() else { return };
-        if matches!(
-            (head.from, head.to),
-            (Port::Station(_), Destination::One(Port::Station(_)))
-        ) {
+        if let (Port::Station(_), Destination::One(Port::Station(_))) = (head.from, head.to) {
             self.counters.between_stations_airtime_ns += DIFS_NS + air_ns;
         }
         if head.to == Destination::Everyone {
@@ -371,11 +368,8 @@ impl Medium {
     fn fail(&mut self, index: usize) {
         let sender = &self.senders[index];
         let gone = index < self.config.stations && !self.present[index];
-        if let Some(from) = sender
-            .head()
-            .filter(|_| !sender.head_is_acknowledged())
-            .map(|packet| packet.from)
-        {
+        let unacknowledged = sender.head().filter(|_| !sender.head_is_acknowledged());
+        if let Some(from) = unacknowledged.map(|packet| packet.from) {
             self.counters.broadcast.copies_lost += self.hearers_of(from).len() as u64;
             self.senders[index].finish_head(self.now_ns, &mut self.rng);
         } else if gone {

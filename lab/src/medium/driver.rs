@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model in real time: TAPs on one side, the clock on the other.
 //!
-//! In: frames from the TAPs and lines from standard input. Out: frames to the TAPs when the model says so,
+//! Input: frames from the TAPs and lines from standard input. Output: frames to the TAPs when the model says so,
 //! and lines on standard output. Sleeps between events, and never lets its own lateness reach the model.
 
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use super::dcf::{Medium, Release};
 use super::lines::Lines;
 use super::report::{self, Lateness};
 use super::spec::{Command, Spec};
-use super::tap::{FrameBuffer, MAX_FRAME, Tap};
+use super::tap::{FRAME_ROOM, MAX_FRAME, Tap};
 
 /// What one TAP may hand over before the others and the clock get their turn.
 const FRAMES_A_TURN: usize = 64;
@@ -40,7 +40,7 @@ pub struct Driver {
     lateness: Lateness,
     /// Frames that a TAP did not take, as one does not while its link is down.
     refused: u64,
-    buffer: FrameBuffer,
+    buffer: [u8; FRAME_ROOM],
 }
 
 impl Driver {
@@ -54,7 +54,9 @@ impl Driver {
         let mut names = Vec::new();
         for (port, at) in stations.chain([(Port::Server, &spec.server)]) {
             let mac = mac_of(port).context("too many stations")?;
-            taps.push(Tap::create(at, mac)?);
+            // What comes from the server says no more than its DSCP.
+            let marks = spec.medium.has_categories() && port != Port::Server;
+            taps.push(Tap::create(at, mac, marks)?);
             names.push(format!("{} in the namespace {}", at.device, at.netns));
         }
         Ok(Self {
@@ -63,9 +65,9 @@ impl Driver {
             names,
             started: Instant::now(),
             releases: Vec::new(),
-            lateness: Lateness::new(),
+            lateness: Lateness::new()?,
             refused: 0,
-            buffer: FrameBuffer::new(),
+            buffer: [0; FRAME_ROOM],
         })
     }
 
@@ -146,7 +148,7 @@ impl Driver {
     fn obey(&mut self, commands: &mut Lines, open: bool) -> Result<()> {
         while let Some(line) = commands.next_line(open).context(Malformed)? {
             match Command::parse(&line, self.medium.stations().len()).context(Malformed)? {
-                Command::Stats => self.say_stats()?,
+                Command::Stats { .. } => self.say_stats()?,
                 Command::Presence { station, present } => self.medium.set_present(station, present),
             }
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Standard input as lines, for a loop that must not wait for the rest of one.
 //!
-//! In: bytes as they come. Out: whole lines, and a last one without its end when the input is over. Reads
+//! Input: bytes as they come. Output: whole lines, and a last one without its end when the input is over. Reads
 //! at most once per call, so a caller that polls first never blocks; a line without end is an error.
 
 use std::collections::VecDeque;

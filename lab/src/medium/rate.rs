@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rate a sender uses towards one receiver.
 //!
-//! In: whether each attempt was acknowledged. Out: the rate of the next one. `Arf` is the Automatic Rate
+//! Input: whether each attempt was acknowledged. Output: the rate of the next one. `Arf` is the Automatic Rate
 //! Fallback of Kamerman and Monteban (WaveLAN-II, 1997) with three failures instead of two, and one where
 //! the first attempt at a higher rate is its probe. It cannot tell a collision from a weak signal, which is
 //! why contention makes it slow everybody down.

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One contender for the air: a station, or the access point.
+//! One sender on the air: a station, or the access point.
 //!
-//! In: packets to queue, how many idle slots passed, how its attempts went. Out: the slot at which it may
-//! send and the frame it sends. Follows the DCF access procedure of IEEE 802.11-2020, 10.3.4. Never looks at
-//! the clock or at other senders.
+//! Input: packets to queue, for how long the air has been idle, how its attempts went. Output: the slot at which it may
+//! send and the frame it sends. Its queues contend each for itself (`contender`); where two of them reach the same slot,
+//! the one of the higher category sends and the other fails as in a collision (IEEE 802.11-2020, 10.23.2.4). Never looks
+//! at the clock or at other senders.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::Rng;
+use serde::{Deserialize, Serialize};
 
+use super::access::{Access, CATEGORIES, Category, DCF};
 use super::address::{Destination, Port};
 use super::airtime::{BASIC_RATE, Rate, frame_ns};
+use super::contender::Contender;
 use super::rate::RateControl;
-
-const CW_MIN: u64 = 15;
-const CW_MAX: u64 = 1_023;
-/// `dot11ShortRetryLimit`: attempts before a frame is given up.
-pub const RETRY_LIMIT: u32 = 7;
+use super::report::seconds;
 
 /// A frame waiting for its turn on the air. `from` is the port where it entered.
 #[derive(Debug, Clone)]
@@ -29,28 +27,32 @@ pub struct Packet {
 }
 
 /// What happened to one sender since the start, in model time.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct SenderCounters {
     pub frames: u64,
     pub attempts: u64,
     pub collisions: u64,
     pub losses: u64,
+    /// Of two categories of this sender, seen by nobody else.
+    #[serde(default)]
+    pub internal_collisions: u64,
     pub retry_drops: u64,
     pub queue_drops: u64,
     pub absent_drops: u64,
+    #[serde(rename = "airtime_s", with = "seconds")]
     pub airtime_ns: u64,
     pub queue_max: usize,
+    #[serde(skip)]
     pub queue_packet_ns: u128,
 }
 
 pub struct Sender {
-    queue: VecDeque<Packet>,
+    /// One, or one for each category in its order.
+    contenders: Vec<Contender>,
+    /// Whose head is on the air, or was last.
+    turn: usize,
     queue_limit: usize,
     queue_changed_ns: u64,
-    contention_window: u64,
-    failed_attempts: u32,
-    /// The slot of the current idle period at which it may send; while the air is busy, what is left.
-    slot: u64,
     is_access_point: bool,
     /// Towards each receiver: one for a station, one per station for the access point.
     links: Vec<RateControl>,
@@ -58,69 +60,84 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub fn station(queue_limit: usize, link: RateControl) -> Self {
-        Self::new(queue_limit, false, vec![link])
-    }
-
-    pub fn access_point(queue_limit: usize, link: RateControl, stations: usize) -> Self {
-        Self::new(queue_limit, true, vec![link; stations])
-    }
-
-    fn new(queue_limit: usize, is_access_point: bool, links: Vec<RateControl>) -> Self {
+    /// `has_categories`: EDCA, else DCF. The limit is that of each queue.
+    pub fn new(queue_limit: usize, is_access_point: bool, has_categories: bool, links: Vec<RateControl>) -> Self {
+        let of_category = |category| Contender::new(Access::edca(category, is_access_point));
         Self {
+            contenders: if has_categories {
+                CATEGORIES.map(of_category).into()
+            } else {
+                vec![Contender::new(DCF)]
+            },
+            turn: 0,
             is_access_point,
-            queue: VecDeque::new(),
             queue_limit,
             queue_changed_ns: 0,
-            contention_window: CW_MIN,
-            failed_attempts: 0,
-            slot: 0,
             links,
             counters: SenderCounters::default(),
         }
     }
 
+    /// What is on the air, or was last; with one queue, what is next as well.
     pub fn head(&self) -> Option<&Packet> {
-        self.queue.front()
+        self.contenders[self.turn].head()
     }
 
     pub fn queue_len(&self) -> usize {
-        self.queue.len()
+        self.contenders.iter().map(Contender::len).sum()
     }
 
-    /// The slot of its next attempt, if it has anything to send.
+    /// The slot after SIFS of its next attempt, if it has anything to send.
     pub fn contends_at(&self) -> Option<u64> {
-        (!self.queue.is_empty()).then_some(self.slot)
+        self.contenders.iter().filter_map(Contender::contends_at).min()
     }
 
-    /// Queues a packet. `idle_slot` is the next slot boundary when the air has been idle for DIFS; `None`
-    /// when it has not, and then a sender that was at rest must back off like the others.
-    pub fn enqueue(&mut self, packet: Packet, now_ns: u64, idle_slot: Option<u64>, rng: &mut ChaCha8Rng) {
-        if self.queue.len() >= self.queue_limit {
+    /// Queues a packet. `idle_ns`: for how long the air has been idle; `None`: it is busy.
+    pub fn enqueue(&mut self, packet: Packet, now_ns: u64, idle_ns: Option<u64>, rng: &mut ChaCha8Rng) {
+        let index = match self.contenders.len() {
+            1 => 0,
+            _ => Category::of(&packet.frame) as usize,
+        };
+        if self.contenders[index].len() >= self.queue_limit {
             self.counters.queue_drops += 1;
             return;
         }
-        if self.queue.is_empty() {
-            match idle_slot {
-                Some(slot) => self.slot = self.slot.max(slot),
-                None if self.slot == 0 => self.back_off(rng),
-                None => {}
-            }
-        }
         self.count_queue_until(now_ns);
-        self.queue.push_back(packet);
-        self.counters.queue_max = self.counters.queue_max.max(self.queue.len());
+        self.contenders[index].push(packet, idle_ns, rng);
+        self.counters.queue_max = self.counters.queue_max.max(self.queue_len());
     }
 
-    /// The air became busy after `idle_slots`: the counter freezes at what is left.
-    pub fn freeze(&mut self, idle_slots: u64) {
-        self.slot = self.slot.saturating_sub(idle_slots);
+    /// Somebody begins to send in this slot after SIFS. Gives the air time of the frame with which this sender does.
+    pub fn begin(&mut self, slot: u64, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<u64> {
+        let mut first = None;
+        for index in 0..self.contenders.len() {
+            let sends = self.contenders[index].contends_at() == Some(slot);
+            self.contenders[index].freeze(slot);
+            if sends && first.is_some() {
+                self.counters.internal_collisions += 1;
+                self.retry(index, now_ns, rng);
+            } else if sends {
+                first = Some(index);
+            }
+        }
+        self.turn = first?;
+        self.head().map(|packet| self.air_ns(packet))
+    }
+
+    /// Air time of the frame that it would send in this slot.
+    pub fn air_ns_at(&self, slot: u64) -> Option<u64> {
+        let mut contenders = self.contenders.iter();
+        let first = contenders.find(|contender| contender.contends_at() == Some(slot))?;
+        first.head().map(|packet| self.air_ns(packet))
     }
 
     /// Air time of the frame at the head, at the rate of this attempt; 0 with an empty queue.
     pub fn head_air_ns(&self) -> u64 {
-        self.head()
-            .map_or(0, |packet| frame_ns(packet.frame.len(), self.rate_of(packet)))
+        self.head().map_or(0, |packet| self.air_ns(packet))
+    }
+
+    fn air_ns(&self, packet: &Packet) -> u64 {
+        frame_ns(packet.frame.len(), self.rate_of(packet))
     }
 
     /// The head was sent and, where one is due, acknowledged. It backs off after success too.
@@ -131,42 +148,37 @@ impl Sender {
     }
 
     /// The head was not acknowledged: try again later, or give it up.
-    pub fn failed(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<Packet> {
+    pub fn failed(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) {
         self.tell_rate_control(false);
-        self.failed_attempts += 1;
-        if self.failed_attempts >= RETRY_LIMIT {
-            self.counters.retry_drops += 1;
-            return self.finish_head(now_ns, rng);
-        }
-        self.contention_window = (self.contention_window * 2 + 1).min(CW_MAX);
-        self.back_off(rng);
-        None
+        self.retry(self.turn, now_ns, rng);
     }
 
-    /// The head leaves the queue, whatever became of it; the next one starts afresh.
+    fn retry(&mut self, index: usize, now_ns: u64, rng: &mut ChaCha8Rng) {
+        if !self.contenders[index].tries_again(rng) {
+            self.counters.retry_drops += 1;
+            self.count_queue_until(now_ns);
+            self.contenders[index].pop(rng);
+        }
+    }
+
+    /// The head leaves the queue, whatever became of it.
     pub fn finish_head(&mut self, now_ns: u64, rng: &mut ChaCha8Rng) -> Option<Packet> {
-        self.contention_window = CW_MIN;
-        self.failed_attempts = 0;
-        self.back_off(rng);
         self.count_queue_until(now_ns);
-        self.queue.pop_front()
+        self.contenders[self.turn].pop(rng)
     }
 
     /// Forgets what is queued, but for a frame that is on the air already.
     pub fn forget_queue(&mut self, head_is_on_air: bool, now_ns: u64) {
-        let keep = usize::from(head_is_on_air);
-        if keep == 0 {
-            self.contention_window = CW_MIN;
-            self.failed_attempts = 0;
-        }
         self.count_queue_until(now_ns);
-        self.counters.absent_drops += self.queue.len().saturating_sub(keep) as u64;
-        self.queue.truncate(keep);
+        for (index, contender) in self.contenders.iter_mut().enumerate() {
+            let is_on_air = head_is_on_air && index == self.turn;
+            self.counters.absent_drops += contender.forget(is_on_air) as u64;
+        }
     }
 
     /// Mean packets in the queue from the start until now.
     pub fn queue_mean(&self, now_ns: u64) -> f64 {
-        let open = u128::from(now_ns - self.queue_changed_ns) * self.queue.len() as u128;
+        let open = u128::from(now_ns - self.queue_changed_ns) * self.queue_len() as u128;
         (self.counters.queue_packet_ns + open) as f64 / now_ns.max(1) as f64
     }
 
@@ -199,13 +211,8 @@ impl Sender {
         }
     }
 
-    fn back_off(&mut self, rng: &mut ChaCha8Rng) {
-        // The window is 2^k - 1, so a mask is uniform.
-        self.slot = u64::from(rng.next_u32()) & self.contention_window;
-    }
-
     fn count_queue_until(&mut self, now_ns: u64) {
-        self.counters.queue_packet_ns += u128::from(now_ns - self.queue_changed_ns) * self.queue.len() as u128;
+        self.counters.queue_packet_ns += u128::from(now_ns - self.queue_changed_ns) * self.queue_len() as u128;
         self.queue_changed_ns = now_ns;
     }
 }

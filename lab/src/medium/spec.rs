@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the caller may say to the emulator: one JSON object a line.
 //!
-//! In: text from standard input. Out: a checked `Spec` (the first line) or `Command` (every later one), or
+//! Input: text from standard input. Output: a checked `Spec` (the first line) or `Command` (every later one), or
 //! one line that says what is wrong. Opens and creates nothing.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -44,32 +44,15 @@ pub enum Preset {
     Fixed54,
     Arf,
     ArfLossy,
+    Fixed54Edca,
+    ArfLossyEdca,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
 pub enum Command {
-    Stats,
+    Stats { stats: bool },
     Presence { station: usize, present: bool },
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum CommandLine {
-    Stats(StatsLine),
-    Presence(PresenceLine),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StatsLine {
-    stats: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PresenceLine {
-    station: usize,
-    present: bool,
 }
 
 fn default_rtt_ms() -> f64 {
@@ -112,18 +95,24 @@ impl Spec {
         dcf::Config {
             stations: self.stations.len(),
             rate_control: match self.medium {
-                Preset::Fixed54 => RateControl::Fixed54,
-                Preset::Arf | Preset::ArfLossy => RateControl::arf(),
+                Preset::Fixed54 | Preset::Fixed54Edca => RateControl::Fixed54,
+                Preset::Arf | Preset::ArfLossy | Preset::ArfLossyEdca => RateControl::arf(),
             },
-            loss: if self.medium == Preset::ArfLossy {
-                LOSS_OF_ARF_LOSSY
-            } else {
-                0.0
+            has_categories: self.medium.has_categories(),
+            loss: match self.medium {
+                Preset::ArfLossy | Preset::ArfLossyEdca => LOSS_OF_ARF_LOSSY,
+                Preset::Fixed54 | Preset::Arf | Preset::Fixed54Edca => 0.0,
             },
             one_way_delay_ns: (self.rtt_ms * 1e6 / 2.0) as u64,
             queue_packets: self.queue_packets,
             seed: self.seed,
         }
+    }
+}
+
+impl Preset {
+    pub fn has_categories(self) -> bool {
+        matches!(self, Self::Fixed54Edca | Self::ArfLossyEdca)
     }
 }
 
@@ -148,17 +137,16 @@ impl Attachment {
 
 impl Command {
     pub fn parse(line: &str, stations: usize) -> Result<Self> {
-        match serde_json::from_str(line) {
-            Ok(CommandLine::Stats(StatsLine { stats: true })) => Ok(Self::Stats),
-            Ok(CommandLine::Presence(PresenceLine { station, present })) => {
-                ensure!(
-                    station < stations,
-                    "station {station} is not one of the {stations}, which count from 0"
-                );
-                Ok(Self::Presence { station, present })
-            }
+        let command = serde_json::from_str(line);
+        match command {
+            Ok(Self::Presence { station, .. }) => ensure!(
+                station < stations,
+                "station {station} is not one of the {stations}, which count from 0"
+            ),
+            Ok(Self::Stats { stats: true }) => {}
             _ => bail!("{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}}"),
         }
+        Ok(command?)
     }
 }
 
@@ -196,7 +184,10 @@ mod tests {
 
     #[test]
     fn commands_are_stats_and_presence_and_nothing_else() {
-        assert_eq!(Command::parse(r#"{"stats":true}"#, 2).unwrap(), Command::Stats);
+        assert_eq!(
+            Command::parse(r#"{"stats":true}"#, 2).unwrap(),
+            Command::Stats { stats: true }
+        );
         let gone = Command::Presence {
             station: 1,
             present: false,
@@ -206,6 +197,7 @@ mod tests {
             r#"{"station":2,"present":false}"#,
             r#"{"station":-1,"present":true}"#,
             r#"{"stats":false}"#,
+            r#"{"stats":true,"station":1}"#,
             "{}",
             "x",
         ] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A TAP device inside a named network namespace.
 //!
-//! In: where to create it, what to call it, its MAC address. Out: a non-blocking descriptor that carries
+//! Input: where to create it, what to call it, its MAC address, whether packets tell it their access category. Output: a non-blocking descriptor that carries
 //! bare Ethernet frames; the device goes when the descriptor is closed. The calling thread keeps its own
 //! namespace. Sets no addresses, routes or queues: those are the caller's.
 
@@ -14,12 +14,14 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use super::marking::mark_packets_of;
 use super::spec::Attachment;
+use crate::namespace::ip;
+use crate::process::run;
 
 /// MTU 1500, an Ethernet header, and room to notice what is longer.
-const FRAME_ROOM: usize = 2_048;
+pub const FRAME_ROOM: usize = 2_048;
 pub const MAX_FRAME: usize = 1_518;
 
 pub struct Tap {
@@ -27,18 +29,18 @@ pub struct Tap {
 }
 
 impl Tap {
-    pub fn create(at: &Attachment, mac: [u8; 6]) -> Result<Self> {
+    pub fn create(at: &Attachment, mac: [u8; 6], marks: bool) -> Result<Self> {
         // A thread of its own enters the namespace, so that no way out of here can leave the process in it.
-        let outcome = thread::scope(|scope| scope.spawn(|| create_in_this_thread(at, mac)).join());
+        let outcome = thread::scope(|scope| scope.spawn(|| create_in_this_thread(at, mac, marks)).join());
         outcome
             .map_err(|_| anyhow!("the thread that enters the namespace panicked"))?
             .with_context(|| format!("cannot create {} in the namespace {}", at.device, at.netns))
     }
 
     /// The next frame that the kernel sent, if there is one.
-    pub fn receive<'a>(&self, buffer: &'a mut FrameBuffer) -> io::Result<Option<&'a [u8]>> {
-        match nix::unistd::read(&self.file, &mut buffer.0) {
-            Ok(length) => Ok(Some(&buffer.0[..length])),
+    pub fn receive<'a>(&self, buffer: &'a mut [u8; FRAME_ROOM]) -> io::Result<Option<&'a [u8]>> {
+        match nix::unistd::read(&self.file, buffer) {
+            Ok(length) => Ok(Some(&buffer[..length])),
             Err(nix::errno::Errno::EAGAIN) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -56,15 +58,7 @@ impl AsFd for Tap {
     }
 }
 
-pub struct FrameBuffer([u8; FRAME_ROOM]);
-
-impl FrameBuffer {
-    pub fn new() -> Self {
-        Self([0; FRAME_ROOM])
-    }
-}
-
-fn create_in_this_thread(at: &Attachment, mac: [u8; 6]) -> Result<Tap> {
+fn create_in_this_thread(at: &Attachment, mac: [u8; 6], marks: bool) -> Result<Tap> {
     let path = Path::new("/run/netns").join(&at.netns);
     let namespace = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     setns(&namespace, CloneFlags::CLONE_NEWNET).context("cannot enter it (root is needed)")?;
@@ -74,38 +68,19 @@ fn create_in_this_thread(at: &Attachment, mac: [u8; 6]) -> Result<Tap> {
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .context("cannot open /dev/net/tun")?;
-    let mut request = interface_request(&at.device);
+    // SAFETY: ifreq is plain data; all zeroes is a valid value of every member of its union.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(at.device.bytes()) {
+        *to = from as libc::c_char;
+    }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, and `request` is one that outlives the call.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &mut request) };
     nix::errno::Errno::result(done).context("TUNSETIFF was refused")?;
-    set_mac(&at.device, mac).context("cannot set its MAC address")?;
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    run(ip(&["-n", &at.netns, "link", "set", &at.device, "address", &mac])).context("cannot set its MAC address")?;
+    if marks {
+        mark_packets_of(&at.device)?;
+    }
     Ok(Tap { file })
-}
-
-fn set_mac(device: &str, mac: [u8; 6]) -> Result<()> {
-    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let mut request = interface_request(device);
-    let mut data: [libc::c_char; 14] = [0; 14];
-    for (to, from) in data.iter_mut().zip(mac) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_hwaddr = libc::sockaddr {
-        sa_family: libc::ARPHRD_ETHER,
-        sa_data: data,
-    };
-    // SAFETY: SIOCSIFHWADDR reads one ifreq with the hardware address set, and `request` is one.
-    let done = unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCSIFHWADDR, &request) };
-    nix::errno::Errno::result(done)?;
-    Ok(())
-}
-
-fn interface_request(device: &str) -> libc::ifreq {
-    // SAFETY: ifreq is plain data; all zeroes is a valid value of every member of its union.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(device.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request
 }

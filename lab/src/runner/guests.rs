@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Variants that need another kernel or clock than this machine's.
-//! In: the selected variants, the scenario's name and parameters. Out: the results of the same binary and scenario in
-//! a guest, one boot for all variants that share it. Judges nothing.
+//! Input: the selected variants, the scenario's name and parameters. Output: the results of the same binary and
+//! scenario in a guest, one boot for all variants that share it. Judges nothing.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -75,7 +75,7 @@ fn command(scenario: &str, variants: &[&Variant], parameters: &Parameters) -> Ve
 }
 
 fn limit(guest: &Guest, variants: &[&Variant], parameters: &Parameters) -> Duration {
-    let round: f64 = variants.iter().map(|variant| variant.experiment.estimated_s()).sum();
+    let round: f64 = variants.iter().map(|variant| variant.estimated_s).sum();
     let slowdown = if guest.clock == Clock::Virtual { SLOWDOWN } else { 2.0 };
     Duration::from_secs_f64(BOOT_LIMIT_S + slowdown * round * parameters.count("repeats") as f64)
 }

@@ -2,12 +2,15 @@
 //! P3 and P4 together: a request with a deadline crosses the network, is handled and answered, beside computing
 //! processes, floods of pings and bulk TCP on both ends. What each part of giveway makes of it alone, and all of them.
 
+mod experiment;
+mod fate;
+
 use anyhow::Result;
 
-use crate::guest::{Clock, Flavour, Guest};
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::chain::{Budget, Chain, Parts};
-use crate::scenario::{Check, Experiment, Plan, Plot, Relation, Scenario, Variant};
+use crate::guest::Guest;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
+use experiment::{Chain, EVERY_US, Parts};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "chain",
@@ -16,9 +19,9 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 1,
     warmup_s: 0,
     parameters: &[
-        count("requests", 10_000, "with everything on"),
-        count("requests_others", 2_000, "in each other variant"),
-        count(
+        Parameter::count("requests", 10_000, "with everything on"),
+        Parameter::count("requests_others", 2_000, "in each other variant"),
+        Parameter::count(
             "napi_priority",
             39,
             "of the threads that take packets in; the service has 40",
@@ -27,23 +30,6 @@ pub const SCENARIO: Scenario = Scenario {
     plan,
 };
 
-const fn count(name: &'static str, default: u64, about: &'static str) -> Parameter {
-    let kind = Kind::Count {
-        default,
-        least: 1,
-        most: 1_000_000,
-    };
-    Parameter { name, kind, about }
-}
-
-const RATE_MBIT: u64 = 100;
-const EVERY_US: u64 = 5_000;
-const WORK_US: u64 = 1_000;
-const BUDGET: Budget = Budget {
-    send_us: 2_000,
-    answer_us: 2_700,
-    receive_us: 300,
-};
 /// P3, table 1: the longest that a packet took from the network to the process.
 const PAPER_DELIVERY_US: f64 = 928.0;
 
@@ -72,35 +58,25 @@ fn parts(name: &str) -> Parts {
 }
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let guest = Guest {
-        kernel: Flavour::Stock,
-        cpus: 1,
-        clock: Clock::Virtual,
-        preemption: None,
-    };
     let mut checks = Vec::new();
     let mut variants = Vec::new();
     for name in VARIANTS {
         let requests = parameters.count(if name == ALL { "requests" } else { "requests_others" });
         checks.push(Check::metric(name, "requests", Relation::AtLeast(requests as f64)).always());
-        variants.push(Variant {
-            name: name.into(),
-            guest: Some(guest),
-            experiment: Experiment::Chain(Chain {
-                rate_mbit: RATE_MBIT,
-                requests: u32::try_from(requests)?,
-                every_us: EVERY_US,
-                work_us: WORK_US,
-                budget: BUDGET,
-                napi_priority: u32::try_from(parameters.count("napi_priority"))?,
-                parts: parts(name),
-            }),
-        });
+        let chain = Chain {
+            requests: u32::try_from(requests)?,
+            napi_priority: u32::try_from(parameters.count("napi_priority"))?,
+            parts: parts(name),
+        };
+        let estimated_s = 4.0 + (requests * EVERY_US) as f64 / 1e6;
+        variants.push(Variant::new(name, Some(Guest::VIRTUAL), estimated_s, move |run| {
+            chain.run(run)
+        }));
     }
     checks.extend([
         Check::metric(ALL, "late", Relation::Exactly(0.0)).always(),
         Check::metric(ALL, "refused_untold", Relation::Exactly(0.0)).always(),
-        // Who refuses everything is never late.
+        // A queue that refuses everything is never late.
         Check::metric(ALL, "admitted_percent", Relation::AtLeast(90.0)).always(),
         Check::metric(ALL, "delivery_max_us", Relation::AtMost(PAPER_DELIVERY_US))
             .always()
@@ -109,23 +85,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants,
         checks,
-        plots: vec![Plot::Distribution {
-            file: "chain".into(),
-            title: "From making a request to having its answer".into(),
-            axes: ("ms after it was made", "requests that are answered, %"),
-            points: VARIANTS.map(Into::into).into(),
-        }],
-        columns: &[
-            "requests",
-            "admitted",
-            "refused",
-            "refused_told",
-            "late",
-            "completion_p50_ms",
-            "completion_p99_ms",
-            "completion_max_ms",
-            "delivery_p50_us",
-            "delivery_max_us",
-        ],
+        plots: vec![Plot::distribution(
+            "chain",
+            "From making a request to having its answer",
+            ("ms after it was made", "requests that are answered, %"),
+            VARIANTS,
+        )],
+        columns: "requests admitted refused refused_told late completion_p50_ms completion_p99_ms completion_max_ms \
+                  delivery_p50_us delivery_max_us",
     })
 }

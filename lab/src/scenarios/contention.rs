@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 
+use crate::access_point::{AccessPoint, FIXED54, media};
 use crate::parameters::Parameters;
-use crate::scenario::{
-    AccessPoint, Check, FIXED54, OnAir, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
-};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use crate::testbed::probe::transfers::Transfers;
+use crate::traffic::iperf3::Protocol;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "contention",
@@ -19,37 +20,24 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let medium = parameters.choice("medium").map_or(FIXED54, medium);
+    let medium = media(parameters, &[FIXED54])[0];
     let most = parameters.count("stations") as usize;
     let mut variants = Vec::new();
     for (name, protocol) in [("udp", Protocol::Udp), ("tcp", Protocol::Tcp)] {
         for senders in 2.min(most)..=most {
             let access_point = AccessPoint {
-                medium,
-                rtt_ms: parameters.count("rtt_ms"),
                 stations: senders,
-                giveway: None,
+                ..AccessPoint::new(parameters, medium, None)
             };
-            let transfer = OnAir::Transfer(Transfer::steady(parameters, protocol, senders));
-            variants.push(Variant::on_air(format!("{name}/{senders}"), access_point, transfer));
+            let transfers = Transfers::steady(parameters, protocol, senders);
+            variants.push(transfers.on(access_point, format!("{name}/{senders}")));
         }
     }
     let goodput = |variant: &str, holds| Check::metric(variant, "goodput_mbit", holds);
+    let within = |of| Relation::Within { of, tolerance: 0.8 };
     let checks = vec![
-        goodput(
-            "udp/2",
-            Relation::Within {
-                of: 25.0,
-                tolerance: 0.8,
-            },
-        ),
-        goodput(
-            "tcp/2",
-            Relation::Within {
-                of: 18.9,
-                tolerance: 0.8,
-            },
-        ),
+        goodput("udp/2", within(25.0)),
+        goodput("tcp/2", within(18.9)),
         goodput("tcp/8", Relation::Between(20.0, 22.5)),
     ];
     Ok(Plan {
@@ -60,16 +48,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             title: "Total goodput over the number of stations",
             x: "stations",
             y: ("goodput_mbit", "total goodput, Mbit/s"),
-            lines: vec![("UDP", "udp"), ("TCP (CUBIC)", "tcp")],
+            lines: vec![("UDP", "udp".into()), ("TCP (CUBIC)", "tcp".into())],
             levels: vec![],
         }],
-        columns: &[
-            "goodput_mbit",
-            "jain",
-            "retransmits",
-            "rtt_p50_ms",
-            "rtt_p99_ms",
-            "collisions_percent",
-        ],
+        columns: "goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms collisions_percent",
     })
 }

@@ -5,11 +5,11 @@
 
 use anyhow::Result;
 
+use crate::access_point::{ARF_LOSSY, AccessPoint, Cap, FIXED54, media, name_on};
 use crate::parameters::Parameters;
-use crate::scenario::{
-    ARF_LOSSY, AccessPoint, Cap, Check, FIXED54, OnAir, Plan, Plot, Protocol, Quantity, Relation, Scenario, Trace,
-    Transfer, Variant, medium,
-};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace};
+use crate::testbed::probe::transfers::Transfers;
+use crate::traffic::iperf3::Protocol;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "cooperative",
@@ -28,39 +28,28 @@ const CAPS_WARMUP_S: f64 = 6.0;
 const CAPS_SECONDS: f64 = 4.0;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let chosen = parameters.choice("medium").map(medium);
-    let media = chosen.map_or(vec![FIXED54, ARF_LOSSY], |chosen| vec![chosen]);
-    // A medium that was chosen needs no place in the names.
-    let name = |what: &str, medium: &str| match chosen {
-        Some(_) => what.to_owned(),
-        None => format!("{what}/{medium}"),
-    };
+    let media = media(parameters, &[FIXED54, ARF_LOSSY]);
+    let name = |what: &str, medium: &str| name_on(parameters, what, medium);
     let stations = parameters.count("stations") as usize;
     let cap = Cap::Formula {
         rtt_ms: parameters.count("rtt_ms"),
     };
-    let variant = |name: String, medium, giveway, transfer| {
-        let access_point = AccessPoint {
-            medium,
-            rtt_ms: parameters.count("rtt_ms"),
-            stations,
-            giveway,
-        };
-        Variant::on_air(name, access_point, OnAir::Transfer(transfer))
+    let variant = |name: String, medium, giveway, transfers: Transfers| {
+        transfers.on(AccessPoint::new(parameters, medium, giveway), name)
     };
 
     let mut variants = Vec::new();
     let mut checks = Vec::new();
     for senders in TABLE_2.filter(|senders| *senders <= stations) {
         let point = format!("caps/{senders}");
-        let transfer = Transfer::of(Protocol::Tcp, senders, CAPS_WARMUP_S, CAPS_SECONDS);
+        let transfer = Transfers::of(Protocol::Tcp, senders, CAPS_WARMUP_S, CAPS_SECONDS);
         variants.push(variant(point.clone(), media[0], Some(cap), transfer));
         checks.push(cap_is(&point, cap, senders));
     }
     for &medium in &media {
         for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap))] {
-            let steady = Transfer::steady(parameters, Protocol::Tcp, stations);
-            let transfer = Transfer {
+            let steady = Transfers::steady(parameters, Protocol::Tcp, stations);
+            let transfer = Transfers {
                 per_station: true,
                 ..steady
             };
@@ -78,25 +67,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 title: "Goodput of each station".into(),
                 variants: measured.clone(),
             },
-            Plot::Timeline {
-                of: Trace::Cwnd,
-                variants: measured.clone(),
-            },
-            Plot::Timeline {
-                of: Trace::Goodput,
-                variants: measured,
-            },
+            Plot::timeline(Trace::Cwnd, &measured),
+            Plot::timeline(Trace::Goodput, &measured),
         ],
         variants,
         checks,
-        columns: &[
-            "goodput_mbit",
-            "jain",
-            "retransmits",
-            "rtt_p50_ms",
-            "rtt_p99_ms",
-            "cap_segments",
-        ],
+        columns: "goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms cap_segments",
     })
 }
 
@@ -108,12 +84,7 @@ fn cap_is(variant: &str, cap: Cap, senders: usize) -> Check {
 
 fn bounds(medium: &str, plain: &str, fixed: &str) -> Vec<Check> {
     let of_fixed = |metric, holds| Check::metric(fixed, metric, holds);
-    let gain = Quantity::Ratio {
-        variant: fixed.into(),
-        over: plain.into(),
-        metric: "goodput_mbit",
-    };
-    let gain = |holds| Check::of(format!("{fixed} over {plain}"), gain, holds);
+    let gain = |holds| Check::ratio(format!("{fixed} over {plain}"), fixed, plain, "goodput_mbit", holds);
     match medium {
         FIXED54 => vec![
             of_fixed("jain", Relation::AtLeast(0.999)),

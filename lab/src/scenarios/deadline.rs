@@ -4,10 +4,12 @@
 
 use anyhow::Result;
 
-use crate::guest::{Clock, Flavour, Guest};
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::deadline::{Deadline, Marking, Queue, RealtimeFlow};
-use crate::scenario::{Check, Experiment, Plan, Plot, Quantity, Relation, Scenario, Variant};
+use crate::guest::Guest;
+use crate::link::wire::{self, Marking, Queue};
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use crate::testbed::probe::deadlines::{Deadlines, RealtimeFlow, floods};
+use crate::testbed::{Testbed, Topology};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "deadline",
@@ -16,29 +18,20 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 1,
     warmup_s: 0,
     parameters: &[
-        count("packets", 50_000, "with deadlines, under giveway with admission"),
-        count("packets_others", 5_000, "with deadlines, under each other queue"),
-        count("guard_us", 100, "kept free before each deadline, under giveway"),
-        Parameter {
-            name: "kernel",
-            kind: Kind::Choice { of: &["host"] },
-            about: "this machine's instead of a guest's, with the queues it has",
-        },
+        Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
+        Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
+        Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
+        Parameter::choice(
+            "kernel",
+            &["host"],
+            "this machine's instead of a guest's, with the queues it has",
+        ),
     ],
     plan,
 };
 
-const fn count(name: &'static str, default: u64, about: &'static str) -> Parameter {
-    let kind = Kind::Count {
-        default,
-        least: 1,
-        most: 1_000_000,
-    };
-    Parameter { name, kind, about }
-}
-
 const RATE_MBIT: u64 = 100;
-/// What admission leaves to ordinary traffic (giveway's `realtime_percent`), as goodput, less a twentieth: a packet of
+/// What admission leaves to traffic without deadlines (giveway's `realtime_percent`), as goodput, less a twentieth: a packet of
 /// 1,400 bytes is one of 1,442 on the wire.
 const BEST_EFFORT_MBIT: f64 = 0.95 * 20.0 * 1_400.0 / 1_442.0;
 
@@ -73,8 +66,7 @@ const fn flow(name: &'static str, burst: u64, every_us: u64, after_us: u64, dead
 
 /// The link's back pressure for queues that do not pace: one packet at a time, at the link's rate.
 fn paced(marking: Marking, children: &[&str]) -> Queue {
-    let pace = format!("root handle 1: tbf rate {RATE_MBIT}mbit burst 1514 limit 10000000");
-    let lines = std::iter::once(pace).chain(children.iter().map(|line| line.to_string()));
+    let lines = std::iter::once(wire::paced(RATE_MBIT)).chain(children.iter().map(|line| line.to_string()));
     let lines = lines.collect();
     Queue::Kernel { lines, marking }
 }
@@ -107,11 +99,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let loads: [(&str, &[RealtimeFlow]); 3] = [("paper", &PAPER), ("tight", &TIGHT), ("overload", &OVERLOAD)];
     for (load, flows) in loads {
         let guest = Guest {
-            kernel: Flavour::Stock,
             // Only four senders need more than one to get in each other's way.
             cpus: if flows.len() > 2 { 2 } else { 1 },
-            clock: Clock::Virtual,
-            preemption: None,
+            ..Guest::VIRTUAL
         };
         for (queue_name, queue) in queues(parameters.count("guard_us")) {
             let name = format!("{queue_name}/{load}");
@@ -121,16 +111,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             if is_ours {
                 checks.extend(promises(&name));
             }
-            variants.push(Variant {
-                name,
-                guest: parameters.choice("kernel").is_none().then_some(guest),
-                experiment: Experiment::Deadline(Deadline {
+            let deadlines = Deadlines {
+                flows: flows.to_vec(),
+                packets,
+            };
+            let testbed = Testbed {
+                topology: Topology::Wire {
                     rate_mbit: RATE_MBIT,
                     queue,
-                    flows: flows.to_vec(),
-                    packets,
-                }),
-            });
+                },
+                loads: floods(),
+                warmup_s: 0.0,
+                probes: vec![Box::new(deadlines)],
+            };
+            let guest = parameters.choice("kernel").is_none().then_some(guest);
+            variants.push(testbed.variant(name, guest));
         }
     }
     checks.extend(inversion());
@@ -138,27 +133,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![figure("paper", "/B"), figure("tight", "/B"), figure("overload", "")],
-        columns: &[
-            "sent",
-            "refused",
-            "refused_told",
-            "late",
-            "total_mean_us",
-            "total_max_us",
-        ],
+        columns: "sent refused refused_told late total_mean_us total_max_us",
     })
 }
 
 fn figure(load: &str, flow: &str) -> Plot {
-    Plot::Distribution {
-        file: load.into(),
-        title: format!("Until the last bit had left: load {load}"),
-        axes: ("ms after it was made", "packets that have left, %"),
-        points: queues(0)
-            .iter()
-            .map(|(queue, _)| format!("{queue}/{load}{flow}"))
-            .collect(),
-    }
+    Plot::distribution(
+        load,
+        &format!("Until the last bit had left: load {load}"),
+        ("ms after it was made", "packets that have left, %"),
+        queues(0).iter().map(|(queue, _)| format!("{queue}/{load}{flow}")),
+    )
 }
 
 /// What giveway promises under every load, however short.
@@ -175,19 +160,11 @@ fn promises(name: &str) -> Vec<Check> {
 
 /// P3 could not show it: B, whose deadline is nearer, is earlier than A when both wait.
 fn inversion() -> Vec<Check> {
-    let earlier = Quantity::Ratio {
-        variant: "giveway/tight/B".into(),
-        over: "giveway/tight/A".into(),
-        metric: "total_mean_us",
-    };
+    let [a, b] = ["giveway/tight/A", "giveway/tight/B"];
     let overtakes = Relation::AtLeast(90.0);
+    let name = "giveway/tight B over A, total_mean_us";
     vec![
-        Check::of(
-            "giveway/tight B over A, total_mean_us".into(),
-            earlier,
-            Relation::Below(1.0),
-        )
-        .always(),
+        Check::ratio(name.into(), b, a, "total_mean_us", Relation::Below(1.0)).always(),
         Check::metric("giveway/tight/B", "overtook_percent", overtakes).always(),
     ]
 }

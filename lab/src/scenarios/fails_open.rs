@@ -1,38 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The daemon is killed at random moments: nothing of it may be left after a second.
+//! The daemon dies or hangs at random moments: nothing of it may be left after a second, or six.
+
+pub mod changes;
+mod ending;
+pub mod experiment;
 
 use anyhow::Result;
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{
-    AccessPoint, Cap, Check, Crash, FIXED54, OnAir, Plan, Plot, Relation, Scenario, Variant, medium,
-};
+use crate::access_point::{AccessPoint, Cap, FIXED54, media};
+use crate::cell::Cell;
+use crate::experiment::Run;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
+use ending::{Ending, OTHERS};
+use experiment::end_repeatedly;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
-    about: "SIGKILL at random moments under traffic: nothing may be left",
+    about: "death and hangs at random moments under traffic: nothing may be left",
     stations: Some(2),
     seconds: 60,
     warmup_s: 20,
     parameters: &[
-        Parameter {
-            name: "kills",
-            kind: Kind::Count {
-                default: 200,
-                least: 1,
-                most: 10_000,
-            },
-            about: "kills of the daemon alone",
-        },
-        Parameter {
-            name: "kills_both",
-            kind: Kind::Count {
-                default: 20,
-                least: 1,
-                most: 10_000,
-            },
-            about: "kills of daemon and guardian together",
-        },
+        Parameter::range("kills", 200, 1, 10_000, "kills of the daemon alone"),
+        Parameter::range("others", 20, 1, 10_000, "times that it ends in each other way"),
     ],
     plan,
 };
@@ -41,36 +32,49 @@ pub const SCENARIO: Scenario = Scenario {
 const CAP_SEGMENTS: u64 = 20;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let access_point = AccessPoint {
-        medium: parameters.choice("medium").map_or(FIXED54, medium),
-        rtt_ms: parameters.count("rtt_ms"),
-        stations: parameters.count("stations") as usize,
-        giveway: Some(Cap::Segments(CAP_SEGMENTS)),
+    let cap = Some(Cap::Segments(CAP_SEGMENTS));
+    let access_point = AccessPoint::new(parameters, media(parameters, &[FIXED54])[0], cap);
+    let variant = |name: &str, kills, ending: Ending| {
+        let kills = parameters.count(kills);
+        let act = move |cell: &mut Cell, run: &Run| end_repeatedly(cell, kills, ending, run);
+        Variant::on(
+            access_point,
+            name,
+            kills as f64 * (6.0 + ending.limit().as_secs_f64()),
+            act,
+        )
     };
-    let variant = |name: &str, kills, guardian_too| {
-        let crash = Crash {
-            kills: parameters.count(kills),
-            cap_segments: CAP_SEGMENTS,
-            guardian_too,
-        };
-        Variant::on_air(name.into(), access_point, OnAir::Crash(crash))
-    };
+    let mut variants = vec![variant("daemon", "kills", Ending::Killed)];
+    variants.extend(OTHERS.map(|(name, ending)| variant(name, "others", ending)));
     let mut checks = Vec::new();
-    for name in ["daemon", "both"] {
+    for (name, ending) in [("daemon", Ending::Killed)].into_iter().chain(OTHERS) {
+        let limit_s = ending.limit().as_secs_f64();
         checks.push(Check::metric(name, "failures", Relation::Exactly(0.0)).always());
-        checks.push(Check::metric(name, "revert_max_s", Relation::AtMost(1.0)).always());
+        checks.push(Check::metric(name, "revert_max_s", Relation::AtMost(limit_s)).always());
     }
-    // About half of the kills come late enough to find a cap: without any, nothing was shown.
-    checks.push(Check::metric("daemon", "kills_with_caps", Relation::AtLeast(50.0)));
+    for name in ["guardian-stopped", "guardian-killed"] {
+        let limit_s = ending::HANG.as_secs_f64();
+        checks.push(Check::metric(name, "replaced_max_s", Relation::AtMost(limit_s)).always());
+    }
+    // More than half of the kills come late enough to find each kind of change: without any, nothing was shown.
+    for kind in [
+        "kills_with_caps",
+        "kills_with_queue",
+        "kills_with_rule",
+        "kills_with_chain",
+    ] {
+        checks.push(Check::metric("daemon", kind, Relation::AtLeast(100.0)));
+    }
     Ok(Plan {
-        variants: vec![variant("daemon", "kills", false), variant("both", "kills_both", true)],
+        variants,
         checks,
-        plots: vec![Plot::Distribution {
-            file: "revert".into(),
-            title: "Time from the kill until nothing of giveway is left".into(),
-            axes: ("time, s", "events that are over, %"),
-            points: vec!["daemon".into(), "both".into()],
-        }],
-        columns: &["kills", "failures", "revert_p50_s", "revert_max_s"],
+        plots: vec![Plot::distribution(
+            "revert",
+            "Time from the kill until nothing of giveway is left",
+            ("time, s", "events that are over, %"),
+            ["daemon", "both", "stopped"],
+        )],
+        columns: "kills kills_with_caps kills_with_queue kills_with_rule kills_with_chain failures revert_p50_s \
+                  revert_max_s replaced_max_s",
     })
 }

@@ -4,11 +4,12 @@
 
 use anyhow::Result;
 
-use crate::guest::{Clock, Flavour, Guest};
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::foreground::{Foreground, Queue, Shape};
-use crate::scenario::{Check, Experiment, Plan, Plot, Quantity, Relation, Scenario, Variant};
-use crate::uplink::PACKET_BYTES;
+use crate::guest::Guest;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use crate::testbed::probe::requests::Requests;
+use crate::testbed::{Load, Testbed, Topology};
+use crate::uplink::{PACKET_BYTES, Queue, Shape};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "foreground",
@@ -17,33 +18,14 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 1,
     warmup_s: 10,
     parameters: &[
-        Parameter {
-            name: "requests",
-            kind: Kind::Count {
-                default: 50,
-                least: 1,
-                most: 1_000,
-            },
-            about: "how often each is made",
-        },
-        Parameter {
-            name: "sizes_kb",
-            kind: Kind::List {
-                default: "1,10,100,400,1000",
-            },
-            about: "bodies of the requests",
-        },
+        Parameter::range("requests", 50, 1, 1_000, "how often each is made"),
+        Parameter::list("sizes_kb", "1,10,100,400,1000", "bodies of the requests"),
     ],
     plan,
 };
 
 /// It has every queue discipline and TCP-LP, and its clock counts instructions. One processor, as the phone.
-const GUEST: Guest = Guest {
-    kernel: Flavour::Stock,
-    cpus: 1,
-    clock: Clock::Virtual,
-    preemption: None,
-};
+const GUEST: Guest = Guest::VIRTUAL;
 const UP_KBIT: u64 = 1_000;
 /// P0's uplink in bad radio conditions: only reported.
 const SLOW_UP_KBIT: u64 = 400;
@@ -76,47 +58,41 @@ const METHODS: &[(&str, Queue, Option<&str>)] = &[
     // What one packet in the driver costs where nothing is uploaded (figures 11 and 12), beside `none/8k`.
     ("giveway/alone", GIVEWAY, None),
 ];
-const DEEP: &[&str] = &["none", "plain", "giveway"];
-const SLOW: &[&str] = &["none", "plain", "giveway"];
+/// What these are called elsewhere, the uplink's rate there, and what the driver holds.
+const ELSEWHERE: [(&str, u64, u64); 2] = [("8k", UP_KBIT, DEEP_DRIVER_BYTES), ("0.4", SLOW_UP_KBIT, PACKET_BYTES)];
+const TRIED_ELSEWHERE: &[&str] = &["none", "plain", "giveway"];
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let sizes_kb = parameters.counts("sizes_kb")?;
-    let variant = |name: String, queue, background, up_kbit, driver_bytes| Variant {
-        name,
-        guest: Some(GUEST),
-        experiment: Experiment::Foreground(Foreground {
-            shape: Shape {
+    let variant = |name: String, queue, background: Option<&'static str>, up_kbit, driver_bytes| {
+        let requests = Requests {
+            sizes_kb: sizes_kb.clone(),
+            repetitions: parameters.count("requests"),
+        };
+        let testbed = Testbed {
+            topology: Topology::Uplink(Shape {
                 up_kbit,
                 down_kbit: DOWN_KBIT,
                 rtt_ms: RTT_MS,
                 queue,
                 driver_bytes,
-            },
-            background,
-            sizes_kb: sizes_kb.clone(),
-            repetitions: parameters.count("requests"),
+            }),
+            loads: background.map(Load::upload).into_iter().collect(),
             warmup_s: parameters.count("warmup_s") as f64,
-        }),
+            probes: vec![Box::new(requests)],
+        };
+        testbed.variant(name, Some(GUEST))
     };
     let mut variants = Vec::new();
     for &(name, queue, background) in METHODS {
         variants.push(variant(name.into(), queue, background, UP_KBIT, PACKET_BYTES));
-        if DEEP.contains(&name) {
+        for (place, up_kbit, driver_bytes) in ELSEWHERE.into_iter().filter(|_| TRIED_ELSEWHERE.contains(&name)) {
             variants.push(variant(
-                format!("{name}/8k"),
+                format!("{name}/{place}"),
                 queue,
                 background,
-                UP_KBIT,
-                DEEP_DRIVER_BYTES,
-            ));
-        }
-        if SLOW.contains(&name) {
-            variants.push(variant(
-                format!("{name}/0.4"),
-                queue,
-                background,
-                SLOW_UP_KBIT,
-                PACKET_BYTES,
+                up_kbit,
+                driver_bytes,
             ));
         }
     }
@@ -134,15 +110,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants,
         checks,
-        plots: FIGURES.iter().map(figure).collect(),
-        columns: &[
-            "completion_mean_s",
-            "completion_p95_s",
-            "instructions",
-            "yield_mean_s",
-            "background_goodput_mbit",
-            "background_percent_of_left",
-        ],
+        plots: FIGURES.into_iter().map(figure).collect(),
+        columns: "completion_mean_s completion_p95_s instructions yield_mean_s background_goodput_mbit \
+                  background_percent_of_left",
     })
 }
 
@@ -150,9 +120,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 fn beside_none(request: &str, kb: u64) -> Vec<Check> {
     let (variant, over) = (format!("giveway/{request}"), format!("none/{request}"));
     let ratio = |metric, most| {
-        let (variant, over) = (variant.clone(), over.clone());
         let name = format!("{variant} {metric} / none");
-        Check::of(name, Quantity::Ratio { variant, over, metric }, Relation::AtMost(most)).goal()
+        Check::ratio(name, &variant, &over, metric, Relation::AtMost(most)).goal()
     };
     if kb >= LONG_KB {
         return vec![ratio("completion_mean_s", 1.05), ratio("completion_p95_s", 1.10)];
@@ -161,58 +130,50 @@ fn beside_none(request: &str, kb: u64) -> Vec<Check> {
     let metric = "completion_mean_s";
     let name = format!("{variant} {metric} - none");
     let holds = Relation::AtMost(SHORT_ROUND_TRIPS * packet_s);
-    vec![Check::of(name, Quantity::Difference { variant, over, metric }, holds).goal()]
+    vec![Check::difference(name, &variant, &over, metric, holds).goal()]
 }
 
 type Axis = (&'static str, &'static str);
 const COMPLETION: Axis = ("completion_mean_s", "mean completion time, s");
 const INSTRUCTIONS: Axis = ("instructions", "mean instructions, all processors");
-/// File, title, what it shows, its lines.
-const FIGURES: &[(&str, &str, Axis, [Axis; 8])] = &[
-    ("get", "HTTP GET beside an upload", COMPLETION, GETS),
-    ("post", "HTTP POST beside an upload", COMPLETION, POSTS),
+/// File, title, method, what it shows.
+const FIGURES: [(&str, &str, &str, Axis); 4] = [
+    ("get", "HTTP GET beside an upload", "get", COMPLETION),
+    ("post", "HTTP POST beside an upload", "post", COMPLETION),
     (
         "get-instructions",
         "HTTP GET: what it costs the processor",
+        "get",
         INSTRUCTIONS,
-        GETS,
     ),
     (
         "post-instructions",
         "HTTP POST: what it costs the processor",
+        "post",
         INSTRUCTIONS,
-        POSTS,
     ),
 ];
-const GETS: [Axis; 8] = [
-    ("no upload", "none/get"),
-    ("plain", "plain/get"),
-    ("plain, 8 KB in driver", "plain/8k/get"),
-    ("prio", "prio/get"),
-    ("cake", "cake/get"),
-    ("TCP-LP", "tcp-lp/get"),
-    ("thread per priority", "thread-per-priority/get"),
-    ("giveway", "giveway/get"),
-];
-const POSTS: [Axis; 8] = [
-    ("no upload", "none/post"),
-    ("plain", "plain/post"),
-    ("plain, 8 KB in driver", "plain/8k/post"),
-    ("prio", "prio/post"),
-    ("cake", "cake/post"),
-    ("TCP-LP", "tcp-lp/post"),
-    ("thread per priority", "thread-per-priority/post"),
-    ("giveway", "giveway/post"),
+/// Their lines: what each is called, and its variant.
+const LINES: [Axis; 8] = [
+    ("no upload", "none"),
+    ("plain", "plain"),
+    ("plain, 8 KB in driver", "plain/8k"),
+    ("prio", "prio"),
+    ("cake", "cake"),
+    ("TCP-LP", "tcp-lp"),
+    ("thread per priority", "thread-per-priority"),
+    ("giveway", "giveway"),
 ];
 
 /// P0, figures 6 to 12.
-fn figure((file, title, y, lines): &(&'static str, &'static str, Axis, [Axis; 8])) -> Plot {
+fn figure((file, title, method, y): (&'static str, &'static str, &str, Axis)) -> Plot {
+    let lines = LINES.map(|(label, variant)| (label, format!("{variant}/{method}")));
     Plot::Sweep {
         file,
         title,
         x: "body, KB",
-        y: *y,
-        lines: lines.to_vec(),
+        y,
+        lines: lines.into(),
         levels: vec![],
     }
 }

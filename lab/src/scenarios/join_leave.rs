@@ -2,14 +2,20 @@
 //! P1, experiments 1 and 2: senders join one by one, or leave one by one (figures 16 to 21); and how
 //! soon after a start, a stop or a death every other sender has the right cap.
 
+mod converge;
+mod convergence;
+
 use anyhow::Result;
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{
-    ARF_LOSSY, AccessPoint, Cap, Check, Converge, FIXED54, OnAir, Plan, Plot, Protocol, Quantity, Relation, Scenario,
-    Span, Trace, Transfer, Variant, medium,
-};
+use crate::access_point::{ARF_LOSSY, AccessPoint, Cap, FIXED54, media};
+use crate::cell::Cell;
+use crate::experiment::Run;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Quantity, Relation, Scenario, Trace, Variant};
+use crate::testbed::probe::transfers::Transfers;
+use crate::traffic::iperf3::{Protocol, Span};
 use crate::usage::usage;
+use converge::Change;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "join-leave",
@@ -17,15 +23,13 @@ pub const SCENARIO: Scenario = Scenario {
     stations: Some(8),
     seconds: 240,
     warmup_s: 0,
-    parameters: &[Parameter {
-        name: "events",
-        kind: Kind::Count {
-            default: 40,
-            least: 1,
-            most: 10_000,
-        },
-        about: "starts, stops and deaths to measure",
-    }],
+    parameters: &[Parameter::range(
+        "events",
+        40,
+        1,
+        10_000,
+        "starts, stops and deaths to measure",
+    )],
     plan,
 };
 
@@ -39,22 +43,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             "`stations`: join-leave needs at least 3, so that someone can join".into(),
         ));
     }
-    let media = match parameters.choice("medium") {
-        Some(chosen) => vec![medium(chosen)],
-        None => vec![ARF_LOSSY, FIXED54],
-    };
+    let media = media(parameters, &[ARF_LOSSY, FIXED54]);
     let cap = Cap::Formula {
         rtt_ms: parameters.count("rtt_ms"),
     };
-    let variant = |name: String, medium, giveway, what| {
-        let access_point = AccessPoint {
-            medium,
-            rtt_ms: parameters.count("rtt_ms"),
-            stations,
-            giveway,
-        };
-        Variant::on_air(name, access_point, what)
-    };
+    let access_point = |medium, giveway| AccessPoint::new(parameters, medium, giveway);
     let mut variants = Vec::new();
     let mut plots = Vec::new();
     for &medium in &media {
@@ -62,20 +55,15 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             let mut names = Vec::new();
             for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap))] {
                 let name = format!("{kind}/{what}/{medium}");
-                let transfer = OnAir::Transfer(changing(parameters, stations, joins));
-                variants.push(variant(name.clone(), medium, giveway, transfer));
+                let transfers = changing(parameters, stations, joins);
+                variants.push(transfers.on(access_point(medium, giveway), name.clone()));
                 names.push(name);
             }
-            for of in [Trace::Goodput, Trace::Cwnd] {
-                plots.push(Plot::Timeline {
-                    of,
-                    variants: names.clone(),
-                });
-            }
-            plots.push(Plot::Timeline {
-                of: Trace::Cap,
-                variants: vec![names[1].clone()],
-            });
+            plots.extend([
+                Plot::timeline(Trace::Goodput, &names),
+                Plot::timeline(Trace::Cwnd, &names),
+                Plot::timeline(Trace::Cap, &names[1..]),
+            ]);
             plots.push(Plot::Stations {
                 file: format!("goodput-{kind}-{medium}"),
                 title: format!("Senders {kind}, {medium}: goodput of each while it sends"),
@@ -84,34 +72,35 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
     }
     let events = parameters.count("events");
-    let walk = Converge::StartStop { events, settle_s: 3.5 };
-    let death = Converge::Death { events, settle_s: 7.0 };
-    for (name, converge) in [("converge", walk), ("converge/death", death)] {
-        variants.push(variant(name.into(), media[0], Some(cap), OnAir::Converge(converge)));
+    for (name, change) in [
+        ("converge", Change::StartStop { events, settle_s: 3.5 }),
+        ("converge/death", Change::Death { events, settle_s: 7.0 }),
+    ] {
+        let estimated_s = change.estimated_s(stations);
+        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, cap, change, run);
+        variants.push(Variant::on(
+            access_point(media[0], Some(cap)),
+            name,
+            estimated_s,
+            observe,
+        ));
     }
-    plots.push(Plot::Distribution {
-        file: "converge".into(),
-        title: "Time until every other sender's cap is right".into(),
-        axes: ("time, s", "events that are over, %"),
-        points: ["start", "stop", "death"].map(|kind| format!("converge/{kind}")).into(),
-    });
+    plots.push(Plot::distribution(
+        "converge",
+        "Time until every other sender's cap is right",
+        ("time, s", "events that are over, %"),
+        ["start", "stop", "death"].map(|kind| format!("converge/{kind}")),
+    ));
     Ok(Plan {
         checks: checks(&variants, media[0]),
         variants,
         plots,
-        columns: &[
-            "goodput_mbit",
-            "jain",
-            "retransmits",
-            "converge_p50_s",
-            "converge_p95_s",
-            "false_expiries",
-        ],
+        columns: "goodput_mbit jain retransmits converge_p50_s converge_p95_s false_expiries",
     })
 }
 
 /// All but three send throughout; the others join at, or have left by, each quarter of the time.
-fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfer {
+fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfers {
     let total_s = (parameters.count("warmup_s") + parameters.count("seconds")) as f64;
     let changing = CHANGES.min(stations - 2);
     let span = |station: usize| {
@@ -120,29 +109,23 @@ fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfer {
             let quarter = if joins { index + 1 } else { CHANGES - index };
             total_s * quarter as f64 / (CHANGES + 1) as f64
         });
-        match at_s {
-            Some(at_s) if joins => Span {
-                station,
-                from_s: at_s,
-                to_s: total_s,
-            },
-            Some(at_s) => Span {
-                station,
-                from_s: 0.0,
-                to_s: at_s,
-            },
-            None => Span {
-                station,
-                from_s: 0.0,
-                to_s: total_s,
-            },
+        let (from_s, to_s) = match at_s {
+            Some(at_s) if joins => (at_s, total_s),
+            Some(at_s) => (0.0, at_s),
+            None => (0.0, total_s),
+        };
+        Span {
+            station,
+            from_s,
+            to_s,
+            ..Span::default()
         }
     };
-    Transfer {
+    Transfers {
         senders: (0..stations).map(span).collect(),
         per_station: true,
         record: true,
-        ..Transfer::steady(parameters, Protocol::Tcp, stations)
+        ..Transfers::steady(parameters, Protocol::Tcp, stations)
     }
 }
 
@@ -155,21 +138,14 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
             checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
         }
     }
-    let places = variants
-        .iter()
-        .filter_map(|variant| Some((variant, variant.access_point()?)));
-    let daemons = || {
-        places
-            .clone()
-            .filter(|(_, access_point)| access_point.giveway.is_some())
-    };
-    for (variant, _) in daemons() {
+    let medium = |variant: &Variant| Some(variant.access_point.filter(|place| place.giveway.is_some())?.medium);
+    for variant in variants.iter().filter(|variant| medium(variant).is_some()) {
         let holds = Relation::Below(1.0);
         checks.push(Check::metric(&variant.name, "report_airtime_percent", holds));
     }
     // `converge/death` too: it counts only those that were alive.
-    let lossy = daemons().filter(|(_, access_point)| access_point.medium == ARF_LOSSY);
-    let variants: Vec<_> = lossy.map(|(variant, _)| variant.name.clone()).collect();
+    let lossy = variants.iter().filter(|variant| medium(variant) == Some(ARF_LOSSY));
+    let variants: Vec<_> = lossy.map(|variant| variant.name.clone()).collect();
     if !variants.is_empty() {
         checks.push(Check::of(
             "false expiries per hour".into(),

@@ -2,12 +2,19 @@
 //! What becomes of a connection when its cap is lifted at once (its daemon ends), beside one that never had a
 //! cap; and, as a control, the same two places with no cap at all.
 
-use anyhow::Result;
+use std::time::{Duration, Instant};
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{
-    ARF_LOSSY, AccessPoint, Cap, Check, FIXED54, Lift, OnAir, Plan, Plot, Relation, Scenario, Trace, Variant, medium,
-};
+use anyhow::{Context, Result};
+
+use crate::access_point::{ARF_LOSSY, AccessPoint, Cap, FIXED54, media};
+use crate::cell::{Cell, connections};
+use crate::experiment::Run;
+use crate::interrupt::{pause_until, wait_for};
+use crate::namespace::Namespace;
+use crate::outcome::{Curve, Outcome};
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::statistics::{mean, percentile};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "lift",
@@ -15,15 +22,13 @@ pub const SCENARIO: Scenario = Scenario {
     stations: Some(2),
     seconds: 5,
     warmup_s: 20,
-    parameters: &[Parameter {
-        name: "lifts",
-        kind: Kind::Count {
-            default: 10,
-            least: 1,
-            most: 1_000,
-        },
-        about: "how often; each is held for 10 s first",
-    }],
+    parameters: &[Parameter::range(
+        "lifts",
+        10,
+        1,
+        1_000,
+        "how often; each is held for 10 s first",
+    )],
     plan,
 };
 
@@ -35,24 +40,22 @@ const HELD_S: f64 = 10.0;
 const TOLERATED_EXCESS: f64 = 2.0;
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let chosen = parameters.choice("medium").map(medium);
-    let media = chosen.map_or(vec![FIXED54, ARF_LOSSY], |chosen| vec![chosen]);
+    let media = media(parameters, &[FIXED54, ARF_LOSSY]);
     let stations = parameters.count("stations").max(2) as usize;
     let variant = |name: String, medium, cap_segments: Option<u64>| {
         let access_point = AccessPoint {
-            medium,
-            rtt_ms: parameters.count("rtt_ms"),
             stations,
-            giveway: cap_segments.map(Cap::Segments),
+            ..AccessPoint::new(parameters, medium, cap_segments.map(Cap::Segments))
         };
         let lift = Lift {
             repetitions: parameters.count("lifts"),
             cap_segments,
             warmup_s: parameters.count("warmup_s") as f64,
-            held_s: HELD_S,
             seconds: parameters.count("seconds") as f64,
         };
-        Variant::on_air(name, access_point, OnAir::Lift(lift))
+        let estimated_s = lift.warmup_s + lift.repetitions as f64 * (HELD_S + lift.seconds + 2.0);
+        let act = move |cell: &mut Cell, run: &Run| lift_repeatedly(cell, &lift, run);
+        Variant::on(access_point, name, estimated_s, act)
     };
     let mut variants = Vec::new();
     let mut checks = Vec::new();
@@ -63,21 +66,193 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants.push(variant(lifted, medium, Some(CAP_SEGMENTS)));
         variants.push(variant(format!("control/{medium}"), medium, None));
     }
-    let names = variants.iter().map(|variant| variant.name.clone()).collect();
+    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
     Ok(Plan {
         variants,
         checks,
-        plots: vec![Plot::Timeline {
-            of: Trace::Cwnd,
-            variants: names,
-        }],
-        columns: &[
-            "retransmits",
-            "retransmits_p50",
-            "retransmits_max",
-            "goodput_before_mbit",
-            "goodput_mbit",
-            "cwnd_segments",
-        ],
+        plots: vec![Plot::timeline(Trace::Cwnd, &names)],
+        columns: "retransmits retransmits_p50 retransmits_max goodput_before_mbit goodput_mbit cwnd_segments",
     })
+}
+
+const CAPPED: usize = 0;
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+const CAP_LIMIT: Duration = Duration::from_secs(15);
+
+/// A connection at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    cwnd: f64,
+    retransmits: f64,
+    acked_bytes: f64,
+}
+
+/// What a connection did before and after one lift.
+struct Lifted {
+    retransmits: f64,
+    before_mbit: f64,
+    after_mbit: f64,
+    cwnd: f64,
+}
+
+struct Lift {
+    repetitions: u64,
+    /// What the first station's daemon holds until it ends; none: the first station never has a cap either.
+    cap_segments: Option<u64>,
+    warmup_s: f64,
+    /// How long is looked at after the lift, and as long before it.
+    seconds: f64,
+}
+
+/// What the first station's connection lost, moved and grew to in the time after each lift, and what the others, which
+/// never had a cap, did in the same time (point `.../beside`).
+fn lift_repeatedly(cell: &mut Cell, lift: &Lift, run: &Run) -> Result<Outcome> {
+    let stations = cell.stations();
+    for station in (0..stations).filter(|_| lift.cap_segments.is_some()) {
+        cell.take_daemon(station)?.stop()?;
+    }
+    let _traffic = cell.saturate()?;
+    let mut watch = Watch::begin(stations);
+    watch.until(cell, Instant::now() + Duration::from_secs_f64(lift.warmup_s))?;
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for number in 1..=lift.repetitions {
+        run.progress.tick(&format!("lift {number} of {}", lift.repetitions));
+        let mut lifted = one_lift(cell, lift, &mut watch)?;
+        others.extend(lifted.split_off(CAPPED + 1));
+        ours.extend(lifted);
+    }
+    let mut outcome = Outcome::default();
+    summarize(&mut outcome, run.name, &ours, &others);
+    outcome.traces = watch.curves;
+    Ok(outcome)
+}
+
+/// Caps, holds, lifts; gives what each station's connection did around the lift.
+fn one_lift(cell: &mut Cell, lift: &Lift, watch: &mut Watch) -> Result<Vec<Lifted>> {
+    let span = Duration::from_secs_f64(lift.seconds);
+    if let Some(cap) = lift.cap_segments {
+        cell.start_daemon(CAPPED)?;
+        cell.wait_for_daemon(CAPPED)?;
+        wait_for("the cap to hold", CAP_LIMIT, || {
+            let cwnd = sample(cell.station(CAPPED))?.cwnd;
+            Ok((cwnd <= cap as f64).then_some(()))
+        })?;
+    }
+    let held = Duration::from_secs_f64(HELD_S);
+    watch.until(cell, Instant::now() + held.saturating_sub(span))?;
+    let before = watch.look(cell)?;
+    watch.until(cell, Instant::now() + span)?;
+    let at = watch.look(cell)?;
+    let lifted = Instant::now();
+    if lift.cap_segments.is_some() {
+        cell.take_daemon(CAPPED)?.stop()?;
+    }
+    watch.until(cell, lifted + span)?;
+    let after = watch.look(cell)?;
+    let mbit = |from: Sample, to: Sample| (to.acked_bytes - from.acked_bytes) * 8.0 / 1e6 / lift.seconds;
+    let around = before.into_iter().zip(at).zip(after);
+    let lifted = around.map(|((before, at), after)| Lifted {
+        retransmits: after.retransmits - at.retransmits,
+        before_mbit: mbit(before, at),
+        after_mbit: mbit(at, after),
+        cwnd: after.cwnd,
+    });
+    Ok(lifted.collect())
+}
+
+/// Looks at every station's connection now and then, and remembers cwnd.
+struct Watch {
+    begun: Instant,
+    curves: Vec<Curve>,
+}
+
+impl Watch {
+    fn begin(stations: usize) -> Self {
+        let curve = |station| Curve {
+            of: Trace::Cwnd,
+            station,
+            points: Vec::new(),
+        };
+        Self {
+            begun: Instant::now(),
+            curves: (0..stations).map(curve).collect(),
+        }
+    }
+
+    fn look(&mut self, cell: &Cell) -> Result<Vec<Sample>> {
+        let samples = (0..cell.stations()).map(|station| sample(cell.station(station)));
+        let samples: Vec<_> = samples.collect::<Result<_>>()?;
+        let at_s = self.begun.elapsed().as_secs_f64();
+        for (curve, sample) in self.curves.iter_mut().zip(&samples) {
+            curve.points.push((at_s, sample.cwnd));
+        }
+        Ok(samples)
+    }
+
+    fn until(&mut self, cell: &Cell, when: Instant) -> Result<()> {
+        while Instant::now() + SAMPLE_EVERY < when {
+            pause_until(Instant::now() + SAMPLE_EVERY)?;
+            self.look(cell)?;
+        }
+        pause_until(when)
+    }
+}
+
+/// The station's connection to the server, as `ss` shows it.
+fn sample(station: &Namespace) -> Result<Sample> {
+    parse(&connections(station)?).context("`ss` does not show the connection")
+}
+
+fn parse(line: &str) -> Option<Sample> {
+    let number = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
+    // `retrans:NOW/TOTAL`, which is left out while both are 0.
+    let total = number("retrans:")
+        .and_then(|word| word.split('/').nth(1))
+        .unwrap_or("0");
+    Some(Sample {
+        cwnd: number("cwnd:")?.parse().ok()?,
+        retransmits: total.parse().ok()?,
+        acked_bytes: number("bytes_acked:").unwrap_or("0").parse().ok()?,
+    })
+}
+
+fn summarize(outcome: &mut Outcome, point: &str, ours: &[Lifted], others: &[Lifted]) {
+    let beside = format!("{point}/beside");
+    let mut means = Vec::new();
+    for (point, lifts) in [(point, ours), (beside.as_str(), others)] {
+        let values = |of: fn(&Lifted) -> f64| lifts.iter().map(of).collect::<Vec<f64>>();
+        let retransmits = values(|lift| lift.retransmits);
+        means.extend(mean(&retransmits));
+        outcome.set(point, "retransmits", mean(&retransmits));
+        for (metric, values) in [
+            ("retransmits", &retransmits),
+            ("goodput_before_mbit", &values(|lift| lift.before_mbit)),
+            ("goodput_mbit", &values(|lift| lift.after_mbit)),
+            ("cwnd_segments", &values(|lift| lift.cwnd)),
+        ] {
+            outcome.percentiles(point, &format!("{metric}_*"), values, &[0, 50, 100]);
+            if metric != "retransmits" {
+                outcome.set(point, metric, percentile(values, 50.0));
+            }
+        }
+        outcome.samples.insert(format!("{point}/retransmits"), retransmits);
+    }
+    if let [ours, others] = means[..] {
+        outcome.set(point, "retransmits_excess", ours - others);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ss_leaves_out_what_is_nothing() {
+        let young = "ESTAB 0 0 10.77.0.1:40000 10.77.0.254:5100 cubic wscale:7,7 rto:460 cwnd:10 bytes_acked:1449 pacing_rate 1Mbps";
+        let old = "ESTAB 0 1 10.77.0.1:40000 10.77.0.254:5100 cubic cwnd:43 ssthresh:43 bytes_acked:9 retrans:3/112 unacked:43";
+        let sample = |line| parse(line).map(|s| (s.cwnd, s.retransmits, s.acked_bytes));
+        assert_eq!(sample(young), Some((10.0, 0.0, 1449.0)));
+        assert_eq!(sample(old), Some((43.0, 112.0, 9.0)));
+        assert_eq!(sample(""), None);
+    }
 }

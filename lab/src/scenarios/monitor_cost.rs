@@ -2,10 +2,26 @@
 //! What watching costs: many sockets of which few are active, and a daemon that has nothing to do.
 //! Not on the air: two namespaces and a wire.
 
-use anyhow::Result;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{Check, Cost, Experiment, Plan, Plot, Relation, Scenario, Variant};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::air::STATION_DEVICE;
+use crate::experiment::{Run, pause};
+use crate::giveway::answers::{self, Status};
+use crate::giveway::{self, Daemon};
+use crate::interrupt::{pause_until, wait_for};
+use crate::meter::{Meter, Reading, resident_mb, run_ss};
+use crate::namespace::Namespace;
+use crate::network::{End, add_pair};
+use crate::outcome::{Metrics, Outcome};
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
+use crate::statistics::mean;
+use crate::traffic::crowd;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
@@ -14,24 +30,14 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 60,
     warmup_s: 20,
     parameters: &[
-        Parameter {
-            name: "sockets",
-            kind: Kind::Count {
-                default: 10_000,
-                least: 10,
-                most: 19_000,
-            },
-            about: "established connections; and a tenth of them",
-        },
-        Parameter {
-            name: "active",
-            kind: Kind::Count {
-                default: 100,
-                least: 1,
-                most: 1_000,
-            },
-            about: "of these, how many send 20 messages a second",
-        },
+        Parameter::range(
+            "sockets",
+            10_000,
+            10,
+            19_000,
+            "established connections; and a tenth of them",
+        ),
+        Parameter::range("active", 100, 1, 1_000, "of these, how many send 20 messages a second"),
     ],
     plan,
 };
@@ -42,16 +48,16 @@ const IDLE_SOCKETS: u64 = 5;
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let sockets = parameters.count("sockets");
     let active = parameters.count("active");
-    let variant = |name: String, sockets, active: u64, neighbour| Variant {
-        name,
-        guest: None,
-        experiment: Experiment::Cost(Cost {
+    let variant = |name: String, sockets, active: u64, neighbour| {
+        let cost = Cost {
             sockets,
             active: active.min(sockets),
             neighbour,
             warmup_s: parameters.count("warmup_s") as f64,
             seconds: parameters.count("seconds") as f64,
-        }),
+        };
+        let estimated_s = cost.warmup_s + cost.seconds * 1.3 + sockets as f64 * 1e-3;
+        Variant::new(name, None, estimated_s, move |run| cost.run(run))
     };
     let goal = |variant: &str, metric, holds| Check::metric(variant, metric, holds).goal();
     let open = [sockets, sockets / 10].map(|sockets| (format!("open/{sockets}"), sockets));
@@ -70,21 +76,193 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants: busy.into_iter().chain(idle).collect(),
         checks,
-        plots: vec![Plot::Distribution {
-            file: "cost".into(),
-            title: "CPU time of one look at all sockets".into(),
-            axes: ("time, s", "events that are over, %"),
-            points: ["pass", "ss -tin", "ss -tinp"]
-                .map(|what| format!("{most}/{what}"))
-                .into(),
-        }],
-        columns: &[
-            "cpu_percent",
-            "cpu_percent_bpf",
-            "all_per_pass_us",
-            "ss_tinp_ms",
-            "ss_over_pass",
-            "rss_mb",
-        ],
+        plots: vec![Plot::distribution(
+            "cost",
+            "CPU time of one look at all sockets",
+            ("time, s", "events that are over, %"),
+            ["pass", "ss -tin", "ss -tinp"].map(|what| format!("{most}/{what}")),
+        )],
+        columns: "cpu_percent cpu_percent_bpf all_per_pass_us ss_tinp_ms ss_over_pass rss_mb",
     })
+}
+
+const PEER_ADDRESS: &str = "10.77.1.2";
+/// A round lasts as long as the daemon's default time between two walks, so that each holds one.
+const ROUND_S: f64 = 10.0;
+/// After a question, until the daemon has forgotten its own answer.
+const AFTER_STATUS: Duration = Duration::from_millis(300);
+const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(10);
+
+struct Cost {
+    /// Established connections of the watched namespace.
+    sockets: u64,
+    /// Of these, how many send.
+    active: u64,
+    /// A group key, and another daemon at the wire's other end.
+    neighbour: bool,
+    warmup_s: f64,
+    seconds: f64,
+}
+
+impl Cost {
+    /// What a daemon costs that watches: its own CPU time, that of its programs in other processes' context, and its
+    /// memory, beside one `ss` over the same sockets in the same round. What serves to measure is not in it.
+    fn run(&self, run: &Run) -> Result<Outcome> {
+        let (name, raw) = (run.name, run.raw);
+        let (device, peer) = raise_pair()?;
+        let _host = crowd::start("crowd-host", &peer, PEER_ADDRESS, self.sockets, self.active)?;
+        run.progress.tick("connecting");
+        let _guest = crowd::start("crowd-guest", &device, PEER_ADDRESS, self.sockets, self.active)?;
+        let key = self.neighbour.then(|| giveway::new_key(raw)).transpose()?;
+        let (mut daemon, mut others) = start_daemons(key.as_deref(), &device, &peer, run)?;
+        pause(self.warmup_s)?;
+        let neighbours = await_neighbours(self, &device)?;
+
+        let meter = Meter::of(&daemon)?;
+        let rounds = (self.seconds / ROUND_S).round().max(1.0) as u32;
+        let mut samples = Vec::new();
+        for number in 1..=rounds {
+            run.progress.tick(&format!("round {number} of {rounds}"));
+            samples.push(one_round(self, &device, &meter, self.seconds / f64::from(rounds))?);
+        }
+        let mut outcome = Outcome::default();
+        summarize(&mut outcome, name, &samples);
+        outcome.set(name, "neighbours", neighbours as f64);
+        let guardian = daemon.guardian().context("the daemon has no guardian")?;
+        outcome.set(name, "rss_mb", resident_mb(daemon.process.id())?);
+        outcome.set(name, "rss_guardian_mb", resident_mb(guardian)?);
+        run.keep(&json!({"variant": name, "machine": machine()?, "rounds": samples}))?;
+        for daemon in others.iter_mut().chain([&mut daemon]) {
+            daemon.stop()?;
+        }
+        if let Some(key) = key {
+            // The results are kept; a key is not for keeping.
+            std::fs::remove_file(key).context("cannot remove the group's key")?;
+        }
+        Ok(outcome)
+    }
+}
+
+/// Two namespaces joined by a wire, in which nothing limits or delays: the watched device and its peer.
+fn raise_pair() -> Result<(Namespace, Namespace)> {
+    let (device, peer) = (Namespace::create("device")?, Namespace::create("peer")?);
+    let ends = [
+        End::new(&device, STATION_DEVICE, "02:00:00:00:03:01", &["10.77.1.1/24"]),
+        End::new(&peer, STATION_DEVICE, "02:00:00:00:03:02", &["10.77.1.2/24"]),
+    ];
+    add_pair(ends, 1)?;
+    ends.into_iter().try_for_each(|end| end.set_up(&[]))?;
+    Ok((device, peer))
+}
+
+/// The measured daemon, and its neighbour where it has one.
+fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: &Run) -> Result<(Daemon, Vec<Daemon>)> {
+    let mut configuration = json!({"cap": {"policy": "none"}});
+    if let Some(key) = key {
+        configuration["group"] = json!({"key_file": key});
+    }
+    let start = |at: &Namespace, role: &str| {
+        let mut daemon = Daemon::launch(at, &configuration, &run.file(&format!("-{role}")))?;
+        daemon.wait_until_up(at)?;
+        Ok::<_, anyhow::Error>(daemon)
+    };
+    let others = key.iter().map(|_| start(peer, "neighbour")).collect::<Result<_>>()?;
+    Ok((start(device, "giveway")?, others))
+}
+
+/// How many neighbours the daemon believes, once it is as many as there are.
+fn await_neighbours(cost: &Cost, device: &Namespace) -> Result<u64> {
+    let wanted = u64::from(cost.neighbour);
+    wait_for("the neighbour to be believed", NEIGHBOUR_LIMIT, || {
+        let neighbours = answers::status(device)?.network.neighbours;
+        let believed = neighbours.iter().filter(|neighbour| neighbour.believed).count() as u64;
+        Ok((believed == wanted).then_some(believed))
+    })
+}
+
+fn one_round(cost: &Cost, device: &Namespace, meter: &Meter, seconds: f64) -> Result<Metrics> {
+    let status_before = answers::status(device)?;
+    pause_until(Instant::now() + AFTER_STATUS)?;
+    let before = meter.read()?;
+    pause(seconds)?;
+    let spent = meter.read()? - before;
+    let status = answers::status(device)?;
+    let mut round = describe(&spent, &status_before, &status);
+    if cost.active > 0 {
+        for (flags, metric) in [("-tinp", "ss_tinp"), ("-tin", "ss_tin")] {
+            let (wall, cpu) = run_ss(device, flags)?;
+            round.insert(format!("{metric}_ms"), wall.as_secs_f64() * 1e3);
+            round.insert(format!("{metric}_cpu_ms"), cpu.as_secs_f64() * 1e3);
+        }
+    }
+    Ok(round)
+}
+
+fn describe(spent: &Reading, before: &Status, after: &Status) -> Metrics {
+    let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
+    let (before, after) = (&before.daemon, &after.daemon);
+    let passes = (after.passes.count - before.passes.count) as f64;
+    let walks = (after.walks.count - before.walks.count) as f64;
+    let passes_us = (after.passes.cpu_us - before.passes.cpu_us) as f64;
+    let walks_us = (after.walks.cpu_us - before.walks.cpu_us) as f64;
+    // The counters span a little more than the window: a rate makes of them the passes within it.
+    let span_s = (after.uptime_s - before.uptime_s).max(f64::MIN_POSITIVE);
+    let looks = (passes + walks) / span_s * spent.elapsed_ns / 1e9;
+    let all_ns = spent.daemon_ns + spent.programs_ns;
+    let mut round = Metrics::from([
+        ("cpu_percent".into(), percent(all_ns)),
+        ("cpu_percent_daemon".into(), percent(spent.daemon_ns)),
+        ("cpu_percent_bpf".into(), percent(spent.programs_ns)),
+        ("bpf_runs_per_s".into(), spent.program_runs * 1e9 / spent.elapsed_ns),
+        ("machine_busy_percent".into(), spent.machine_busy_percent()),
+        ("passes_per_s".into(), (passes + walks) / span_s),
+        ("all_per_pass_us".into(), all_ns / 1e3 / looks),
+        ("pass_us".into(), passes_us / passes),
+    ]);
+    if walks > 0.0 {
+        round.insert("walk_us".into(), walks_us / walks);
+    }
+    round
+}
+
+/// The mean of each metric over the rounds, so that what happens once a minute counts, with the median and the
+/// extremes beside it.
+fn summarize(outcome: &mut Outcome, point: &str, rounds: &[Metrics]) {
+    let of = |metric: &str| -> Vec<f64> { rounds.iter().filter_map(|round| round.get(metric).copied()).collect() };
+    for metric in rounds.iter().flat_map(Metrics::keys).collect::<BTreeSet<_>>() {
+        let values = of(metric);
+        outcome.set(point, metric, mean(&values));
+        outcome.percentiles(point, &format!("{metric}_*"), &values, &[0, 50, 100]);
+    }
+    // CPU time over CPU time: the daemon's whole cost, its walks and its programs in the senders included.
+    let [ss, pass] = ["ss_tinp_cpu_ms", "all_per_pass_us"].map(|metric| mean(&of(metric)));
+    let ss_over_pass = ss.zip(pass).map(|(ss_ms, pass_us)| ss_ms * 1e3 / pass_us);
+    outcome.set(point, "ss_over_pass", ss_over_pass);
+    for (what, metric, unit_s) in [
+        ("pass", "all_per_pass_us", 1e-6),
+        ("ss -tin", "ss_tin_cpu_ms", 1e-3),
+        ("ss -tinp", "ss_tinp_cpu_ms", 1e-3),
+    ] {
+        let seconds = of(metric).into_iter().map(|value| value * unit_s).collect();
+        outcome.samples.insert(format!("{point}/{what}"), seconds);
+    }
+}
+
+/// The machine that the numbers are from.
+fn machine() -> Result<Value> {
+    let uname = nix::sys::utsname::uname()?;
+    let first = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+        line.map(|rest| rest.trim_matches([' ', '\t', ':']).to_owned())
+    };
+    Ok(json!({
+        "kernel": uname.release().to_string_lossy(),
+        "architecture": uname.machine().to_string_lossy(),
+        "processor": first("/proc/cpuinfo", "model name"),
+        "cores": std::thread::available_parallelism()?.get(),
+        "memory": first("/proc/meminfo", "MemTotal"),
+        "load_average": first("/proc/loadavg", ""),
+        "bpf_jit": first("/proc/sys/net/core/bpf_jit_enable", ""),
+    }))
 }

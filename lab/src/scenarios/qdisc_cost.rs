@@ -3,11 +3,18 @@
 //! a link, and where nothing ever waits.
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
-use crate::guest::{Clock, Flavour, Guest};
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::deadline::{Marking, QdiscCost, Queue};
-use crate::scenario::{Check, Experiment, Plan, Quantity, Relation, Scenario, Variant};
+use crate::bpf_objects::{Program, enable_statistics};
+use crate::experiment::Run;
+use crate::giveway::Daemon;
+use crate::guest::Guest;
+use crate::link::wire::{self, Marking, Queue, Wire, queue_configuration};
+use crate::outcome::Outcome;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::realtime::plain::{self, Spent};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "qdisc-cost",
@@ -15,15 +22,13 @@ pub const SCENARIO: Scenario = Scenario {
     stations: None,
     seconds: 1,
     warmup_s: 0,
-    parameters: &[Parameter {
-        name: "bursts",
-        kind: Kind::Count {
-            default: 50,
-            least: 1,
-            most: 10_000,
-        },
-        about: "of 64 packets, one each 10 ms",
-    }],
+    parameters: &[Parameter::range(
+        "bursts",
+        50,
+        1,
+        10_000,
+        "of 64 packets, one each 10 ms",
+    )],
     plan,
 };
 
@@ -38,10 +43,7 @@ fn queues(paced: bool) -> Vec<(&'static str, Queue)> {
     // As in `deadline`: the kernel's shaper keeps at most one packet below, as giveway and cake do.
     let plain = |kind: &str| {
         kernel(if paced {
-            vec![
-                format!("root handle 1: tbf rate {RATE_MBIT}mbit burst 1514 limit 10000000"),
-                format!("parent 1: handle 10: {kind}"),
-            ]
+            vec![wire::paced(RATE_MBIT), format!("parent 1: handle 10: {kind}")]
         } else {
             vec![format!("root handle 1: {kind}")]
         })
@@ -65,43 +67,93 @@ fn queues(paced: bool) -> Vec<(&'static str, Queue)> {
 }
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
-    let guest = Guest {
-        kernel: Flavour::Stock,
-        cpus: 1,
-        clock: Clock::Virtual,
-        preemption: None,
-    };
     let mut variants = Vec::new();
     let mut checks = Vec::new();
     for (load, rate_mbit) in [("paced", Some(RATE_MBIT)), ("unpaced", None)] {
         for (name, queue) in queues(rate_mbit.is_some()) {
-            variants.push(Variant {
-                name: format!("{name}/{load}"),
-                guest: Some(guest),
-                experiment: Experiment::QdiscCost(QdiscCost {
-                    queue,
-                    rate_mbit,
-                    bursts: parameters.count("bursts"),
-                }),
-            });
+            let bursts = parameters.count("bursts");
+            let cost = move |run: &Run| cost(run, &queue, rate_mbit, bursts);
+            let name = format!("{name}/{load}");
+            variants.push(Variant::new(name, Some(Guest::VIRTUAL), bursts as f64 * 0.05, cost));
         }
-        let of = Quantity::Ratio {
-            variant: format!("giveway/{load}"),
-            over: format!("fq_codel/{load}"),
-            metric: "instructions_per_packet",
-        };
-        let check = format!("giveway over fq_codel, {load}");
-        checks.push(Check::of(check, of, Relation::AtMost(1.0)).goal().always());
+        let [ours, other] = ["giveway", "fq_codel"].map(|queue| format!("{queue}/{load}"));
+        let name = format!("giveway over fq_codel, {load}");
+        let check = Check::ratio(name, &ours, &other, "instructions_per_packet", Relation::AtMost(1.0));
+        checks.push(check.goal().always());
     }
     Ok(Plan {
         variants,
         checks,
         plots: Vec::new(),
-        columns: &[
-            "instructions_per_packet",
-            "path_instructions_per_packet",
-            "noqueue_instructions_per_packet",
-            "timer_interrupts_per_packet",
-        ],
+        columns: "instructions_per_packet path_instructions_per_packet noqueue_instructions_per_packet \
+                  timer_interrupts_per_packet",
     })
+}
+
+const PROGRAMS: [&str; 4] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate"];
+
+/// Nanoseconds a packet of the whole way with the queue, and without any on the same wire; the difference is the
+/// queue's, timers and softirqs included. Instructions, where the clock is virtual.
+fn cost(run: &Run, queue: &Queue, rate_mbit: Option<u64>, bursts: u64) -> Result<Outcome> {
+    let name = run.name;
+    let wire = Wire::create()?;
+    run.progress.tick("without a queue");
+    let without = plain::run_in(&wire.sender, bursts)?;
+    run.progress.tick("with it");
+    let mut outcome = Outcome::default();
+    let with = match queue {
+        Queue::Kernel { lines, .. } => {
+            wire.set_queue(lines)?;
+            plain::run_in(&wire.sender, bursts)?
+        }
+        Queue::Giveway { admission, guard_us } => {
+            let configuration = match rate_mbit {
+                Some(rate_mbit) => queue_configuration(rate_mbit, *admission, *guard_us),
+                None => json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}}),
+            };
+            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
+        }
+    };
+    outcome.set(name, "instructions_per_packet", with.packet_ns - without.packet_ns);
+    outcome.set(name, "path_instructions_per_packet", with.packet_ns);
+    outcome.set(name, "noqueue_instructions_per_packet", without.packet_ns);
+    outcome.set(name, "packets", with.packets as f64);
+    outcome.set(name, "timer_interrupts_per_packet", with.packet_interrupts);
+    Ok(outcome)
+}
+
+/// The daemon looks in every second or so, whatever is sent: it is stopped meanwhile, and its programs are not.
+fn beside_daemon(outcome: &mut Outcome, run: &Run, wire: &Wire, configuration: &Value, bursts: u64) -> Result<Spent> {
+    let mut daemon = Daemon::launch(&wire.sender, configuration, &run.file(""))?;
+    daemon.wait_until_queueing(&wire.sender)?;
+    daemon.process.signal(Signal::SIGSTOP)?;
+    let spent = plain::run_in(&wire.sender, bursts).and_then(|spent| {
+        tell_programs(outcome, run.name, wire, bursts)?;
+        Ok(spent)
+    });
+    daemon.process.signal(Signal::SIGCONT)?;
+    daemon.stop()?;
+    spent
+}
+
+/// Where giveway's share goes, in a run of its own: the kernel's counting costs something itself.
+fn tell_programs(outcome: &mut Outcome, point: &str, wire: &Wire, bursts: u64) -> Result<()> {
+    let _statistics = enable_statistics()?;
+    let programs = PROGRAMS.map(|name| Program::find(name).map(|program| (name, program)));
+    let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
+    let read = || {
+        programs
+            .iter()
+            .map(|(_, program)| program.runs())
+            .collect::<Result<Vec<_>>>()
+    };
+    let before = read()?;
+    let packets = plain::run_in(&wire.sender, bursts)?.packets as f64;
+    for ((name, _), (before, after)) in programs.iter().zip(before.iter().zip(read()?)) {
+        let each = |before: u64, after: u64| (after - before) as f64 / packets;
+        let (instructions, runs) = (format!("{name}_instructions"), format!("{name}_runs"));
+        outcome.set(point, &instructions, each(before.time_ns, after.time_ns));
+        outcome.set(point, &runs, each(before.count, after.count));
+    }
+    Ok(())
 }

@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::{
-    AccessPoint, Cap, Check, FIXED54, OnAir, Plan, Plot, Protocol, Relation, Scenario, Transfer, Variant, medium,
-};
+use crate::access_point::{AccessPoint, Cap, FIXED54, media};
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use crate::testbed::probe::transfers::Transfers;
+use crate::traffic::iperf3::Protocol;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "single-cap",
@@ -14,27 +15,19 @@ pub const SCENARIO: Scenario = Scenario {
     stations: Some(1),
     seconds: 60,
     warmup_s: 20,
-    parameters: &[Parameter {
-        name: "caps",
-        kind: Kind::List {
-            default: "10,20,30,40,60,80,120,200,300",
-        },
-        about: "segments, one variant each",
-    }],
+    parameters: &[Parameter::list(
+        "caps",
+        "10,20,30,40,60,80,120,200,300",
+        "segments, one variant each",
+    )],
     plan,
 };
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let stations = parameters.count("stations") as usize;
     let variant = |name: String, giveway| {
-        let access_point = AccessPoint {
-            medium: parameters.choice("medium").map_or(FIXED54, medium),
-            rtt_ms: parameters.count("rtt_ms"),
-            stations,
-            giveway,
-        };
-        let transfer = Transfer::steady(parameters, Protocol::Tcp, stations);
-        Variant::on_air(name, access_point, OnAir::Transfer(transfer))
+        let access_point = AccessPoint::new(parameters, media(parameters, &[FIXED54])[0], giveway);
+        Transfers::steady(parameters, Protocol::Tcp, stations).on(access_point, name)
     };
     let caps = parameters.counts("caps")?;
     let capped = caps
@@ -52,15 +45,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             title: "Goodput of one station over its cap",
             x: "cap, segments",
             y: ("goodput_mbit", "total goodput, Mbit/s"),
-            lines: vec![("capped", "cap")],
+            lines: vec![("capped", "cap".into())],
             levels: vec![("plain CUBIC", "plain")],
         }],
-        columns: &[
-            "goodput_mbit",
-            "retransmits",
-            "rtt_p50_ms",
-            "rtt_p99_ms",
-            "cap_segments",
-        ],
+        columns: "goodput_mbit retransmits rtt_p50_ms rtt_p99_ms cap_segments",
     })
 }

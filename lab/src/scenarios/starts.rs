@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! P4 watches for chosen applications to start: here so many start at once that nothing could poll for them. How long
-//! until those that a rule means have their priority, whether one is missed, and what that costs.
+//! until those that match a rule have their priority, whether one is missed, and what that costs.
 
-use anyhow::Result;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
-use crate::parameters::{Kind, Parameter, Parameters};
-use crate::scenario::response::Starts;
-use crate::scenario::{Check, Experiment, Plan, Plot, Relation, Scenario, Variant};
+use anyhow::{Context, Result, bail};
+
+use crate::applicant;
+use crate::experiment::Run;
+use crate::giveway::answers;
+use crate::giveway::jitter::start_load;
+use crate::giveway::realtime::{rule, start_daemon};
+use crate::meter::Meter;
+use crate::namespace::Namespace;
+use crate::outcome::Outcome;
+use crate::parameters::{Parameter, Parameters};
+use crate::process::Process;
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "starts",
@@ -15,17 +26,12 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 48,
     warmup_s: 0,
     parameters: &[
-        count("per_s", 500, 1, 5_000, "processes that start each second"),
-        count("one_in", 10, 1, 1_000, "of so many is one that a rule means"),
-        count("limit_ms", 50, 5, 1_000, "after which such a one has lived long enough"),
+        Parameter::range("per_s", 500, 1, 5_000, "processes that start each second"),
+        Parameter::range("one_in", 10, 1, 1_000, "of so many is one that a rule means"),
+        Parameter::range("limit_ms", 50, 5, 1_000, "after which such a one has lived long enough"),
     ],
     plan,
 };
-
-const fn count(name: &'static str, default: u64, least: u64, most: u64, about: &'static str) -> Parameter {
-    let kind = Kind::Count { default, least, most };
-    Parameter { name, kind, about }
-}
 
 /// What each is allowed, of one processor, in all its threads and BPF programs.
 const CPU_PERCENT: f64 = 3.0;
@@ -35,16 +41,16 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let per_s = parameters.count("per_s");
     let wanted = per_s * parameters.count("seconds");
     let matched = wanted.div_ceil(parameters.count("one_in"));
-    let variant = |(name, is_busy): (&str, bool)| Variant {
-        name: name.into(),
-        guest: None,
-        experiment: Experiment::Starts(Starts {
+    let variant = |(name, is_busy): (&str, bool)| {
+        let starts = Starts {
             per_s,
             count: wanted,
             one_in: parameters.count("one_in"),
             limit_ms: parameters.count("limit_ms"),
             is_busy,
-        }),
+        };
+        let estimated_s = wanted as f64 / per_s as f64 + 1.0;
+        Variant::new(name, None, estimated_s, move |run| starts.run(run))
     };
     let mut checks = Vec::new();
     for (name, _) in NAMES {
@@ -64,19 +70,100 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants: NAMES.into_iter().map(variant).collect(),
         checks,
-        plots: vec![Plot::Distribution {
-            file: "priority".into(),
-            title: "From exec to priority".into(),
-            axes: ("time, ms", "processes that have it, %"),
-            points: NAMES.iter().map(|(name, _)| (*name).into()).collect(),
-        }],
-        columns: &[
-            "starts_per_s",
-            "priority_p50_ms",
-            "priority_p99_ms",
-            "priority_max_ms",
-            "missed",
-            "cpu_percent",
-        ],
+        plots: vec![Plot::distribution(
+            "priority",
+            "From exec to priority",
+            ("time, ms", "processes that have it, %"),
+            NAMES.map(|(name, _)| name),
+        )],
+        columns: "starts_per_s priority_p50_ms priority_p99_ms priority_max_ms missed cpu_percent",
     })
+}
+
+/// What the processes said.
+#[derive(Default)]
+struct Said {
+    waited_ms: Vec<f64>,
+    missed: u64,
+    raised_wrongly: u64,
+    ended_well: u64,
+    elapsed_s: f64,
+}
+
+/// Programs that start all the time, some of which match a rule.
+struct Starts {
+    per_s: u64,
+    count: u64,
+    one_in: u64,
+    limit_ms: u64,
+    /// Processes without priority compute meanwhile, one for each CPU.
+    is_busy: bool,
+}
+
+impl Starts {
+    /// How long each that matches waited for its priority, from just before it called exec until it saw that it has it;
+    /// how many never had it, by their own word and by the daemon's count; what the daemon spent.
+    fn run(&self, run: &Run) -> Result<Outcome> {
+        let (name, raw, label) = (run.name, run.raw, run.label());
+        let place = Namespace::create("starts")?;
+        let matched = applicant::install(raw, &format!("{label}-matched"))?;
+        let other = applicant::install(raw, &format!("{label}-other"))?;
+        let mut daemon = start_daemon(&place, &[rule(&matched.exe)], raw, &label)?;
+        let load = self.is_busy.then(|| start_load(&place, "cpu")).transpose()?;
+        let meter = Meter::of(&daemon)?;
+        run.progress.tick("starting processes");
+        let before = meter.read()?;
+        let mut command = place.command(&other.exe)?;
+        command
+            .arg("start")
+            .args([self.per_s, self.count, self.one_in].map(|number| number.to_string()))
+            .args([&matched.exe, &other.exe])
+            .arg(self.limit_ms.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let said = listen(Process::spawn(command)?)?;
+        let spent = meter.read()? - before;
+        drop(load);
+
+        let counters = answers::realtime(&place)?.counters;
+        let matching = self.count.div_ceil(self.one_in);
+        let mut outcome = Outcome::default();
+        outcome.set(name, "started", said.ended_well as f64);
+        outcome.set(name, "matched", (said.waited_ms.len() as u64 + said.missed) as f64);
+        outcome.set(name, "starts_per_s", self.count as f64 / said.elapsed_s);
+        outcome.percentiles(name, "priority_*_ms", &said.waited_ms, &[50, 99, 100]);
+        outcome.set(name, "missed", said.missed as f64);
+        outcome.set(name, "raised_wrongly", said.raised_wrongly as f64);
+        outcome.set(name, "granted", counters.granted as f64);
+        outcome.set(name, "miscounted", counters.granted.abs_diff(matching) as f64);
+        let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
+        outcome.set(name, "cpu_percent", percent(spent.daemon_ns + spent.programs_ns));
+        outcome.set(name, "cpu_percent_bpf", percent(spent.programs_ns));
+        outcome.samples.insert(name.into(), said.waited_ms);
+        daemon.stop()?;
+        Ok(outcome)
+    }
+}
+
+/// Until the last of them has ended.
+fn listen(mut starter: Process) -> Result<Said> {
+    let output = starter.pipes().stdout.take().context("the starter has no output")?;
+    let mut said = Said::default();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["raised", ns] => said.waited_ms.push(ns.parse::<f64>()? / 1e6),
+            ["missed"] => said.missed += 1,
+            ["wrong"] => said.raised_wrongly += 1,
+            ["started", well, ns] => {
+                said.ended_well = well.parse()?;
+                said.elapsed_s = ns.parse::<f64>()? / 1e9;
+            }
+            _ => bail!("a process said `{line}`"),
+        }
+    }
+    if said.elapsed_s == 0.0 {
+        bail!("the starter ended before it had started all");
+    }
+    Ok(said)
 }

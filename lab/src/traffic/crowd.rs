@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Many established connections, of which the first few send small messages at a steady pace.
-//! In: how many, and where to. Out: a line on standard output when all of them stand; then traffic until
-//! killed. `giveway-lab crowd-guest` connects and sends, `giveway-lab crowd-host` accepts, reads and forgets.
+//! Input: how many, and where to. Output: a line on standard output when all of them stand; then traffic until
+//! killed. The role `crowd-guest` connects and sends, the role `crowd-host` accepts, reads and forgets.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
 
 use crate::namespace::Namespace;
-use crate::process::Process;
+use crate::role::Role;
 
 const PORT: u16 = 5101;
 /// What each active connection sends.
@@ -25,7 +24,7 @@ const OTHER_FILES: u64 = 64;
 /// Readers do nothing but read.
 const STACK_BYTES: usize = 64 * 1024;
 
-#[derive(Args)]
+#[derive(Deserialize, Serialize)]
 pub struct Crowd {
     /// Of the host
     address: Ipv4Addr,
@@ -34,24 +33,22 @@ pub struct Crowd {
 }
 
 /// Starts one end and waits for its first word.
-pub fn start(role: &str, at: &Namespace, host: &str, connections: u64, active: u64) -> Result<Process> {
-    let mut command = at.command(std::env::current_exe()?)?;
-    command
-        .args([role, host])
-        .args([connections, active].map(|count| count.to_string()));
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut process = Process::spawn(command)?;
-    let said = process.pipes().stdout.take().context("the crowd has no output")?;
-    let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
-    if line.is_empty() {
-        bail!("{role} ended; its reason is above");
-    }
-    Ok(process)
+pub fn start(role: &'static str, at: &Namespace, host: &str, connections: u64, active: u64) -> Result<Role> {
+    let address = host.parse()?;
+    Role::start(
+        at,
+        role,
+        &Crowd {
+            address,
+            connections,
+            active,
+        },
+    )
 }
 
-/// `giveway-lab crowd-host`.
-pub fn run_host(crowd: &Crowd) -> Result<()> {
+/// The role `crowd-host`.
+pub fn run_host(description: &str) -> Result<()> {
+    let crowd: Crowd = serde_json::from_str(description)?;
     allow_files(crowd.connections)?;
     let listener = TcpListener::bind((crowd.address, PORT)).context("cannot listen")?;
     println!("listening");
@@ -69,8 +66,9 @@ pub fn run_host(crowd: &Crowd) -> Result<()> {
     Ok(())
 }
 
-/// `giveway-lab crowd-guest`.
-pub fn run_guest(crowd: &Crowd) -> Result<()> {
+/// The role `crowd-guest`.
+pub fn run_guest(description: &str) -> Result<()> {
+    let crowd: Crowd = serde_json::from_str(description)?;
     allow_files(crowd.connections)?;
     let connect = |number| {
         let socket = TcpStream::connect((crowd.address, PORT));

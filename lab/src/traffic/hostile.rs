@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Frames that no honest stack sends: headers, options and extensions that lie about themselves.
-//! In: a seeded source of chance, the ends of the link. Out: whole Ethernet frames, those together that belong
+//! Input: a seeded source of chance, the ends of the link. Output: whole Ethernet frames, those together that belong
 //! together (fragments). Pure; `sender` sends them.
 
 pub mod sender;
 
 use rand_chacha::rand_core::Rng;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Of giveway's deadlines: RFC 4727's experimental numbers, in IPv4 and in IPv6.
 const DEADLINE_OPTION: u8 = 0x9e;
@@ -26,7 +27,8 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, IntoStaticStr, Ord, PartialEq, PartialOrd, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// Any header length, total length, fragment field, protocol.
     Ipv4Header,
@@ -46,36 +48,6 @@ pub enum Kind {
     Tiny,
     Jumbo,
     Noise,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 10] = [
-        Kind::Ipv4Header,
-        Kind::Ipv4Options,
-        Kind::Truncated,
-        Kind::Ipv6Extensions,
-        Kind::Fragments,
-        Kind::Vlan,
-        Kind::BogusVersion,
-        Kind::Tiny,
-        Kind::Jumbo,
-        Kind::Noise,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Ipv4Header => "ipv4_header",
-            Kind::Ipv4Options => "ipv4_options",
-            Kind::Truncated => "truncated",
-            Kind::Ipv6Extensions => "ipv6_extensions",
-            Kind::Fragments => "fragments",
-            Kind::Vlan => "vlan",
-            Kind::BogusVersion => "bogus_version",
-            Kind::Tiny => "tiny",
-            Kind::Jumbo => "jumbo",
-            Kind::Noise => "noise",
-        }
-    }
 }
 
 /// Where frames go from and to.
@@ -104,8 +76,8 @@ pub fn frames(kind: Kind, ends: &Ends, random: &mut impl Rng) -> Vec<Vec<u8>> {
         Kind::Vlan => vec![tagged(ends, random)],
         Kind::BogusVersion => {
             let ether_type = pick(random, &[IPV4, IPV6]);
-            let length = below(random, 80) as usize;
-            let mut payload = noise(random, length.max(1));
+            let bytes = below(random, 80).max(1) as usize;
+            let mut payload = noise(random, bytes);
             let versions = [0, 1, 2, 3, 5, 7, 8, 15];
             payload[0] = pick(random, &versions) << 4 | payload[0] & 0xf;
             frame(ether_type, payload)
@@ -120,8 +92,8 @@ pub fn frames(kind: Kind, ends: &Ends, random: &mut impl Rng) -> Vec<Vec<u8>> {
             frame(IPV4, ipv4(ends, &Ipv4::udp(random), &noise(random, length)))
         }
         Kind::Noise => {
-            let length = below(random, 1_500) as usize;
-            frame(random.next_u32() as u16, noise(random, length))
+            let bytes = below(random, 1_500) as usize;
+            frame(random.next_u32() as u16, noise(random, bytes))
         }
     }
 }
@@ -150,6 +122,21 @@ pub fn noise(random: &mut impl Rng, bytes: usize) -> Vec<u8> {
     let read = bytes.min(READ_BYTES);
     random.fill_bytes(&mut noise[..read]);
     noise
+}
+
+/// As many bytes of it as are below this limit.
+pub fn some_noise(random: &mut impl Rng, limit: usize) -> Vec<u8> {
+    let bytes = below(random, limit as u64) as usize;
+    noise(random, bytes)
+}
+
+/// What a field of the packet says: mostly the truth.
+fn claim<T>(random: &mut impl Rng, truth: T, any: fn(u32) -> T) -> T {
+    if is_one_in(random, 4) {
+        any(random.next_u32())
+    } else {
+        truth
+    }
 }
 
 fn ethernet(ends: &Ends, ether_type: u16, payload: &[u8]) -> Vec<u8> {
@@ -270,17 +257,12 @@ fn option(random: &mut impl Rng, deadline: u8) -> Vec<u8> {
 }
 
 fn udp(random: &mut impl Rng, data_bytes: usize) -> Vec<u8> {
-    let claimed = if is_one_in(random, 4) {
-        random.next_u32() as u16
-    } else {
-        (data_bytes + 8) as u16
-    };
-    let ports = [
+    let claimed = claim(random, (data_bytes + 8) as u16, |any| any as u16);
+    let (from, to) = (
         random.next_u32() as u16,
         pick(random, &[RULE_PORT, RULE_PORT, BACKGROUND_PORT, 9]),
-    ];
-    let fields = [ports[0], ports[1], claimed, 0];
-    let mut datagram = fields.map(u16::to_be_bytes).concat();
+    );
+    let mut datagram = [from, to, claimed, 0].map(u16::to_be_bytes).concat();
     datagram.extend(noise(random, data_bytes));
     datagram
 }
@@ -305,11 +287,7 @@ fn ipv6_with_extensions(ends: &Ends, random: &mut impl Rng) -> Vec<u8> {
     }
     let length = below(random, 300) as usize;
     payload.extend(udp(random, length));
-    let claimed = if is_one_in(random, 4) {
-        random.next_u32() as u16
-    } else {
-        payload.len() as u16
-    };
+    let claimed = claim(random, payload.len() as u16, |any| any as u16);
     ipv6(ends, kinds.first().copied().unwrap_or(UDP), &payload, claimed)
 }
 
@@ -325,11 +303,7 @@ fn extension(random: &mut impl Rng, kind: u8, next: u8) -> Vec<u8> {
         data.extend(option(random, DEADLINE_OPTION_V6));
     }
     data.truncate(room);
-    let claimed = if is_one_in(random, 4) {
-        random.next_u32() as u8
-    } else {
-        words
-    };
+    let claimed = claim(random, words, |any| any as u8);
     [vec![next, claimed], data].concat()
 }
 
@@ -418,14 +392,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_frames() {
-        for kind in Kind::ALL {
+        for kind in Kind::VARIANTS.iter().copied() {
             assert_eq!(draws(kind), draws(kind), "{kind:?}");
         }
     }
 
     #[test]
     fn every_frame_is_addressed_and_fits_a_jumbo_device() {
-        for kind in Kind::ALL {
+        for kind in Kind::VARIANTS.iter().copied() {
             let sizes = ETHERNET_BYTES..=ETHERNET_BYTES + LARGEST_BYTES;
             for frame in draws(kind).concat() {
                 assert!(sizes.contains(&frame.len()), "{kind:?}: {} bytes", frame.len());

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! HTTP/1.1 over TCP as P0 measures it, one connection a request, and an upload beside it that never ends.
-//! `giveway-lab far-end` serves GET and POST of any size, swallows the upload, and says on standard input's request how
-//! much of it has come. `giveway-lab http` makes the requests that it is told, one at a time, and says how long each
-//! took, what the processors spent and when the background was out of its way. `giveway-lab upload` writes until it is
+//! The role `far-end` serves GET and POST of any size, swallows the upload, and says on standard input's request how
+//! much of it has come. The role `http` makes the requests that it is told, one at a time, and says how long each
+//! took, what the processors spent and when the background was out of its way. The role `upload` writes until it is
 //! killed, marked in every way that a queue may look at. Nothing here decides when.
 
 mod message;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::io::{BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
-use super::told::Told;
 use crate::namespace::Namespace;
 use crate::process::Process;
-use crate::uplink::FAR_ADDRESS;
-use crate::uplink::watch::{LinkEnd, Watch};
+use crate::role::Role;
+use crate::uplink::watch::{LinkEnd, Reading, Watch};
 use message::{read_head, swallow, with_body};
 
 const HTTP_PORT: u16 = 80;
@@ -38,24 +36,16 @@ const TOS_LOWER_EFFORT: i32 = 0b000001 << 2;
 /// The background's SO_PRIORITY.
 const PRIORITY_FILLER: i32 = 1;
 
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, IntoStaticStr, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Method {
     Get,
     Post,
 }
 
-impl Method {
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Get => "get",
-            Method::Post => "post",
-        }
-    }
-}
-
 /// One request, as the client saw it.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Default, Deserialize, Serialize)]
 pub struct Completed {
     pub seconds: f64,
     /// Of all processors.
@@ -66,87 +56,63 @@ pub struct Completed {
     pub yielded_ns: u64,
 }
 
-/// Carried by the uplink, with all headers.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Carried {
-    pub foreground_bytes: u64,
-    pub background_bytes: u64,
-}
-
-/// What the client is told to do.
+/// What the client is asked to do.
 #[derive(Deserialize, Serialize)]
 enum Request {
     Fetch { method: Method, bytes: u64 },
     Carried,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
-struct Received {
-    bytes: u64,
-}
-
 /// The server and the upload's sink, as the lab holds them.
-pub struct FarEnd(Told);
+pub struct FarEnd(Role);
 
 impl FarEnd {
     pub fn start(at: &Namespace) -> Result<Self> {
-        Told::start(at, "far-end", &[]).map(Self)
+        Role::start(at, "far-end", &()).map(Self)
     }
 
     /// What of the upload has come, since the start.
     pub fn received_bytes(&mut self) -> Result<u64> {
-        Ok(self.0.ask::<Received>("received")?.bytes)
+        self.0.ask("received")
     }
 }
 
 /// The foreground program, as the lab holds it.
-pub struct Client(Told);
+pub struct Client(Role);
+
+/// Whom it asks, and the link on which it watches what it and the background get.
+#[derive(Deserialize, Serialize)]
+pub struct Requester {
+    far: Ipv4Addr,
+    link: Option<LinkEnd>,
+}
 
 impl Client {
-    pub fn start(at: &Namespace, link: &LinkEnd) -> Result<Self> {
-        let ifindex = u64::try_from(link.ifindex)?;
-        let link = [link.netns.into(), ifindex, link.delay_ns, link.ns_per_byte];
-        Told::start(at, "http", &link.map(|number| number.to_string())).map(Self)
+    pub fn start(at: &Namespace, far: Ipv4Addr, link: Option<LinkEnd>) -> Result<Self> {
+        Role::start(at, "http", &Requester { far, link }).map(Self)
     }
 
     pub fn request(&mut self, method: Method, bytes: u64) -> Result<Completed> {
-        self.0.ask(&serde_json::to_string(&Request::Fetch { method, bytes })?)
+        self.0.ask(serde_json::to_string(&Request::Fetch { method, bytes })?)
     }
 
-    pub fn carried(&mut self) -> Result<Carried> {
-        self.0.ask(&serde_json::to_string(&Request::Carried)?)
+    pub fn carried(&mut self) -> Result<Reading> {
+        self.0.ask(serde_json::to_string(&Request::Carried)?)
     }
-}
-
-#[derive(Args)]
-pub struct Upload {
-    /// Congestion control
-    #[arg(default_value = "cubic")]
-    congestion: String,
 }
 
 /// The background program at nice 19, connected and writing.
-pub fn start_upload(at: &Namespace, congestion: &str) -> Result<Process> {
-    let mut command = at.command("nice")?;
-    command
-        .args(["-n", "19"])
-        .arg(std::env::current_exe()?)
-        .args(["upload", congestion])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut process = Process::spawn(command)?;
-    let said = process.pipes().stdout.take().context("it has no output")?;
-    let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
-    ensure!(!line.is_empty(), "the upload did not start; its reason is above");
-    Ok(process)
+pub fn start_upload(at: &Namespace, far: Ipv4Addr, congestion: &str) -> Result<Process> {
+    let upload = Role::spawn_through(&["nice", "-n", "19"], at, "upload", &(far, congestion))?;
+    upload.ready()?.into_process()
 }
 
-/// `giveway-lab upload`.
-pub fn run_upload(upload: &Upload) -> Result<()> {
-    let mut connection = reach(SINK_PORT, |fd| {
-        setsockopt(fd, sockopt::TcpCongestion, &upload.congestion.as_str().into())
-            .with_context(|| format!("this kernel has no TCP `{}`", upload.congestion))?;
+/// The role `upload`.
+pub fn run_upload(description: &str) -> Result<()> {
+    let (far, congestion): (Ipv4Addr, String) = serde_json::from_str(description)?;
+    let mut connection = reach(far, SINK_PORT, |fd| {
+        setsockopt(fd, sockopt::TcpCongestion, &congestion.as_str().into())
+            .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
         setsockopt(fd, sockopt::Ipv4Tos, &TOS_LOWER_EFFORT)?;
         // After the former TOS, which sets a priority of its own.
         setsockopt(fd, sockopt::Priority, &PRIORITY_FILLER).map_err(Into::into)
@@ -158,43 +124,49 @@ pub fn run_upload(upload: &Upload) -> Result<()> {
     }
 }
 
-/// `giveway-lab http`.
-pub fn run_client(link: &LinkEnd) -> Result<()> {
-    let mut watch = Watch::begin(link, HTTP_PORT, SINK_PORT)?;
+/// The role `http`.
+pub fn run_client(description: &str) -> Result<()> {
+    let Requester { far, link } = serde_json::from_str(description)?;
+    let watch = link.map(|link| Watch::begin(&link, HTTP_PORT, SINK_PORT));
+    let mut watch = watch.transpose()?;
     println!("ready");
     for line in std::io::stdin().lines() {
-        let answer = match serde_json::from_str(&line?).context("a request that is none")? {
-            Request::Fetch { method, bytes } => serde_json::to_string(&measure(&mut watch, method, bytes)?)?,
-            Request::Carried => {
-                let reading = watch.reading()?;
-                serde_json::to_string(&Carried {
-                    foreground_bytes: reading.foreground_bytes,
-                    background_bytes: reading.background_bytes,
-                })?
+        let answer = match serde_json::from_str(&line?).context("this is not a request")? {
+            Request::Fetch { method, bytes } => {
+                let request = request_of(method, far, bytes);
+                serde_json::to_string(&measure(watch.as_mut(), || fetch(far, &request))?)?
             }
+            Request::Carried => serde_json::to_string(&watch.as_ref().map_or(Ok(Reading::default()), Watch::reading)?)?,
         };
         println!("{answer}");
     }
     Ok(())
 }
 
-/// From before the connection to the response's last byte.
-fn measure(watch: &mut Watch, method: Method, bytes: u64) -> Result<Completed> {
-    let request = match method {
-        Method::Get => {
-            format!("GET /{bytes} HTTP/1.1\r\nHost: {FAR_ADDRESS}\r\nConnection: close\r\n\r\n").into_bytes()
-        }
+fn request_of(method: Method, host: Ipv4Addr, bytes: u64) -> Vec<u8> {
+    let rest = format!("HTTP/1.1\r\nHost: {host}");
+    match method {
+        Method::Get => format!("GET /{bytes} {rest}\r\nConnection: close\r\n\r\n").into_bytes(),
         Method::Post => {
             let length = format!("Content-Length: {bytes}");
-            with_body(
-                format!("POST / HTTP/1.1\r\nHost: {FAR_ADDRESS}\r\n{length}\r\nConnection: close\r\n\r\n"),
-                bytes,
-            )
+            with_body(format!("POST / {rest}\r\n{length}\r\nConnection: close\r\n\r\n"), bytes)
         }
+    }
+}
+
+/// From before the connection to the response's last byte; without a watch there is only the time.
+fn measure(watch: Option<&mut Watch>, fetch: impl FnOnce() -> Result<()>) -> Result<Completed> {
+    let Some(watch) = watch else {
+        let begun = Instant::now();
+        fetch()?;
+        return Ok(Completed {
+            seconds: begun.elapsed().as_secs_f64(),
+            ..Completed::default()
+        });
     };
     watch.forget_waits()?;
     let (begun, before) = (Instant::now(), watch.reading()?);
-    fetch(&request)?;
+    fetch()?;
     let (seconds, after) = (begun.elapsed().as_secs_f64(), watch.reading()?);
     let waits = watch.waits()?;
     Ok(Completed {
@@ -207,17 +179,14 @@ fn measure(watch: &mut Watch, method: Method, bytes: u64) -> Result<Completed> {
     })
 }
 
-fn fetch(request: &[u8]) -> Result<()> {
-    let mut connection = reach(HTTP_PORT, use_cubic)?;
+fn fetch(far: Ipv4Addr, request: &[u8]) -> Result<()> {
+    let mut connection = reach(far, HTTP_PORT, use_cubic)?;
     connection.set_nodelay(true)?;
     connection.write_all(request)?;
     let mut answer = BufReader::with_capacity(CHUNK_BYTES, connection);
     let head = read_head(&mut answer)?.context("the server closed without an answer")?;
-    ensure!(
-        head.start.starts_with("HTTP/1.1 200 "),
-        "the server says `{}`",
-        head.start
-    );
+    let status = head.start.as_str();
+    ensure!(status.starts_with("HTTP/1.1 200 "), "the server says `{status}`");
     swallow(&mut answer, head.content_length)
 }
 
@@ -226,16 +195,16 @@ fn use_cubic(fd: &std::os::fd::OwnedFd) -> Result<()> {
 }
 
 /// A connection to the far end whose socket was prepared before its first packet.
-fn reach(port: u16, prepare: impl FnOnce(&std::os::fd::OwnedFd) -> Result<()>) -> Result<TcpStream> {
+fn reach(far: Ipv4Addr, port: u16, prepare: impl FnOnce(&std::os::fd::OwnedFd) -> Result<()>) -> Result<TcpStream> {
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     prepare(&fd)?;
-    let address: std::net::SocketAddrV4 = format!("{FAR_ADDRESS}:{port}").parse()?;
+    let address = SocketAddrV4::new(far, port);
     connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn::from(address)).context("cannot reach the far end")?;
     Ok(fd.into())
 }
 
-/// `giveway-lab far-end`.
-pub fn run_far_end() -> Result<()> {
+/// The role `far-end`.
+pub fn run_far_end(_description: &str) -> Result<()> {
     let (http, sink) = (listen(HTTP_PORT)?, listen(SINK_PORT)?);
     let received = Arc::new(AtomicU64::new(0));
     let count = received.clone();
@@ -244,10 +213,7 @@ pub fn run_far_end() -> Result<()> {
     println!("listening");
     for line in std::io::stdin().lines() {
         match line?.as_str() {
-            "received" => {
-                let bytes = received.load(Ordering::Relaxed);
-                println!("{}", serde_json::to_string(&Received { bytes })?);
-            }
+            "received" => println!("{}", received.load(Ordering::Relaxed)),
             other => bail!("unknown request `{other}`"),
         }
     }

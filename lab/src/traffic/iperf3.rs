@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Goodput by Debian's iperf3: one server and one client per transfer.
-//! In: which station sends from when to when. Out: per half second, what the server received and
+//! Input: which station sends from when to when. Output: per half second, what the server received and
 //! what the client's socket showed. Times are seconds since the traffic of the variant began.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::cell::Cell;
 use crate::interrupt::wait_for;
+use crate::namespace::Namespace;
 use crate::process::Process;
-use crate::scenario::{Protocol, Span};
-use crate::topology::SERVER_ADDRESS;
 
 /// More would not fit one frame beside the headers (lab-wide MTU 1500).
 const PAYLOAD_BYTES: f64 = 1448.0;
@@ -27,13 +26,29 @@ const TAIL_S: f64 = 3.0;
 const FIRST_PORT: u16 = 5201;
 const END_LIMIT: Duration = Duration::from_secs(60);
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// One station's transfer, in seconds since the traffic began.
+#[derive(Clone, Copy, Default)]
+pub struct Span {
+    pub station: usize,
+    pub from_s: f64,
+    pub to_s: f64,
+    /// The former TOS byte of its packets.
+    pub tos: u8,
+    /// What the program offers by TCP; else as much as it can.
+    pub mbit: Option<f64>,
+}
+
 /// A transfer under way.
 pub struct Running {
-    station: usize,
-    from_s: f64,
-    length_s: f64,
+    pub span: Span,
+    pub port: u16,
     protocol: Protocol,
-    port: u16,
     server: Process,
     client: Option<Process>,
     received: PathBuf,
@@ -77,51 +92,49 @@ struct Streams {
 }
 
 impl Running {
-    /// Starts the server side, before the traffic begins.
-    pub fn prepare(cell: &Cell, span: &Span, protocol: Protocol) -> Result<Self> {
+    /// Starts the server side, before the traffic begins; what both sides see goes to files that begin with `stem`.
+    pub fn prepare(server: &Namespace, span: &Span, protocol: Protocol, stem: &Path) -> Result<Self> {
         let port = FIRST_PORT + span.station as u16;
-        let received = cell.file(span.station, "received.json");
-        let mut command = cell.server().command("iperf3")?;
+        let file = |what| PathBuf::from(format!("{}.{what}.json", stem.display()));
+        let received = file("received");
+        let mut command = server.command("iperf3")?;
         command.args(["-s", "-1", "-J", "-i", "0.5", "-p", &port.to_string()]);
         command.stdin(Stdio::null()).stdout(File::create(&received)?);
         Ok(Self {
-            station: span.station,
-            from_s: span.from_s,
-            length_s: span.to_s - span.from_s,
+            span: *span,
             protocol,
             port,
             server: Process::spawn(command)?,
             client: None,
             received,
-            sent: cell.file(span.station, "sent.json"),
+            sent: file("sent"),
         })
     }
 
-    pub fn wait_until_listening(&self) -> Result<()> {
-        let table = format!("/proc/{}/net/tcp", self.server.id());
-        let listening = format!(":{:04X} 00000000:0000 0A", self.port);
-        let table6 = format!("{table}6");
-        wait_for("iperf3 to listen", Duration::from_secs(10), || {
-            let rows = [&table, &table6].map(|t| std::fs::read_to_string(t).unwrap_or_default());
-            Ok((rows[0].contains(&listening) || listens_on_six(&rows[1], self.port)).then_some(()))
-        })
-    }
-
-    /// `until_s`: when the variant's measured time ends.
-    pub fn start(&mut self, cell: &Cell, until_s: f64) -> Result<()> {
-        let mut command = cell.station(self.station).command("iperf3")?;
+    /// `senders` share what is offered by UDP; `until_s`: when the variant's measured time ends.
+    pub fn start(&mut self, at: &Namespace, far: Ipv4Addr, senders: usize, until_s: f64) -> Result<()> {
+        let mut command = at.command("iperf3")?;
         let port = self.port.to_string();
-        let tail_s = if self.from_s + self.length_s >= until_s {
-            TAIL_S
-        } else {
-            0.0
-        };
-        let length = format!("{}", (self.length_s + tail_s).ceil());
-        command.args(["-c", SERVER_ADDRESS, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
+        let Span {
+            from_s,
+            to_s,
+            tos,
+            mbit,
+            ..
+        } = self.span;
+        let tail_s = if to_s >= until_s { TAIL_S } else { 0.0 };
+        let length = (to_s - from_s + tail_s).ceil().to_string();
+        let (far, tos) = (far.to_string(), tos.to_string());
+        command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5", "-S", &tos]);
         match self.protocol {
-            Protocol::Tcp => command.args(["-C", "cubic"]),
+            Protocol::Tcp => {
+                let offered = mbit.map(|mbit| format!("{:.0}K", mbit * 1000.0));
+                command
+                    .args(["-C", "cubic"])
+                    .args(offered.iter().flat_map(|rate| ["-b", rate]))
+            }
             Protocol::Udp => {
-                let offered = format!("{:.0}K", UDP_OFFERED_MBIT * 1000.0 / cell.stations() as f64);
+                let offered = format!("{:.0}K", UDP_OFFERED_MBIT * 1000.0 / senders as f64);
                 command.args(["-u", "-l", "1448", "-b", &offered])
             }
         };
@@ -132,28 +145,27 @@ impl Running {
 
     /// Waits for both ends and reads what they saw.
     pub fn finish(mut self) -> Result<Flow> {
-        let station = self.station + 1;
+        let Span {
+            station, from_s, to_s, ..
+        } = self.span;
         let client = self.client.as_mut().context("the transfer was never started")?;
         let deadline = Instant::now() + END_LIMIT;
         for (end, process) in [("client", client), ("server", &mut self.server)] {
             let left = deadline.saturating_duration_since(Instant::now());
-            wait_for(&format!("the iperf3 {end} of station {station} to end"), left, || {
-                process.exit()
-            })?;
+            wait_for(
+                &format!("the iperf3 {end} of station {} to end", station + 1),
+                left,
+                || process.exit(),
+            )?;
         }
         Ok(Flow {
-            station: self.station,
-            from_s: self.from_s,
-            to_s: self.from_s + self.length_s,
-            received: read(&self.received, self.from_s)?,
-            sent: read(&self.sent, self.from_s)?,
+            station,
+            from_s,
+            to_s,
+            received: read(&self.received, from_s)?,
+            sent: read(&self.sent, from_s)?,
         })
     }
-}
-
-fn listens_on_six(table: &str, port: u16) -> bool {
-    let local = format!("{}:{port:04X}", "0".repeat(32));
-    table.lines().any(|row| row.contains(&local) && row.contains(" 0A "))
 }
 
 fn read(file: &PathBuf, from_s: f64) -> Result<Vec<Interval>> {

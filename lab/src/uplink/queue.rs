@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What queues in the device, by the kernel's own means.
-//! In: the device's namespace and the shape of its uplink. Out: qdiscs on the device's interface, and for a thread
-//! per priority a second stage before it. giveway puts up its own: here it gets an untouched interface.
+//! Input: the device's namespace and the shape of its uplink. Output: qdiscs on the device's interface, and for a
+//! thread per priority a second stage before it. giveway puts up its own: here it gets an untouched interface.
 //!
 //! A token bucket hands packets down at the link's rate, and B bytes at once after a pause. The link behind it is as
 //! fast and serial, so under load it never gets rid of those B bytes: the burst is what the driver holds, and one
@@ -11,55 +11,47 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::{PACKET_BYTES, show, start, tc};
+use super::{DEVICE_MAC, PACKET_BYTES, Queue, Shape};
 use crate::air::STATION_DEVICE;
 use crate::namespace::{Namespace, ip};
+use crate::network::{End, add_pair};
 use crate::process::run;
-use crate::scenario::foreground::{Queue, Shape};
 use crate::traffic::http::SINK_PORT;
 
-/// Gives back the interface that the device's own stack uses.
-pub fn put_up(device: &Namespace, shape: &Shape) -> Result<&'static str> {
+pub fn put_up(device: &Namespace, shape: &Shape) -> Result<()> {
     let rate = format!("{}kbit", shape.up_kbit);
     match shape.queue {
-        Queue::Giveway { .. } => {}
-        Queue::Cake => add(device, "root", &["cake", "bandwidth", &rate, "diffserv4", "raw"])?,
+        Queue::Giveway { .. } => Ok(()),
+        Queue::Cake => add(device, &format!("root cake bandwidth {rate} diffserv4 raw")),
         Queue::Fifo => {
             bucket(device, &rate, shape.driver_bytes)?;
-            add(device, "parent 1:1", &["pfifo", "limit", "1000"])?;
+            add(device, "parent 1:1 pfifo limit 1000")
         }
-        Queue::Priorities => priorities(device, &rate, shape)?,
+        Queue::Priorities => priorities(device, &rate, shape),
         Queue::Threads => {
             priorities(device, &rate, shape)?;
-            threads(device)?;
-            return Ok(STACK);
+            threads(device)
         }
     }
-    Ok(STATION_DEVICE)
 }
 
 fn priorities(device: &Namespace, rate: &str, shape: &Shape) -> Result<()> {
     bucket(device, rate, shape.driver_bytes)?;
     // SO_PRIORITY 1 is the last band of the default map, 0 the one before it.
-    add(device, "parent 1:1", &["prio"])
+    add(device, "parent 1:1 prio")
 }
 
 fn bucket(device: &Namespace, rate: &str, driver_bytes: u64) -> Result<()> {
-    let burst = driver_bytes.max(PACKET_BYTES).to_string();
+    let burst = driver_bytes.max(PACKET_BYTES);
     // The limit is that of an inner queue which is replaced at once.
     add(
         device,
-        "root handle 1:",
-        &["tbf", "rate", rate, "burst", &burst, "limit", "1000000"],
+        &format!("root handle 1: tbf rate {rate} burst {burst} limit 1000000"),
     )
 }
 
-fn add(device: &Namespace, place: &str, qdisc: &[&str]) -> Result<()> {
-    let place: Vec<_> = ["qdisc", "add", "dev", STATION_DEVICE]
-        .into_iter()
-        .chain(place.split(' '))
-        .collect();
-    tc(device, &[&place, qdisc].concat())
+fn add(device: &Namespace, qdisc: &str) -> Result<()> {
+    device.tc(&format!("qdisc add dev {STATION_DEVICE} {qdisc}")).map(drop)
 }
 
 const STACK: &str = "stack";
@@ -71,35 +63,32 @@ const QUEUE_BY_PRIORITY: &str = "num_tc 2 map 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 qu
 /// thread of its own with its own nice value. `mqprio` chooses the queue by priority on the way out; on the way in a
 /// filter on the background's port gives the priority first.
 fn threads(device: &Namespace) -> Result<()> {
-    let lladdr = show(device, STATION_DEVICE)?.address;
-    let queues = "numtxqueues 2 numrxqueues 2";
-    let pair = format!("link add {STACK} address {lladdr} {queues} type veth peer name {INNER} {queues}");
-    let words: Vec<_> = ["-n", device.name()].into_iter().chain(pair.split(' ')).collect();
-    run(ip(&words))?;
+    let end = |name, mac| End::new(device, name, mac, &[]);
+    add_pair([end(STACK, DEVICE_MAC), end(INNER, "02:00:00:00:01:03")], 2)?;
     for end in [STACK, INNER] {
-        start(device, end)?;
         // Receiving through NAPI is what a veth does with GRO on.
-        let mut napi = device.command("ethtool")?;
-        napi.args(["-K", end, "gro", "on"]);
-        run(napi)?;
-        let root = format!("qdisc add dev {end} root mqprio {QUEUE_BY_PRIORITY}");
-        tc(device, &root.split(' ').collect::<Vec<_>>())?;
+        device.run("ethtool", &format!("-K {end} gso off tso off gro on"))?;
+        device.ip(&format!("link set {end} up"))?;
+        device.tc(&format!("qdisc add dev {end} root mqprio {QUEUE_BY_PRIORITY}"))?;
         thread_per_queue(device, end)?;
     }
-    redirect(device)
+    redirect(device)?;
+    // From now on the device's own stack uses the pair.
+    device.ip(&format!("address flush dev {STATION_DEVICE}"))?;
+    let [mac, address] = ["02:00:00:00:01:01", "10.78.1.1"];
+    End::new(device, STACK, DEVICE_MAC, &["10.78.1.2/24"]).set_up(&[(address, mac)])
 }
 
 /// The pair's inner end and the interface are one wire. A packet loses its priority in the pair, and one from outside
 /// has none yet: either gets it by the port of the upload's sink.
 fn redirect(device: &Namespace) -> Result<()> {
     for (from, to, port) in [(INNER, STATION_DEVICE, "dst_port"), (STATION_DEVICE, INNER, "src_port")] {
-        tc(device, &["qdisc", "add", "dev", from, "clsact"])?;
+        device.tc(&format!("qdisc add dev {from} clsact"))?;
         let pass = format!("action mirred egress redirect dev {to}");
         let background =
             format!("protocol ip flower ip_proto tcp {port} {SINK_PORT} action skbedit priority 1 pipe {pass}");
         for (order, filter) in [("1", background), ("2", format!("matchall {pass}"))] {
-            let place = ["filter", "add", "dev", from, "ingress", "pref", order];
-            tc(device, &place.into_iter().chain(filter.split(' ')).collect::<Vec<_>>())?;
+            device.tc(&format!("filter add dev {from} ingress pref {order} {filter}"))?;
         }
     }
     Ok(())
@@ -125,6 +114,7 @@ fn thread_per_queue(device: &Namespace, end: &str) -> Result<()> {
 /// Kernel threads `napi/DEVICE-ID` do the device's packet work from now on, in place of the softirq.
 pub fn work_in_threads(at: &Namespace, device: &str) -> Result<()> {
     let switch = format!("echo 1 > /sys/class/net/{device}/threaded");
+    // `ip netns exec` shows the namespace's own /sys.
     run(ip(&["netns", "exec", at.name(), "sh", "-c", &switch])).map(drop)
 }
 

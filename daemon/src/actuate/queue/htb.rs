@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The three bands as classes of htb, for kernels without the BPF qdisc. In comes a plan with a rate, out goes a tree:
+//! The three bands as classes of htb, for kernels without the BPF qdisc. Input: a plan with a rate. Output: a tree:
 //!
 //! | class | rate | at most | before |
 //! |---|---|---|---|
@@ -8,12 +8,12 @@
 //! | best effort | the rest | the link's | background |
 //! | background | its trickle | the link's | nothing |
 //!
-//! htb serves first whoever is within its own rate, then by priority whoever borrows. It takes the class of a packet
+//! htb serves first the classes within their own rate, then by priority those that borrow. It takes the class of a packet
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::queue::Plan;
-use giveway_engine::queue::traffic::Served;
+use giveway_engine::network::queue::Plan;
+use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
 
 use super::{HANDLE, refused};
@@ -48,8 +48,9 @@ const TCA_FQ_CODEL_ECN: u16 = 4;
 const TICK_NS: u64 = 64;
 /// Timers are as fine as this at best: a class may catch up on so much of its rate.
 const BURST_US: u64 = 100;
-/// Admission bounds the real-time band; its own limit only has to be above that.
-const REALTIME_PACKETS: u32 = 4096;
+/// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
+/// if it has given up what a link that stopped still holds.
+const REALTIME_PACKETS: u32 = 2 * 4096;
 /// What best effort and background may hold where there is no fq_codel to keep their queues short.
 const QUEUE_US: u64 = 100_000;
 const FEWEST_PACKETS: u64 = 16;
@@ -80,10 +81,16 @@ struct Class {
     priority: u32,
 }
 
-/// Puts the tree up at the root, or changes the one that stands there.
+/// Puts the tree up at the root, or changes the one that is there.
 pub fn put_up(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
-    let rate = plan.rate_bytes_per_s.context("htb cannot order without a rate")?;
     put_root(netlink, plan.ifindex).context("cannot put htb up")?;
+    tune(netlink, plan)
+}
+
+/// Makes the classes and their queues, or changes those that are there.
+pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
+    let rate = plan.tuning.rate_bytes_per_s;
+    let rate = rate.context("htb cannot order without a rate")?;
     for class in classes(plan, rate) {
         let message = class.message(plan);
         netlink
@@ -113,8 +120,8 @@ fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
 }
 
 fn classes(plan: &Plan, rate: u64) -> [Class; 4] {
-    let realtime = (rate * u64::from(plan.realtime_percent) / 100).max(1);
-    let background = plan.trickle_bytes_per_s.clamp(1, rate);
+    let realtime = (rate * u64::from(plan.tuning.realtime_percent) / 100).max(1);
+    let background = plan.tuning.trickle_bytes_per_s.clamp(1, rate);
     let class = |minor, rate, ceil, priority| Class {
         minor,
         parent: LINK,
@@ -136,17 +143,17 @@ fn classes(plan: &Plan, rate: u64) -> [Class; 4] {
 impl Class {
     fn message(&self, plan: &Plan) -> Body {
         let mut parameters = [
-            ratespec(self.rate, plan.overhead_bytes),
-            ratespec(self.ceil, plan.overhead_bytes),
+            ratespec(self.rate, plan.tuning.overhead_bytes),
+            ratespec(self.ceil, plan.tuning.overhead_bytes),
         ]
         .concat();
-        let packet = u64::from(plan.max_packet_bytes + plan.overhead_bytes);
+        let packet = u64::from(plan.tuning.max_packet_bytes + plan.tuning.overhead_bytes);
         let burst_ticks = |rate: u64| {
             let burst_bytes = packet.max(rate * BURST_US / 1_000_000);
             u32::try_from(burst_bytes * 1_000_000_000 / rate / TICK_NS).unwrap_or(u32::MAX)
         };
         // struct tc_htb_opt goes on: buffer, cbuffer, quantum, level, prio.
-        let quantum = plan.max_packet_bytes;
+        let quantum = plan.tuning.max_packet_bytes;
         let rest = [
             burst_ticks(self.rate),
             burst_ticks(self.ceil),
@@ -189,11 +196,11 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
     };
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     // A target of 0 stands for none.
-    if fair && plan.sojourn_target_us > 0 {
+    if fair && plan.tuning.sojourn_target_us > 0 {
         let number = |value: u32| value.to_ne_bytes();
         let options = Body::default()
-            .attribute(TCA_FQ_CODEL_TARGET, &number(plan.sojourn_target_us))
-            .attribute(TCA_FQ_CODEL_INTERVAL, &number(plan.sojourn_interval_us))
+            .attribute(TCA_FQ_CODEL_TARGET, &number(plan.tuning.sojourn_target_us))
+            .attribute(TCA_FQ_CODEL_INTERVAL, &number(plan.tuning.sojourn_interval_us))
             .attribute(TCA_FQ_CODEL_LIMIT, &number(MOST_PACKETS as u32))
             .attribute(TCA_FQ_CODEL_ECN, &number(1));
         match netlink.change(
@@ -205,7 +212,7 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
             done => return done,
         }
     }
-    let packets = rate * QUEUE_US / 1_000_000 / u64::from(plan.max_packet_bytes.max(1));
+    let packets = rate * QUEUE_US / 1_000_000 / u64::from(plan.tuning.max_packet_bytes.max(1));
     let limit = if fair {
         packets.clamp(FEWEST_PACKETS, MOST_PACKETS) as u32
     } else {

@@ -1,52 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How the managed device's packets come in: by threads or softirqs, at which priority, on which CPUs, asked for or
-//! waited for. In comes `[receive]`, out go changes, each written down before it is made. What does not work is told,
-//! and the rest goes on.
+//! waited for. Input: `[receive]`. Output: changes, each journalled before it is made. What does not work is told, and
+//! the rest goes on.
 //!
-//! Devices of a namespace are in the sysfs that was mounted in it, which may be another than what this process sees: so
-//! a thread of its own mounts one for itself.
+//! Devices of a namespace are in the sysfs that was mounted in it, which may be another than what this process has at
+//! /sys: so one is mounted nowhere, and seen through its descriptor alone.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result, bail};
+use giveway_engine::change::{self, Change, Subject};
 use giveway_engine::config::ReceiveSection;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use serde::{Deserialize, Serialize};
 
-use super::journal::{Changed, Journal};
 use crate::interface::Interface;
+use crate::journal::{Entry, Journal};
+
+/// A file of the kernel's that was written to.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Setting {
+    path: PathBuf,
+    /// Whose it is, where it is a device's. Another may have the name by now, and this one another name.
+    #[serde(default)]
+    ifindex: Option<u32>,
+    before: String,
+    ours: String,
+}
 
 const SYSFS: &str = "/sys";
 const BUSY_POLL: [&str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];
 
-/// Makes the changes that the section asks for; says what was done, and what could not be.
-pub fn apply(section: &ReceiveSection, interface: &Interface, journal: &mut Journal) -> (Vec<String>, Vec<String>) {
+/// Makes the changes that the section asks for, and leaves in it what could not be made; says what was done, and what
+/// could not be.
+pub fn apply(
+    section: &mut ReceiveSection,
+    interface: &Interface,
+    journal: &mut Journal<Setting>,
+) -> (Vec<Change>, Vec<String>) {
     let (mut done, mut missing) = (Vec::new(), Vec::new());
-    let mut note = |what: &str, outcome: Result<Vec<String>>| match outcome {
-        Ok(lines) => done.extend(lines),
-        Err(error) => missing.push(format!("{what} of {}: {error:#}", interface.name)),
-    };
-    if section.threaded_napi {
-        note("threaded NAPI", in_own_sysfs(|| make_threaded(interface, journal)));
-    }
-    if !section.irq_cpus.is_empty() {
-        let outcome = in_own_sysfs(|| move_interrupts(interface, &section.irq_cpus, journal));
-        note("the interrupts", outcome);
-    }
-    if section.busy_poll_us > 0 {
-        let wanted = section.busy_poll_us.to_string();
-        let outcome = BUSY_POLL.iter().map(|path| set(Path::new(path), &wanted, journal));
-        note(
-            "busy polling",
-            outcome.collect::<Result<Vec<_>>>().map(|lines| lines.concat()),
+    let mut is_done = |what: &str, outcome: Result<Vec<Change>>| {
+        let failed = outcome.map(|changes| done.extend(changes)).err();
+        missing.extend(
+            failed
+                .iter()
+                .map(|error| format!("{what} of {}: {error:#}", interface.name)),
         );
+        failed.is_none()
+    };
+    if section.threaded_napi && is_done("threaded NAPI", make_threaded(interface, journal)) {
+        section.threaded_napi = false;
+    }
+    if !section.irq_cpus.is_empty() && is_done("the interrupts", move_interrupts(interface, &section.irq_cpus, journal))
+    {
+        section.irq_cpus.clear();
+    }
+    if section.busy_poll_us > 0 && is_done("busy polling", poll_busily(section.busy_poll_us, journal)) {
+        section.busy_poll_us = 0;
     }
     (done, missing)
 }
 
-fn make_threaded(interface: &Interface, journal: &mut Journal) -> Result<Vec<String>> {
-    set(&device_file(&interface.name, "threaded"), "1", journal)
+fn poll_busily(us: u32, journal: &mut Journal<Setting>) -> Result<Vec<Change>> {
+    let set = |path| set(Path::new(path), None, &us.to_string(), "busy_poll_us", journal);
+    let changes: Result<Vec<_>> = BUSY_POLL.into_iter().map(set).collect();
+    changes.map(|changes| changes.concat())
+}
+
+fn make_threaded(interface: &Interface, journal: &mut Journal<Setting>) -> Result<Vec<Change>> {
+    let file = device_file(&interface.name, "threaded");
+    set(&file, Some(interface.index), "1", "threaded_napi", journal)
 }
 
 fn device_file(name: &str, file: &str) -> PathBuf {
@@ -54,16 +83,19 @@ fn device_file(name: &str, file: &str) -> PathBuf {
 }
 
 /// Message-signalled ones, or else the only one.
-fn move_interrupts(interface: &Interface, cpus: &[u32], journal: &mut Journal) -> Result<Vec<String>> {
-    let listed = fs::read_dir(device_file(&interface.name, "device/msi_irqs"));
+fn move_interrupts(interface: &Interface, cpus: &[u32], journal: &mut Journal<Setting>) -> Result<Vec<Change>> {
     let names = |entries: fs::ReadDir| {
-        entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
+        let names = entries.flatten().map(|entry| entry.file_name().into_string());
+        names.filter_map(Result::ok).collect()
     };
-    let mut irqs: Vec<String> = listed.map(|entries| names(entries).collect()).unwrap_or_default();
+    let listed = device_file(&interface.name, "device/msi_irqs");
+    let listed = reach(&listed, |listed| unless_missing(fs::read_dir(listed)))?;
+    let mut irqs: Vec<String> = listed.map(names).unwrap_or_default();
     if irqs.is_empty() {
-        let only = fs::read_to_string(device_file(&interface.name, "device/irq")).unwrap_or_default();
+        let only = reach(&device_file(&interface.name, "device/irq"), |only| {
+            unless_missing(fs::read_to_string(only))
+        })?;
+        let only = only.unwrap_or_default();
         irqs.extend(
             only.trim()
                 .parse::<u32>()
@@ -77,66 +109,127 @@ fn move_interrupts(interface: &Interface, cpus: &[u32], journal: &mut Journal) -
     }
     let wanted: Vec<String> = cpus.iter().map(u32::to_string).collect();
     let wanted = wanted.join(",");
-    let mut lines = Vec::new();
+    let mut changes = Vec::new();
     for irq in irqs {
         let path = Path::new("/proc/irq").join(&irq).join("smp_affinity_list");
-        lines.extend(set(&path, &wanted, journal)?);
+        changes.extend(set(&path, None, &wanted, "irq_cpus", journal)?);
     }
-    Ok(lines)
+    Ok(changes)
 }
 
-/// Nothing where it is so already.
-fn set(path: &Path, wanted: &str, journal: &mut Journal) -> Result<Vec<String>> {
-    let before = read(path)?;
-    if before == wanted {
+/// Nothing where it is so already. `ifindex`: of the device whose it is. `key`: of the configuration.
+fn set(
+    path: &Path,
+    ifindex: Option<u32>,
+    wanted: &str,
+    key: &str,
+    journal: &mut Journal<Setting>,
+) -> Result<Vec<Change>> {
+    let before = read(path)?.with_context(|| format!("there is no {}", path.display()))?;
+    if before == wanted || cpus_in(&before).is_some_and(|cpus| cpus_in(wanted) == Some(cpus)) {
         return Ok(Vec::new());
     }
-    journal.add(&Changed::File {
+    journal.add(&[Setting {
         path: path.to_owned(),
+        ifindex,
         before: before.clone(),
         ours: wanted.to_owned(),
-    })?;
+    }])?;
     write(path, wanted)?;
-    Ok(vec![format!("{}: {before} -> {wanted}", path.display())])
+    Ok(vec![Change {
+        subject: Subject::Kernel,
+        name: String::new(),
+        setting: change::Setting::File(path.display().to_string()),
+        old: before.into(),
+        new: wanted.into(),
+        rule: "[receive]".to_owned(),
+        why: key.to_owned(),
+        made: true,
+    }])
 }
 
-fn read(path: &Path) -> Result<String> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(text.trim().to_owned())
+/// None where there is no such file.
+fn read(path: &Path) -> Result<Option<String>> {
+    let text = reach(path, |path| unless_missing(fs::read_to_string(path)));
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.map(|text| text.trim().to_owned()))
 }
 
 fn write(path: &Path, value: &str) -> Result<()> {
-    fs::write(path, value).with_context(|| format!("cannot write {value} to {}", path.display()))
+    reach(path, |path| fs::write(path, value)).with_context(|| format!("cannot write {value} to {}", path.display()))
 }
 
-/// What [`apply`] has set, where it is still so. A device that is gone has taken it along.
-pub fn put_back(path: &Path, before: &str, ours: &str, dry_run: bool) -> Result<Option<String>> {
-    in_own_sysfs(|| {
-        if read(path).ok().as_deref() != Some(ours) {
-            return Ok(None);
+/// Acts on this file as it is in this namespace.
+fn reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let Ok(below) = path.strip_prefix(SYSFS) else {
+        return act(path);
+    };
+    let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&sysfs)?;
+    let mount = fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let folder = Path::new("/proc/self/fd").join(mount.as_raw_fd().to_string());
+    act(&folder.join(below))
+}
+
+fn unless_missing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+impl Setting {
+    /// None where its device is gone.
+    fn path_now(&self) -> Result<Option<PathBuf>> {
+        let (Some(ifindex), Some(file)) = (self.ifindex, self.path.file_name().and_then(OsStr::to_str)) else {
+            return Ok(Some(self.path.clone()));
+        };
+        match if_indextoname(ifindex) {
+            Ok(name) => Ok(Some(device_file(&name.to_string_lossy(), file))),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(errno) => Err(errno).with_context(|| format!("cannot look for the device of {}", self.path.display())),
+        }
+    }
+}
+
+impl Entry for Setting {
+    /// A device that is gone has taken it along.
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        let Self { before, ours, .. } = self;
+        let Some(path) = self.path_now()? else {
+            return Ok(Vec::new());
+        };
+        let Some(found) = read(&path)? else {
+            return Ok(Vec::new());
+        };
+        if found != *ours && cpus_in(&found).is_none_or(|cpus| cpus_in(ours) != Some(cpus)) {
+            return Ok(Vec::new());
         }
         if !dry_run {
-            write(path, before)?;
+            write(&path, before)?;
         }
-        Ok(Some(format!("{} back to {before}", path.display())))
-    })
+        Ok(vec![format!("{} back to {before}", path.display())])
+    }
 }
 
-/// With this namespace's devices in /sys, seen by nobody else.
-fn in_own_sysfs<T: Send>(act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let own = || {
-        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
-        let none: Option<&str> = None;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        mount(Some("sysfs"), SYSFS, Some("sysfs"), MsFlags::empty(), none)
-    };
-    std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
-            own().context("cannot see the devices of this network namespace")?;
-            act()
-        });
-        acting
-            .join()
-            .unwrap_or_else(|_| bail!("the thread that sets up the device has died"))
-    })
+/// The CPUs of a list, which the kernel may show otherwise than it was written: `0,1` as `0-1`.
+fn cpus_in(list: &str) -> Option<BTreeSet<u32>> {
+    let mut cpus = BTreeSet::new();
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cpus.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_cpus_is_the_same_however_it_is_written() {
+        assert_eq!(cpus_in("0,1,3"), cpus_in("0-1,3"));
+        assert_ne!(cpus_in("0-2"), cpus_in("0-1"));
+        assert_eq!(cpus_in("many"), None);
+    }
 }

@@ -11,18 +11,27 @@ use std::thread;
 use std::time::Duration;
 
 use giveway::actuate::queue::QueueActuator;
+use giveway::kernel::records::{bytes_of, record};
+use giveway::kernel::skeletons::admission::types;
 use giveway::place::Place;
 use giveway_engine::config::Config;
-use giveway_engine::queue::traffic::QueueCounters;
-use giveway_engine::queue::{Backend, BackgroundFlow, Plan};
+use giveway_engine::network::queue::traffic::QueueCounters;
+use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning};
+use libbpf_rs::libbpf_sys::{
+    BPF_TCX_EGRESS, bpf_prog_get_fd_by_id, bpf_prog_query_opts, bpf_prog_test_run_opts, bpf_test_run_opts,
+};
+use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::kernel::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const DEADLINE_MODE: u32 = 1;
+/// Words of `struct __sk_buff` before its control block (include/uapi/linux/bpf.h).
+const CONTROL_BLOCK: usize = 12;
 const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
 
 pub struct Link<'a> {
@@ -36,11 +45,16 @@ pub struct Link<'a> {
 
 impl<'a> Link<'a> {
     pub fn of(lab: &'a Lab) -> Self {
+        Self::with(lab, "")
+    }
+
+    /// With this configuration.
+    pub fn with(lab: &'a Lab, configuration: &str) -> Self {
         // Whoever runs the tests may have lowered them, and with them every socket.
         set_niceness(0);
         let place = Place::here().unwrap();
         drop(place.lock().unwrap());
-        let mut actuator = QueueActuator::open(&place, &Config::parse("").unwrap(), None).unwrap();
+        let mut actuator = QueueActuator::open(&place, &Config::parse(configuration).unwrap(), None).unwrap();
         actuator.set(Some(&plan(lab.ifindex)), "gwv").unwrap();
         let link = Self {
             lab,
@@ -64,7 +78,8 @@ impl<'a> Link<'a> {
     }
 
     pub fn counters(&self) -> QueueCounters {
-        self.actuator.borrow_mut().counters().unwrap().unwrap()
+        let counters = self.actuator.borrow_mut().counters(Duration::ZERO);
+        counters.unwrap().unwrap()
     }
 
     pub fn missing(&self) -> Vec<String> {
@@ -77,7 +92,7 @@ impl<'a> Link<'a> {
             port: receiver.address.port(),
             local_port,
         };
-        assert!(self.actuator.borrow_mut().add_background(flow).unwrap());
+        assert!(self.actuator.borrow_mut().add_background(flow, 0).unwrap());
     }
 
     /// That what is sent comes back to its sender, and counts as one refusal.
@@ -140,6 +155,67 @@ impl<'a> Link<'a> {
     }
 }
 
+/// The loaded program, run on packets that go nowhere.
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Admission as it is attached, told that the BPF qdisc serves behind it, at this rate; 0: no rate is known.
+    pub fn before_the_qdisc(link: &Link, rate_bytes_per_s: u64) -> Self {
+        let id = attached(link.lab.ifindex);
+        let with_maps = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
+        let maps = with_maps.filter(|program| program.id == id).flat_map(|it| it.map_ids);
+        let is_config = |map: &MapInfo| map.name.as_encoded_bytes() == b"link_config";
+        let configs = MapInfoIter::default().filter(is_config).map(|map| map.id);
+        let configs: Vec<u32> = configs.collect();
+        let config = maps.into_iter().find(|map| configs.contains(map)).unwrap();
+        let config = MapHandle::from_map_id(config).unwrap();
+        let key = 0_u32.to_ne_bytes();
+        let bytes = config.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let edf = types::gw_link_config {
+            backend: types::gw_backend::GW_BACKEND_EDF,
+            rate_bytes_per_s,
+            ..record(&bytes).unwrap()
+        };
+        config.update(&key, bytes_of(&edf), MapFlags::ANY).unwrap();
+        // SAFETY: no pointers; the result is checked.
+        let descriptor = Errno::result(unsafe { bpf_prog_get_fd_by_id(id) }).unwrap();
+        // SAFETY: a descriptor that was just made and that nobody else owns.
+        Self(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// What the qdisc reads of this frame (`STAMP_MAGIC` in bpf/link.h): its band, and the work promised for it, in ns.
+    pub fn stamp(&self, frame: &[u8]) -> (u32, u32) {
+        let mut after = [0_u32; 48];
+        let mut run = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            ctx_out: (&raw mut after).cast(),
+            ctx_size_out: size_of_val(&after) as u32,
+            ..Default::default()
+        };
+        // SAFETY: `run` and what it points to live until the call returns, and state their sizes.
+        let outcome = unsafe { bpf_prog_test_run_opts(self.0.as_raw_fd(), &raw mut run) };
+        assert_eq!((outcome, run.retval), (0, 0), "it passes");
+        (after[CONTROL_BLOCK] & 0xffff, after[CONTROL_BLOCK + 3])
+    }
+}
+
+/// The one program that sees what leaves by this interface of the test's own namespace.
+fn attached(ifindex: u32) -> u32 {
+    let mut id = 0_u32;
+    let mut asked = bpf_prog_query_opts {
+        sz: size_of::<bpf_prog_query_opts>() as _,
+        prog_ids: &raw mut id,
+        ..Default::default()
+    };
+    asked.__bindgen_anon_1.count = 1;
+    // SAFETY: `asked` says how many numbers there is room for, which is one.
+    let done = unsafe { bpf_prog_query_opts(ifindex.cast_signed(), BPF_TCX_EGRESS, &raw mut asked) };
+    Errno::result(done).unwrap();
+    id
+}
+
 impl Drop for Link<'_> {
     fn drop(&mut self) {
         let undone = self.actuator.borrow_mut().set(None, "gwv");
@@ -156,6 +232,14 @@ fn plan(ifindex: u32) -> Plan {
     Plan {
         ifindex,
         backend: Backend::Htb,
+        ingress: false,
+        single_segments: false,
+        tuning: tuning(),
+    }
+}
+
+fn tuning() -> Tuning {
+    Tuning {
         rate_bytes_per_s: Some(1_250_000),
         rate_source: None,
         overhead_bytes: 0,
@@ -164,14 +248,13 @@ fn plan(ifindex: u32) -> Plan {
         realtime_percent: 80,
         guard_us: 100,
         path_budget_us: 0,
+        user_percent: None,
         trickle_bytes_per_s: 0,
         sojourn_target_us: 5_000,
         sojourn_interval_us: 100_000,
         admission: true,
         drop_late: true,
         gate: false,
-        ingress: false,
-        single_segments: false,
     }
 }
 
@@ -324,8 +407,7 @@ pub fn set(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: 
 
 /// Of the calling thread.
 fn set_niceness(nice: i32) {
-    // SAFETY: no pointers. 0 is the calling thread.
-    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).unwrap();
+    rustix::process::setpriority_process(None, nice).unwrap();
 }
 
 /// In a thread that has lowered itself, and in no other.
@@ -337,6 +419,24 @@ pub fn at_nice_19<T: Send>(make: impl FnOnce() -> T + Send) -> T {
         });
         lowered.join().unwrap()
     })
+}
+
+/// A fragment of the datagram of 4,000 bytes with this number: so many bytes of it, all of this value behind the UDP
+/// header that the first one has, from this offset on.
+pub fn fragment(link: &Link, options: &[u8], id: u8, from: u16, bytes: u16, value: u8) -> Vec<u8> {
+    let mut frame = frame(link, options, usize::MAX);
+    let header = frame.len() - UDP_HEADER.len() - 32;
+    frame.truncate(if from == 0 { header + UDP_HEADER.len() } else { header });
+    if from == 0 {
+        frame[header + 4..header + 6].copy_from_slice(&4_008_u16.to_be_bytes());
+    }
+    frame.resize(header + usize::from(bytes), value);
+    let total = (header - 14) as u16 + bytes;
+    let more = if from + bytes < 4_008 { 0x2000 } else { 0 };
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[18..20].copy_from_slice(&[0, id]);
+    frame[20..22].copy_from_slice(&(more | (from / 8)).to_be_bytes());
+    frame
 }
 
 /// UDP in IPv4 with these options, cut off so many bytes behind its Ethernet header.

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `giveway-lab hostile`: sends what nobody should, batch after batch, whatever becomes of the device meanwhile.
-//! In: a seed and the interface. Out: each second a line of JSON with how much of what it sent so far, and how often
-//! it was refused (ENOBUFS) or failed otherwise. Sockets live for one batch, so that a new device is soon found.
+//! The role `hostile`: sends what nobody should, batch after batch, whatever becomes of the device meanwhile.
+//! Input: a seed and the interface. Output: each second a line of JSON with how much of what it sent so far, and how
+//! often it was refused (ENOBUFS) or failed otherwise. Sockets live for one batch, so that a new device is soon found.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, send, sendmsg};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, send, sendmsg, socket,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use strum::VariantArray;
 
-use super::{BACKGROUND_PORT, Ends, Kind, RULE_PORT, below, deadline_us, frames, is_one_in, noise, pick};
-use crate::traffic::realtime::monotonic_ns;
+use super::{BACKGROUND_PORT, Ends, Kind, RULE_PORT, below, deadline_us, frames, is_one_in, pick, some_noise};
+use crate::traffic::realtime::{monotonic_ns, set_option};
 
 pub const NEAR_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 pub const FAR_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 2);
@@ -34,11 +37,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// While there is no device, or it is down.
 const RETRY: Duration = Duration::from_millis(20);
 /// Of a datagram that its stack has to fragment.
-const LARGEST_DATAGRAM: u64 = 20_000;
+const LARGEST_DATAGRAM: usize = 20_000;
 
 type Counts = BTreeMap<String, u64>;
 
-pub fn run(seed: u64, interface: &str) -> Result<()> {
+pub fn run(description: &str) -> Result<()> {
+    let (seed, interface): (u64, String) = serde_json::from_str(description)?;
+    let interface = interface.as_str();
     let ends = Ends {
         macs: [NEAR_MAC, FAR_MAC],
         v4: [NEAR_V4.octets(), FAR_V4.octets()],
@@ -73,21 +78,6 @@ fn note<T>(counts: &mut Counts, what: &str, done: Result<T, Errno>) {
     *counts.entry(format!("{outcome}_{what}")).or_default() += 1;
 }
 
-fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the result is checked.
-    let descriptor = Errno::result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: a descriptor that was just made and that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-/// Any option, also such as the kernel will refuse.
-fn set(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> Result<(), Errno> {
-    let length = value.len() as libc::socklen_t;
-    // SAFETY: the pointer is good for `length` bytes, which the kernel only reads.
-    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
-    Errno::result(set).map(drop)
-}
-
 fn bind_to(socket: &OwnedFd, interface: &str) -> io::Result<()> {
     // SAFETY: integers only, for which all zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -101,23 +91,23 @@ fn bind_to(socket: &OwnedFd, interface: &str) -> io::Result<()> {
 
 /// Whole frames, some with a claim that they are to be segmented further down.
 fn send_frames(interface: &str, ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
-    let socket = socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
     bind_to(&socket, interface)?;
-    set(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
     let claims = is_one_in(random, 4);
     if claims {
-        set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32.to_ne_bytes())?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32.to_ne_bytes())?;
     }
     for _ in 0..BATCH {
-        let kind = pick(random, &Kind::ALL);
+        let kind = pick(random, Kind::VARIANTS);
         for frame in frames(kind, ends, random) {
-            let before = if claims {
-                offload_claim(random, frame.len())
-            } else {
-                Vec::new()
+            let (name, whole) = match claims {
+                true => (
+                    "frame_with_offload",
+                    [offload_claim(random, frame.len()), frame].concat(),
+                ),
+                false => (kind.into(), frame),
             };
-            let whole = [before, frame].concat();
-            let name = if claims { "frame_with_offload" } else { kind.name() };
             note(counts, name, send(socket.as_raw_fd(), &whole, MsgFlags::MSG_DONTWAIT));
         }
     }
@@ -139,8 +129,9 @@ fn offload_claim(random: &mut ChaCha8Rng, bytes: usize) -> Vec<u8> {
 
 /// IPv4 with headers of our own through the stack's output.
 fn send_raw(ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
-    let socket = socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
-    set(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    let (family, protocol) = (AddressFamily::Inet, SockProtocol::Raw);
+    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
     let to = SockaddrStorage::from(SocketAddr::from((FAR_V4, 0)));
     for _ in 0..BATCH {
         let kind = pick(random, &[Kind::Ipv4Header, Kind::Ipv4Options]);
@@ -156,19 +147,13 @@ fn send_raw(ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Re
 /// Of an honest stack: with deadlines of every kind, options, segmentation, fragments.
 fn send_datagrams(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
     let is_v4 = is_one_in(random, 2);
-    let (here, there) = if is_v4 {
-        (
-            SocketAddr::from((NEAR_V4, 0)),
-            SocketAddr::from((FAR_V4, any_port(random))),
-        )
-    } else {
-        (
-            SocketAddr::from((NEAR_V6, 0)),
-            SocketAddr::from((FAR_V6, any_port(random))),
-        )
+    let (near, far): (IpAddr, IpAddr) = match is_v4 {
+        true => (NEAR_V4.into(), FAR_V4.into()),
+        false => (NEAR_V6.into(), FAR_V6.into()),
     };
-    let socket = UdpSocket::bind(here)?;
-    socket.connect(there)?;
+    let port = any_port(random);
+    let socket = UdpSocket::bind((near, 0))?;
+    socket.connect((far, port))?;
     socket.set_nonblocking(true)?;
     let segments = mark(&socket, is_v4, random);
     let has_deadline = is_one_in(random, 2) && ask_for_deadlines(&socket, random).is_ok();
@@ -180,28 +165,16 @@ fn send_datagrams(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()
     let nobody: Option<&SockaddrStorage> = None;
     for _ in 0..BATCH {
         let length = if is_one_in(random, 4) { LARGEST_DATAGRAM } else { 1_472 };
-        let data = any_data(random, length);
+        let data = some_noise(random, length);
         let when = any_time(random)?;
         let control = [ControlMessage::TxTime(&when)];
         let control = if has_deadline { &control[..] } else { &[] };
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let name = if data.len() > 1_472 && !segments {
-            "udp_in_fragments"
-        } else {
-            name
-        };
-        note(
-            counts,
-            name,
-            sendmsg(socket.as_raw_fd(), &[IoSlice::new(&data)], control, flags, nobody),
-        );
+        let in_fragments = data.len() > 1_472 && !segments;
+        let name = if in_fragments { "udp_in_fragments" } else { name };
+        let (data, flags) = ([IoSlice::new(&data)], MsgFlags::MSG_DONTWAIT);
+        note(counts, name, sendmsg(socket.as_raw_fd(), &data, control, flags, nobody));
     }
     Ok(())
-}
-
-fn any_data(random: &mut ChaCha8Rng, limit: u64) -> Vec<u8> {
-    let length = below(random, limit) as usize;
-    noise(random, length)
 }
 
 /// Whether its datagrams will be segmented. What the kernel does not take is left out.
@@ -209,36 +182,26 @@ fn mark(socket: &UdpSocket, is_v4: bool, random: &mut ChaCha8Rng) -> bool {
     let on = 1_i32.to_ne_bytes();
     let tos = pick(random, &[0_i32, 4, 0xb8, 0x88]).to_ne_bytes();
     let us = deadline_us(random).to_be_bytes();
-    let (level, tos_name, errors, options, value) = if is_v4 {
+    let (level, [tos_name, errors, options], value) = if is_v4 {
         let option = [&[0x9e, 6][..], &us, &[1, 0]].concat();
-        (
-            libc::IPPROTO_IP,
-            libc::IP_TOS,
-            libc::IP_RECVERR,
-            libc::IP_OPTIONS,
-            option,
-        )
+        let names = [libc::IP_TOS, libc::IP_RECVERR, libc::IP_OPTIONS];
+        (libc::IPPROTO_IP, names, option)
     } else {
         // Next header and length are the kernel's to fill in.
         let option = [&[0, 0, 0x1e, 4][..], &us].concat();
-        (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_TCLASS,
-            libc::IPV6_RECVERR,
-            libc::IPV6_DSTOPTS,
-            option,
-        )
+        let names = [libc::IPV6_TCLASS, libc::IPV6_RECVERR, libc::IPV6_DSTOPTS];
+        (libc::IPPROTO_IPV6, names, option)
     };
-    let _ = set(socket, level, tos_name, &tos);
-    let _ = set(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random));
+    let _ = set_option(socket, level, tos_name, &tos);
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random));
     if is_one_in(random, 2) {
-        let _ = set(socket, level, errors, &on);
+        let _ = set_option(socket, level, errors, &on);
     }
     if is_one_in(random, 3) {
-        let _ = set(socket, level, options, &value);
+        let _ = set_option(socket, level, options, &value);
     }
     let bytes = 1 + below(random, 1_400) as i32;
-    is_one_in(random, 4) && set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes()).is_ok()
+    is_one_in(random, 4) && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes()).is_ok()
 }
 
 fn any_priority(random: &mut ChaCha8Rng) -> [u8; 4] {
@@ -255,7 +218,7 @@ fn ask_for_deadlines(socket: &UdpSocket, random: &mut ChaCha8Rng) -> Result<(), 
     let clock = pick(random, &[monotonic, monotonic, monotonic, libc::CLOCK_TAI]);
     let flags = pick(random, &[1_u32, 1, 1, 0, 3]);
     let value = [clock.to_ne_bytes(), flags.to_ne_bytes()].concat();
-    set(socket, libc::SOL_SOCKET, libc::SO_TXTIME, &value)
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TXTIME, &value)
 }
 
 /// Past, near, far, and where arithmetic overflows.
@@ -264,44 +227,32 @@ fn any_time(random: &mut ChaCha8Rng) -> Result<u64, io::Error> {
     let near_ns = now_ns + below(random, 100_000_000);
     let far_ns = now_ns + below(random, 100_000_000_000);
     let any_ns = random.next_u64();
+    let edges_ns = [now_ns, now_ns / 2, 0, 1, any_ns, u64::MAX, i64::MAX as u64];
     Ok(pick(
         random,
-        &[
-            near_ns,
-            near_ns,
-            near_ns,
-            far_ns,
-            now_ns,
-            now_ns / 2,
-            0,
-            1,
-            any_ns,
-            u64::MAX,
-            i64::MAX as u64,
-        ],
+        &[&[near_ns, near_ns, near_ns, far_ns][..], &edges_ns].concat(),
     ))
 }
 
 /// A connection that ends at any moment, some of them paced by TCP itself.
 fn send_stream(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
-    let far = if is_one_in(random, 2) {
-        SocketAddr::from((FAR_V4, TCP_SINK_PORT))
-    } else {
-        SocketAddr::from((FAR_V6, TCP_SINK_PORT))
-    };
-    let mut stream = std::net::TcpStream::connect_timeout(&far, Duration::from_millis(100))?;
+    let is_v4 = is_one_in(random, 2);
+    let far: IpAddr = if is_v4 { FAR_V4.into() } else { FAR_V6.into() };
+    let mut stream = TcpStream::connect_timeout(&(far, TCP_SINK_PORT).into(), Duration::from_millis(100))?;
     stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     if is_one_in(random, 2) {
         let rate = pick(random, &[10_000_u32, 1_000_000, u32::MAX]);
-        set(&stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes())?;
+        set_option(&stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes())?;
     }
-    set(&stream, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    set_option(&stream, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
     for _ in 0..below(random, BATCH) {
-        let data = any_data(random, 30_000);
-        let written = stream
-            .write(&data)
-            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)));
-        note(counts, "tcp", written);
+        let data = some_noise(random, 30_000);
+        let written = stream.write(&data);
+        note(
+            counts,
+            "tcp",
+            written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0))),
+        );
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! HTTP/1.1 messages, as little of them as two programs of the lab need to understand each other.
-//! In: bytes, which may be anything. Out: a head with the length of its body, or an error.
+//! Input: bytes, which may be anything. Output: a head with the length of its body, or an error.
 
 use std::io::{BufRead, Read};
 

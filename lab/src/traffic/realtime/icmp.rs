@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flood of pings: `giveway-lab icmp-flood ADDRESS` sends echo requests without end, as many as its send buffer lets
+//! A flood of pings: the role `icmp-flood` sends echo requests without end, as many as its send buffer lets
 //! into the queue, and reads no reply. Needs root; ends with its process.
 
 use std::net::Ipv4Addr;
@@ -13,6 +13,7 @@ use nix::sys::socket::{
 
 use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::role::Role;
 
 /// An echo request of the classic 56 bytes.
 const BYTES: usize = 64;
@@ -20,14 +21,13 @@ const ECHO_REQUEST: u8 = 8;
 const SEND_BUFFER_BYTES: usize = 32 * 1024;
 
 /// Runs until it is dropped.
-pub fn start(at: &Namespace, to: &str) -> Result<Process> {
-    let mut command = at.command(std::env::current_exe()?)?;
-    command.args(["icmp-flood", to]);
-    Process::spawn(command)
+pub fn start(at: &Namespace, to: Ipv4Addr) -> Result<Process> {
+    Role::spawn(at, "icmp-flood", &to)?.into_process()
 }
 
-/// `giveway-lab icmp-flood`.
-pub fn run(to: Ipv4Addr) -> Result<()> {
+/// The role `icmp-flood`.
+pub fn run(description: &str) -> Result<()> {
+    let to: Ipv4Addr = serde_json::from_str(description)?;
     let socket = socket(
         AddressFamily::Inet,
         SockType::Raw,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the machine spends on plain packets: `giveway-lab plain-bursts` sends bursts of them while a thread that runs
+//! What the machine spends on plain packets: the role `plain-bursts` sends bursts of them while a thread that runs
 //! only when nothing else does counts what is left over. The difference to as long a time without packets is theirs,
 //! wherever it was spent: system call, queue, timers, softirqs, and the switches between.
-//! In: how many bursts. Out, in JSON: nanoseconds a packet, which with the virtual clock and one CPU are instructions.
+//! Input: how many bursts. Out, in JSON: nanoseconds a packet, which with the virtual clock and one CPU are
+//! instructions.
 
-use std::hint::black_box;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -13,10 +13,13 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::{PACKET_BYTES, monotonic_ns, sleep_until};
+use super::{PACKET_BYTES, monotonic_ns, shortest_ns, sleep_until, spin};
 use crate::link::BEST_EFFORT_PORT;
 use crate::link::wire::NOBODY_ADDRESS;
 use crate::namespace::Namespace;
+use crate::proc::numbers;
+use crate::role::Role;
+use crate::scheduling;
 use crate::statistics::percentile;
 
 /// At 100 Mbit/s 7.4 ms of each 10: every burst waits in a queue that paces, and is gone before the next.
@@ -31,11 +34,6 @@ const CALM_INTERVALS: u64 = 5;
 const PATIENCE: u32 = 200;
 
 #[derive(Deserialize, Serialize)]
-pub struct Bursts {
-    pub bursts: u64,
-}
-
-#[derive(Deserialize, Serialize)]
 pub struct Spent {
     /// Nanoseconds for each packet.
     pub packet_ns: f64,
@@ -46,62 +44,41 @@ pub struct Spent {
 }
 
 pub fn run_in(at: &Namespace, bursts: u64) -> Result<Spent> {
-    let mut process = super::start("plain-bursts", at, Some(&Bursts { bursts }))?;
-    super::read_answer(&mut process).context("plain packets were not measured; the reason is above")
+    Role::spawn(at, "plain-bursts", &bursts)?.finish()
 }
 
-/// `giveway-lab plain-bursts`.
-pub fn run(description: &str) -> Result<()> {
-    let Bursts { bursts } = serde_json::from_str(description)?;
+/// The role `plain-bursts`.
+pub fn run(bursts: u64) -> Result<Spent> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
     socket.connect((NOBODY_ADDRESS, BEST_EFFORT_PORT))?;
-    let spins_ns = spins_ns()?;
+    // What one count stands for.
+    let spins_ns = shortest_ns(CALIBRATIONS, || (0..10).for_each(|_| spin_once()))? as f64 / 10.0;
     thread::spawn(count_what_is_left);
     await_idleness(spins_ns)?;
     let (idle, ticks) = look_at(bursts, || Ok(()))?;
     let (left_over, interrupts) = look_at(bursts, || send_burst(&socket))?;
-    let spent = Spent {
+    Ok(Spent {
         packet_ns: (idle - left_over) * spins_ns / BURST as f64,
         packet_interrupts: (interrupts - ticks) / BURST as f64,
         packets: bursts * BURST,
-    };
-    println!("{}", serde_json::to_string(&spent)?);
-    Ok(())
+    })
 }
 
 /// In `SPINS_AT_ONCE`.
 static SPINS: AtomicU64 = AtomicU64::new(0);
 
 fn count_what_is_left() {
-    let lowest = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call only reads its argument; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &lowest) };
+    // Without it the busy machine is noticed by `await_idleness`.
+    let _ = scheduling::set(0, libc::SCHED_IDLE, 0);
     loop {
-        spin();
-        SPINS.fetch_add(1, Ordering::Relaxed);
+        spin_once();
     }
 }
 
-#[inline(never)]
-fn spin() {
-    for turn in 0..SPINS_AT_ONCE {
-        black_box(turn);
-    }
-}
-
-/// What one count stands for: the shortest that one took, which nothing interrupted.
-fn spins_ns() -> Result<f64> {
-    let mut shortest = u64::MAX;
-    for _ in 0..CALIBRATIONS {
-        let begun_ns = monotonic_ns()?;
-        for _ in 0..10 {
-            spin();
-            SPINS.fetch_add(1, Ordering::Relaxed);
-        }
-        shortest = shortest.min(monotonic_ns()? - begun_ns);
-    }
-    Ok(shortest as f64 / 10.0)
+fn spin_once() {
+    spin(SPINS_AT_ONCE);
+    SPINS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Until the machine has nothing left to do from before, such as after it was booted.
@@ -128,18 +105,15 @@ fn look_at(bursts: u64, mut burst: impl FnMut() -> Result<()>) -> Result<(f64, f
         ensure!(monotonic_ns()? < next_ns, "the machine is too slow for the bursts");
         sleep_until(next_ns)?;
         left_over.push((SPINS.load(Ordering::Relaxed) - before.0) as f64);
-        interrupts.push((timer_interrupts()? - before.1) as f64);
+        interrupts.push(timer_interrupts()? - before.1);
     }
     let median = |of: &[f64]| percentile(of, 50.0).context("there were no bursts");
     Ok((median(&left_over)?, median(&interrupts)?))
 }
 
 /// Of all processors, since the machine's start.
-fn timer_interrupts() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("LOC:"));
-    let counts = line.context("/proc/interrupts has no LOC")?.split_whitespace();
-    Ok(counts.map_while(|word| word.parse::<u64>().ok()).sum())
+fn timer_interrupts() -> Result<f64> {
+    Ok(numbers("/proc/interrupts", "LOC:")?.iter().sum())
 }
 
 fn send_burst(socket: &UdpSocket) -> Result<()> {

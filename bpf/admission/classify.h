@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which class a packet belongs to: does it have a deadline, and if not, is it background or best effort? Decides
+ * nothing about whether a deadline can be kept.
+ *
+ * A deadline comes from SO_TXTIME in deadline mode, from an IP option, from the request that the packet answers, or
+ * from a rule for unmodified programs; the first of these wins.
+ */
+#ifndef GIVEWAY_ADMISSION_CLASSIFY_H
+#define GIVEWAY_ADMISSION_CLASSIFY_H
+
+#include "../background_answers.h"
+#include "../chain.h"
+#include "../link.h"
+#include "../read_packet.h"
+
+extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct gw_rule_key);
+	__type(value, struct gw_rule);
+} deadline_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct gw_background_key);
+	__type(value, __u8);
+} background_flows SEC(".maps");
+
+/* Sockets created by a task at nice 19. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u8);
+} nice_sockets SEC(".maps");
+
+/* Set once the first entry exists, so that there is no lookup before. */
+bool has_nice_sockets;
+
+/* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
+static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+	__u8 state;
+
+	if (!kernel_skb->tstamp || !sk)
+		return 0;
+	state = sk->__sk_common.skc_state;
+	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV)
+		return 0; /* not a full socket */
+	if (!(sk->__sk_common.skc_flags >> bpf_core_enum_value(enum sock_flags, SOCK_TXTIME) & 1) ||
+	    sk->sk_clockid != CLOCK_MONOTONIC || !BPF_CORE_READ_BITFIELD(sk, sk_txtime_deadline_mode))
+		return 0;
+	return kernel_skb->tstamp;
+}
+
+/* The deadline of the request that this socket received last; none once it is over. */
+static __noinline __u64 inherited_deadline(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct gw_requests *requests;
+
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	requests = sk ? bpf_sk_storage_get(&chain_requests, sk, NULL, 0) : NULL;
+	return requests && requests->answer_ns > bpf_ktime_get_ns() ? requests->answer_ns : 0;
+}
+
+static __always_inline struct gw_rule *find_rule(const struct gw_link_config *config, const struct packet *p)
+{
+	struct gw_rule_key key = { .remote_port = p->tuple.remote_port, .protocol = p->protocol };
+
+	return config->rules && key.remote_port ? bpf_map_lookup_elem(&deadline_rules, &key) : NULL;
+}
+
+/*
+ * When the packet's last bit has to have left the link; 0: no deadline. Reads the clock only where it is needed.
+ * `granted`: by the configuration; the other ways are anybody's.
+ */
+static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+					   const struct packet *p, const struct gw_rule *rule, bool *granted)
+{
+	__u64 deadline_ns = socket_deadline(skb);
+	__u64 budget_ns = 1000ULL * (rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us);
+
+	if (!deadline_ns && p->has_option)
+		deadline_ns = bpf_ktime_get_ns() + 1000ULL * p->option_us;
+	*granted = rule;
+	if (!deadline_ns && config->flags & GW_INHERIT) {
+		deadline_ns = inherited_deadline(skb);
+		*granted |= deadline_ns;
+	}
+	if (!deadline_ns && rule && rule->deadline_us)
+		deadline_ns = bpf_ktime_get_ns() + 1000ULL * rule->deadline_us;
+	if (!deadline_ns)
+		return 0;
+	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
+}
+
+static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
+					  const struct packet *p)
+{
+	struct gw_background_key key = {
+		.remote_port = p->tuple.remote_port,
+		.local_port = p->tuple.local_port,
+		.family = p->tuple.family,
+	};
+	struct bpf_sock *sk;
+
+	if (skb->priority == 1 || p->dscp == DSCP_LE)
+		return true;
+	if (config->background_flows) {
+		__builtin_memcpy(key.remote, p->tuple.remote, 16);
+		if (bpf_map_lookup_elem(&background_flows, &key))
+			return true;
+		key.local_port = 0;
+		if (bpf_map_lookup_elem(&background_flows, &key))
+			return true;
+	}
+	if (!has_nice_sockets)
+		return false;
+	sk = skb->sk;
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
+}
+
+/* Also records a background flow, so that ingress.bpf.c recognises its answers. */
+static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+							  struct packet *p)
+{
+	struct gw_background_key key = { .family = p->tuple.family };
+	__u8 yes = 1;
+
+	if (!is_background(skb, config, p))
+		return GW_BEST_EFFORT;
+	if (config->flags & GW_LEARN) {
+		read_ports(skb, p);
+		__builtin_memcpy(key.remote, p->tuple.remote, 16);
+		key.remote_port = p->tuple.remote_port;
+		key.local_port = p->tuple.local_port;
+		if (!bpf_map_lookup_elem(&background_answers, &key))
+			bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
+	}
+	return GW_BACKGROUND;
+}
+
+#endif

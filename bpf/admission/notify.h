@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who learns of a decision: the qdisc by a stamp on the packet, the daemon by counters and by an event for each refusal,
+ * the sender by SIGURG where its rule asks for it. (The ENOBUFS that the sender gets comes from the drop itself.)
+ * Decides nothing.
+ */
+#ifndef GIVEWAY_ADMISSION_NOTIFY_H
+#define GIVEWAY_ADMISSION_NOTIFY_H
+
+#include "deadline.h"
+
+#define SIGURG 23
+
+/* Since 6.13, where it may be called from tcx at all. */
+extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type, __u64 value) __ksym __weak;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gw_admission_counters);
+} admission_counters SEC(".maps");
+
+static __always_inline struct gw_admission_counters *the_counters(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&admission_counters, &key);
+}
+
+/* To the daemon, which reads these events at every pass. */
+static __noinline void report_refusal(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
+				      __u64 now_ns)
+{
+	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
+	struct gw_admission_counters *counters;
+
+	if (!event) {
+		counters = the_counters();
+		if (counters)
+			__sync_fetch_and_add(&counters->events_lost, 1);
+		return;
+	}
+	event->t_ns = now_ns;
+	event->deadline_ns = promise->deadline_ns;
+	event->work_ns = promise->work_ns;
+	event->cookie = bpf_get_socket_cookie(skb);
+	event->kind = promise->refused;
+	event->protocol = p->protocol;
+	event->tuple = p->tuple;
+	event->reserved = 0;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* Where this is not the sender's context, the signal is ignored by whatever task did not ask for it. */
+static __always_inline void signal_sender(const struct gw_rule *rule)
+{
+	if (rule && rule->signal && bpf_ksym_exists(bpf_send_signal_task))
+		bpf_send_signal_task(bpf_get_current_task_btf(), SIGURG, PIDTYPE_TGID, 0);
+}
+
+/* To what serves: see STAMP_MAGIC. htb takes the class from the priority. */
+static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
+				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
+{
+	bool is_fifo = config->backend == GW_BACKEND_FIFO;
+	struct gw_admission_counters *counters = the_counters();
+	__u32 class = config->class_of_band[band];
+
+	skb->cb[0] = STAMP_MAGIC | band;
+	skb->cb[3] = work_ns;
+	if (band == GW_REALTIME) {
+		__u64 value = is_fifo ? promise->fifo_ns : promise->deadline_ns;
+
+		skb->cb[1] = value;
+		skb->cb[2] = value >> 32;
+		skb->cb[4] = is_fifo ? promise->fifo_packets : (__u32)now_ns;
+	} else {
+		skb->cb[1] = promise->deadline_ns ? hash_of_user(bpf_get_socket_uid(skb)) : bpf_get_hash_recalc(skb);
+		skb->cb[2] = promise->deadline_ns;
+		skb->cb[4] = promise->deadline_ns >> 32;
+	}
+	if (class)
+		skb->priority = class;
+	if (counters)
+		__sync_fetch_and_add(&counters->packets[band], 1);
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Whose packet it is, and whether its user has had its share of what can be promised. Anyone may ask for deadlines, so
+ * while several users do, each has a share of the time to its deadlines; beyond it a promise must leave most of that
+ * time free (`crowd_ns` in slack.h). That holds nobody below the whole rate: what is left over is anyone's, but only in
+ * short queues.
+ *
+ * What has no socket, as what is forwarded, is one user's. A user who may use many numbers (subordinate ones, by a user
+ * namespace) counts as many.
+ */
+#ifndef GIVEWAY_ADMISSION_USERS_H
+#define GIVEWAY_ADMISSION_USERS_H
+
+#include "../link.h"
+
+/* A user counts for one to two of these after it has asked for a deadline: 8.6 s each. */
+#define EPOCH_SHIFT 33
+/* Each packet is charged at least this, so that small ones do not fill the band: it holds GW_PROMISES of them. */
+#define LEAST_CHARGE_NS (((__u64)GW_SLOTS << GW_SLOT_SHIFT) / GW_PROMISES)
+
+/* With more users than these, shares are as if there were so many: one who has many numbers shall not leave nothing. */
+#define MOST_SHARES 16
+
+struct user {
+	__u64 charged_ns; /* until when its promises would keep a link of its share busy */
+	__u32 epoch;      /* in which it asked last */
+	__u32 reserved;
+};
+
+/*
+ * By a hash of the uid: two users with the same one share a share. What is kept of a user is over with time, so nothing
+ * has to be removed.
+ */
+#define USERS_SHIFT 10
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << USERS_SHIFT);
+	__type(key, __u32);
+	__type(value, struct user);
+} users SEC(".maps");
+
+static __always_inline __u32 hash_of_user(__u32 uid)
+{
+	return (uid + 1) * 2654435761u;
+}
+
+static __always_inline struct user *user_at(__u32 uid)
+{
+	__u32 place = hash_of_user(uid) >> (32 - USERS_SHIFT);
+
+	return bpf_map_lookup_elem(&users, &place);
+}
+
+/* How many users ask for deadlines, this one included. Under the lock. */
+static __always_inline __u32 count_users(struct gw_link *link, struct user *user, __u64 now_ns)
+{
+	__u32 epoch = (now_ns >> EPOCH_SHIFT) + 1, users;
+
+	if (link->epoch != epoch) {
+		link->users_before = link->epoch + 1 == epoch ? link->users : 0;
+		link->users = 0;
+		link->epoch = epoch;
+	}
+	if (user->epoch != epoch) {
+		user->epoch = epoch;
+		link->users++;
+	}
+	users = link->users > link->users_before ? link->users : link->users_before;
+	return users < MOST_SHARES ? users : MOST_SHARES;
+}
+
+/* Until when a link of the user's share would be busy with one more promise; 0: it is alone and needs no share. */
+static __always_inline __u64 charge(struct gw_link *link, const struct gw_link_config *config, struct user *user,
+				    __u64 work_ns, __u32 packets, __u64 now_ns)
+{
+	__u32 users = count_users(link, user, now_ns);
+	__u64 begin_ns = user->charged_ns > now_ns ? user->charged_ns : now_ns;
+	__u64 least_ns = packets * LEAST_CHARGE_NS;
+	__u64 charged_ns = work_ns > least_ns ? work_ns : least_ns;
+
+	if (users < 2)
+		return 0;
+	return begin_ns + (config->user_percent ? charged_ns * 100 / config->user_percent : charged_ns * users);
+}
+
+#endif

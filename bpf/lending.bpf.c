@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Counts the CPU time that others use at a priority which giveway has given to somebody else.
+ *
+ * A thread that waits for a lock with priority inheritance (a PI futex, on PREEMPT_RT nearly every lock) lends its priority
+ * to the lock's owner, and through it to whoever that one waits for: lender -> borrower -> borrower ... The last of them
+ * computes. What a borrower computes is charged to the lender, the thread of whose own the priority is.
+ *
+ *   sched_pi_setprio   an inherited priority begins, changes or ends: what was used until now is charged, and from whom it
+ *                      comes now is noted
+ *   gw_settle          charges what all borrowers have used until now
+ *   gw_follow          reports each lender's charges; and follows it from lock to lock to who computes for it
+ *
+ * The last is for what the kernel does not tell: it reports changes of the priority alone. Where one lender follows another
+ * with the same priority, or a borrower loses a priority of its own that was the same, only the waiting threads show it.
+ *
+ * On PREEMPT_RT the tracepoint is hit often. So most hits end after two comparisons: where neither the old nor the new
+ * priority is real-time. The others cost a look-up of the thread that waits.
+ *
+ * Nothing here changes a thread.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define MAX_LENDERS 4096
+#define MAX_BORROWERS 4096
+/* The kernel follows a chain of locks no further (kernel.max_lock_depth). */
+#define MAX_DEPTH 1024
+#define OWNER_MASK (~1UL) /* the lowest bit says that threads wait */
+
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
+extern void bpf_task_release(struct task_struct *p) __ksym;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LENDERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gw_lender_key);
+	__type(value, struct gw_lender);
+} lenders SEC(".maps");
+
+struct borrower {
+	__u64 start_ns; /* a thread id is used again */
+	__u64 cpu_ns;	/* when it was last charged */
+	__u32 lender;
+	__u32 reserved;
+};
+
+/* By thread id. A thread that ends takes its entry with it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_BORROWERS);
+	__type(key, __u32);
+	__type(value, struct borrower);
+} borrowers SEC(".maps");
+
+/* How often a thread began to borrow from one of ours ... */
+__u64 begun;
+/* ... and could not be noted because there were too many at once. */
+__u64 not_noted;
+
+/* Puts the shared types into the skeleton. */
+struct gw_lender_key *lender_key_type __attribute__((unused));
+struct gw_lender *lender_type __attribute__((unused));
+struct gw_lent *lent_type __attribute__((unused));
+
+/* Where a thread lends as both, its process pays: what a rule gives stands above a chain. */
+static __always_inline struct gw_lender *lender_of(__u32 tid)
+{
+	struct gw_lender_key key = { .tid = tid, .of_process = 1 };
+	struct gw_lender *lender = bpf_map_lookup_elem(&lenders, &key);
+
+	if (lender)
+		return lender;
+	key.of_process = 0;
+	return bpf_map_lookup_elem(&lenders, &key);
+}
+
+static __always_inline bool is_realtime(int prio)
+{
+	return prio < MAX_RT_PRIO;
+}
+
+/* CPU time so far. The scheduler sums it up at ticks and switches; since then its clock has gone on. */
+static __always_inline __u64 cpu_time(struct task_struct *p)
+{
+	__u64 ns = p->se.sum_exec_runtime;
+	__s64 since_ns;
+
+	if (!bpf_core_field_exists(struct cfs_rq, rq) || !p->on_cpu)
+		return ns;
+	since_ns = p->se.cfs_rq->rq->clock_task - p->se.exec_start;
+	return since_ns > 0 ? ns + since_ns : ns;
+}
+
+/* Whether what it uses is counted anyway, since giveway has given it a priority of its own. */
+static __always_inline bool is_counted(struct task_struct *p, struct gw_lender *lender)
+{
+	return lender->tgid == (__u32)p->tgid || (is_realtime(p->normal_prio) && lender_of(p->pid));
+}
+
+static __always_inline void charge(struct task_struct *p, struct borrower *borrower)
+{
+	__u64 now_ns = cpu_time(p), before_ns = __sync_lock_test_and_set(&borrower->cpu_ns, now_ns);
+	struct gw_lender *lender = lender_of(borrower->lender);
+
+	/* Another CPU may have charged it at the same time. */
+	if (now_ns <= before_ns || !lender || is_counted(p, lender))
+		return;
+	__sync_fetch_and_add(&lender->lent_ns, now_ns - before_ns);
+	lender->borrower = p->tgid;
+	bpf_probe_read_kernel(lender->name, sizeof(lender->name), p->comm);
+}
+
+static __always_inline void begin(struct task_struct *p, __u32 lender)
+{
+	struct borrower new = { .start_ns = p->start_boottime, .cpu_ns = cpu_time(p), .lender = lender }, *borrower;
+	__u32 tid = p->pid;
+
+	__sync_fetch_and_add(&begun, 1);
+	borrower = bpf_map_lookup_elem(&borrowers, &tid);
+	if (!borrower || borrower->start_ns != new.start_ns) {
+		if (bpf_map_update_elem(&borrowers, &tid, &new, BPF_ANY))
+			__sync_fetch_and_add(&not_noted, 1);
+	} else if (borrower->lender != lender) {
+		charge(p, borrower);
+		borrower->lender = lender;
+	}
+}
+
+static __always_inline void end(struct task_struct *p)
+{
+	__u32 tid = p->pid;
+	struct borrower *borrower = bpf_map_lookup_elem(&borrowers, &tid);
+
+	if (!borrower)
+		return;
+	charge(p, borrower);
+	bpf_map_delete_elem(&borrowers, &tid);
+}
+
+/* The thread whose own priority it is that this one would lend; 0: none of ours. */
+static __always_inline __u32 lender_behind(struct task_struct *waiting)
+{
+	struct borrower *borrower;
+	__u32 tid = waiting->pid;
+
+	if (waiting->prio == waiting->normal_prio)
+		return lender_of(tid) ? tid : 0;
+	borrower = bpf_map_lookup_elem(&borrowers, &tid);
+	return borrower ? borrower->lender : 0;
+}
+
+/* `p` still has the priority before; its run queue is locked and its clock up to date. */
+SEC("tp_btf/sched_pi_setprio")
+int BPF_PROG(gw_see_inheritance, struct task_struct *p, struct task_struct *waiting)
+{
+	__u32 lender;
+
+	lender = waiting && is_realtime(waiting->prio) ? lender_behind(waiting) : 0;
+	if (lender)
+		begin(p, lender);
+	else if (is_realtime(p->prio))
+		end(p);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gw_forget_borrower, struct task_struct *p)
+{
+	if (is_realtime(p->prio))
+		end(p);
+	return 0;
+}
+
+SEC("iter/bpf_map_elem")
+int gw_settle(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct borrower *borrower;
+	struct gw_lender *lender;
+	__u32 *key = ctx->key, tid;
+	struct task_struct *p;
+
+	if (!key)
+		return 0;
+	tid = *key;
+	borrower = bpf_map_lookup_elem(&borrowers, &tid);
+	if (!borrower)
+		return 0;
+	p = bpf_task_from_pid(tid);
+	if (p && p->start_boottime == borrower->start_ns && is_realtime(p->prio) && p->prio < p->normal_prio) {
+		charge(p, borrower);
+		lender = lender_of(borrower->lender);
+		if (lender)
+			lender->borrowers++;
+	} else {
+		bpf_map_delete_elem(&borrowers, &tid);
+	}
+	if (p)
+		bpf_task_release(p);
+	return 0;
+}
+
+/* Reads what may change or go meanwhile; the one at the end is looked at again. */
+static long next_owner(__u32 depth, struct task_struct **at)
+{
+	struct rt_mutex_waiter *waiter = BPF_CORE_READ(*at, pi_blocked_on);
+	struct task_struct *owner = NULL;
+
+	if (waiter)
+		owner = (struct task_struct *)((unsigned long)BPF_CORE_READ(waiter, lock, owner) & OWNER_MASK);
+	if (!owner)
+		return 1;
+	*at = owner;
+	return 0;
+}
+
+static __always_inline void follow(struct task_struct *lender)
+{
+	struct task_struct *at = lender, *last;
+
+	if (!lender->pi_blocked_on || !is_realtime(lender->prio) || lender->prio != lender->normal_prio)
+		return;
+	bpf_loop(MAX_DEPTH, next_owner, &at, 0);
+	last = bpf_task_from_pid(BPF_CORE_READ(at, pid));
+	if (!last)
+		return;
+	if (last == at && last != lender && last->prio == lender->prio && last->prio < last->normal_prio)
+		begin(last, lender->pid);
+	bpf_task_release(last);
+}
+
+SEC("iter/bpf_map_elem")
+int gw_follow(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct gw_lender *lender;
+	struct gw_lent lent = {};
+	struct task_struct *p;
+	struct gw_lender_key *at = ctx->key, key;
+
+	if (!at)
+		return 0;
+	key = *at;
+	lent.tid = key.tid;
+	lender = bpf_map_lookup_elem(&lenders, &key);
+	if (!lender)
+		return 0;
+	lent.lent_ns = lender->lent_ns;
+	lent.tgid = lender->tgid;
+	lent.borrowers = lender->borrowers;
+	lent.borrower = lender->borrower;
+	__builtin_memcpy(lent.name, lender->name, sizeof(lent.name));
+	/* Where the reader's buffer is full, the kernel shows this one again. */
+	if ((lent.lent_ns || lent.borrowers) && bpf_seq_write(ctx->meta->seq, &lent, sizeof(lent)))
+		return 0;
+	__sync_fetch_and_sub(&lender->lent_ns, lent.lent_ns);
+	lender->borrowers = 0;
+	p = bpf_task_from_pid(lent.tid);
+	if (!p) {
+		bpf_map_delete_elem(&lenders, &key);
+		return 0;
+	}
+	follow(p);
+	bpf_task_release(p);
+	return 0;
+}

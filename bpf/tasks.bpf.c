@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the kernel knows of processes and threads, told without a file. A directory's lock may be held by whoever may read
+ * the directory, for as long as they like, those of /proc and of cgroups included: the daemon's threads above everything
+ * must not wait for it.
+ *
+ *   gw_list_processes   each process of a network namespace, in a few words
+ *   gw_list_threads     of one process or one thread, by the iterator's parameter
+ *   gw_show_process     everything that rules ask about, of the process that is the parameter
+ *   gw_show_cgroup      the path of the cgroup that is the parameter
+ *
+ * All counts are read without a lock, while the process goes on. The reader holds it by a pidfd, and asks again whether
+ * it lives. Nothing here changes anything.
+ */
+#include "kernel_types.h"
+#include "tasks.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define TASK_RUNNING 0
+#define PF_EXITING 0x4
+#define SIGNAL_GROUP_EXIT 0x4
+#define DEEPEST 32
+
+const volatile __u32 netns_inum;
+
+/* Too large for the stack. The daemon's threads load an object each, so that one at a time fills these. */
+struct gw_process process_record;
+struct gw_cgroup_names cgroup_record;
+
+/* Puts the type into the skeleton. */
+struct gw_thread *thread_type __attribute__((unused));
+
+/* Before Linux 6.15. */
+struct kernfs_node___before {
+	struct kernfs_node *parent;
+} __attribute__((preserve_access_index));
+
+static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
+{
+	struct kernfs_node___before *before = (void *)node;
+
+	if (bpf_core_field_exists(before->parent))
+		return BPF_CORE_READ(before, parent);
+	return BPF_CORE_READ(node, __parent);
+}
+
+static __noinline int name_cgroup(struct gw_cgroup_names *to, struct kernfs_node *node)
+{
+	struct kernfs_node *parent;
+	__u32 at = 0;
+
+	to->bytes = ~0U;
+	for (int depth = 0; depth < DEEPEST; depth++) {
+		long bytes;
+
+		parent = parent_of(node);
+		if (!parent) {
+			to->bytes = at;
+			return 0;
+		}
+		if (at > GW_PATH_BYTES)
+			return 0;
+		bytes = bpf_probe_read_kernel_str(to->names + at, GW_NAME_BYTES, BPF_CORE_READ(node, name));
+		if (bytes <= 0 || bytes > GW_NAME_BYTES)
+			return 0;
+		at += bytes;
+		node = parent;
+	}
+	return 0;
+}
+
+static __always_inline __u32 netns_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, nsproxy, net_ns, ns.inum);
+}
+
+static __always_inline __u32 state_of(struct task_struct *task)
+{
+	__u32 state = task->__state == TASK_RUNNING ? GW_AWAKE : 0;
+
+	if (task->flags & PF_EXITING || BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
+		state |= GW_ENDING;
+	return state;
+}
+
+static __always_inline void list(struct seq_file *seq, struct task_struct *task, struct mm_struct *mm)
+{
+	struct gw_thread thread = {
+		.start_ns = BPF_CORE_READ(task, group_leader, start_boottime),
+		.cpu_ns = task->se.sum_exec_runtime,
+		.inode = BPF_CORE_READ(mm, exe_file, f_inode, i_ino),
+		.tgid = task->tgid,
+		.tid = task->pid,
+		.uid = BPF_CORE_READ(task, real_cred, uid.val),
+		.netns_inum = netns_of(task),
+		.state = state_of(task),
+		.tasks = BPF_CORE_READ(task, signal, nr_threads),
+	};
+
+	bpf_seq_write(seq, &thread, sizeof(thread));
+}
+
+SEC("iter/task")
+int gw_list_processes(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct mm_struct *mm;
+
+	if (!task || task->pid != task->tgid)
+		return 0;
+	mm = task->mm;
+	if (mm && netns_of(task) == netns_inum)
+		list(ctx->meta->seq, task, mm);
+	return 0;
+}
+
+SEC("iter/task")
+int gw_list_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (task)
+		list(ctx->meta->seq, task, task->mm);
+	return 0;
+}
+
+/* By what the scheduler shares real time out, where it does (CONFIG_RT_GROUP_SCHED). */
+static __always_inline void show_share(struct gw_process *to, struct task_struct *task)
+{
+	struct task_group *group = NULL;
+	struct cgroup *cgroup;
+
+	to->share_kind = GW_NO_SHARE;
+	if (!bpf_core_field_exists(group->rt_bandwidth) || !bpf_core_field_exists(task->sched_task_group))
+		return;
+	group = BPF_CORE_READ(task, sched_task_group);
+	cgroup = BPF_CORE_READ(group, css.cgroup);
+	if (!cgroup)
+		return;
+	to->share_us = BPF_CORE_READ(group, rt_bandwidth.rt_runtime);
+	/* Without limit it is ~0. */
+	if (to->share_us > 0)
+		to->share_us /= 1000;
+	name_cgroup(&to->share, BPF_CORE_READ(cgroup, kn));
+	if (BPF_CORE_READ(cgroup, root, hierarchy_id))
+		to->share_kind = GW_SHARE_V1;
+	else if (to->share.bytes)
+		to->share_kind = GW_SHARE_V2;
+}
+
+static __always_inline void show_executable(struct gw_process *to, struct mm_struct *mm)
+{
+	struct file *file = mm->exe_file;
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	to->inode = BPF_CORE_READ(inode, i_ino);
+	to->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	to->exe_mode = BPF_CORE_READ(inode, i_mode);
+	to->exe_uid = BPF_CORE_READ(inode, i_uid.val);
+	if (bpf_d_path(&file->f_path, to->exe, sizeof(to->exe)) < 0)
+		to->exe[0] = 0;
+}
+
+SEC("iter/task")
+int gw_show_process(struct bpf_iter__task *ctx)
+{
+	struct gw_process *to = &process_record;
+	struct task_struct *task = ctx->task;
+	struct mm_struct *mm;
+
+	if (!task)
+		return 0;
+	mm = task->mm;
+	if (!mm)
+		return 0;
+	to->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	to->image = (__u64)mm;
+	to->tgid = task->tgid;
+	to->parent = BPF_CORE_READ(task, real_parent, tgid);
+	to->uid = BPF_CORE_READ(task, real_cred, uid.val);
+	to->euid = BPF_CORE_READ(task, real_cred, euid.val);
+	to->tasks = BPF_CORE_READ(task, signal, nr_threads);
+	to->netns_inum = netns_of(task);
+	show_executable(to, mm);
+	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp, kn));
+	show_share(to, task);
+	/* An exec in between may have given this memory to another program. */
+	if (task->mm == mm)
+		bpf_seq_write(ctx->meta->seq, to, sizeof(*to));
+	return 0;
+}
+
+SEC("iter/cgroup")
+int gw_show_cgroup(struct bpf_iter__cgroup *ctx)
+{
+	struct cgroup *cgroup = ctx->cgroup;
+
+	if (!cgroup)
+		return 0;
+	name_cgroup(&cgroup_record, BPF_CORE_READ(cgroup, kn));
+	bpf_seq_write(ctx->meta->seq, &cgroup_record, sizeof(cgroup_record));
+	return 0;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the kernel knows of processes and threads, as tasks.bpf.c tells the daemon. Numbers are those of the initial pid
+ * namespace. Native-endian, without holes.
+ */
+#ifndef GIVEWAY_TASKS_H
+#define GIVEWAY_TASKS_H
+
+#include <linux/types.h>
+
+#define GW_NAME_BYTES 256  /* of one name in a path, with its end */
+#define GW_PATH_BYTES 1024 /* of a path; a longer one is not told */
+
+enum gw_thread_state {
+	GW_AWAKE = 1,  /* it runs, or would */
+	GW_ENDING = 2, /* it ends, or its process has been ended: it runs no code of its own any more */
+};
+
+/* Of a thread. */
+struct gw_thread {
+	__u64 start_ns; /* of its process, CLOCK_BOOTTIME */
+	__u64 cpu_ns;   /* used so far */
+	__u64 inode;    /* of its process's executable; 0: a thread of the kernel */
+	__u32 tgid;
+	__u32 tid;
+	__u32 uid;      /* the real one */
+	__u32 netns_inum;
+	enum gw_thread_state state; /* any of them */
+	__u32 tasks;    /* of its process */
+};
+
+/* The names of a cgroup and of those above it, each with its end; the root has none. */
+struct gw_cgroup_names {
+	__u32 bytes; /* ~0: too many, or too deep */
+	char names[GW_PATH_BYTES + GW_NAME_BYTES];
+};
+
+enum gw_share_kind {
+	GW_NO_SHARE, /* the kernel has no shares of real time, or the group is the root of cgroup v2 */
+	GW_SHARE_V1,
+	GW_SHARE_V2,
+};
+
+struct gw_process {
+	__u64 start_ns;
+	__u64 image;  /* another one after each exec; only its being the same means something */
+	__u64 inode;  /* of its executable */
+	__s64 share_us; /* real time in each period, of its group in cgroup v1 */
+	__u32 device; /* of the executable's file system, as mountinfo numbers it: major << 20 | minor */
+	__u32 exe_mode;
+	__u32 exe_uid;
+	__u32 tgid;
+	__u32 parent;
+	__u32 uid;
+	__u32 euid;
+	__u32 tasks;
+	__u32 netns_inum;
+	enum gw_share_kind share_kind;
+	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
+	struct gw_cgroup_names cgroup; /* in cgroup v2 */
+	struct gw_cgroup_names share;  /* the group by which real time is shared out */
+};
+
+#endif

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The settings of TCP sockets. Input: a value for a setting of a socket. Output: what became of each. Decides nothing.
+//!
+//! Each setting has one actuator, listed in [`ACTUATORS`]: a new one is a file of its own and a line there.
+
+use anyhow::Result;
+use giveway_engine::change::{Setting, Value};
+use giveway_engine::model::Cookie;
+use giveway_engine::network::action::Outcome;
+use nix::errno::Errno;
+
+use crate::journal::Journal;
+use crate::place::{JournalFile, Place};
+
+pub mod cap;
+
+use cap::marks::Capped;
+
+/// Opens an actuator; where that fails, this and the reason are what `status` shows.
+const ACTUATORS: [(&str, Open); 1] = [("nothing can be capped", cap::open)];
+
+type Open = fn(&Place) -> Result<Box<dyn SocketActuator>>;
+
+/// Writes one setting of sockets.
+pub trait SocketActuator {
+    fn setting(&self) -> Setting;
+
+    /// Writes each value; `Unset` puts back what giveway found. Whatever undoes a value after this process's death is
+    /// recorded before the value is written.
+    fn apply(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>>;
+
+    /// Puts back what giveway found, on every socket; returns on how many.
+    fn revert(&mut self) -> Result<usize>;
+
+    /// What does not work, and why.
+    fn missing(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// From now on connections that leave by this interface have these caps (segments, 0 for none) as they open, by
+    /// the steps of [`cap::rtt_floors_us`].
+    fn cap_new(&mut self, _ifindex: u32, _caps: &[u32]) -> Result<()> {
+        Ok(())
+    }
+
+    /// The connections that were capped as they opened, since the last call.
+    fn capped_at_connect(&mut self) -> Result<Vec<(Cookie, u32)>> {
+        Ok(Vec::new())
+    }
+}
+
+/// All of them. Empty in a dry run.
+#[derive(Default)]
+pub struct Sockets {
+    actuators: Vec<Box<dyn SocketActuator>>,
+    /// What all of them have written down.
+    journal: Option<Journal<Capped>>,
+}
+
+impl Sockets {
+    /// Opens every actuator that this kernel has; also returns what does not work.
+    pub fn open(place: &Place) -> (Self, Vec<String>) {
+        let (mut opened, mut missing) = (Vec::new(), Vec::new());
+        for (lost, open) in ACTUATORS {
+            match open(place) {
+                Ok(actuator) => {
+                    missing.extend(actuator.missing());
+                    opened.push(actuator);
+                }
+                Err(error) => missing.push(format!("{lost}: {error:#}; watching and reporting go on")),
+            }
+        }
+        let sockets = Self {
+            actuators: opened,
+            journal: Some(Journal::at(place.journal(JournalFile::Sockets))),
+        };
+        (sockets, missing)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.actuators.is_empty()
+    }
+
+    pub fn apply(&mut self, mut wanted: Vec<(Cookie, Setting, Value)>) -> Result<Vec<(Cookie, Setting, Outcome)>> {
+        let mut outcomes = Vec::with_capacity(wanted.len());
+        for actuator in &mut self.actuators {
+            let setting = actuator.setting();
+            let mine: Vec<(Cookie, Value)> = wanted
+                .extract_if(.., |(_, of, _)| *of == setting)
+                .map(|(cookie, _, value)| (cookie, value))
+                .collect();
+            let done = actuator.apply(&mine)?;
+            outcomes.extend(
+                done.into_iter()
+                    .map(|(cookie, outcome)| (cookie, setting.clone(), outcome)),
+            );
+        }
+        let errno = Errno::EOPNOTSUPP as i32;
+        let unable = |(cookie, setting, _)| (cookie, setting, Outcome::Failed { errno });
+        outcomes.extend(wanted.into_iter().map(unable));
+        Ok(outcomes)
+    }
+
+    pub fn cap_new(&mut self, ifindex: u32, caps: &[u32]) -> Result<()> {
+        self.actuators
+            .iter_mut()
+            .try_for_each(|actuator| actuator.cap_new(ifindex, caps))
+    }
+
+    pub fn capped_at_connect(&mut self) -> Result<Vec<(Cookie, u32)>> {
+        let mut capped = Vec::new();
+        for actuator in &mut self.actuators {
+            capped.extend(actuator.capped_at_connect()?);
+        }
+        Ok(capped)
+    }
+
+    /// Reverts all of them, and fails only then. Nothing is forgotten before every one has put back what it found.
+    pub fn revert(&mut self) -> Result<usize> {
+        let all = self.actuators.drain(..);
+        let reverted: Vec<Result<usize>> = all.map(|mut actuator| actuator.revert()).collect();
+        let count = reverted.into_iter().sum::<Result<usize>>()?;
+        if let Some(journal) = &mut self.journal {
+            journal.clear()?;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Undoes what giveway changed on sockets when the process that did is gone (bpf/lift.bpf.c). Input: the marks, or where there are
+//! none, the values that were recorded before they were used. Output: what was undone, socket by socket.
+
+use std::fmt::{self, Display, Formatter};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context, Result};
+use giveway_engine::model::Cookie;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+
+use super::ease::Ease;
+use crate::kernel::check_requirements;
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::records::IteratorReader;
+use crate::kernel::skeletons::lift as skeleton;
+use skeleton::types;
+
+pub use types::gw_mark as Mark;
+
+/// The newest layout of a mark that is known here.
+pub const LAYOUT: u32 = types::gw_mark_layout::GW_MARK_LAYOUT.0;
+const CWND_CLAMP: u32 = types::gw_setting::GW_CWND_CLAMP.0;
+const SETTINGS: [(u32, &str); 3] = [
+    (types::gw_setting::GW_PACING_RATE.0, "pacing rate"),
+    (types::gw_setting::GW_WINDOW_CLAMP.0, "receive window"),
+    (types::gw_setting::GW_CONGESTION_CONTROL.0, "congestion control"),
+];
+
+/// A socket that carried something of ours, which was undone unless only asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    pub cookie: Cookie,
+    /// Of its mark. One that is newer than [`LAYOUT`] was left alone.
+    pub layout: u32,
+    /// The cwnd clamp, and what is in its place; None where it was not ours.
+    pub cap: Option<(u32, u32)>,
+    settings: u32,
+    /// The errno with which the kernel refused, if it did.
+    pub error: Option<i32>,
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let cap = self
+            .cap
+            .map(|(ours, before)| format!("cwnd clamp {ours} back to {}", shown(before)));
+        let others = SETTINGS.iter().filter(|(bit, _)| self.settings & bit != 0);
+        let others = others.map(|(_, name)| format!("{name} put back"));
+        let all: Vec<String> = cap.into_iter().chain(others).collect();
+        write!(f, "socket {}: {}", self.cookie.0, all.join(", "))
+    }
+}
+
+/// The loaded programs.
+pub struct Lift {
+    undo: Link,
+    our_values: MapHandle,
+    reader: IteratorReader,
+    _ease: Option<Ease>,
+}
+
+impl Lift {
+    /// Loads what an undo needs, for the namespace of this number, which must be the caller's own. A dry run only finds.
+    pub fn open(netns_inum: u32, marks: Option<&MapHandle>, dry_run: bool) -> Result<Self> {
+        check_requirements()?;
+        // Without it the lift is plain, which is still a lift.
+        let ease = (!dry_run)
+            .then(|| Ease::register(&format!("gwl{netns_inum:08x}")).ok())
+            .flatten();
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::LiftSkelBuilder::default();
+        let mut open = explain("open the lift program", || builder.open(&mut storage))?;
+        let constants = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the lift program has no constants")?;
+        constants.netns_inum = netns_inum;
+        constants.dry_run = dry_run.into();
+        constants.ease_name = ease.as_ref().map(Ease::kernel_name).unwrap_or_default();
+        if let Some(marks) = marks {
+            explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        }
+        let skeleton = explain("load the lift program", || open.load())?;
+        Ok(Self {
+            undo: explain("attach the lift", || skeleton.progs.gw_undo.attach())?,
+            our_values: MapHandle::try_from(&skeleton.maps.our_values).context("cannot keep the map of values")?,
+            reader: IteratorReader::default(),
+            _ease: ease,
+        })
+    }
+
+    /// Undoes what is marked, and every clamp with one of these values on a socket without a mark.
+    pub fn run(&mut self, values: &[u32]) -> Result<Vec<Found>> {
+        let values: Vec<u32> = values
+            .iter()
+            .copied()
+            .filter(|value| *value < super::UNLIMITED)
+            .collect();
+        let mut found = self.undo(&[])?;
+        for some in values.chunks(super::AT_ONCE) {
+            found.extend(self.undo(some)?);
+        }
+        Ok(found)
+    }
+
+    fn undo(&mut self, values: &[u32]) -> Result<Vec<Found>> {
+        for value in values {
+            self.our_values
+                .update(&value.to_ne_bytes(), &[1], MapFlags::ANY)
+                .context("cannot name a value")?;
+        }
+        let mut found = Vec::new();
+        self.reader.run(&self.undo, |u: types::gw_undone| {
+            found.push(Found {
+                cookie: Cookie(u.cookie),
+                layout: u.layout,
+                cap: (u.found & CWND_CLAMP != 0).then_some((u.clamp, u.clamp_before)),
+                settings: u.found,
+                error: (u.error != 0).then_some(-u.error),
+            });
+        })?;
+        for value in values {
+            self.our_values
+                .delete(&value.to_ne_bytes())
+                .context("cannot take a value back")?;
+        }
+        Ok(found)
+    }
+}
+
+fn shown(clamp: u32) -> String {
+    super::limit(clamp).map_or("none".to_owned(), |segments| segments.to_string())
+}

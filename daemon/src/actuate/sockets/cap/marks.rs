@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How caps are undone when the process that set them is gone: by the marks in sockets' storage (bpf/mark.h), whose map is pinned and
+//! held by the guardian; where that cannot be had, by every value that was ever put on a socket. Input: the journal of
+//! sockets. Output: a line for each socket that was put back.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use libbpf_rs::{MapCore as _, MapHandle, MapType};
+use serde::{Deserialize, Serialize};
+
+use super::lift::{Found, LAYOUT, Lift};
+use crate::journal::{Entry, Lost};
+use crate::kernel::own_netns;
+use crate::pins::MARKS;
+use crate::place::Place;
+
+/// Written down before the first cap.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capped {
+    /// Each socket carries a mark, in the map of this number.
+    Marked { map_id: u32 },
+    /// Every clamp of this many segments.
+    Value(u32),
+}
+
+impl Entry for Capped {
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        match self {
+            Self::Marked { map_id } => undo_marked(*map_id, dry_run),
+            Self::Value(value) => undo_values(&[*value], dry_run),
+        }
+    }
+
+    /// All values in one walk over the sockets.
+    fn put_back_all(entries: &[Self], dry_run: bool) -> Vec<Result<Vec<String>>> {
+        let value = |entry: &Self| match entry {
+            Self::Value(value) => Some(*value),
+            Self::Marked { .. } => None,
+        };
+        let values: Vec<u32> = entries.iter().filter_map(value).collect();
+        let by_value = undo_values(&values, dry_run).map_err(|error| format!("{error:#}"));
+        let mut lifted = by_value.as_ref().ok().cloned();
+        let outcome = |entry: &Self| match (entry, &by_value) {
+            (Self::Marked { .. }, _) => entry.put_back(dry_run),
+            (Self::Value(_), Ok(_)) => Ok(lifted.take().unwrap_or_default()),
+            (Self::Value(_), Err(error)) => Err(anyhow!("{error}")),
+        };
+        entries.iter().map(outcome).collect()
+    }
+}
+
+fn undo_marked(map_id: u32, dry_run: bool) -> Result<Vec<String>> {
+    let Some(marks) = find(&Place::here()?, Some(map_id)) else {
+        return Err(anyhow!(Lost).context(
+            "the marks of sockets are gone, so caps may be left in this network namespace; each ends with its socket",
+        ));
+    };
+    undo(Some(&marks), &[], dry_run)
+}
+
+fn undo_values(values: &[u32], dry_run: bool) -> Result<Vec<String>> {
+    if values.is_empty() {
+        return Ok(Vec::new());
+    }
+    undo(None, values, dry_run)
+}
+
+fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<String>> {
+    let lift = Lift::open(own_netns()?, marks, dry_run);
+    let found = lift
+        .context("caps may be left on sockets; try `giveway revert` again")?
+        .run(values)?;
+    let refused = found.iter().filter(|one| one.error.is_some()).count();
+    if let Some(errno) = found.iter().find_map(|one| one.error) {
+        bail!(
+            "the kernel refused to undo {refused} of {} sockets (errno {errno}); try `giveway revert` again",
+            found.len()
+        );
+    }
+    if let Some(newer) = found.iter().map(|one| one.layout).find(|layout| *layout > LAYOUT) {
+        bail!(
+            "a newer giveway has changed sockets here (layout {newer} of its marks, this one knows up to {LAYOUT}); they are \
+             left alone: run the newer one's `giveway revert`"
+        );
+    }
+    Ok(found.iter().map(Found::to_string).collect())
+}
+
+/// The marks of this namespace: as another process still holds them, which takes no look at a file, or else as they are
+/// pinned.
+pub fn find(place: &Place, map_id: Option<u32>) -> Option<MapHandle> {
+    let pinned = || {
+        let pins = place.pins();
+        pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()))
+    };
+    let is_marks = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(MARKS);
+    let by_id = || MapHandle::from_map_id(map_id?).ok().filter(is_marks);
+    by_id().or_else(|| pinned().ok().flatten().flatten())
+}
+
+/// Pins the marks, unless these are; returns their number.
+pub fn keep(marks: &mut MapHandle, place: &Place) -> Result<u32> {
+    let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+    place.pins().make(|folder| {
+        let path = folder.join(MARKS);
+        let pinned = MapHandle::from_pinned_path(&path).ok();
+        if pinned.is_some_and(|pinned| pinned.info().is_ok_and(|about| about.info.id == map_id)) {
+            return Ok(());
+        }
+        let _ = fs::remove_file(&path);
+        marks
+            .pin(&path)
+            .with_context(|| format!("cannot pin the marks at {}", path.display()))
+    })?;
+    Ok(map_id)
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What this kernel and these privileges allow, for `giveway doctor`: what is there, what is not and
+//! why, and what is lost without it. Where it is cheap, a thing is tried, not guessed from a version; whatever is tried
+//! is taken back at once.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
+use crate::kernel::flow_monitor::FlowMonitor;
+use crate::kernel::lending::Lending;
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::types::{Types, check_btf};
+use crate::kernel::{cgroup, kernel_release, missing_privileges, own_netns};
+
+/// The kernel's hooks that the flow monitor is built on, by the names that the kernel's types have for them.
+const TRACEPOINTS: [&str; 6] = [
+    "btf_trace_tcp_probe",
+    "btf_trace_sock_send_length",
+    "btf_trace_tcp_rcv_space_adjust",
+    "btf_trace_inet_sock_set_state",
+    "btf_trace_tcp_retransmit_skb",
+    "btf_trace_tcp_cong_state_set",
+];
+const ITERATORS: [&str; 3] = ["bpf_iter_tcp", "bpf_iter_task_file", "bpf_iter_bpf_sk_storage_map"];
+
+/// The capability that nothing works without.
+pub const ESSENTIAL: &str = "flow monitor";
+
+/// One thing that giveway can use.
+#[derive(Clone, Debug)]
+pub struct Capability {
+    pub name: &'static str,
+    /// None where it is available.
+    pub why_not: Option<String>,
+    /// What the user goes without where it is missing.
+    pub lost: &'static str,
+}
+
+impl Capability {
+    pub fn available(&self) -> bool {
+        self.why_not.is_none()
+    }
+}
+
+/// Tries everything; takes about a second.
+pub fn capabilities() -> Vec<Capability> {
+    let types = Types::load();
+    let mut list = vec![
+        capability(
+            "privileges",
+            "everything: giveway neither sees nor changes anything",
+            privileges(),
+        ),
+        capability(
+            "kernel types (BTF)",
+            "everything: no program can be loaded",
+            check_btf(),
+        ),
+        capability(
+            "tracepoints of TCP",
+            "passes over active sockets, and events",
+            types.have(&TRACEPOINTS),
+        ),
+        capability(
+            "iterators over sockets and files",
+            "walks, owners, caps on live connections",
+            types.have(&ITERATORS),
+        ),
+        capability(
+            ESSENTIAL,
+            "watching connections, and every decision that rests on it",
+            flow_monitor(),
+        ),
+        capability(
+            "cgroup v2",
+            "names of cgroups, caps on connections as they open",
+            cgroup_v2(),
+        ),
+    ];
+    let (live, new) = caps();
+    list.extend([
+        capability("caps on live connections", "cooperation on a shared link", live),
+        capability(
+            "caps on new connections",
+            "the first 0.1 s of each connection, until a pass has seen it",
+            new,
+        ),
+        capability(
+            "eased lifts (struct_ops)",
+            "a lifted cap restarts slow start",
+            eased_lifts(),
+        ),
+        capability(
+            "lent priority",
+            "what others compute at a real-time priority lent to them through a futex is charged to nobody",
+            Lending::open().map(drop),
+        ),
+        capability(
+            "admission (tcx)",
+            "no packet is classified, none with a deadline refused in time",
+            types.have(&["tcx_prog_attach"]).context("needs Linux 6.6"),
+        ),
+        capability(
+            "BPF qdisc",
+            "no deadline order but FIFO within the band, no sojourn figures, no gate; htb where the link's rate is known",
+            types.bpf_qdisc(),
+        ),
+        capability("htb", "no bands where there is no BPF qdisc", htb(&types)),
+    ]);
+    list
+}
+
+fn capability(name: &'static str, lost: &'static str, tried: Result<()>) -> Capability {
+    Capability {
+        name,
+        lost,
+        why_not: tried.err().map(|error| one_line(&error)),
+    }
+}
+
+fn privileges() -> Result<()> {
+    let missing = missing_privileges()?;
+    ensure!(missing.is_empty(), "{} missing: run as root", missing.join(", "));
+    Ok(())
+}
+
+fn flow_monitor() -> Result<()> {
+    FlowMonitor::open(own_netns()?)?.walk().map(drop)
+}
+
+fn cgroup_v2() -> Result<()> {
+    cgroup::Root::open().map(drop)
+}
+
+/// Caps on live and on new connections.
+fn caps() -> (Result<()>, Result<()>) {
+    match own_netns().and_then(CapActuator::open) {
+        Ok(actuator) => {
+            let missing = actuator.new_connections_missing();
+            (Ok(()), missing.map_or(Ok(()), |why| Err(anyhow::Error::msg(why))))
+        }
+        Err(error) => {
+            let same = anyhow::Error::msg(one_line(&error));
+            (Err(error), Err(same))
+        }
+    }
+}
+
+fn eased_lifts() -> Result<()> {
+    Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
+}
+
+/// Built in, loaded, or there to be loaded.
+fn htb(types: &Types) -> Result<()> {
+    let modules = Path::new("/lib/modules").join(kernel_release());
+    let lists = [modules.join("modules.dep"), "/proc/modules".into()];
+    let listed = |list: &Path| std::fs::read_to_string(list).is_ok_and(|text| text.contains("sch_htb"));
+    if lists.iter().any(|list| listed(list)) {
+        return Ok(());
+    }
+    types
+        .have(&["htb_enqueue"])
+        .context("no module sch_htb, and not built in (CONFIG_NET_SCH_HTB)")
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway exec`: becomes another program, with what was asked for it. The command keeps the process, so its exit
+//! code, signals, files and terminal are its own.
+//!
+//! Where giveway cannot give what was asked, the command runs without it, as with nice(1), and a line says so; with
+//! `--require` it does not run. Exit codes of giveway's own are those of env(1): 125 it failed itself, 126 the command
+//! cannot be run, 127 there is none.
+
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+
+use anyhow::{Context as _, Result};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::execvp;
+
+use crate::cli::ExecArgs;
+use crate::control::{Launched, Request, client};
+use crate::exit::Code;
+use crate::place::Place;
+
+/// Between SIGXCPU, which a program may catch to mend its ways, and SIGKILL.
+const GRACE_MS: u64 = 200;
+
+pub fn run(args: &ExecArgs) -> Result<Infallible> {
+    if let Some(priority) = args.realtime
+        && let Err(error) = ask_for_real_time(args, priority)
+    {
+        if args.require {
+            return Err(error
+                .context(Code(125))
+                .context("no real time, so the command was not run"));
+        }
+        eprintln!("giveway: no real time, the command runs without it: {error:#}");
+    }
+    become_the_command(args)
+}
+
+fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
+    let request = Request::Launch {
+        policy: args.policy,
+        priority,
+        cpus: args.cpus.clone(),
+    };
+    let granted: Option<Launched> = client::ask(&Place::here()?, request)?.first()?;
+    let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
+    // Should the daemon and its guardian die, a thread that never pauses must still come to an end.
+    setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
+        .context("it is granted, but its time could not be limited (RLIMIT_RTTIME)")
+}
+
+fn become_the_command(args: &ExecArgs) -> Result<Infallible> {
+    let words = args.command.iter().map(|word| CString::new(word.as_bytes()));
+    let words: Vec<CString> = words
+        .collect::<Result<_, _>>()
+        .context(Code(125))
+        .context("a NUL in the command")?;
+    // Rust ignores SIGPIPE at a program's start; an ignored signal would stay ignored.
+    // SAFETY: the default action installs no handler, so no code runs in signal context.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.context(Code(125))?;
+    let Err(errno) = execvp(&words[0], &words);
+    let code = if errno == Errno::ENOENT { 127 } else { 126 };
+    let name = words[0].to_string_lossy().into_owned();
+    Err(anyhow::Error::from(errno)
+        .context(Code(code))
+        .context(format!("cannot run `{name}`")))
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway lbe`: asks the daemon to treat flows as background, by their remote address, remote port and local port.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use giveway_engine::network::queue::BackgroundFlow;
+
+use crate::cli::{LbeCommand, LbeFlow};
+use crate::control::{Background, Request, client};
+use crate::place::Place;
+
+pub fn run(command: &LbeCommand) -> Result<()> {
+    let request = match command {
+        LbeCommand::Add(flow) => Request::LbeAdd { flow: flow.into() },
+        LbeCommand::Remove(flow) => Request::LbeRemove { flow: flow.into() },
+        LbeCommand::List(_) => Request::LbeList,
+    };
+    let known: Background = client::ask(&Place::here()?, request)?.first()?;
+    match command {
+        LbeCommand::List(output) if output.json => println!("{}", serde_json::to_string(&known)?),
+        LbeCommand::List(_) => known.flows.iter().for_each(|flow| println!("{}", shown(flow))),
+        LbeCommand::Add(flow) => println!("{} is background from now on", shown(&flow.into())),
+        LbeCommand::Remove(flow) if known.changed => println!("{} is background no longer", shown(&flow.into())),
+        LbeCommand::Remove(flow) => println!("{} was not background", shown(&flow.into())),
+    }
+    if !known.in_force {
+        eprintln!("giveway: no queue is in force now, so this has no effect yet; `giveway status` says why");
+    }
+    Ok(())
+}
+
+impl From<&LbeFlow> for BackgroundFlow {
+    fn from(typed: &LbeFlow) -> Self {
+        Self {
+            address: typed.address,
+            port: typed.port,
+            local_port: typed.local_port,
+        }
+    }
+}
+
+fn shown(flow: &BackgroundFlow) -> String {
+    let remote = SocketAddr::new(flow.address, flow.port);
+    match flow.local_port {
+        Some(port) => format!("{remote} from port {port}"),
+        None => remote.to_string(),
+    }
+}

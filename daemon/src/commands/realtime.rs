@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway realtime`: asks the daemon to add or remove a rule, or lists the rules and the processes that they match.
+
+use anyhow::Result;
+use giveway_engine::config::{Conditions, RealtimeRule};
+use giveway_engine::priority::{HeldStatus, PriorityStatus};
+
+use crate::cli::{RealtimeCommand, RealtimeRuleArgs};
+use crate::control::{Launched, Request, client};
+use crate::place::Place;
+
+pub fn run(command: &RealtimeCommand) -> Result<()> {
+    let place = Place::here()?;
+    match command {
+        RealtimeCommand::Add(args) => {
+            let rule = Box::new(RealtimeRule::from(args));
+            let _: Option<Launched> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
+            println!("the rule holds until the daemon ends; `giveway realtime list` shows it");
+        }
+        RealtimeCommand::Remove { name } => {
+            let request = Request::RealtimeRemove { name: name.clone() };
+            let _: Option<Launched> = client::ask(&place, request)?.first()?;
+            println!("rule `{name}` is removed, and the priorities that it gave are taken back");
+        }
+        RealtimeCommand::List(output) => {
+            let view: PriorityStatus = client::ask(&place, Request::RealtimeList)?.first()?;
+            if output.json {
+                println!("{}", serde_json::to_string(&view)?);
+            } else {
+                print!("{}", render(&view));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl From<&RealtimeRuleArgs> for RealtimeRule {
+    fn from(args: &RealtimeRuleArgs) -> Self {
+        let default = Self::default();
+        let absolute = |exe: &std::path::PathBuf| std::path::absolute(exe).unwrap_or_else(|_| exe.clone());
+        Self {
+            name: args.name.clone(),
+            conditions: Conditions {
+                exe: args.exe.as_ref().map(|exe| absolute(exe).display().to_string()),
+                cmdline: args.cmdline.clone(),
+                user: args.user.clone(),
+                unit: args.unit.clone(),
+                cgroup: args.cgroup.clone(),
+                ..Conditions::default()
+            },
+            policy: args.policy,
+            priority: args.priority,
+            runtime_us: args.runtime_us,
+            deadline_us: args.deadline_us,
+            period_us: args.period_us,
+            cpus: args.cpus.clone(),
+            budget_percent: args.budget_percent.unwrap_or(default.budget_percent),
+            max_tasks: args.max_tasks.unwrap_or(default.max_tasks),
+        }
+    }
+}
+
+fn render(view: &PriorityStatus) -> String {
+    let mut text = String::new();
+    for rule in &view.rules {
+        let by = rule
+            .added_by
+            .map_or("configuration".to_owned(), |uid| format!("uid {uid}"));
+        text += &format!("{}  (by {by})\n", rule.name);
+        text += &format!("   {}\n", rule.matches);
+        text += &format!(
+            "   {}, {}% of a CPU, {} tasks at most\n",
+            rule.schedule, rule.budget_percent, rule.max_tasks
+        );
+    }
+    if view.rules.is_empty() {
+        text += "no rules; `giveway realtime add --exe PATH` makes one, [[realtime]] in the configuration keeps it\n";
+    }
+    if !view.held.is_empty() {
+        text += "\n       PID TASKS   CPU%  PROCESS               NOW\n";
+    }
+    view.held.iter().for_each(|held| text += &held_line(held));
+    view.degraded
+        .iter()
+        .for_each(|line| text += &format!("\nlost: {line}\n"));
+    text
+}
+
+fn held_line(held: &HeldStatus) -> String {
+    let name = held.exe.rsplit('/').next().unwrap_or_default();
+    let now = if held.granted {
+        held.schedule.as_str()
+    } else {
+        "no real time: `giveway why` says why"
+    };
+    format!(
+        "{:>10} {:>5} {:>6.1}  {name:<20.20}  {now}\n",
+        held.pid, held.tasks, held.cpu_percent
+    )
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway revert`: undo everything, now. A running daemon is asked to undo its work and end; whatever a
+//! dead one left behind is found by the journals and undone here. One that does not answer is killed.
+
+use anyhow::{Result, bail};
+use serde_json::json;
+
+use crate::cli::RevertArgs;
+use crate::control::client::{self, Silent};
+use crate::holder::{end_silent, take_over};
+use crate::place::Place;
+use crate::undo::{threads, undo};
+
+pub fn run(args: &RevertArgs) -> Result<()> {
+    let place = Place::here()?;
+    if args.dry_run {
+        show_found(&place, args.output.json);
+        return Ok(());
+    }
+    let (stopped, killed) = match client::stop_daemon(&place) {
+        Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
+        stopped => (stopped?, None),
+    };
+    let _lock = take_over(&place, false)?;
+    let undone = undo(&place, false);
+    if let Err(error) = place.claim() {
+        tracing::warn!("{error:#}");
+    }
+    place.remove_orphans(|other| drop(threads(other, false)));
+    if args.output.json {
+        println!(
+            "{}",
+            json!({
+                "daemon_stopped": stopped,
+                "daemon_killed": killed,
+                "caps_lifted": undone.sockets,
+                "undone": undone.lines,
+                "failed": undone.failed,
+            })
+        );
+    } else {
+        match (stopped, killed) {
+            (Some(pid), _) => println!("the daemon (pid {pid}) has undone its work and ended"),
+            (None, Some(pid)) => println!("the daemon (pid {pid}) did not answer and was killed"),
+            (None, None) => println!("no daemon runs in this network namespace"),
+        }
+        undone.lines.iter().for_each(|line| println!("left over: {line}"));
+    }
+    if !undone.failed.is_empty() {
+        bail!(
+            "not everything could be undone; try `giveway revert` again: {}",
+            undone.failed.join("; ")
+        );
+    }
+    if !args.output.json {
+        println!(
+            "{} left-over caps lifted; nothing of giveway's is in force",
+            undone.sockets
+        );
+    }
+    Ok(())
+}
+
+fn show_found(place: &Place, json: bool) {
+    let found = undo(place, true);
+    if json {
+        println!(
+            "{}",
+            json!({ "caps_found": found.sockets, "found": found.lines, "failed": found.failed })
+        );
+        return;
+    }
+    println!(
+        "{} sockets carry a cap of giveway's; nothing was changed",
+        found.sockets
+    );
+    found.lines.iter().for_each(|line| println!("to be put back: {line}"));
+    found
+        .failed
+        .iter()
+        .for_each(|line| println!("cannot be put back: {line}"));
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which changes concern a subject, and how they are shown.
+
+use std::net::SocketAddr;
+
+use giveway_engine::change::{Change, Value};
+use giveway_engine::matcher::ProcessId;
+
+use super::*;
+
+fn latest(subject: Subject, setting: Setting) -> Latest {
+    Latest {
+        t_ns: 1_500_000_000,
+        times: 1,
+        change: Change {
+            subject,
+            name: String::new(),
+            setting,
+            old: Value::default(),
+            new: "background".into(),
+            rule: "lbe add by uid 0".to_owned(),
+            why: "the user has asked for it".to_owned(),
+            made: true,
+        },
+    }
+}
+
+#[test]
+fn a_change_is_found_by_its_subject_and_by_its_rule() {
+    let remote: SocketAddr = "192.0.2.1:873".parse().unwrap();
+    let id = ProcessId { pid: 77, start_ns: 5 };
+    let name = "eth0".to_owned();
+    let destination = Subject::Destination {
+        remote,
+        local_port: None,
+    };
+    let cases = [
+        (latest(destination, Setting::Class), vec!["192.0.2.1:873"]),
+        (latest(Subject::Process { id }, Setting::Scheduling), vec!["77"]),
+        (
+            latest(Subject::Interface { name }, Setting::Queue),
+            vec!["eth0", "queue"],
+        ),
+    ];
+    for (latest, subjects) in cases {
+        for subject in subjects.into_iter().chain(["lbe add by uid 0"]) {
+            assert!(concerns(subject, &latest, &[]), "{subject}");
+        }
+        assert!(!concerns("78", &latest, &[]));
+    }
+}
+
+#[test]
+fn a_line_is_broken_between_words_on_a_terminal_only() {
+    let line = format!("{} three", "two ".repeat(20).trim_end());
+    let broken = format!("{}\n    two two three", "two ".repeat(18).trim_end());
+    assert_eq!(shown(&line, true), broken);
+    assert_eq!(shown(&line, false), line);
+}
+
+#[test]
+fn a_change_is_one_line() {
+    let mut latest = latest(Subject::Kernel, Setting::File("/proc/x".to_owned()));
+    latest.times = 3;
+    assert_eq!(
+        change_line(&latest),
+        "1.500 s since boot (3 times, lately): the kernel: /proc/x none -> background; \
+         rule lbe add by uid 0: the user has asked for it"
+    );
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon's side of its guardian: starts it, is watched by it, and replaces it when it has died or gives no sign of
+//! life.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, pipe};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::actuate::thread::take_priority;
+use crate::kernel::process::Handle;
+use crate::kernel::tasks::Threads;
+use crate::life::{Life, Watch, Who};
+
+/// A guardian that is let go ends within this time, or is killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Guardians that were killed and cannot end, because something keeps them in the kernel. Beyond that none is replaced.
+const STUCK_AT_MOST: usize = 8;
+const STACK_BYTES: usize = 64 * 1024;
+
+pub struct Guarded {
+    life: Life,
+    page: OwnedFd,
+    /// Its writing end is the witness's alone.
+    pipe: PipeReader,
+    witness: Thread,
+    child: Child,
+    watch: Watch,
+    /// Killed, and not yet collected.
+    killed: Vec<Child>,
+}
+
+impl Guarded {
+    /// Starts a guardian for this process.
+    pub fn start(life: Life, page: OwnedFd) -> Result<Self> {
+        let (pipe, writer) = pipe().context("cannot make the guardian's pipe")?;
+        let witness = start_witness(life, writer).context("cannot start the thread that the guardian watches")?;
+        Ok(Self {
+            child: spawn(life, &pipe, &page)?,
+            watch: Watch::default(),
+            killed: Vec::new(),
+            life,
+            page,
+            pipe,
+            witness,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// It ends when this process has died, whatever its other threads wait for: nothing is ever written to it.
+    pub fn death(&self) -> io::Result<PipeReader> {
+        self.pipe.try_clone()
+    }
+
+    /// Call once a second. True where another guardian has been started.
+    pub fn look_after(&mut self, threads: &Threads) -> Result<bool> {
+        self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let has_died = !matches!(self.child.try_wait(), Ok(None));
+        let is_silent = self.watch.look(self.life, &[Who::Guardian], Some(threads)).is_some();
+        if !has_died && !is_silent {
+            return Ok(false);
+        }
+        ensure!(
+            self.killed.len() < STUCK_AT_MOST,
+            "{STUCK_AT_MOST} were killed and do not end"
+        );
+        // First, so that never two of them act.
+        let _ = self.child.kill();
+        let new = spawn(self.life, &self.pipe, &self.page)?;
+        self.killed.push(std::mem::replace(&mut self.child, new));
+        tracing::warn!(
+            "the guardian {}; started another",
+            if has_died { "has died" } else { "gave no sign of life" }
+        );
+        Ok(true)
+    }
+
+    /// Lets the guardian go: there is nothing left to undo.
+    pub fn dismiss(mut self) {
+        self.life.end();
+        self.witness.unpark();
+        if Handle::open(self.pid()).is_ok_and(|guardian| guardian.is_gone_within(PATIENCE)) {
+            let _ = self.child.wait();
+        } else {
+            let _ = self.child.kill();
+        }
+    }
+}
+
+fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
+    let what = "cannot start the guardian, which undoes everything should the daemon die";
+    let (pipe, page) = (pipe.try_clone().context(what)?, page.try_clone().context(what)?);
+    let child = Command::new("/proc/self/exe")
+        .arg0("giveway")
+        .arg("guardian")
+        .env_remove(crate::notify::SOCKET)
+        .stdin(Stdio::from(pipe))
+        .stdout(Stdio::from(File::from(page)))
+        .spawn()
+        .context(what)?;
+    life.expect(Who::Guardian, child.id());
+    Ok(child)
+}
+
+/// A process is not seen to die while one of its threads waits in the kernel for good, and neither is its main thread; its
+/// files stay open too. So a thread that waits for nothing there has a file table of its own, with nothing in it but the
+/// pipe: when it dies, which it does with the process, the pipe is closed.
+fn start_witness(life: Life, writer: PipeWriter) -> Result<Thread> {
+    let (ready, readied) = std::sync::mpsc::channel();
+    let own = writer.as_raw_fd().cast_unsigned();
+    let witness = thread::Builder::new()
+        .name("gw-witness".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            let _ = ready.send(keep_only(own));
+            // It must get to die even where real time computes. Where this is refused, nothing is granted either.
+            let _ = take_priority();
+            while !life.is_over() {
+                thread::park();
+            }
+        })?;
+    readied.recv().context("it has ended")??;
+    Ok(witness.thread().clone())
+}
+
+/// Leaves the calling thread a file table of its own with this one descriptor.
+fn keep_only(descriptor: u32) -> Result<()> {
+    let close = |from: u32, to: u32, flags: u32| {
+        // SAFETY: takes no pointers; the descriptors are closed in a table of this thread's own, and it uses none.
+        let done = unsafe { libc::syscall(libc::SYS_close_range, from, to, flags) };
+        nix::errno::Errno::result(done).context("cannot have a file table of its own")
+    };
+    close(descriptor + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    if descriptor > 0 {
+        close(0, descriptor - 1, 0)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The journal's contract, with entries that need no kernel.
+
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+enum Fake {
+    Ours(u32),
+    Anothers,
+    Stuck,
+    Lost,
+}
+
+impl Entry for Fake {
+    fn put_back(&self, _dry_run: bool) -> Result<Vec<String>> {
+        match self {
+            Self::Ours(number) => Ok(vec![format!("{number} is back")]),
+            Self::Anothers => Ok(Vec::new()),
+            Self::Stuck => anyhow::bail!("it is stuck"),
+            Self::Lost => Err(anyhow::Error::new(Lost).context("its map is gone")),
+        }
+    }
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("giveway-journal-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("fakes")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn everything_is_put_back_the_latest_first_and_then_forgotten() {
+    let scratch = Scratch::new("order");
+    let mut journal = Journal::at(scratch.path());
+    journal.add(&[Fake::Ours(1), Fake::Anothers]).unwrap();
+    journal.add(&[Fake::Ours(2)]).unwrap();
+    let found = undo::<Fake>(&scratch.path(), true);
+    assert_eq!(
+        (found.lines, found.failed.len()),
+        (vec!["2 is back".into(), "1 is back".into()], 0)
+    );
+    assert_eq!(journal.undo().lines.len(), 2, "a dry run keeps everything");
+    assert_eq!(undo::<Fake>(&scratch.path(), false).lines, Vec::<String>::new());
+    assert!(!scratch.path().exists());
+}
+
+#[test]
+fn what_fails_stays_what_cannot_be_read_is_reported_once_and_neither_hinders_the_rest() {
+    let scratch = Scratch::new("stuck");
+    let entries = "garbage\n{\"Ours\":1}\n\"Stuck\"\n\u{0}\u{1}\n{\"Ours\":2}\n{\"Ours\":3";
+    fs::write(scratch.path(), entries).unwrap();
+    for (put_back, failed) in [(2, 3), (0, 1)] {
+        let undone = undo::<Fake>(&scratch.path(), false);
+        assert_eq!(
+            (undone.lines.len(), undone.failed.len()),
+            (put_back, failed),
+            "{undone:?}"
+        );
+    }
+    let mut journal = Journal::at(scratch.path());
+    journal.add(&[Fake::Ours(4)]).unwrap();
+    journal.replace(&[]).unwrap();
+    let kept = fs::read_to_string(left_of(&scratch.path())).unwrap();
+    assert_eq!(kept, "\"Stuck\"\n", "and no later writer throws it away");
+}
+
+#[test]
+fn what_nothing_can_undo_any_more_is_reported_once() {
+    let scratch = Scratch::new("lost");
+    Journal::at(scratch.path()).add(&[Fake::Lost]).unwrap();
+    assert_eq!(undo::<Fake>(&scratch.path(), true).failed.len(), 1);
+    assert_eq!(undo::<Fake>(&scratch.path(), false).failed.len(), 1);
+    assert!(undo::<Fake>(&scratch.path(), false).is_nothing());
+}
+
+#[test]
+fn a_journal_that_is_no_file_is_told_and_harms_nothing() {
+    let scratch = Scratch::new("folder");
+    fs::create_dir(scratch.path()).unwrap();
+    let undone = undo::<Fake>(&scratch.path(), false);
+    assert!(undone.failed[0].contains("cannot read"), "{undone:?}");
+    assert!(Journal::at(scratch.path()).add(&[Fake::Anothers]).is_err());
+}
+
+#[test]
+fn the_same_change_again_and_again_takes_one_line() {
+    let scratch = Scratch::new("again");
+    let mut journal = Journal::at(scratch.path());
+    for _ in 0..100 {
+        journal.add(&[Fake::Ours(1)]).unwrap();
+    }
+    assert_eq!(read(&scratch.path()).unwrap().len(), 1);
+    fs::remove_file(scratch.path()).unwrap();
+    journal.add(&[Fake::Ours(1)]).unwrap();
+    assert_eq!(
+        read(&scratch.path()).unwrap().len(),
+        1,
+        "it is known by the file, not by memory"
+    );
+}
+
+#[test]
+fn a_journal_is_bounded_by_what_is_in_force() {
+    let scratch = Scratch::new("bound");
+    let mut journal = Journal::at(scratch.path());
+    for number in 0..10_000 {
+        let in_force = Fake::Ours(number);
+        journal.add([&in_force]).unwrap();
+        if journal.is_long(1) {
+            journal.replace([&in_force]).unwrap();
+        }
+        assert!(journal.written.len() <= LINES_KEPT + 1);
+    }
+    assert!(read(&scratch.path()).unwrap().len() <= LINES_KEPT + 1);
+}

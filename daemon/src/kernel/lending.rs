@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! bpf/lending.bpf.c: what others compute at a priority that giveway has given to a thread which waits for them. Takes the
+//! threads that may lend, gives what was lent since the last call. It changes no thread.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use giveway_engine::priority::Borrower;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+
+use super::libbpf_log::explain;
+use super::now;
+use super::records::{IteratorReader, bytes_of, counters, text};
+use super::skeletons::lending as skeleton;
+use skeleton::types;
+
+/// Lenders are looked at so often, though the kernel has told of no borrower: a walk over both maps takes 0.2 ms.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What others used of a thread's priority.
+#[derive(Debug)]
+pub struct Lent {
+    pub tid: u32,
+    /// Its process, where that is accounted for as a whole.
+    pub pid: Option<u32>,
+    pub used: Duration,
+    /// Threads that have it at this moment.
+    pub borrowers: u32,
+    /// The latest of them that computed.
+    pub to: Borrower,
+}
+
+/// The loaded programs; dropping them ends everything here.
+pub struct Lending {
+    lenders: Lenders,
+    counters: MapHandle,
+    settle: Link,
+    follow: Link,
+    reader: IteratorReader,
+    /// When lenders were last looked at, how often borrowing had begun by then, and whether somebody borrowed.
+    looked: Option<(Duration, u64, bool)>,
+    _tracing: Vec<Link>,
+}
+
+/// Names threads that may lend, from any thread.
+#[derive(Clone)]
+pub struct Lenders(Arc<MapHandle>);
+
+/// A thread that may lend, until this is dropped.
+pub struct MayLend {
+    lenders: Lenders,
+    key: types::gw_lender_key,
+}
+
+impl Lending {
+    pub fn open() -> Result<Self> {
+        super::check_requirements()?;
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::LendingSkelBuilder::default();
+        let open = explain("open the account of lent priority", || builder.open(&mut storage))?;
+        let skeleton = explain("load the account of lent priority", || open.load())?;
+        let (programs, maps) = (&skeleton.progs, &skeleton.maps);
+        let keep = |map| MapHandle::try_from(map).context("cannot keep a map of lent priority");
+        Ok(Self {
+            lenders: Lenders(Arc::new(keep(&maps.lenders)?)),
+            counters: keep(&maps.bss)?,
+            settle: explain("attach to those who borrow", || {
+                programs.gw_settle.attach_iter(maps.borrowers.as_fd())
+            })?,
+            follow: explain("attach to those who lend", || {
+                programs.gw_follow.attach_iter(maps.lenders.as_fd())
+            })?,
+            reader: IteratorReader::default(),
+            looked: None,
+            _tracing: [
+                ("sched_pi_setprio", &programs.gw_see_inheritance),
+                ("sched_process_exit", &programs.gw_forget_borrower),
+            ]
+            .into_iter()
+            .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
+            .collect::<Result<_>>()?,
+        })
+    }
+
+    pub fn lenders(&self) -> Lenders {
+        self.lenders.clone()
+    }
+
+    /// What was lent since the last call.
+    pub fn take(&mut self) -> Result<Vec<Lent>> {
+        let (now, begun) = (now(), self.counters()?.begun);
+        let is_quiet = |(at, before, borrows): (Duration, u64, bool)| {
+            !borrows && begun == before && now.saturating_sub(at) < LOOK_EVERY
+        };
+        if self.looked.is_some_and(is_quiet) {
+            return Ok(Vec::new());
+        }
+        self.reader.run(&self.settle, |_: types::gw_lent| ())?;
+        let mut all = Vec::new();
+        self.reader
+            .run(&self.follow, |lent: types::gw_lent| all.push(read(&lent)))?;
+        let borrows = all.iter().any(|lent| lent.borrowers > 0);
+        self.looked = Some((now, begun, borrows));
+        Ok(all)
+    }
+
+    /// How often something was not counted, because too many borrowed at once.
+    pub fn not_noted(&self) -> Result<u64> {
+        Ok(self.counters()?.not_noted)
+    }
+
+    fn counters(&self) -> Result<types::bss> {
+        counters(&self.counters, "lent priority")
+    }
+}
+
+impl Lenders {
+    /// `process`: where that is accounted for as a whole; None: only the thread is. A thread may be both.
+    pub fn add(&self, tid: u32, process: Option<u32>) -> Result<MayLend> {
+        let lender = types::gw_lender {
+            tgid: process.unwrap_or(0),
+            ..types::gw_lender::default()
+        };
+        let key = types::gw_lender_key {
+            tid,
+            of_process: process.is_some().into(),
+        };
+        let done = self.0.update(bytes_of(&key), bytes_of(&lender), MapFlags::ANY);
+        done.with_context(|| format!("what thread {tid} lends is not counted"))?;
+        Ok(MayLend {
+            lenders: self.clone(),
+            key,
+        })
+    }
+}
+
+impl Drop for MayLend {
+    fn drop(&mut self) {
+        // It may have ended, and its entry with it.
+        let _ = self.lenders.0.delete(bytes_of(&self.key));
+    }
+}
+
+fn read(lent: &types::gw_lent) -> Lent {
+    Lent {
+        tid: lent.tid,
+        pid: (lent.tgid != 0).then_some(lent.tgid),
+        used: Duration::from_nanos(lent.lent_ns),
+        borrowers: lent.borrowers,
+        to: Borrower {
+            pid: lent.borrower,
+            name: text(&lent.name),
+        },
+    }
+}

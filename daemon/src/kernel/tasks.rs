@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! bpf/tasks.bpf.c: what the kernel knows of processes, threads and cgroups. It opens no file, so nothing that a user does
+//! to a directory keeps the caller waiting. It changes nothing.
+//!
+//! A process may end, or execute something else, at any moment: the caller holds it by a pidfd ([`super::process`]).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use giveway_engine::matcher::ProcessId;
+use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Program, ProgramMut};
+
+use super::libbpf_log::explain;
+use super::process::{FileId, start_of};
+use super::records::{Record, read_all};
+use super::skeletons::tasks as skeleton;
+use skeleton::types;
+
+/// Others than the owner may write to it. The rights that an access list gives beyond the owner's, if any, are those of
+/// the group here: its mask.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The loaded programs. [`Self::process`] and [`Self::cgroup`] are for one thread alone; the others are for any.
+pub struct Tasks {
+    list_processes: OwnedFd,
+    pub threads: Threads,
+    show_process: OwnedFd,
+    show_cgroup: OwnedFd,
+}
+
+/// The one that lists threads. It stays loaded while any process has it.
+pub struct Threads(OwnedFd);
+
+/// A process in a few words.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    pub pid: u32,
+    /// Of its executable.
+    pub inode: u64,
+    pub uid: u32,
+}
+
+/// A thread as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    pub tid: u32,
+    /// When its process was started, as [`ProcessId`] has it.
+    pub start_ns: u64,
+    pub cpu: Duration,
+    /// It runs, or would.
+    pub is_awake: bool,
+    /// It runs no code of its own any more, and never will: it ends, or its process has been killed, which may take for
+    /// ever where a thread of that waits in the kernel.
+    pub is_ending: bool,
+    /// Threads of its process.
+    pub tasks: u32,
+}
+
+/// A process as it is now.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub id: ProcessId,
+    /// Another one after each exec.
+    pub image: u64,
+    pub file: FileId,
+    /// Owned by root, and nobody else may write to it.
+    pub file_is_roots: bool,
+    pub exe: String,
+    pub uid: u32,
+    pub euid: u32,
+    pub parent: u32,
+    pub tasks: u32,
+    pub netns_inum: u32,
+    /// In cgroup v2. Empty for one that is nested too deep: no rule matches it.
+    pub cgroup: String,
+    pub share: Option<Share>,
+}
+
+/// The group by which the scheduler shares real time out (CONFIG_RT_GROUP_SCHED).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Share {
+    /// Its real time in each period.
+    V1 {
+        group: String,
+        runtime_us: i64,
+    },
+    V2 {
+        group: String,
+    },
+}
+
+enum Of {
+    All,
+    Process(u32),
+    Thread(u32),
+    Cgroup(u64),
+}
+
+impl Tasks {
+    /// `netns_inum`: where processes are listed.
+    pub fn load(netns_inum: u32) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::TasksSkelBuilder::default();
+        let mut open = explain("open the list of processes", || builder.open(&mut storage))?;
+        open.maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the list of processes has no constants")?
+            .netns_inum = netns_inum;
+        let skeleton = explain("load the list of processes", || open.load())?;
+        let keep = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
+        Ok(Self {
+            list_processes: keep(&skeleton.progs.gw_list_processes)?,
+            threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
+            show_process: keep(&skeleton.progs.gw_show_process)?,
+            show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
+        })
+    }
+
+    /// Those of the namespace that have an executable.
+    pub fn processes(&self) -> Result<Vec<Listed>> {
+        let all = run::<types::gw_thread>(&self.list_processes, &Of::All).context("cannot list processes")?;
+        let listed = |found: types::gw_thread| Listed {
+            pid: found.tgid,
+            inode: found.inode,
+            uid: found.uid,
+        };
+        Ok(all.into_iter().map(listed).collect())
+    }
+
+    /// None where there is none of this number, or it is a thread of the kernel.
+    ///
+    /// # Errors
+    /// Where that cannot be told now, here and below.
+    pub fn process(&self, pid: u32) -> Result<Option<Facts>> {
+        let found = run::<types::gw_process>(&self.show_process, &Of::Thread(pid)).context("cannot read a process")?;
+        Ok(found.first().map(facts))
+    }
+
+    /// The path of a cgroup by its id; None for one that is gone.
+    pub fn cgroup(&self, id: u64) -> Option<String> {
+        let found = run::<types::gw_cgroup_names>(&self.show_cgroup, &Of::Cgroup(id)).ok()?;
+        path_of(found.first()?)
+    }
+}
+
+impl Threads {
+    /// The program of this number, which another process has loaded.
+    pub fn of_number(number: u32) -> Result<Self> {
+        Ok(Self(Program::fd_from_id(number)?))
+    }
+
+    pub fn number(&self) -> Result<u32> {
+        Program::id_from_fd(self.0.as_fd()).context("the list of threads has no number")
+    }
+
+    /// Those of a process, at this moment; none once it has ended.
+    pub fn of(&self, pid: u32) -> Result<Vec<Thread>> {
+        self.list(&Of::Process(pid))
+    }
+
+    /// None once it has ended.
+    pub fn thread(&self, tid: u32) -> Result<Option<Thread>> {
+        Ok(self.list(&Of::Thread(tid))?.pop())
+    }
+
+    fn list(&self, of: &Of) -> Result<Vec<Thread>> {
+        let found = run::<types::gw_thread>(&self.0, of).context("cannot list threads")?;
+        let thread = |found: types::gw_thread| {
+            let is = |state: types::gw_thread_state| found.state.0 & state.0 != 0;
+            Thread {
+                tid: found.tid,
+                start_ns: start_of(found.start_ns),
+                cpu: Duration::from_nanos(found.cpu_ns),
+                is_awake: is(types::gw_thread_state::GW_AWAKE),
+                is_ending: is(types::gw_thread_state::GW_ENDING),
+                tasks: found.tasks,
+            }
+        };
+        Ok(found.into_iter().map(thread).collect())
+    }
+}
+
+/// Runs an iterator over this once.
+fn run<T: Record>(program: &OwnedFd, of: &Of) -> Result<Vec<T>> {
+    let mut info = bpf_iter_link_info::default();
+    match of {
+        // To the kernel it means all.
+        Of::Process(0) | Of::Thread(0) => return Ok(Vec::new()),
+        Of::All => {}
+        Of::Process(pid) => info.task.pid = *pid,
+        Of::Thread(tid) => info.task.tid = *tid,
+        Of::Cgroup(id) => {
+            info.cgroup.order = libbpf_sys::BPF_CGROUP_ITER_SELF_ONLY;
+            info.cgroup.cgroup_id = *id;
+        }
+    }
+    let options = bpf_link_create_opts {
+        sz: size_of::<bpf_link_create_opts>() as _,
+        iter_info: &raw mut info,
+        iter_info_len: size_of::<bpf_iter_link_info>() as _,
+        ..Default::default()
+    };
+    // SAFETY: the options and what they point to outlive the call.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            0,
+            libbpf_sys::BPF_TRACE_ITER,
+            std::ptr::from_ref(&options),
+        )
+    };
+    let link = owned(link)?;
+    // SAFETY: takes no pointers.
+    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
+    let mut records = Vec::new();
+    read_all(&mut std::fs::File::from(iterator), &mut Vec::new(), |record| {
+        records.push(record);
+    })?;
+    Ok(records)
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a descriptor that is not negative was just opened for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn facts(found: &types::gw_process) -> Facts {
+    let group = path_of(&found.share).unwrap_or_default();
+    let share = match found.share_kind {
+        types::gw_share_kind::GW_SHARE_V1 => Some(Share::V1 {
+            group,
+            runtime_us: found.share_us,
+        }),
+        types::gw_share_kind::GW_SHARE_V2 => Some(Share::V2 { group }),
+        _ => None,
+    };
+    Facts {
+        id: ProcessId {
+            pid: found.tgid,
+            start_ns: start_of(found.start_ns),
+        },
+        image: found.image,
+        file: FileId {
+            device: found.device,
+            inode: found.inode,
+        },
+        file_is_roots: found.exe_uid == 0 && found.exe_mode & WRITABLE_BY_OTHERS == 0,
+        exe: shown(&text(&found.exe)),
+        uid: found.uid,
+        euid: found.euid,
+        parent: found.parent,
+        tasks: found.tasks,
+        netns_inum: found.netns_inum,
+        cgroup: path_of(&found.cgroup).unwrap_or_default(),
+        share,
+    }
+}
+
+/// Any process may choose its names; it must not choose what a terminal does.
+pub fn shown(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
+fn text(bytes: &[i8]) -> String {
+    let bytes: Vec<u8> = bytes
+        .iter()
+        .map(|byte| byte.cast_unsigned())
+        .take_while(|byte| *byte != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// `/` for the root.
+fn path_of(cgroup: &types::gw_cgroup_names) -> Option<String> {
+    let names = cgroup.names.get(..cgroup.bytes as usize)?;
+    let mut path = String::new();
+    // The last one ends like the others.
+    for name in names.split(|byte| *byte == 0).rev().skip(1) {
+        path.push('/');
+        path.push_str(&text(name));
+    }
+    Some(if path.is_empty() { "/".to_owned() } else { path })
+}

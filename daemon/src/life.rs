@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Signs of life, in one page of memory that the daemon and its guardian share. Each thread that others depend on writes
+//! there by when it will have spoken again. Who looks tells a thread that is stuck from one that is not let run. Input:
+//! what the threads write, and the looker's own clock. Output: who is overdue. Nobody is ended here.
+//!
+//! Time counts only as far as the looker itself ran in time: neither a machine that was stopped nor a cgroup that
+//! was frozen with both of them in it makes anybody overdue.
+
+use std::fmt::{self, Display, Formatter};
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::unistd::gettid;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
+
+use crate::kernel::now;
+use crate::kernel::process::end::Named;
+use crate::kernel::tasks::Threads;
+
+/// Without a sign for so long, a thread of the daemon is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The guardian: the daemon looks once a second, and needs a moment to start another.
+const PATIENCE_WITH_GUARDIAN: Duration = Duration::from_secs(4);
+/// Loading programs into the kernel may take this long, and so may undoing everything.
+pub const LONG_WORK: Duration = Duration::from_secs(30);
+/// A thread that has nothing to do gives a sign so often.
+pub const LONGEST_SLEEP: Duration = Duration::from_secs(2);
+/// How often to look, at least.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A look that comes later than planned by more than this counts nothing ...
+const LATE: Duration = Duration::from_millis(1500);
+/// ... and after it, everybody has this long to give a sign: the others may not have run again yet.
+const RECOVERY: Duration = Duration::from_secs(2);
+/// Who is runnable and gets less than this part of a CPU is starved, not stuck.
+const STARVED_BELOW: u32 = 10;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Who {
+    MainLoop,
+    Rules,
+    Chains,
+    Guardian,
+}
+
+/// The threads of the daemon.
+pub const DAEMON: [Who; 3] = [Who::MainLoop, Who::Rules, Who::Chains];
+const ALL: usize = 4;
+
+impl Display for Who {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MainLoop => "the main loop",
+            Self::Rules => "the real-time thread",
+            Self::Chains => "the thread of [[chain]]",
+            Self::Guardian => "the guardian",
+        })
+    }
+}
+
+/// All zero: nobody is watched.
+#[repr(C)]
+struct Shared {
+    daemon: [AtomicU64; 4],
+    /// The number of the program that lists threads.
+    threads: AtomicU32,
+    is_over: AtomicBool,
+    slots: [Slot; ALL],
+}
+
+#[repr(C)]
+struct Slot {
+    /// 0: not watched.
+    tid: AtomicU32,
+    /// CLOCK_MONOTONIC.
+    due_ns: AtomicU64,
+}
+
+/// The page. It stays mapped for as long as the process lives.
+#[derive(Clone, Copy)]
+pub struct Life(&'static Shared);
+
+impl Life {
+    /// A new page for this process, the daemon, and the file by which the guardian maps it too, with what it lists threads by.
+    pub fn new(threads: &Threads) -> Result<(Self, OwnedFd)> {
+        let make = || -> rustix::io::Result<OwnedFd> {
+            let file = memfd_create("giveway-life", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            ftruncate(&file, size_of::<Shared>() as u64)?;
+            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            Ok(file)
+        };
+        let file = make().context("cannot make the page of signs of life")?;
+        let life = Self::of(&file)?;
+        life.0.threads.store(threads.number()?, Ordering::Release);
+        for (word, own) in life.0.daemon.iter().zip(Named::own()?.to_words()) {
+            word.store(own, Ordering::Release);
+        }
+        Ok((life, file))
+    }
+
+    pub fn daemon(self) -> Option<Named> {
+        Named::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
+    }
+
+    /// The daemon's program, so that who watches loads none.
+    pub fn threads(self) -> Result<Threads> {
+        Threads::of_number(self.0.threads.load(Ordering::Acquire))
+    }
+
+    /// The page of this file.
+    pub fn of(file: impl AsFd) -> Result<Self> {
+        let length = size_of::<Shared>();
+        let found = fstat(&file).context("there is no page of signs of life")?;
+        ensure!(found.st_size == length as i64, "this is not a page of signs of life");
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping that is never removed, as long as the file, which is sealed and cannot become shorter.
+        let page = unsafe { mmap(null_mut(), length, flags, MapFlags::SHARED, &file, 0) };
+        let page = page.context("cannot map the page of signs of life")?;
+        // What computes above everything must not wait for a disk. Where locking is refused, nothing else changes.
+        // SAFETY: the mapping is as long as that.
+        let _ = unsafe { mlock(page, length) };
+        // SAFETY: mapped for good, page-aligned, and made of atomics, for which every content is valid.
+        Ok(Self(unsafe { &*page.cast::<Shared>() }))
+    }
+
+    /// From now on the calling thread is watched, until the sign is dropped.
+    pub fn sign(self, who: Who) -> Sign {
+        self.expect(who, gettid().as_raw().cast_unsigned());
+        Sign {
+            who,
+            slot: self.slot(who),
+        }
+    }
+
+    /// The same for another process, which is about to take over.
+    pub fn expect(self, who: Who, tid: u32) {
+        let slot = self.slot(who);
+        slot.promise(now() + patience_with(who));
+        slot.tid.store(tid, Ordering::Release);
+    }
+
+    fn slot(self, who: Who) -> &'static Slot {
+        &self.0.slots[who as usize]
+    }
+
+    /// None where there is nobody to be watched.
+    pub fn tid(self, who: Who) -> Option<u32> {
+        Some(self.slot(who).tid.load(Ordering::Acquire)).filter(|tid| *tid != 0)
+    }
+
+    /// Whether all of these have given their signs in time.
+    pub fn is_well(self, whose: &[Who]) -> bool {
+        let is_in_time = |who: &Who| self.tid(*who).is_none() || self.slot(*who).due() >= now();
+        whose.iter().all(is_in_time)
+    }
+
+    /// The daemon has undone everything by itself.
+    pub fn end(self) {
+        self.0.is_over.store(true, Ordering::Release);
+    }
+
+    pub fn is_over(self) -> bool {
+        self.0.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl Slot {
+    fn promise(&self, due: Duration) {
+        self.due_ns.store(due.as_nanos() as u64, Ordering::Release);
+    }
+
+    fn due(&self) -> Duration {
+        Duration::from_nanos(self.due_ns.load(Ordering::Acquire))
+    }
+}
+
+fn patience_with(who: Who) -> Duration {
+    if who == Who::Guardian {
+        PATIENCE_WITH_GUARDIAN
+    } else {
+        PATIENCE
+    }
+}
+
+/// Of one thread.
+pub struct Sign {
+    who: Who,
+    slot: &'static Slot,
+}
+
+impl Sign {
+    pub fn give(&self) {
+        self.slot.promise(now() + patience_with(self.who));
+    }
+
+    /// Before work that takes longer: the next sign comes within this time.
+    pub fn give_for(&self, work: Duration) {
+        self.slot.promise(now() + work);
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        self.slot.tid.store(0, Ordering::Release);
+    }
+}
+
+/// What a looker remembers from look to look.
+pub struct Watch {
+    looked: Duration,
+    planned: Duration,
+    seen: [Seen; ALL],
+}
+
+/// Of one thread.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    due: Duration,
+    /// Until it is overdue, as far as time counts.
+    left: Duration,
+    cpu: Duration,
+}
+
+/// What a look finds.
+struct Found {
+    at: Duration,
+    since: Duration,
+    is_late: bool,
+    due: Duration,
+    /// CPU time used so far, and whether it waits for a CPU.
+    thread: Option<(Duration, bool)>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            looked: now(),
+            planned: LOOK_EVERY,
+            seen: Default::default(),
+        }
+    }
+}
+
+impl Watch {
+    /// One who is overdue. Call it as often as [`Self::pause`] says. `threads`: without, nobody is known to be starved.
+    pub fn look(&mut self, life: Life, whose: &[Who], threads: Option<&Threads>) -> Option<Who> {
+        let at = now();
+        let since = at.saturating_sub(self.looked);
+        let is_late = since > self.planned + LATE;
+        (self.looked, self.planned) = (at, LOOK_EVERY);
+        let mut overdue = None;
+        for who in whose {
+            let seen = &mut self.seen[*who as usize];
+            let Some(tid) = life.tid(*who) else {
+                *seen = Seen::default();
+                continue;
+            };
+            let left = seen.look(&Found {
+                at,
+                since,
+                is_late,
+                due: life.slot(*who).due(),
+                thread: threads
+                    .and_then(|threads| threads.thread(tid).ok()?)
+                    .map(|thread| (thread.cpu, thread.is_awake)),
+            });
+            self.planned = self.planned.min(left);
+            if left.is_zero() {
+                overdue = Some(*who);
+            }
+        }
+        overdue
+    }
+
+    /// Until the next look.
+    pub fn pause(&self) -> Duration {
+        self.planned
+    }
+}
+
+impl Seen {
+    /// Returns how long it has left.
+    fn look(&mut self, found: &Found) -> Duration {
+        let Found { at, since, .. } = *found;
+        let cpu = found.thread.map_or(self.cpu, |(cpu, _)| cpu);
+        let ran = cpu.saturating_sub(self.cpu);
+        let is_starved = found.thread.is_some_and(|(_, is_awake)| is_awake) && ran < since / STARVED_BELOW;
+        // What it did before, and whether it was let run, is not known.
+        let is_first = self.due.is_zero();
+        if found.due != self.due {
+            self.left = found.due.saturating_sub(at);
+        } else if !found.is_late && !is_starved {
+            self.left = self.left.saturating_sub(since);
+        }
+        if found.is_late || is_starved || is_first {
+            self.left = self.left.max(RECOVERY);
+        }
+        (self.due, self.cpu) = (found.due, cpu);
+        self.left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::tasks::Tasks;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Looks once a second at one that gave its only sign at 0; returns after how many looks it is overdue.
+    fn overdue_after(mut look: impl FnMut(u32) -> (Duration, bool, Option<(Duration, bool)>)) -> Option<u32> {
+        let (mut seen, mut at) = (Seen::default(), Duration::ZERO);
+        (0..60).find(|number| {
+            let (since, is_late, thread) = look(*number);
+            at += since;
+            let found = Found {
+                at,
+                since,
+                is_late,
+                due: PATIENCE,
+                thread,
+            };
+            seen.look(&found).is_zero()
+        })
+    }
+
+    #[test]
+    fn one_that_sleeps_or_computes_without_a_sign_is_overdue_in_time() {
+        let asleep = |number| {
+            (
+                if number == 0 { Duration::ZERO } else { SECOND },
+                false,
+                Some((SECOND, false)),
+            )
+        };
+        assert_eq!(overdue_after(asleep), Some(5));
+        let spins = |number| {
+            let since = if number == 0 { Duration::ZERO } else { SECOND };
+            (since, false, Some((number * SECOND / 2, true)))
+        };
+        assert_eq!(overdue_after(spins), Some(5));
+    }
+
+    #[test]
+    fn one_that_is_not_let_run_is_not_and_neither_is_anybody_while_the_looker_was_not() {
+        let starved = |_| (SECOND, false, Some((SECOND, true)));
+        assert_eq!(overdue_after(starved), None);
+        let stopped = |_| (100 * SECOND, true, Some((SECOND, false)));
+        assert_eq!(overdue_after(stopped), None);
+        // Once, for a minute, and then it is given a moment.
+        let once = |number| {
+            if number == 4 {
+                (60 * SECOND, true, None)
+            } else {
+                (SECOND, false, None)
+            }
+        };
+        assert_eq!(overdue_after(once), Some(6));
+    }
+
+    #[test]
+    fn one_that_is_overdue_when_it_is_first_seen_has_a_moment() {
+        let at_ten = |number| {
+            (
+                if number == 0 { 10 * SECOND } else { SECOND },
+                false,
+                Some((SECOND, false)),
+            )
+        };
+        assert_eq!(overdue_after(at_ten), Some(2));
+    }
+
+    #[test]
+    fn who_does_what_takes_long_says_so_before() {
+        let tasks = Tasks::load(0).unwrap();
+        let (life, file) = Life::new(&tasks.threads).unwrap();
+        let other = Life::of(&file).unwrap();
+        let own = other.threads().unwrap().thread(gettid().as_raw().cast_unsigned());
+        assert!(own.unwrap().unwrap().is_awake);
+        assert_eq!(other.daemon(), Some(Named::own().unwrap()));
+        let sign = life.sign(Who::MainLoop);
+        assert!(other.is_well(&DAEMON) && other.tid(Who::Rules).is_none());
+        let due = |life: Life| life.slot(Who::MainLoop).due();
+        let before = due(other);
+        sign.give_for(LONG_WORK);
+        assert!(due(other) > before + LONG_WORK - PATIENCE - SECOND);
+        drop(sign);
+        assert!(other.tid(Who::MainLoop).is_none());
+    }
+
+    #[test]
+    fn a_file_of_another_length_is_no_page() {
+        assert!(Life::of(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+}

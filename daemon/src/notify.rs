@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tells the service manager how the daemon is (sd_notify(3)). Without one, which is the case unless it set NOTIFY_SOCKET,
+//! nothing is told. Nobody waits for it.
+
+use std::env;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+pub const SOCKET: &str = "NOTIFY_SOCKET";
+/// Set where the service manager wants to be told that the daemon lives.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+
+#[derive(Default)]
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    is_ready: bool,
+}
+
+impl Notifier {
+    pub fn of_environment() -> Self {
+        let to = || {
+            let name = env::var_os(SOCKET)?;
+            let address = match name.as_bytes().strip_prefix(b"@") {
+                Some(name) => SocketAddr::from_abstract_name(name),
+                None => SocketAddr::from_pathname(&name),
+            };
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            Some((socket, address.ok()?))
+        };
+        Self {
+            to: to(),
+            is_ready: false,
+        }
+    }
+
+    /// Everything is in force. Told once.
+    pub fn ready(&mut self) {
+        if !std::mem::replace(&mut self.is_ready, true) {
+            self.tell("READY=1");
+        }
+    }
+
+    /// The daemon lives. Told if it is asked for.
+    pub fn alive(&self) {
+        if env::var_os(WATCHDOG).is_some() {
+            self.tell("WATCHDOG=1");
+        }
+    }
+
+    fn tell(&self, what: &str) {
+        if let Some((socket, to)) = &self.to
+            && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
+        {
+            tracing::debug!("the service manager was not told {what}: {error}");
+        }
+    }
+}

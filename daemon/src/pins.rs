@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where BPF objects are pinned that must outlive the daemon: a folder of this network namespace's, for root alone. Input:
+//! what to do in it. Output: its result, or why nothing can be pinned.
+//!
+//! The folder is in /sys/fs/bpf where a BPF file system is mounted there that nobody else may list (systemd's is so), else
+//! in a mount of giveway's own in its state folder: who may list a folder can hold its lock. Either is that of the machine's
+//! mount namespace, not of the caller's: `ip netns exec` makes one for each command, hides /sys/fs/bpf in it, and all that
+//! is mounted there ends with the command.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+/// All that is ever pinned. Another name in the folder is not giveway's to remove.
+pub const MARKS: &str = "gw_marks";
+pub const QDISC: &str = "qdisc";
+
+const SHARED: &str = "/sys/fs/bpf";
+/// Processes that live in the machine's mount namespace: init, and where that one may not be looked at, the kernel's own.
+const RESIDENTS: [(&str, Option<&str>); 2] = [("/proc/1", None), ("/proc/2", Some("kthreadd"))];
+
+#[derive(Clone, Debug)]
+pub struct Pins {
+    /// In /sys/fs/bpf.
+    shared: PathBuf,
+    /// The mount point of our own.
+    own: PathBuf,
+}
+
+impl Pins {
+    pub fn new(name: &str, state: &Path) -> Self {
+        Self {
+            shared: Path::new(SHARED).join(name),
+            own: state.join("bpf"),
+        }
+    }
+
+    /// Acts in the folder, which is made if need be.
+    ///
+    /// # Errors
+    /// Where no BPF file system can be had that outlives this process.
+    pub fn make<T: Send>(&self, act: impl FnOnce(&Path) -> Result<T> + Send) -> Result<T> {
+        in_machines_mounts(|is_machines| act(self.made(is_machines)?))
+    }
+
+    /// Acts in the folder, if there is one.
+    pub fn look<T: Send>(&self, act: impl FnOnce(&Path) -> Result<T> + Send) -> Result<Option<T>> {
+        in_machines_mounts(|_| {
+            let existing = self.folders().find(|folder| is_ours(folder));
+            existing.map(act).transpose()
+        })
+    }
+
+    /// Removes every pin and the folder, and unmounts what giveway mounted.
+    pub fn remove(&self) -> Result<()> {
+        in_machines_mounts(|_| {
+            for folder in self.folders().filter(|folder| is_ours(folder)) {
+                for pin in [MARKS, QDISC].map(|name| folder.join(name)) {
+                    match fs::remove_file(pin) {
+                        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+                let _ = fs::remove_dir(folder);
+            }
+            while is_bpffs(&self.own) {
+                umount2(&self.own, MntFlags::MNT_DETACH)?;
+            }
+            let _ = fs::remove_dir(&self.own);
+            Ok(())
+        })
+        .context("cannot remove what is pinned")
+    }
+
+    /// Where pins may be.
+    fn folders(&self) -> impl Iterator<Item = &Path> {
+        let shared = is_closed(Path::new(SHARED)).then_some(&*self.shared);
+        shared.into_iter().chain([&*self.own])
+    }
+
+    fn made(&self, is_machines: bool) -> Result<&Path> {
+        let shared = Path::new(SHARED);
+        if is_closed(shared) && is_bpffs(shared) && make_folder(&self.shared).is_ok() {
+            return Ok(&self.shared);
+        }
+        if is_ours(&self.own) {
+            return Ok(&self.own);
+        }
+        if !is_machines {
+            bail!("no BPF file system at {SHARED} can be used, and none can be mounted that outlives giveway");
+        }
+        make_folder(&self.own)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("bpf"), &self.own, Some("bpf"), flags, Some("mode=0700"))
+            .with_context(|| format!("cannot mount a BPF file system at {}", self.own.display()))?;
+        Ok(&self.own)
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && is_roots(folder) => Ok(()),
+        made => made.with_context(|| format!("cannot make {}", folder.display())),
+    }
+}
+
+/// A folder, and no link to one, that only root may look into: nobody else has put anything there.
+fn is_roots(folder: &Path) -> bool {
+    let about = fs::symlink_metadata(folder);
+    about.is_ok_and(|about| about.is_dir() && about.uid() == 0 && about.mode() & 0o077 == 0)
+}
+
+/// Nobody but root may list it, or put anything there.
+fn is_closed(folder: &Path) -> bool {
+    fs::metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o066 == 0)
+}
+
+fn is_ours(folder: &Path) -> bool {
+    is_roots(folder) && is_bpffs(folder)
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Runs in a thread of its own in the machine's mount namespace, or where that one cannot be entered, in the caller's;
+/// is told which.
+fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Result<T> {
+    let enter = || -> Result<()> {
+        unshare(CloneFlags::CLONE_FS)?;
+        let is_resident = |(process, name): &(&str, Option<&str>)| {
+            let comm = fs::read_to_string(format!("{process}/comm")).unwrap_or_default();
+            name.is_none_or(|name| comm.trim_end() == name)
+        };
+        let open = |(process, _)| fs::File::open(format!("{process}/ns/mnt")).ok();
+        let namespace = RESIDENTS.into_iter().filter(is_resident).find_map(open);
+        Ok(setns(
+            namespace.context("no process of the machine's mount namespace can be seen")?,
+            CloneFlags::CLONE_NEWNS,
+        )?)
+    };
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| act(enter().is_ok()));
+        acting.join().unwrap_or_else(|_| bail!("the thread that pins has died"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_list_or_write_to_is_not_closed() {
+        assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
+        let scratch = tempfile::tempdir().unwrap();
+        for (mode, expected) in [
+            (0o711, true),
+            (0o700, true),
+            (0o755, false),
+            (0o1733, false),
+            (0o720, false),
+        ] {
+            fs::set_permissions(scratch.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_closed(scratch.path()), expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn only_a_folder_that_nobody_but_root_could_have_filled_is_used() {
+        assert!(nix::unistd::geteuid().is_root(), "run the tests as root");
+        let scratch = tempfile::tempdir().unwrap();
+        let (folder, link) = (scratch.path().join("folder"), scratch.path().join("link"));
+        make_folder(&folder).unwrap();
+        assert!(is_roots(&folder) && make_folder(&folder).is_ok());
+        symlink(&folder, &link).unwrap();
+        assert!(!is_roots(&link) && make_folder(&link).is_err());
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!is_roots(&folder) && make_folder(&folder).is_err());
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&folder, Some(65_534), None).unwrap();
+        assert!(!is_roots(&folder) && make_folder(&folder).is_err());
+    }
+}

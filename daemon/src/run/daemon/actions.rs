@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The actions of the network engine: each goes to its actuator, and what became of it goes back as an input.
+
+use anyhow::Result;
+use giveway_engine::change::Change;
+use giveway_engine::network::action::{Action, Input, Outcome};
+use giveway_engine::record::What;
+use giveway_engine::wire::Outgoing;
+
+use super::Running;
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::{is_shortage, now};
+use crate::life::LONG_WORK;
+
+/// Lines of the log about changes in a second. Strangers decide how many connections there are to be changed; `why` has
+/// the latest of all.
+const LINES_PER_S: u64 = 20;
+
+/// How many lines there were in the present second, and how many were left out since the last one.
+#[derive(Default)]
+pub(super) struct Lines {
+    second: u64,
+    said: u64,
+    left_out: u64,
+}
+
+impl Lines {
+    fn say(&mut self, change: &Change) {
+        let second = now().as_secs();
+        if second != self.second {
+            (self.second, self.said) = (second, 0);
+        }
+        if self.said == LINES_PER_S {
+            self.left_out += 1;
+            return;
+        }
+        self.said += 1;
+        match std::mem::take(&mut self.left_out) {
+            0 => tracing::info!("{change}"),
+            more => tracing::info!("{change} (and {more} changes before; `giveway why` shows the latest)"),
+        }
+    }
+}
+
+impl Running {
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {
+        let mut outcomes = Vec::new();
+        let mut limits = Vec::new();
+        for action in actions {
+            match action {
+                Action::Limit { cookie, limits: new } => {
+                    limits.extend(new.into_iter().map(|(setting, value)| (cookie, setting, value)));
+                }
+                Action::CapNew { ifindex, caps } => {
+                    self.caps_of_new = Some((ifindex, caps));
+                    self.cap_new()?;
+                }
+                Action::Queue(plan) => {
+                    let name = self.interface.as_ref().map_or("", |interface| &interface.name);
+                    self.sign.give_for(LONG_WORK);
+                    let outcome = self.daemon.queue.set(plan.as_ref(), name);
+                    // What the next look finds is our own change, and must be compared with that.
+                    self.told_uplink = None;
+                    outcomes.push(Input::QueueOutcome(outcome.map_err(|error| one_line(&error))));
+                }
+                Action::TuneQueue(tuning) => {
+                    // Where it fails, the queue is taken down.
+                    self.sign.give_for(LONG_WORK);
+                    let outcome = self.daemon.queue.tune(&tuning);
+                    outcomes.push(Input::QueueOutcome(outcome.map_err(|error| one_line(&error))));
+                }
+                Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
+                    processes: processes
+                        .into_iter()
+                        .map(|id| (id, self.daemon.owners.process(id)))
+                        .collect(),
+                    cgroups: cgroups
+                        .into_iter()
+                        .map(|id| (id, self.daemon.owners.cgroup(id)))
+                        .collect(),
+                }),
+                Action::Report(report) => self.send(&report),
+                Action::Record(what) => {
+                    if let What::Change(change) = &what {
+                        self.lines.say(change);
+                    }
+                    self.records.write(now(), what);
+                }
+            }
+        }
+        if !limits.is_empty() {
+            let asked = limits.iter().map(|(cookie, setting, _)| (*cookie, setting.clone()));
+            let asked: Vec<_> = asked.collect();
+            let done = self.daemon.sockets.apply(limits);
+            let put_off = || {
+                asked
+                    .into_iter()
+                    .map(|(cookie, setting)| (cookie, setting, Outcome::Deferred))
+            };
+            let done = self.tolerate(done)?.unwrap_or_else(|| put_off().collect());
+            outcomes.push(Input::Outcomes(done));
+        }
+        Ok(outcomes)
+    }
+
+    /// The caps for new connections, where they are not those that the engine asked for.
+    pub(super) fn cap_new(&mut self) -> Result<()> {
+        let Some((ifindex, caps)) = &self.caps_of_new else {
+            return Ok(());
+        };
+        let done = self.daemon.sockets.cap_new(*ifindex, caps);
+        if self.tolerate(done)?.is_some() {
+            self.caps_of_new = None;
+        }
+        Ok(())
+    }
+
+    /// None for what failed only because something is short that all share. It is done the next time, and the daemon
+    /// goes on without it.
+    pub(super) fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Err(error) if is_shortage(&error) => {
+                let line = format!("{}; trying again", one_line(&error));
+                if self.short_of.is_none() {
+                    tracing::warn!("{line}");
+                }
+                self.short_of = Some(line);
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
+        }
+    }
+
+    pub(super) fn send(&self, report: &Outgoing) {
+        if let Some(Err(error)) = self.neighbours.as_ref().map(|neighbours| neighbours.send(report)) {
+            tracing::debug!("a report was not sent: {error}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The end of the loop: everything that was changed is put back.
+
+use anyhow::Result;
+use giveway_engine::wire::Outgoing;
+
+use super::Running;
+use crate::kernel::now;
+use crate::life::LONG_WORK;
+use crate::run::priority::PriorityThread;
+use crate::undo::undo_all;
+
+/// The farewell is sent more than once: broadcasts get lost.
+const FAREWELLS: usize = 3;
+
+impl Running {
+    /// Whatever fails here is left to the guardian, which has not been dismissed.
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.sign.give_for(LONG_WORK);
+        for _ in 0..FAREWELLS {
+            if let Some(datagram) = self.daemon.engine.farewell(now()) {
+                self.send(&Outgoing { to: None, datagram });
+            }
+        }
+        let daemon = &mut self.daemon;
+        // Priorities first: nothing may keep the rest from running.
+        let set_back = daemon.realtime.take().map_or(Ok(0), PriorityThread::stop);
+        let Some(guarded) = daemon.guarded.take() else {
+            return Ok(());
+        };
+        daemon.receiver.close();
+        let lifted = daemon.sockets.revert();
+        self.sign.give_for(LONG_WORK);
+        let undone = undo_all(&daemon.place);
+        let (set_back, lifted, undone) = (set_back?, lifted?, undone?);
+        guarded.dismiss();
+        for line in undone.lines {
+            tracing::info!("{line}");
+        }
+        tracing::info!(
+            "ended; {lifted} caps lifted, {set_back} processes without real time again, nothing of giveway's is left"
+        );
+        Ok(())
+    }
+}

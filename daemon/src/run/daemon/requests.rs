@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What clients of the control socket may ask of the loop, each request already authorised.
+
+use anyhow::Result;
+use giveway_engine::network::action::Input;
+use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::status::{DaemonStatus, Status};
+use tokio::sync::mpsc;
+
+use super::Running;
+use super::records::header;
+use crate::control::Background;
+use crate::control::server::Call;
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::now;
+
+impl Running {
+    /// Returns the connection of a client that asked for the end. A client that has gone meanwhile is no error.
+    pub(super) fn answer(&mut self, call: Call) -> Result<Option<mpsc::Sender<()>>> {
+        match call {
+            Call::Status(answer) => {
+                let _ = answer.send(self.status());
+            }
+            Call::Record(answer) => {
+                let _ = answer.send((header(self.interface.as_ref()), self.records.subscribe()));
+            }
+            Call::LbeList(answer) => {
+                let _ = answer.send(self.background(false));
+            }
+            Call::Lbe { flow, add, uid, answer } => {
+                let _ = answer.send(self.change_background(flow, add, uid)?);
+            }
+            Call::Stop(client) => return Ok(Some(client)),
+        }
+        Ok(None)
+    }
+
+    fn status(&self) -> Status {
+        let daemon = &self.daemon;
+        let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
+        Status {
+            daemon: DaemonStatus {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                uptime_s: now().saturating_sub(self.started).as_secs_f64(),
+                lost_events: daemon.monitor.lost_events().unwrap_or_default(),
+                passes: self.passes,
+                walks: self.walks,
+                degraded: daemon
+                    .degraded
+                    .iter()
+                    .chain(&self.alone_because)
+                    .chain(&self.short_of)
+                    .chain(&self.unguarded)
+                    .cloned()
+                    .chain(missing)
+                    .collect(),
+            },
+            network: daemon.engine.status(now()),
+            // The real-time thread adds its part, and its changes.
+            priority: None,
+            changes: [daemon.engine.changes(), daemon.receiver.changes()].concat(),
+        }
+    }
+
+    fn change_background(&mut self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
+        let queue = &mut self.daemon.queue;
+        let changed = if add {
+            queue.add_background(flow, uid)
+        } else {
+            queue.remove_background(flow, uid)
+        };
+        let changed = changed.map_err(|error| one_line(&error));
+        if !matches!(changed, Ok(false)) {
+            let outcome = changed.clone().map(drop);
+            self.step(Input::Background {
+                flow,
+                add,
+                uid,
+                outcome,
+            })?;
+        }
+        Ok(changed.map(|changed| self.background(changed)))
+    }
+
+    fn background(&self, changed: bool) -> Background {
+        Background {
+            flows: self.daemon.queue.background().copied().collect(),
+            in_force: self.daemon.queue.is_in_force(),
+            changed,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The inputs of the network engine: passes, events, refusals, the managed link, and the group's keys.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use giveway_engine::network::action::Input;
+use giveway_engine::record::What;
+
+use super::Running;
+use crate::interface::Interface;
+use crate::kernel::flow_monitor::Event;
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::{cpu_time, now};
+use crate::life::LONG_WORK;
+use crate::neighbours::Neighbours;
+
+/// How old the queue's counters may be where reading them takes a dump of the kernel's.
+const COUNTERS_AGE: Duration = Duration::from_secs(1);
+
+impl Running {
+    /// One pass over the active sockets, or over all of them when it is time for that.
+    pub(super) fn pass(&mut self) -> Result<()> {
+        let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
+        let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let begun = cpu_time();
+        let flows = match complete {
+            true => self.daemon.monitor.walk(),
+            false => self.daemon.monitor.pass(),
+        };
+        // A walk takes as long as there are connections.
+        self.sign.give();
+        let Some(flows) = self.tolerate(flows)? else {
+            return Ok(());
+        };
+        if complete {
+            self.last_walk = Some(now());
+        }
+        self.short_of = None;
+        // What happened before this pass must be known before it is judged.
+        self.drain_events()?;
+        self.records.write_flows(&flows);
+        let counters = self.daemon.queue.counters(COUNTERS_AGE);
+        let queue = counters
+            .inspect_err(|error| tracing::debug!("{error:#}"))
+            .unwrap_or_default()
+            .map(Box::new);
+        self.step(Input::Pass { flows, complete, queue })?;
+        let cost = if complete { &mut self.walks } else { &mut self.passes };
+        cost.add(cpu_time().saturating_sub(begun));
+        Ok(())
+    }
+
+    pub(super) fn drain_events(&mut self) -> Result<()> {
+        let capped = self.daemon.sockets.capped_at_connect()?;
+        if !capped.is_empty() {
+            self.step(Input::CappedAtConnect(capped))?;
+        }
+        // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
+        let mut arrived = Vec::new();
+        self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;
+        let mut events = Vec::new();
+        for Event { t_ns, cookie, what, .. } in arrived {
+            let line = What::Event { cookie, event: what };
+            self.records.write(Duration::from_nanos(t_ns), line);
+            events.push((cookie, what));
+        }
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.step(Input::Events(events))
+    }
+
+    /// What was refused since the last pass.
+    pub(super) fn drain_refusals(&mut self) -> Result<()> {
+        let refusals = self.daemon.queue.refusals()?;
+        if refusals.is_empty() {
+            return Ok(());
+        }
+        self.step(Input::Refusals(refusals))
+    }
+
+    /// Another interface may be the managed one by now, or the same one may have changed.
+    pub(super) fn look_at_link(&mut self) -> Result<()> {
+        match self.daemon.choice.find() {
+            Ok(found) if found != self.interface => self.manage(found)?,
+            Ok(_) => {
+                let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
+                receiver.look(self.daemon.owners.tasks(), priority);
+            }
+            // It stays what it was.
+            Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
+        }
+        // Each of these may have to wait for who changes another link.
+        self.sign.give();
+        self.look_at_uplink()?;
+        self.sign.give();
+        self.open_neighbours();
+        self.sign.give();
+        Ok(())
+    }
+
+    fn manage(&mut self, found: Option<Interface>) -> Result<()> {
+        match &found {
+            Some(i) => tracing::info!("managing {} (index {})", i.name, i.index),
+            None => tracing::warn!("no interface to manage now; watching goes on, nothing is capped"),
+        }
+        self.neighbours = None;
+        self.sign.give_for(LONG_WORK);
+        let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
+        receiver.manage(found.as_ref(), self.daemon.owners.tasks(), priority);
+        self.interface.clone_from(&found);
+        self.step(Input::Interface(found))
+    }
+
+    /// Rate, MTU and qdisc of the managed link may be changed at any time, by any tool.
+    fn look_at_uplink(&mut self) -> Result<()> {
+        let uplink = self.interface.as_ref().and_then(|interface| {
+            let looked = self.daemon.queue.look(interface);
+            // The link may vanish while it is looked at; the next second shows it.
+            looked
+                .inspect_err(|error| tracing::debug!("{}: {error:#}", interface.name))
+                .ok()
+        });
+        if self.told_uplink.as_ref() == Some(&uplink) {
+            return Ok(());
+        }
+        self.told_uplink = Some(uplink.clone());
+        self.step(Input::Uplink(uplink))
+    }
+
+    fn open_neighbours(&mut self) {
+        let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) else {
+            return;
+        };
+        self.sign.give_for(LONG_WORK);
+        match Neighbours::open(interface, self.daemon.config.group.port) {
+            Ok(neighbours) => {
+                self.neighbours = Some(neighbours);
+                self.alone_because = None;
+            }
+            Err(error) => {
+                let name = &interface.name;
+                let error = one_line(&error);
+                let line = format!("cannot reach the neighbours on {name}: {error}; working alone");
+                if self.alone_because.as_ref() != Some(&line) {
+                    tracing::warn!("{line}");
+                }
+                self.alone_because = Some(line);
+            }
+        }
+    }
+
+    pub(super) fn hear_neighbours(&mut self) -> Result<()> {
+        let Some(neighbours) = &mut self.neighbours else {
+            return Ok(());
+        };
+        match neighbours.receive() {
+            Ok(datagrams) => datagrams
+                .iter()
+                .try_for_each(|(from, bytes)| self.step(Input::Datagram { from: *from, bytes })),
+            Err(error) => {
+                tracing::warn!("cannot hear the neighbours: {error}; trying again in a second");
+                self.neighbours = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Datagrams that woke nobody count as well.
+    pub(super) fn note_filtered(&mut self) -> Result<()> {
+        let Some(neighbours) = &mut self.neighbours else {
+            return Ok(());
+        };
+        let filtered = match neighbours.filtered() {
+            Ok(Some(filtered)) => filtered,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                // They are counted on, and told of the next time.
+                tracing::debug!("{error:#}");
+                return Ok(());
+            }
+        };
+        if let (Some(address), false) = (filtered.older_from, self.told_of_older) {
+            tracing::warn!(
+                "{address} speaks an older version of the neighbours' protocol and is not heard: upgrade it"
+            );
+            self.told_of_older = true;
+        }
+        self.step(Input::Filtered(filtered))
+    }
+
+    /// The key file may change while the daemon runs: a group changes its key without a restart.
+    pub(super) fn reread_keys(&mut self) -> Result<()> {
+        match self.daemon.keys.as_mut().and_then(|file| file.changed()) {
+            Some(Ok(keys)) => {
+                let valid = keys.ids().count();
+                tracing::info!("the group's key file has changed; {valid} keys are valid");
+                self.step(Input::Keys(Some(keys)))
+            }
+            Some(Err(error)) => {
+                tracing::warn!("{error:#}; the keys read before stay valid");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}

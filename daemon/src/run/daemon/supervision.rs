@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The processes and threads that the loop depends on: a guardian that has died or hangs is replaced, a real-time thread
+//! that has failed is reported. The service manager is told that all of them live.
+
+use super::Running;
+use crate::life::DAEMON;
+
+impl Running {
+    pub(super) fn supervise(&mut self) {
+        let daemon = &mut self.daemon;
+        if let Some(failed) = daemon.realtime.take_if(|thread| thread.has_failed())
+            && let Err(error) = failed.stop()
+        {
+            let line = format!("{error:#}; nothing gets real-time priority until giveway is started again");
+            tracing::warn!("{line}");
+            daemon.degraded.push(line);
+        }
+        if let Some(guarded) = &mut daemon.guarded {
+            match guarded.look_after(&daemon.owners.tasks().threads) {
+                Ok(true) => {
+                    daemon.lock.name(Some(guarded.pid()));
+                    self.unguarded =
+                        Some("the guardian has ended or hangs, and another was started just now".to_owned());
+                }
+                Ok(false) => self.unguarded = None,
+                Err(error) => {
+                    let line = format!("there is no guardian now: {error:#}; trying again every second");
+                    if self.unguarded.as_ref() != Some(&line) {
+                        tracing::warn!("{line}");
+                    }
+                    self.unguarded = Some(line);
+                }
+            }
+        }
+        if daemon.life.is_well(&DAEMON) {
+            self.notifier.alive();
+        }
+    }
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Undoes what a daemon left behind, by what it journalled before each change: for the guardian, for `giveway revert`, for
+//! the next start, and at the daemon's own end. Input: the journals of this network namespace. Output: one list of what
+//! was put back, and one of what could not be.
+//!
+//! The journals are read first and cleared last; between, nothing touches a file that is not the kernel's. What somebody may keep
+//! from answering is waited for, but not for ever.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::actuate::queue::Before;
+use crate::actuate::receive::Setting;
+use crate::actuate::sockets::cap::marks::Capped;
+use crate::actuate::thread::Changed;
+use crate::actuate::thread::attributes::Attributes;
+use crate::journal::{self, Entry, Left, Undone, Written};
+use crate::kernel::links::detach_all_of;
+use crate::life::LONG_WORK;
+use crate::place::{JournalFile, Place};
+
+/// For reading the journals, and for clearing up.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For the kernel, which may have to walk over many sockets; for each journal of [`OTHERS`].
+const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(8);
+/// Who undoes gives no sign of life meanwhile.
+const _: () =
+    assert!(2 * PATIENCE.as_secs() + OTHERS.len() as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs());
+/// What runs before everything comes first.
+const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, JournalFile::Napi];
+/// Of these, what its thread gives that ends before the rest of the daemon may.
+const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
+const OTHERS: [JournalFile; 3] = [JournalFile::Queue, JournalFile::Sockets, JournalFile::Settings];
+
+/// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock, unless it is a dry
+/// run.
+pub fn undo(place: &Place, dry_run: bool) -> Undone {
+    let mut undoing = Undoing::begin(place, dry_run);
+    undoing.threads();
+    undoing.queue();
+    undoing.rest();
+    undoing.files()
+}
+
+/// What the real-time thread gave, for when it ends before the rest of the daemon.
+pub fn realtime(place: &Place) -> Undone {
+    threads_of(place, &REALTIME, false)
+}
+
+/// What is the machine's and not the namespace's.
+pub fn threads(place: &Place, dry_run: bool) -> Undone {
+    threads_of(place, &THREADS, dry_run)
+}
+
+/// The links of a dead process that keeps them, because a thread of it waits in the kernel for good.
+pub fn links(pid: u32) -> Undone {
+    let mut undone = Undone::default();
+    match within(PATIENCE, move || detach_all_of(pid)) {
+        Some(line) => undone.lines.extend(line),
+        None => undone.fail(format!("what process {pid} has attached does not let itself be listed")),
+    }
+    undone
+}
+
+fn threads_of(place: &Place, files: &[JournalFile], dry_run: bool) -> Undone {
+    let mut undone = Undone::default();
+    for file in files {
+        undone.extend(journal::undo::<Changed>(&place.journal(*file), dry_run));
+    }
+    undone
+}
+
+/// An undo that is under way, step by step.
+pub struct Undoing {
+    place: Place,
+    dry_run: bool,
+    written: HashMap<JournalFile, Written>,
+    left: Vec<Left>,
+    /// What a later undo needs them for is not done.
+    pins_stay: bool,
+    pub undone: Undone,
+}
+
+enum Read {
+    IsStale(bool),
+    Journal(JournalFile, Written),
+}
+
+impl Undoing {
+    /// Reads what there is. What does not let itself be read keeps nothing else from being undone.
+    pub fn begin(place: &Place, dry_run: bool) -> Self {
+        let files = [THREADS, OTHERS].concat();
+        let mut undoing = Self {
+            place: place.clone(),
+            dry_run,
+            written: HashMap::new(),
+            left: Vec::new(),
+            pins_stay: false,
+            undone: Undone::default(),
+        };
+        let (tell, told) = mpsc::channel();
+        let (of, wanted) = (place.clone(), files.clone());
+        in_background(move || {
+            // Whoever has waited too long hears nothing more.
+            let _ = tell.send(Read::IsStale(of.is_stale()));
+            for file in wanted {
+                let _ = tell.send(Read::Journal(file, Written::read(of.journal(file))));
+            }
+        });
+        let (end, mut is_stale) = (Instant::now() + PATIENCE, false);
+        while let Ok(read) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match read {
+                Read::IsStale(it_is) => is_stale = it_is,
+                Read::Journal(file, written) => drop(undoing.written.insert(file, written)),
+            }
+        }
+        for file in files.iter().filter(|file| !undoing.written.contains_key(file)) {
+            // What was not read is undone by the next try, which needs the marks.
+            undoing.pins_stay = true;
+            let path = place.journal(*file);
+            undoing
+                .undone
+                .fail(format!("{} does not let itself be read; try again", path.display()));
+        }
+        if is_stale {
+            undoing.written.retain(|file, _| THREADS.contains(file));
+            undoing.pins_stay = true;
+        }
+        undoing
+    }
+
+    /// What the real-time thread gave. The journals stay, for the daemon that may live on.
+    pub fn realtime(mut self) -> Undone {
+        REALTIME.into_iter().for_each(|file| self.put_back::<Changed>(file));
+        self.undone
+    }
+
+    pub fn threads(&mut self) {
+        THREADS.into_iter().for_each(|file| self.put_back::<Changed>(file));
+    }
+
+    pub fn queue(&mut self) {
+        self.put_back_within::<Before>(JournalFile::Queue);
+    }
+
+    /// All but threads and the queue.
+    pub fn rest(&mut self) {
+        self.put_back_within::<Capped>(JournalFile::Sockets);
+        self.put_back_within::<Setting>(JournalFile::Settings);
+    }
+
+    /// Clears up what is no longer needed.
+    pub fn files(self) -> Undone {
+        let Self {
+            place,
+            dry_run,
+            left,
+            pins_stay,
+            mut undone,
+            ..
+        } = self;
+        if dry_run {
+            return undone;
+        }
+        let folder = place.control_socket();
+        let clear = move || {
+            let mut undone = Undone::default();
+            left.into_iter().for_each(|left| undone.extend(left.keep()));
+            if !pins_stay && let Err(error) = place.pins().remove() {
+                undone.fail(format!("{error:#}"));
+            }
+            // Whoever asks now is told at once that nobody runs. The next daemon makes its own.
+            let _ = journal::remove(&place.control_socket());
+            undone
+        };
+        match within(PATIENCE, clear) {
+            Some(cleared) => undone.extend(cleared),
+            None => {
+                undone.goes_on = true;
+                undone.fail(format!(
+                    "the folder of {} does not let itself be cleared up",
+                    folder.display()
+                ));
+            }
+        }
+        undone
+    }
+
+    fn put_back<E: Entry>(&mut self, file: JournalFile) {
+        if let Some(written) = self.written.remove(&file) {
+            self.note(file, written.put_back::<E>(self.dry_run));
+        }
+    }
+
+    fn put_back_within<E: Entry>(&mut self, file: JournalFile) {
+        let Some(written) = self.written.remove(&file) else {
+            return;
+        };
+        let dry_run = self.dry_run;
+        match within(PATIENCE_WITH_KERNEL, move || written.put_back::<E>(dry_run)) {
+            Some(outcome) => self.note(file, outcome),
+            None => {
+                self.pins_stay = true;
+                self.undone.goes_on = true;
+                let path = self.place.journal(file);
+                self.undone.fail(format!(
+                    "the kernel does not take back what {} says; try again",
+                    path.display()
+                ));
+            }
+        }
+    }
+
+    fn note(&mut self, file: JournalFile, (mut undone, left): (Undone, Left)) {
+        if file == JournalFile::Sockets {
+            undone.sockets = undone.lines.len();
+        }
+        self.pins_stay |= !THREADS.contains(&file) && !undone.failed.is_empty();
+        self.undone.extend(undone);
+        self.left.push(left);
+    }
+}
+
+/// None where it takes too long.
+fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = mpsc::channel();
+    in_background(move || drop(tell.send(work())));
+    told.recv_timeout(patience).ok()
+}
+
+/// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    // It must not have to run to get it: something without end may be computing.
+    let own = Attributes::of(0).ok().filter(Attributes::is_realtime);
+    let set = |attributes: Option<Attributes>| {
+        // Where it is refused, this thread would not have it.
+        let _ = attributes.map(|attributes| attributes.set(0));
+    };
+    set(own.map(Attributes::for_children_too));
+    let work = Arc::new(Mutex::new(Some(work)));
+    let other = Arc::clone(&work);
+    let started = thread::Builder::new().spawn(move || do_once(&other));
+    set(own);
+    if started.is_err() {
+        do_once(&work);
+    }
+}
+
+fn do_once(work: &Mutex<Option<impl FnOnce()>>) {
+    let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(work) = taken {
+        work();
+    }
+}
+
+/// Undoes everything, as a result.
+///
+/// # Errors
+/// Where something could not be undone.
+pub fn undo_all(place: &Place) -> Result<Undone> {
+    let undone = undo(place, false);
+    anyhow::ensure!(
+        undone.failed.is_empty(),
+        "not everything was undone: {}",
+        undone.failed.join("; ")
+    );
+    Ok(undone)
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! TCP connections, what the flow monitor shows of them, and traffic on them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use giveway::kernel::flow_monitor::FlowMonitor;
+use giveway_engine::model::Flow;
+
+/// A connection to a listener: (connecting end, accepted end).
+pub fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    (near, far)
+}
+
+pub fn find<'a>(flows: &'a [Flow], stream: &TcpStream) -> Option<&'a Flow> {
+    let (local, remote) = (
+        canonical(stream.local_addr().unwrap()),
+        canonical(stream.peer_addr().unwrap()),
+    );
+    flows.iter().find(|flow| flow.local == local && flow.remote == remote)
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    (address.ip().to_canonical(), address.port()).into()
+}
+
+/// The socket's flow in a full walk.
+pub fn walked(monitor: &mut FlowMonitor, stream: &TcpStream) -> Flow {
+    find(&monitor.walk().unwrap(), stream)
+        .expect("the walk shows every connection")
+        .clone()
+}
+
+/// Writes until the connection takes no more: what is queued then waits for a reader.
+pub fn fill(stream: &mut TcpStream) {
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let block = [0; 16 * 1024];
+    loop {
+        match stream.write(&block) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(error) => panic!("cannot fill a connection: {error}"),
+        }
+    }
+}
+
+/// Sends at full speed until dropped.
+pub struct Transfer {
+    near: TcpStream,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Transfer {
+    pub fn start(near: &TcpStream, mut far: TcpStream) -> Self {
+        let mut sender = near.try_clone().unwrap();
+        let send = thread::spawn(move || while sender.write(&[0; 16 * 1024]).is_ok() {});
+        let receive = thread::spawn(move || while far.read(&mut [0; 64 * 1024]).is_ok_and(|read| read > 0) {});
+        Self {
+            near: near.try_clone().unwrap(),
+            threads: vec![send, receive],
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        let _ = self.near.shutdown(Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

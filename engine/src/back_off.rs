@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When to try again what has failed: soon, then after twice as long each time, up to a bound. Sees time as an argument.
+
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Of one thing. New ones wait for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BackOff {
+    /// Before the latest try, or since it failed.
+    waited: Duration,
+    next: Option<Duration>,
+}
+
+impl BackOff {
+    pub fn failed(&mut self, now: Duration) {
+        self.waited = (self.waited * 2).clamp(SHORTEST, LONGEST);
+        self.next = Some(now + self.waited);
+    }
+
+    /// The time of the next try; None: nothing failed, or it is being tried.
+    pub fn next(&self) -> Option<Duration> {
+        self.next
+    }
+
+    /// Whether it is time for a try. Says so once: it fails again, or there is none any more.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        self.next.take_if(|next| *next <= now).is_some()
+    }
+
+    /// It has succeeded, or is about something else now.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// In words, before the reason.
+    pub fn shown(&self, now: Duration, why: &str) -> String {
+        match self.next {
+            Some(next) => {
+                let left_s = next.saturating_sub(now).as_millis().div_ceil(1000);
+                format!("tried again in {left_s} s: {why}")
+            }
+            None => why.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wait_is_twice_the_one_before_up_to_a_minute() {
+        let (mut back_off, mut now) = (BackOff::default(), Duration::from_secs(5));
+        for wait_s in [1, 2, 4, 8, 16, 32, 60, 60] {
+            back_off.failed(now);
+            let next = now + Duration::from_secs(wait_s);
+            assert_eq!(back_off.next(), Some(next));
+            assert_eq!(back_off.shown(now, "why"), format!("tried again in {wait_s} s: why"));
+            assert!(!back_off.is_due(next - Duration::from_nanos(1)));
+            assert!(back_off.is_due(next) && !back_off.is_due(next), "once");
+            now = next;
+        }
+        back_off.reset();
+        back_off.failed(now);
+        assert_eq!(back_off.next(), Some(now + SHORTEST));
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What giveway changed and why: one [`Change`] for everything, whatever was changed. Kept are the latest change of each
+//! setting of each subject and how often it was changed, so that a controller that adjusts one socket ten times a second
+//! does not push everything else out.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::matcher::ProcessId;
+use crate::model::Cookie;
+
+/// Settings of subjects that are remembered.
+pub const KEPT: usize = 4096;
+
+/// Whose setting was changed.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case", tag = "subject")]
+pub enum Subject {
+    /// A socket, for as long as it is open.
+    Socket { cookie: Cookie },
+    /// A process with all its threads.
+    Process {
+        #[serde(flatten)]
+        id: ProcessId,
+    },
+    /// One thread.
+    Thread { tid: u32 },
+    /// A network device.
+    Interface {
+        /// A change has a name of its own.
+        #[serde(rename = "interface")]
+        name: String,
+    },
+    /// Packets to or from a remote port, wherever they are met.
+    Destination {
+        remote: SocketAddr,
+        local_port: Option<u16>,
+    },
+    /// The kernel as a whole.
+    Kernel,
+}
+
+/// What of the subject was changed. The unit of its numbers stands with each.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Setting {
+    /// The cap on cwnd, segments.
+    Cap,
+    /// Bytes a second.
+    PacingRate,
+    /// The receive window, bytes.
+    ReceiveWindow,
+    CongestionControl,
+    /// The queue discipline and what it is made to do.
+    Queue,
+    /// Scheduling policy and priority.
+    Scheduling,
+    /// The class of its packets.
+    Class,
+    /// A file of /proc or /sys, by its path.
+    File(String),
+}
+
+/// What it was, or is. `Unset`: nothing limited or chose it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    Number(u64),
+    Text(String),
+    Unset(()),
+}
+
+/// One change, made or only wanted.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Change {
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// For people: the process, the connection's ends, the file.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    pub setting: Setting,
+    pub old: Value,
+    pub new: Value,
+    pub rule: String,
+    pub why: String,
+    /// False where it was not made: in a dry run, or because it was refused.
+    pub made: bool,
+}
+
+/// The latest change of one setting.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Latest {
+    /// CLOCK_MONOTONIC.
+    pub t_ns: u64,
+    #[serde(flatten)]
+    pub change: Change,
+    /// How often this setting of this subject was changed, this time included.
+    pub times: u64,
+}
+
+/// The latest change of each setting of each subject.
+#[derive(Debug, Default)]
+pub struct Changes {
+    latest: BTreeMap<Key, Entry>,
+    first_to_go: BTreeMap<Place, Key>,
+    noted: u64,
+}
+
+type Key = (Subject, Setting);
+
+/// What goes first: what was not made, so that a flood of refusals does not push out what was; then those of ended subjects;
+/// then the oldest.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Place {
+    made: bool,
+    lives: bool,
+    noted: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    latest: Latest,
+    place: Place,
+}
+
+impl Changes {
+    pub fn note(&mut self, now: Duration, change: Change) {
+        let key = (change.subject.clone(), change.setting.clone());
+        let before = self.latest.remove(&key);
+        if let Some(before) = &before {
+            self.first_to_go.remove(&before.place);
+        }
+        if self.latest.len() == KEPT
+            && let Some((_, oldest)) = self.first_to_go.pop_first()
+        {
+            self.latest.remove(&oldest);
+        }
+        self.noted += 1;
+        let place = Place {
+            made: change.made,
+            lives: true,
+            noted: self.noted,
+        };
+        let latest = Latest {
+            t_ns: now.as_nanos() as u64,
+            change,
+            times: before.map_or(0, |before| before.latest.times) + 1,
+        };
+        self.first_to_go.insert(place, key.clone());
+        self.latest.insert(key, Entry { latest, place });
+    }
+
+    /// The subject has ended: what is known of it goes before what is known of others.
+    pub fn ended(&mut self, subject: &Subject) {
+        // The first of all settings is Cap.
+        let settings = self.latest.range_mut((subject.clone(), Setting::Cap)..);
+        for (key, entry) in settings.take_while(|(key, _)| key.0 == *subject) {
+            self.first_to_go.remove(&entry.place);
+            entry.place.lives = false;
+            self.first_to_go.insert(entry.place, key.clone());
+        }
+    }
+
+    /// Oldest first.
+    pub fn to_vec(&self) -> Vec<Latest> {
+        let mut all: Vec<&Entry> = self.latest.values().collect();
+        all.sort_by_key(|entry| entry.place.noted);
+        all.into_iter().map(|entry| entry.latest.clone()).collect()
+    }
+}
+
+impl Setting {
+    fn unit(&self) -> &'static str {
+        match self {
+            Self::Cap => " segments",
+            Self::PacingRate => " bytes/s",
+            Self::ReceiveWindow => " bytes",
+            _ => "",
+        }
+    }
+}
+
+impl Display for Setting {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cap => "cwnd cap",
+            Self::PacingRate => "pacing rate",
+            Self::ReceiveWindow => "receive window",
+            Self::CongestionControl => "congestion control",
+            Self::Queue => "queue",
+            Self::Scheduling => "scheduling",
+            Self::Class => "class",
+            Self::File(path) => path,
+        })
+    }
+}
+
+impl Display for Subject {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket { cookie } => write!(f, "socket {}", cookie.0),
+            Self::Process { id } => write!(f, "process {}", id.pid),
+            Self::Thread { tid } => write!(f, "thread {tid}"),
+            Self::Interface { name } => write!(f, "interface {name}"),
+            Self::Destination { remote, local_port } => {
+                write!(f, "packets to {remote}")?;
+                local_port.map_or(Ok(()), |port| write!(f, " from port {port}"))
+            }
+            Self::Kernel => f.write_str("the kernel"),
+        }
+    }
+}
+
+/// On one line: subject, setting, old and new value, rule and reason.
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Value| match value {
+            Value::Number(number) => format!("{number}{}", self.setting.unit()),
+            Value::Text(text) => text.clone(),
+            Value::Unset(()) => "none".to_owned(),
+        };
+        write!(f, "{}", self.subject)?;
+        if !self.name.is_empty() {
+            write!(f, " ({})", self.name)?;
+        }
+        let made = if self.made { "" } else { " (not made)" };
+        let (old, new) = (shown(&self.old), shown(&self.new));
+        write!(
+            f,
+            ": {} {old} -> {new}{made}; rule {}: {}",
+            self.setting, self.rule, self.why
+        )
+    }
+}
+
+impl Default for Value {
+    fn default() -> Self {
+        Self::Unset(())
+    }
+}
+
+impl<N: Into<u64>> From<Option<N>> for Value {
+    fn from(number: Option<N>) -> Self {
+        number.map_or(Self::Unset(()), |number| Self::Number(number.into()))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The conditions of a rule, the same in every table that has rules, and which of them each table can enforce. A new
+//! condition is declared here, accepted by a table in `sections.rs` and judged in [`crate::matcher`].
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+use super::key::section;
+
+section! {
+    /// The conditions of a rule; all that are given must hold.
+    Conditions {
+        /// The executable: an absolute path, resolved by the daemon.
+        exe: Option<String> = None, example "/usr/bin/camera";
+        /// Its arguments with blanks between them; * is any text, ? any character. A pattern has at most 256 bytes, and at most
+        /// 64 between two *.
+        cmdline: Option<String> = None, example "*--live*";
+        /// A user's name or number, which must be the real and the effective one.
+        user: Option<String> = None, example "robot";
+        /// The systemd unit, with * and ?.
+        unit: Option<String> = None, example "camera@*.service";
+        /// The cgroup's path below the mount of cgroup v2, with * and ?.
+        cgroup: Option<String> = None, example "/system.slice/*";
+        /// "udp" or "tcp".
+        protocol: Option<Protocol> = None, example "udp";
+        /// The remote address.
+        address: Option<Prefix> = None, example "192.0.2.1";
+        /// The remote port.
+        port: Option<u16> = None, example 5005, in 1..=65535;
+        /// The local port.
+        local_port: Option<u16> = None, example 5006, in 1..=65535;
+    }
+}
+
+/// Those of [`Conditions`] that are about the process; the others are about the ends of its packets.
+const OF_PROCESSES: [&str; 5] = ["exe", "cmdline", "user", "unit", "cgroup"];
+
+/// Whether a table's rules must have a condition.
+pub enum Given {
+    Must,
+    May,
+    /// This value counts where it is not given.
+    Else(&'static str),
+}
+
+/// Which conditions a table can enforce.
+pub struct Matching {
+    pub accepts: &'static [(&'static str, Given)],
+    /// Why it can enforce no others.
+    pub why: &'static str,
+    /// What to do in place of a condition on the process, and on the ends of its packets.
+    pub instead_of_process: &'static str,
+    pub instead_of_ends: &'static str,
+}
+
+impl Matching {
+    /// The refusal of a condition that exists, in this table.
+    pub fn refusal(&self, table: &'static str, condition: &str) -> ConfigError {
+        let instead = if OF_PROCESSES.contains(&condition) {
+            self.instead_of_process
+        } else {
+            self.instead_of_ends
+        };
+        ConfigError::CannotMatch {
+            table,
+            condition: condition.to_owned(),
+            why: self.why,
+            instead,
+        }
+    }
+}
+
+/// For tables in which these must be given or have defaults.
+impl Conditions {
+    pub fn protocol(&self) -> Protocol {
+        self.protocol.unwrap_or_default()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or_default()
+    }
+
+    pub fn local_port(&self) -> u16 {
+        self.local_port.unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    #[default]
+    Udp,
+    Tcp,
+}
+
+impl Protocol {
+    /// As in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Udp => 17,
+            Self::Tcp => 6,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// An address, or all that begin with the same bits: `192.0.2.0/24`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Prefix {
+    /// The address, where it is a single one.
+    pub fn single(&self) -> Option<IpAddr> {
+        (self.bits == width(self.address)).then_some(self.address)
+    }
+
+    /// An IPv4 address that is mapped into IPv6 counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let differing = number(self.address) ^ number(address);
+        let ignored = u32::from(width(self.address) - self.bits);
+        width(address) == width(self.address) && differing.checked_shr(ignored).unwrap_or(0) == 0
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let (address, bits) = text
+            .split_once('/')
+            .map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
+        let read = || {
+            let written: IpAddr = address.parse().ok()?;
+            let bits = bits.map_or(Some(width(written)), |bits| bits.parse().ok())?;
+            let address = written.to_canonical();
+            // Of an IPv4 address that is mapped into IPv6, the first 96 bits say only that.
+            let own = bits.checked_sub(width(written) - width(address))?;
+            (own <= width(address)).then_some(Self { address, bits: own })
+        };
+        read().ok_or_else(|| format!("`{text}` is neither an IPv4 or IPv6 address nor a prefix such as 192.0.2.0/24"))
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(prefix: Prefix) -> Self {
+        prefix.to_string()
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.single() {
+            Some(address) => address.fmt(f),
+            None => write!(f, "{}/{}", self.address, self.bits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a declaration of a key says: its documentation, type, default, range and its line in the commented default
+//! file. [`section!`] makes all of it, and the struct that holds the values, from one place. Reads and checks
+//! nothing by itself.
+
+use std::ops::RangeInclusive;
+
+use serde::Deserialize;
+
+use super::conditions::{Conditions, Given, Matching};
+
+/// The columns of the default file.
+const COLUMNS: usize = 100;
+
+/// A key as it is declared.
+pub struct Key {
+    pub name: &'static str,
+    pub doc: &'static [&'static str],
+    pub default: fn() -> Option<toml::Value>,
+    pub example: fn() -> Option<toml::Value>,
+    /// Whether a value is of the key's type.
+    pub read: fn(&toml::Value) -> Result<(), toml::de::Error>,
+    /// Of a numeric key, or of each number in its list. At most one.
+    pub range: &'static [RangeInclusive<f64>],
+}
+
+/// What counts where a key is not given.
+pub enum Absent {
+    /// It must be given.
+    Refused,
+    Default(toml::Value),
+    /// No value, which the documentation explains.
+    Nothing,
+}
+
+/// A section of the configuration as it is declared.
+pub struct Section {
+    pub name: &'static str,
+    /// A list: written as often as wanted, each time with two brackets.
+    pub repeated: bool,
+    about: &'static [&'static str],
+    own: &'static [Key],
+    /// Where its entries also have conditions.
+    pub matching: Option<&'static Matching>,
+}
+
+/// The struct that holds a section's values.
+pub trait Declared {
+    const ABOUT: &'static [&'static str];
+    const KEYS: &'static [Key];
+    const MATCHING: &'static [&'static Matching];
+}
+
+/// Declares one key: `name: type = default, example VALUE, in LEAST..=MOST`. The example is what the default file shows
+/// where no default can be shown. A key whose default is out of its own range must be given.
+macro_rules! key {
+    ($([$doc:literal])* $key:ident: $type:ty = $default:expr, [$($example:literal)?] [$($least:literal..=$most:expr)?]) => {
+        $crate::config::key::Key {
+            name: stringify!($key),
+            doc: &[$($doc),*],
+            default: || toml::Value::try_from::<$type>($default).ok(),
+            example: || [$(toml::Value::from($example))?].into_iter().next(),
+            read: $crate::config::key::read_as::<$type>,
+            range: &[$(std::ops::RangeInclusive::new($least as f64, $most as f64))?],
+        }
+    };
+}
+
+/// Declares a section once: the struct that holds its values, their defaults, and what [`Declared`] says of its keys.
+macro_rules! section {
+    ($(#[doc = $about:literal])* $name:ident $(matching $conditions:ident as $matching:ident)? {
+        $(
+            $(#[doc = $doc:literal])*
+            $key:ident: $type:ty = $default:expr $(, example $example:literal)? $(, in $least:literal..=$most:expr)?;
+        )*
+    }) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+        #[serde(default)]
+        pub struct $name {
+            $(
+                /// All that are given must hold.
+                #[serde(flatten)]
+                pub conditions: $conditions,
+            )?
+            $($(#[doc = $doc])* pub $key: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $(conditions: $conditions::default(),)? $($key: $default,)* }
+            }
+        }
+
+        impl $crate::config::key::Declared for $name {
+            const ABOUT: &'static [&'static str] = &[$($about),*];
+            const KEYS: &'static [$crate::config::key::Key] = &[$(
+                $crate::config::key::key!($([$doc])* $key: $type = $default, [$($example)?] [$($least..=$most)?]),
+            )*];
+            const MATCHING: &'static [&'static $crate::config::conditions::Matching] = &[$(&$matching)?];
+        }
+    };
+}
+
+pub(super) use {key, section};
+
+impl Key {
+    pub fn absent(&self) -> Absent {
+        match (self.default)() {
+            Some(default) if self.in_range(&default) => Absent::Default(default),
+            Some(_) => Absent::Refused,
+            None => Absent::Nothing,
+        }
+    }
+
+    /// The range in words.
+    pub fn shown_range(&self) -> Option<String> {
+        let range = self.range.first()?;
+        Some(format!("from {} to {}", range.start(), range.end()))
+    }
+
+    /// Whether a number is within the range; so is whatever is no number.
+    fn in_range(&self, value: &toml::Value) -> bool {
+        let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let numbers = values.iter().filter_map(|value| match value {
+            toml::Value::Integer(number) => Some(*number as f64),
+            toml::Value::Float(number) => Some(*number),
+            _ => None,
+        });
+        let within = |number| self.range.iter().all(|range| range.contains(&number));
+        numbers.into_iter().all(within)
+    }
+
+    /// What is wrong with a value of this key.
+    pub fn problem(&self, value: &toml::Value) -> Option<String> {
+        if !self.in_range(value) {
+            return self.shown_range().map(|range| format!("must be {range}"));
+        }
+        // It could write elsewhere on the terminal of `status` or `why`.
+        if value.as_str().is_some_and(|text| text.chars().any(char::is_control)) {
+            return Some("must not contain control characters".to_owned());
+        }
+        let error = (self.read)(value).err()?;
+        let (what, kind) = match error.message().rsplit_once("expected ") {
+            Some((what, "f64")) => (what, "number"),
+            Some((what, "u16" | "u32" | "u64")) => (what, "whole number"),
+            _ => return Some(error.message().to_owned()),
+        };
+        Some(format!("{what}expected a {kind}; the unit is in the key's name"))
+    }
+
+    /// Its documentation and its line in the default file.
+    pub fn render(&self, absent: &Absent, text: &mut String) {
+        let range = self.shown_range().map(|range| range.replacen('f', "F", 1) + ".");
+        let (value, note) = match absent {
+            Absent::Default(value) => (Some(value.clone()), None),
+            Absent::Refused => ((self.example)(), Some("Must be given.")),
+            Absent::Nothing => ((self.example)(), Some("No default.")),
+        };
+        let sentences: Vec<_> = self.doc.iter().copied().chain(range.as_deref()).chain(note).collect();
+        comment(&sentences, text);
+        let value = value.map(|value| value.to_string()).unwrap_or_default();
+        *text += &format!("#{} = {value}\n", self.name);
+    }
+}
+
+/// Whether a value is of this type.
+pub fn read_as<'a, T: Deserialize<'a>>(value: &toml::Value) -> Result<(), toml::de::Error> {
+    T::deserialize(value.clone()).map(drop)
+}
+
+impl Section {
+    pub const fn of<T: Declared>(name: &'static str) -> Self {
+        Self {
+            name,
+            repeated: false,
+            about: T::ABOUT,
+            own: T::KEYS,
+            matching: match T::MATCHING {
+                [matching, ..] => Some(matching),
+                [] => None,
+            },
+        }
+    }
+
+    pub const fn list_of<T: Declared>(name: &'static str) -> Self {
+        Self {
+            repeated: true,
+            ..Self::of::<T>(name)
+        }
+    }
+
+    /// All keys, conditions first, with what counts where they are absent.
+    pub fn keys(&self) -> Vec<(&'static Key, Absent)> {
+        let accepts = self.matching.map(|matching| matching.accepts).unwrap_or_default();
+        let conditions = Conditions::KEYS.iter().filter_map(|key| {
+            let (_, given) = accepts.iter().find(|(name, _)| *name == key.name)?;
+            let absent = match given {
+                Given::Must => Absent::Refused,
+                Given::May => Absent::Nothing,
+                Given::Else(value) => Absent::Default((*value).into()),
+            };
+            Some((key, absent))
+        });
+        conditions
+            .chain(self.own.iter().map(|key| (key, key.absent())))
+            .collect()
+    }
+
+    /// As it stands in the default file.
+    pub fn render(&self, text: &mut String) {
+        text.push('\n');
+        comment(self.about, text);
+        // An empty list entry would be one with nothing in it; an empty section changes nothing.
+        *text += &if self.repeated {
+            format!("#[[{}]]\n", self.name)
+        } else {
+            format!("[{}]\n", self.name)
+        };
+        for (key, absent) in self.keys() {
+            key.render(&absent, text);
+        }
+    }
+}
+
+/// Sentences as comment lines that fit the columns.
+fn comment(sentences: &[&str], text: &mut String) {
+    let mut line = String::from("#");
+    for word in sentences.iter().flat_map(|sentence| sentence.split_whitespace()) {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            *text += &format!("{line}\n");
+            line = String::from("#");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    *text += &format!("{line}\n");
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
+//! is part of a key's name.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::{Conditions, Given, Matching};
+use super::key::{Absent, Key, Section, key, section};
+use crate::priority::CEILING;
+
+/// Everything that a user can set.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Config {
+    pub interface: Option<String>,
+    pub monitor: Monitor,
+    pub cap: Cap,
+    pub link: LinkSection,
+    pub queue: QueueSection,
+    pub group: Group,
+    pub control: Control,
+    pub realtime_limits: RealtimeLimits,
+    pub receive: ReceiveSection,
+    pub deadline: Vec<Deadline>,
+    pub background: Vec<Background>,
+    pub realtime: Vec<RealtimeRule>,
+    pub grant: Vec<GrantRule>,
+    pub chain: Vec<Chain>,
+}
+
+pub(super) const TOP_KEYS: &[Key] = &[key!(
+    ["The managed interface; without it the default route's. `--interface` wins over it."]
+    interface: Option<String> = None, ["wlan0"] []
+)];
+
+pub(super) const SECTIONS: &[Section] = &[
+    Section::of::<Monitor>("monitor"),
+    Section::of::<Cap>("cap"),
+    Section::of::<LinkSection>("link"),
+    Section::of::<QueueSection>("queue"),
+    Section::of::<Group>("group"),
+    Section::of::<Control>("control"),
+    Section::of::<RealtimeLimits>("realtime_limits"),
+    Section::of::<ReceiveSection>("receive"),
+    Section::list_of::<Deadline>("deadline"),
+    Section::list_of::<Background>("background"),
+    Section::list_of::<RealtimeRule>("realtime"),
+    Section::list_of::<GrantRule>("grant"),
+    Section::list_of::<Chain>("chain"),
+];
+
+/// Gives each rule what counts where a key is absent, so that its [`Conditions`] say all that must hold.
+pub(super) fn fill_defaults(table: &mut toml::Table) {
+    for section in SECTIONS {
+        let entries = table.get_mut(section.name).and_then(toml::Value::as_array_mut);
+        for entry in entries.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+            for (key, absent) in section.keys() {
+                if let Absent::Default(value) = absent {
+                    entry.entry(key.name).or_insert(value);
+                }
+            }
+        }
+    }
+}
+
+/// No deadline and no part of one is longer, microseconds.
+const LONGEST_US: u32 = 10_000_000;
+
+section! {
+    /// Which sockets are looked at, and how often.
+    Monitor {
+        /// Passes a second over the sockets that were active since the last one.
+        passes_per_second: u32 = 10, in 1..=100;
+        /// Seconds between two walks over all sockets.
+        full_walk_s: u32 = 10, in 1..=3600;
+    }
+}
+
+/// How caps are chosen.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CapPolicyName {
+    /// `fixed` as soon as `capacity_mbit` or `fixed_segments` is given, else `none`.
+    #[default]
+    Auto,
+    Fixed,
+    None,
+}
+
+section! {
+    /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped.
+    Cap {
+        /// "auto", "fixed" (one capacity, shared equally by the devices that send) or "none" (watch only).
+        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".
+        policy: CapPolicyName = CapPolicyName::Auto;
+        /// What the access point really carries, Mbit/s of TCP payload; it depends on the place.
+        capacity_mbit: Option<f64> = None, example 20.0, in 0.001..=1e6;
+        /// Bytes of capacity x RTT left unused. At most 20% of capacity x RTT is taken, whatever is set here.
+        margin_bytes: u64 = 0, in 0..=1_000_000_000;
+        /// Bytes of a segment on the link, headers included.
+        segment_bytes: u32 = 1500, in 64..=65_535;
+        /// One RTT for every connection, ms; without it each connection's own minimum RTT counts.
+        rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
+        /// One cap for every sender, segments, in place of the formula: for experiments.
+        fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
+    }
+}
+
+section! {
+    /// The managed interface's link, towards the network.
+    LinkSection {
+        /// What the link really carries, Mbit/s, all headers included. Without it a wired physical device's own speed
+        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised.
+        rate_mbit: Option<f64> = None, example 20.0, in 0.01..=400_000;
+        /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
+        /// elsewhere.
+        overhead_bytes: Option<u32> = None, example 24, in 0..=256;
+        /// Bytes handed to the driver ahead of the link, at most. Without it one packet of the MTU.
+        driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
+    }
+}
+
+/// Which queueing discipline orders the bands.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    #[default]
+    Auto,
+    Qdisc,
+    Htb,
+    None,
+}
+
+section! {
+    /// The three bands of the managed interface: packets with a deadline, best effort, background.
+    QueueSection {
+        /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (nothing is changed), or "auto":
+        /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
+        /// whose own speed is above 1 Gbit/s. `giveway status` says which and why.
+        backend: BackendName = BackendName::Auto;
+        /// At most this share of the rate is for packets with deadlines, percent.
+        realtime_percent: u32 = 80, in 1..=100;
+        /// Taken from each deadline for delays after the link, microseconds; a rule's own wins over it.
+        path_budget_us: u32 = 0, in 0..=LONGEST_US;
+        /// Kept free before each deadline for delays inside this machine, microseconds; without it 100.
+        guard_us: Option<u32> = None, example 100, in 0..=LONGEST_US;
+        /// While several users (uids) have packets with deadlines, so much of what is promised is each one's, percent; without
+        /// it equal shares. What they leave is anyone's. 100: first come, first served.
+        user_percent: Option<u32> = None, example 25, in 1..=100;
+        /// Refuse at once what cannot be in time; without it a deadline is only an order.
+        admission: bool = true;
+        /// Drop what is too late all the same ("qdisc" only).
+        drop_late: bool = true;
+        /// Hold background packets while the CPU runs something more important ("qdisc" only).
+        gate: bool = true;
+        /// Process what arrives for background flows in threads of the idle class (XDP). Off: it has to show its gain.
+        ingress: bool = false;
+        /// What background gets though it should wait, kbit/s.
+        trickle_kbit: u32 = 0, in 0..=1_000_000;
+        /// How long best effort may stand in the queue, ms; without it 5 ms, or 1.5 packets' time where that is more.
+        sojourn_target_ms: Option<f64> = None, example 5.0, in 0..=10_000;
+    }
+}
+
+section! {
+    /// The other devices on this access point. Without key_file this device works alone.
+    Group {
+        /// The group's key (`giveway key new FILE`). The file must be readable by its owner only.
+        key_file: Option<String> = None, example "/etc/giveway/group.key";
+        /// UDP port of the reports.
+        port: u16 = 48048, in 1..=65_535;
+        /// Milliseconds between two reports; longer when many devices share the air.
+        report_interval_ms: u32 = 500, in 100..=10_000;
+        /// All devices' reports together use at most this share of the air time, percent.
+        airtime_percent: f64 = 1.0, in 0.001..=10;
+        /// The rate at which the access point repeats broadcasts, Mbit/s.
+        basic_rate_mbit: f64 = 6.0, in 0.001..=1000;
+    }
+}
+
+section! {
+    /// Who may ask the daemon.
+    Control {
+        /// Members of this Unix group may read status and records, and make flows background (`giveway lbe`). Without it a
+        /// user sees and changes only what a [[grant]] allows for own processes. The rest is root's.
+        group: String = "giveway".to_owned();
+    }
+}
+
+section! {
+    /// What keeps the machine answering, whatever the rules give.
+    RealtimeLimits {
+        /// No priority above this one; the kernel's interrupt threads are 50, giveway's own thread 49.
+        max_priority: u32 = 48, in 1..=CEILING;
+        /// Threads that have real-time priority at once.
+        max_tasks: u32 = 64, in 1..=4096;
+        /// Of the CPU time of all CPUs.
+        total_percent: u32 = 80, in 1..=95;
+        /// The time over which budgets are counted, ms.
+        window_ms: u32 = 500, in 200..=10_000;
+        /// A thread without real-time priority must run on each CPU so often, ms; else every grant is taken back.
+        canary_ms: u32 = 400, in 100..=10_000;
+        /// `giveway exec` sets RLIMIT_RTTIME to this: a thread that computes for so long without a pause gets SIGXCPU, ms.
+        rttime_ms: u32 = 1000, in 10..=60_000;
+    }
+}
+
+section! {
+    /// The receiving side of the managed interface. Everything that is set here is put back at the end.
+    ReceiveSection {
+        /// Process what arrives in threads of the kernel (napi/...), in place of the softirq. Off: see docs/chain.md.
+        threaded_napi: bool = false;
+        /// SCHED_FIFO priority of these threads; 0 leaves them at SCHED_OTHER. Below that of [[chain]]s, so that no flood
+        /// comes between a request and its answer. When they use more than 80% of a CPU they lose it for a second.
+        napi_priority: u32 = 39, in 0..=CEILING;
+        /// The CPUs that the interface's interrupts may go to. Empty: as they are.
+        irq_cpus: Vec<u32> = Vec::new(), in 0..=8191;
+        /// A process that waits for a packet asks the device itself for so long, microseconds (net.core.busy_read and
+        /// busy_poll, of the whole machine). 0: as it is.
+        busy_poll_us: u32 = 0, in 0..=10_000;
+    }
+}
+
+const DEADLINE: Matching = Matching {
+    accepts: &[("protocol", Given::Else("udp")), ("port", Given::Must)],
+    why: "a deadline is looked up by the packet's protocol and remote port only",
+    instead_of_process: "the program can give its packets a deadline itself (SO_TXTIME, see docs/queue.md)",
+    instead_of_ends: "leave it out, so that the rule holds for every packet to `port`",
+};
+
+section! {
+    /// Packets of unmodified programs that have a deadline. One [[deadline]] for each remote port.
+    Deadline matching Conditions as DEADLINE {
+        /// The last bit is to leave so long after the packet was sent, ms; 0: only what the packet itself says.
+        deadline_ms: f64 = 0.0, in 0..=10_000;
+        /// In place of path_budget_us in [queue].
+        path_budget_us: Option<u32> = None, example 2000, in 0..=LONGEST_US;
+        /// Tell the sender of each refusal by SIGURG.
+        sigurg: bool = false;
+    }
+}
+
+const BACKGROUND: Matching = Matching {
+    accepts: &[
+        ("address", Given::Must),
+        ("port", Given::Must),
+        ("local_port", Given::May),
+    ],
+    why: "background flows are told apart by address and port only",
+    instead_of_process: "run the program at nice 19 (`Nice=19` in its unit), and its sockets are background",
+    instead_of_ends: "leave it out: UDP and TCP are matched alike",
+};
+
+section! {
+    /// Flows that are background. One [[background]] for each; `giveway lbe add` names more at run time.
+    Background matching Conditions as BACKGROUND {}
+}
+
+impl Background {
+    /// The remote address; the unspecified one for a prefix, which `Config::parse` refuses.
+    pub fn address(&self) -> IpAddr {
+        let single = self.conditions.address.and_then(|address| address.single());
+        single.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    }
+}
+
+/// The scheduling policy of a rule (sched(7)).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedPolicyName {
+    #[default]
+    Fifo,
+    Rr,
+    Deadline,
+}
+
+const REALTIME: Matching = Matching {
+    accepts: &[
+        ("exe", Given::May),
+        ("cmdline", Given::May),
+        ("user", Given::May),
+        ("unit", Given::May),
+        ("cgroup", Given::May),
+    ],
+    why: "a process is matched when it starts, before it has sent anything",
+    instead_of_process: "leave it out",
+    instead_of_ends: "[[chain]] gives priority to the threads that answer on a local_port",
+};
+
+section! {
+    /// Processes that get real-time priority as soon as they are started. All conditions that are given must hold; the
+    /// first rule that matches counts. Without `user` the executable must be root's, and writable by nobody else.
+    RealtimeRule matching Conditions as REALTIME {
+        /// What `why` calls it; without it its number in this file.
+        name: Option<String> = None, example "camera";
+        /// "fifo", "rr" or "deadline".
+        policy: SchedPolicyName = SchedPolicyName::Fifo;
+        /// For "fifo" and "rr": at most max_priority.
+        priority: u32 = 20, in 1..=CEILING;
+        /// For "deadline": so much CPU time, microseconds ...
+        runtime_us: Option<u32> = None, example 2000, in 2..=LONGEST_US;
+        /// ... within so long of each period's start; without it the period.
+        deadline_us: Option<u32> = None, example 10_000, in 2..=LONGEST_US;
+        /// For "deadline": microseconds.
+        period_us: Option<u32> = None, example 10_000, in 2..=LONGEST_US;
+        /// The CPUs on which it may run. Empty: those that it has.
+        cpus: Vec<u32> = Vec::new(), in 0..=8191;
+        /// All processes of this rule together use at most this share of one CPU; one that exceeds it loses the priority.
+        budget_percent: u32 = 80, in 1..=100_000;
+        /// Threads that have it at once, of all processes of this rule.
+        max_tasks: u32 = 32, in 1..=4096;
+    }
+}
+
+section! {
+    /// What users other than root may ask for, by `giveway exec --realtime` and `giveway realtime add`, for their own
+    /// processes. The first [[grant]] that matches a user counts; without one they may ask for nothing.
+    GrantRule {
+        /// A user's name or number; without it, with `group`, each of its members.
+        user: Option<String> = None, example "robot";
+        /// A group's name or number.
+        group: Option<String> = None, example "realtime";
+        /// No priority above this one.
+        max_priority: u32 = 10, in 1..=CEILING;
+        /// Threads at once.
+        max_tasks: u32 = 8, in 1..=4096;
+        /// Of one CPU.
+        budget_percent: u32 = 50, in 1..=100_000;
+    }
+}
+
+const CHAIN: Matching = Matching {
+    accepts: &[
+        ("protocol", Given::Else("udp")),
+        ("local_port", Given::Must),
+        ("user", Given::Else("root")),
+    ],
+    why: "a service is told by its protocol, local port and user only",
+    instead_of_process: "[[realtime]] matches processes by it",
+    instead_of_ends: "the service's own port is `local_port`, and requests from everywhere are served",
+};
+
+section! {
+    /// Local services whose requests have a deadline: it goes with the request to the thread that receives it, which
+    /// has real-time priority until then, and on to the answer, which is sent with what is left. One for each port; a
+    /// service of another `user` at that port is ignored.
+    Chain matching Conditions as CHAIN {
+        /// From the request's arrival to the last bit of its answer, ms; less where the request says so (docs/queue.md).
+        budget_ms: f64 = 0.0, example 5.0, in 0.001..=10_000;
+        /// SCHED_FIFO priority, at most max_priority.
+        priority: u32 = 40, in 1..=CEILING;
+        /// Its threads together use at most this share of one CPU; else they lose the priority for a second. All [[chain]]s
+        /// together have at most 80.
+        share_percent: u32 = 40, in 1..=80;
+    }
+}
+
+impl Chain {
+    /// The service's user, by name or number.
+    pub fn user(&self) -> &str {
+        self.conditions.user.as_deref().unwrap_or_default()
+    }
+}

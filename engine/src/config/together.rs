@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What holds between several keys, of a configuration in which each by itself is right. Returns the first condition
+//! that does not hold.
+
+use std::time::Duration;
+
+use super::{CapPolicyName, Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
+use crate::matcher::Glob;
+
+/// All chains together may use so much of one CPU: the other processes need the rest.
+const CHAINS_PERCENT: u64 = 80;
+/// Rules of each table: the kernel has room for so many.
+const RULES: usize = 256;
+const FLOWS: usize = 1024;
+/// Bytes of a rule's name.
+const LONGEST_NAME: usize = 128;
+
+fn require(holds: bool, key: &str, problem: &str) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(wrong(key, problem)) }
+}
+
+impl Config {
+    pub(super) fn check_together(&self) -> Result<(), ConfigError> {
+        let (cap, limits) = (&self.cap, &self.realtime_limits);
+        require(
+            cap.policy != CapPolicyName::Fixed || cap.capacity_mbit.is_some() || cap.fixed_segments.is_some(),
+            "cap.policy",
+            "\"fixed\" needs cap.capacity_mbit, what the access point really carries",
+        )?;
+        self.check_lists()?;
+        for background in &self.background {
+            require(
+                !background.address().is_unspecified(),
+                "background.address",
+                "must be one address: the kernel looks background flows up by their exact address; write one \
+                 [[background]] for each",
+            )?;
+        }
+        self.check_rules()?;
+        require(
+            self.grant.iter().all(|g| g.user.is_some() || g.group.is_some()),
+            "grant.user",
+            "must be given, or else group",
+        )?;
+        let priorities = [
+            ("realtime.priority", self.realtime.iter().map(|r| r.priority).max()),
+            ("grant.max_priority", self.grant.iter().map(|g| g.max_priority).max()),
+            ("chain.priority", self.chain.iter().map(|c| c.priority).max()),
+        ];
+        for (key, highest) in priorities {
+            require(
+                highest.is_none_or(|highest| highest <= limits.max_priority),
+                key,
+                "must be from 1 to realtime_limits.max_priority",
+            )?;
+        }
+        require(
+            self.chain.iter().map(|c| u64::from(c.share_percent)).sum::<u64>() <= CHAINS_PERCENT,
+            "chain.share_percent",
+            "must be at most 80 percent of a CPU in all [[chain]]s together",
+        )
+    }
+
+    fn check_lists(&self) -> Result<(), ConfigError> {
+        let lists = [
+            ("deadline", self.deadline.len(), FLOWS),
+            ("background", self.background.len(), FLOWS),
+            ("realtime", self.realtime.len(), RULES),
+            ("grant", self.grant.len(), RULES),
+            ("chain", self.chain.len(), RULES),
+        ];
+        for (key, given, most) in lists {
+            require(given <= most, key, &format!("must be given at most {most} times"))?;
+        }
+        Ok(())
+    }
+
+    fn check_rules(&self) -> Result<(), ConfigError> {
+        for rule in &self.realtime {
+            let conditions = &rule.conditions;
+            require(
+                conditions.exe.as_ref().is_none_or(|exe| exe.starts_with('/')),
+                "realtime.exe",
+                "must be an absolute path",
+            )?;
+            require(
+                conditions.exe.is_some() || conditions.user.is_some(),
+                "realtime.exe",
+                "must be given, or else user: only root may decide what gets real time",
+            )?;
+            require(
+                rule.name.as_ref().is_none_or(|name| name.len() <= LONGEST_NAME),
+                "realtime.name",
+                &format!("must be at most {LONGEST_NAME} bytes long"),
+            )?;
+            let patterns = [
+                ("realtime.cmdline", &conditions.cmdline),
+                ("realtime.unit", &conditions.unit),
+                ("realtime.cgroup", &conditions.cgroup),
+            ];
+            for (key, pattern) in patterns {
+                pattern.as_ref().map_or(Ok(()), |pattern| Glob::check(key, pattern))?;
+            }
+            if rule.policy == SchedPolicyName::Deadline {
+                rule.deadline_times()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RealtimeRule {
+    /// Runtime, deadline and period, for the policy "deadline".
+    ///
+    /// # Errors
+    /// Where one is missing, or they are in no order.
+    pub fn deadline_times(&self) -> Result<[Duration; 3], ConfigError> {
+        let (Some(runtime), Some(period)) = (self.runtime_us, self.period_us) else {
+            return Err(wrong("realtime.policy", "\"deadline\" needs runtime_us and period_us"));
+        };
+        let deadline = self.deadline_us.unwrap_or(period);
+        if !(runtime <= deadline && deadline <= period) {
+            let problem = "must be at most deadline_us, and that at most period_us";
+            return Err(wrong("realtime.runtime_us", problem));
+        }
+        Ok([runtime, deadline, period].map(|us| Duration::from_micros(us.into())))
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Patterns in which `*` is any text and `?` any character. A text is matched in time linear in its length, whatever
+//! pattern and text say: both may be a hostile user's, and are matched above everything.
+//!
+//! Between two `*` the first place where a part fits is as good as any later one, so no place is tried again. A part is
+//! looked for by one bit for each of its bytes (Baeza-Yates and Gonnet's shift-and).
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::config::{ConfigError, wrong};
+
+/// Bytes of a pattern, and between two `*` of it.
+const LONGEST: usize = 256;
+const LONGEST_PART: usize = 64;
+
+/// A pattern, as it was written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Glob(String);
+
+impl Glob {
+    pub fn new(pattern: &str) -> Self {
+        Self(pattern.to_owned())
+    }
+
+    /// # Errors
+    /// Where the pattern of this key is too long.
+    pub fn check(key: &str, pattern: &str) -> Result<(), ConfigError> {
+        if pattern.len() > LONGEST {
+            return Err(wrong(key, format!("must be at most {LONGEST} bytes long")));
+        }
+        if pattern.split('*').any(|part| part.len() > LONGEST_PART) {
+            return Err(wrong(
+                key,
+                format!("must have at most {LONGEST_PART} bytes between two *"),
+            ));
+        }
+        Ok(())
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        let Some((first, rest)) = self.0.split_once('*') else {
+            return after(&self.0, text).is_some_and(str::is_empty);
+        };
+        let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let inner = after(first, text).and_then(|text| before(last, text));
+        let Some(mut text) = inner else { return false };
+        let mut places = Places([0; 256]);
+        middle.split('*').all(|part| match places.find(part, text) {
+            Some(behind) => {
+                text = behind;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+impl Display for Glob {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What comes after a part that the text begins with.
+fn after<'a>(part: &str, text: &'a str) -> Option<&'a str> {
+    let mut chars = text.chars();
+    let fits = part.chars().all(|wanted| chars.next().is_some_and(|c| is(wanted, c)));
+    fits.then_some(chars.as_str())
+}
+
+/// What comes before a part that the text ends with.
+fn before<'a>(part: &str, text: &'a str) -> Option<&'a str> {
+    let mut chars = text.chars();
+    let mut parts = part.chars().rev();
+    let fits = parts.all(|wanted| chars.next_back().is_some_and(|c| is(wanted, c)));
+    fits.then_some(chars.as_str())
+}
+
+fn is(wanted: char, found: char) -> bool {
+    wanted == '?' || wanted == found
+}
+
+/// Bytes 0x80 to 0xbf, which are not the first of their character.
+fn is_inside(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
+/// For each byte, its places in a part; a bit each. All zero between two parts.
+struct Places([u64; 256]);
+
+impl Places {
+    /// What comes after the first place where the part fits.
+    fn find<'a>(&mut self, part: &str, text: &'a str) -> Option<&'a str> {
+        let part = part.as_bytes();
+        let Some(last) = part.len().checked_sub(1) else {
+            return Some(text);
+        };
+        let (mut any, mut bit) = (0, 1_u64);
+        for byte in part {
+            match byte {
+                b'?' => any |= bit,
+                byte => self.0[usize::from(*byte)] |= bit,
+            }
+            bit = bit.wrapping_shl(1);
+        }
+        let end = self.end(any, 1_u64.checked_shl(last as u32)?, text.as_bytes());
+        part.iter().for_each(|byte| self.0[usize::from(*byte)] = 0);
+        // Where the part ends in the first byte of a character it ends behind it.
+        text.get(text.ceil_char_boundary(end?)..)
+    }
+
+    fn end(&self, any: u64, last: u64, text: &[u8]) -> Option<usize> {
+        let mut fitting = 0_u64;
+        for (at, byte) in text.iter().enumerate() {
+            // A `?` begins with the first byte of a character and stays until its last one.
+            let (begins, stays) = if is_inside(*byte) { (0, any) } else { (any, 0) };
+            let next = ((fitting << 1) | 1) & (self.0[usize::from(*byte)] | begins);
+            fitting = next | (fitting & stays);
+            if fitting & last != 0 {
+                return Some(at + 1);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    /// By the book: every place is tried.
+    fn by_the_book(pattern: &[char], text: &[char]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some(('*', rest)) => (0..=text.len()).any(|at| by_the_book(rest, &text[at..])),
+            Some((wanted, rest)) => {
+                let fits = |(c, left): (&char, &[char])| is(*wanted, *c) && by_the_book(rest, left);
+                text.split_first().is_some_and(fits)
+            }
+        }
+    }
+
+    fn chars(text: &str) -> Vec<char> {
+        text.chars().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn it_matches_what_every_way_to_match_would(pattern in "[ab*?ä€]{0,9}", text in "[abä€]{0,12}") {
+            let expected = by_the_book(&chars(&pattern), &chars(&text));
+            prop_assert_eq!(Glob::new(&pattern).matches(&text), expected);
+        }
+
+        #[test]
+        fn no_pattern_and_no_text_breaks_it(pattern: String, text: String) {
+            Glob::new(&pattern).matches(&text);
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_too_long_is_refused() {
+        assert!(Glob::check("realtime.cmdline", &"a*".repeat(LONGEST / 2)).is_ok());
+        let long = Glob::check("realtime.cmdline", &"a*".repeat(LONGEST)).unwrap_err();
+        assert_eq!(long.to_string(), "`realtime.cmdline`: must be at most 256 bytes long");
+        let part = Glob::check("realtime.unit", &"a".repeat(LONGEST_PART + 1)).unwrap_err();
+        assert_eq!(
+            part.to_string(),
+            "`realtime.unit`: must have at most 64 bytes between two *"
+        );
+    }
+
+    #[test]
+    fn a_part_may_take_all_the_places_there_are() {
+        let part = "b".repeat(LONGEST_PART);
+        assert!(Glob::new(&format!("*{part}*")).matches(&format!("aaa{part}aaa")));
+        assert!(!Glob::new(&format!("*{part}*")).matches(&format!("aaa{}aaa", &part[1..])));
+    }
+}

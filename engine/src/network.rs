@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The network engine: this device's flows, what limits them, the neighbours, and the queue on the managed link.
+//!
+//! Input: one [`Input`] and the time (since any fixed origin; CLOCK_MONOTONIC in the daemon). Output: the
+//! [`Action`]s that follow. The caller carries them out and reports back; nothing is retried without it.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::change::{Change, Changes, Setting, Subject, Value};
+use crate::config::Config;
+use crate::model::{Flow, FlowEvent, Interface};
+use crate::record::What;
+use crate::wire::codec::MAX_SENDERS;
+use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
+use action::{Action, Input};
+use allotment::{Allotment, Link, Sharing};
+use flows::{Flows, Tracked};
+use owners::Owners;
+use queue::traffic::Refusal;
+use queue::{Backends, BackgroundFlow, Queue};
+
+pub mod action;
+pub mod allotment;
+mod flows;
+mod limiting;
+pub mod limits;
+mod owners;
+pub mod queue;
+mod view;
+
+/// The latest refusals, for `why`.
+const REFUSALS_KEPT: usize = 64;
+/// Between two decisions that neighbours cause: whatever they report, this bounds what they cost.
+const DECISION_GAP: Duration = Duration::from_millis(10);
+
+/// What an engine is made with, besides the configuration.
+pub struct Setup {
+    /// Entropy for the session's id, challenge and nonces; never the same twice.
+    pub seed: [u8; 32],
+    /// The group's keys; None works alone.
+    pub keys: Option<Keyring>,
+    /// The RTTs at which the kernel distinguishes new connections, ascending.
+    pub rtt_resolution: Vec<Duration>,
+    /// Decide and explain, but ask for no change of a socket.
+    pub dry_run: bool,
+    /// What can put packets in order here.
+    pub backends: Backends,
+}
+
+pub struct Network {
+    policy: Box<dyn Allotment>,
+    neighbourhood: Neighbourhood,
+    /// Whether there is a key.
+    cooperates: bool,
+    flows: Flows,
+    owners: Owners,
+    interface: Option<Interface>,
+    sharing: Sharing,
+    /// When everything was last decided upon, and whether the devices that send have changed since.
+    decided: Duration,
+    undecided: bool,
+    /// The last table asked for.
+    cap_new: (u32, Vec<u32>),
+    rtt_resolution: Vec<Duration>,
+    dry_run: bool,
+    queue: Queue,
+    changes: Changes,
+    refusals: VecDeque<Refusal>,
+    /// What follows from the present step.
+    actions: Vec<Action>,
+}
+
+impl Network {
+    pub fn new(now: Duration, config: &Config, setup: Setup) -> Self {
+        let mut rng = ChaCha20Rng::from_seed(setup.seed);
+        Self {
+            policy: allotment::from_config(&config.cap),
+            cooperates: setup.keys.is_some(),
+            neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
+            flows: Flows::default(),
+            owners: Owners::default(),
+            interface: None,
+            sharing: Sharing::default(),
+            decided: now,
+            undecided: false,
+            cap_new: (0, vec![0; setup.rtt_resolution.len()]),
+            rtt_resolution: setup.rtt_resolution,
+            dry_run: setup.dry_run,
+            queue: Queue::new(config.link.clone(), config.queue.clone(), setup.backends),
+            changes: Changes::default(),
+            refusals: VecDeque::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes in one observation and returns what follows from it.
+    pub fn step(&mut self, now: Duration, input: Input<'_>) -> Vec<Action> {
+        let is_pass = matches!(input, Input::Pass { .. });
+        // What anyone on the link can cause by a datagram must not cost a decision.
+        let decides = !matches!(input, Input::Datagram { .. } | Input::Filtered(_) | Input::Tick);
+        match input {
+            Input::Interface(interface) => {
+                if let Some(interface) = &interface {
+                    self.neighbourhood.set_ip_header(interface.ip_header_bytes());
+                }
+                self.interface = interface;
+                self.limit_idle(now);
+            }
+            Input::Pass { flows, complete, queue } => {
+                self.queue.count(now, queue);
+                self.observe(now, flows, complete);
+            }
+            Input::Events(events) => events.into_iter().for_each(|(cookie, event)| {
+                self.flows.event(cookie, event);
+                if event == FlowEvent::Close {
+                    self.changes.ended(&Subject::Socket { cookie });
+                }
+            }),
+            Input::CappedAtConnect(new) => self.note_capped(now, new),
+            Input::Outcomes(outcomes) => {
+                for (cookie, setting, outcome) in outcomes {
+                    self.conclude(now, cookie, &setting, outcome);
+                }
+            }
+            Input::Identified { processes, cgroups } => self.owners.identified(processes, cgroups),
+            Input::Uplink(uplink) => {
+                let wanted = self.queue.observe(uplink);
+                self.ask_queue(now, wanted);
+            }
+            Input::QueueOutcome(outcome) => self.conclude_queue(now, outcome),
+            Input::Refusals(refusals) => self.note_refusals(refusals),
+            Input::Background {
+                flow,
+                add,
+                uid,
+                outcome,
+            } => self.note_background(now, flow, add, uid, outcome),
+            Input::Keys(keys) => {
+                self.cooperates = keys.is_some();
+                self.neighbourhood.set_keyring(keys);
+            }
+            Input::Datagram { from, bytes } => self.hear(now, from, bytes),
+            Input::Filtered(filtered) => self.neighbourhood.filtered(now, filtered),
+            Input::Tick => {
+                let wanted = self.queue.try_again(now);
+                self.ask_queue(now, wanted);
+                self.expire(now);
+                self.report(now);
+            }
+        }
+        if decides || (self.undecided && now.saturating_sub(self.decided) >= DECISION_GAP) {
+            self.decide(now, is_pass);
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Input::Tick`] is next worth sending; None while only inputs matter.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let decision = self.undecided.then(|| self.decided + DECISION_GAP);
+        let deadlines = [decision, self.neighbourhood.next_deadline(), self.queue.next_try()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) {
+        // What lives for less than a pass is gone before it could be read: a stranger decides how many such there are.
+        let lasting = |flow: &&Flow| complete || self.flows.get(flow.cookie).is_some();
+        let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
+        self.actions.extend(self.owners.unknown(&lasting, complete));
+        let seen = self.flows.observe(now, flows, complete);
+        for cookie in seen.ended {
+            self.changes.ended(&Subject::Socket { cookie });
+        }
+        // In a dry run none of the limits is really there.
+        if !self.dry_run {
+            self.resolve_doubts(now, seen.doubtful);
+        }
+        if complete {
+            self.limit_idle(now);
+        }
+    }
+
+    fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8]) {
+        // Refusals are counted where they are found; nothing follows from them.
+        let Ok(heard) = self.neighbourhood.receive(now, from, bytes) else {
+            return;
+        };
+        if let Heard::Joined | Heard::Left = heard {
+            self.actions.push(Action::Record(What::Neighbour {
+                address: from,
+                present: heard == Heard::Joined,
+                expired: false,
+            }));
+        }
+        self.undecided |= self.devices(self.sharing.connections) != self.sharing.devices;
+    }
+
+    fn expire(&mut self, now: Duration) {
+        for address in self.neighbourhood.expire(now) {
+            self.undecided = true;
+            self.actions.push(Action::Record(What::Neighbour {
+                address,
+                present: false,
+                expired: true,
+            }));
+        }
+    }
+
+    /// Brings everything up to date that depends on the devices that share the air.
+    fn decide(&mut self, now: Duration, is_pass: bool) {
+        self.expire(now);
+        (self.decided, self.undecided) = (now, false);
+        self.count_senders(now);
+        self.limit_senders(now, is_pass);
+        self.limit_new_connections();
+        self.report(now);
+    }
+
+    /// Reports that are due. What does not fit into one is not even looked at.
+    fn report(&mut self, now: Duration) {
+        let senders: Vec<Sender> = self.own_senders().take(MAX_SENDERS).map(describe).collect();
+        while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+            self.actions.push(Action::Report(report));
+        }
+    }
+
+    fn ifindex(&self) -> Option<u32> {
+        self.interface.as_ref().map(|interface| interface.index)
+    }
+
+    fn own_senders(&self) -> impl Iterator<Item = &Tracked> {
+        self.ifindex()
+            .into_iter()
+            .flat_map(|ifindex| self.flows.senders(ifindex))
+    }
+
+    fn link(&self) -> Link<'_> {
+        link(&self.neighbourhood, self.sharing, &self.queue)
+    }
+
+    /// Those that send, this one with so many connections.
+    fn devices(&self, connections: u32) -> u32 {
+        self.neighbourhood.sending_devices() as u32 + u32::from(connections > 0)
+    }
+
+    fn count_senders(&mut self, now: Duration) {
+        let connections = self.own_senders().count() as u32;
+        let before = self.sharing;
+        let devices = self.devices(connections);
+        self.sharing = Sharing { devices, connections };
+        if connections > before.connections {
+            self.neighbourhood.sender_started(now);
+        } else if connections == 0 && before.connections > 0 {
+            self.neighbourhood.sender_stopped(now);
+        }
+        if self.sharing != before {
+            self.actions
+                .push(Action::Record(What::Senders { devices, connections }));
+        }
+    }
+
+    fn note(&mut self, now: Duration, change: Change) {
+        self.changes.note(now, change.clone());
+        self.actions.push(Action::Record(What::Change(Box::new(change))));
+    }
+
+    fn ask_queue(&mut self, now: Duration, wanted: Option<Action>) {
+        if wanted.is_some() && self.queue.dry_run() {
+            self.conclude_queue(now, Ok(()));
+        } else {
+            self.actions.extend(wanted);
+        }
+    }
+
+    fn conclude_queue(&mut self, now: Duration, outcome: Result<(), String>) {
+        let (change, wanted) = self.queue.conclude(now, outcome);
+        if let Some(change) = change {
+            self.note(now, change);
+        }
+        self.ask_queue(now, wanted);
+    }
+
+    fn note_background(
+        &mut self,
+        now: Duration,
+        flow: BackgroundFlow,
+        add: bool,
+        uid: u32,
+        outcome: Result<(), String>,
+    ) {
+        let (background, by_default) = (Value::from("background"), Value::default());
+        let (verb, old, new) = match add {
+            true => ("add", by_default, background),
+            false => ("remove", background, by_default),
+        };
+        let change = Change {
+            subject: Subject::Destination {
+                remote: (flow.address, flow.port).into(),
+                local_port: flow.local_port,
+            },
+            name: String::new(),
+            setting: Setting::Class,
+            old,
+            new,
+            rule: format!("lbe {verb} by uid {uid}"),
+            made: outcome.is_ok() && !self.queue.dry_run(),
+            why: outcome.err().unwrap_or_else(|| "the user has asked for it".to_owned()),
+        };
+        self.note(now, change);
+    }
+
+    fn note_refusals(&mut self, refusals: Vec<Refusal>) {
+        for refusal in refusals {
+            if self.refusals.len() == REFUSALS_KEPT {
+                self.refusals.pop_front();
+            }
+            self.refusals.push_back(refusal.clone());
+            self.actions.push(Action::Record(What::Refusal(refusal)));
+        }
+    }
+
+    /// The last report to the neighbours: this device leaves. Worth sending more than once.
+    pub fn farewell(&mut self, now: Duration) -> Option<Vec<u8>> {
+        self.neighbourhood.farewell(now)
+    }
+}
+
+fn link<'a>(neighbours: &'a Neighbourhood, sharing: Sharing, queue: &'a Queue) -> Link<'a> {
+    Link {
+        sharing,
+        neighbours,
+        queue: queue.counters(),
+    }
+}
+
+/// A sender as it is reported to the neighbours.
+fn describe(tracked: &Tracked) -> Sender {
+    let flow = &tracked.flow;
+    let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    Sender {
+        cwnd_segments: flow.cwnd,
+        min_rtt_us: flow.min_rtt_us.unwrap_or(flow.srtt_us),
+        srtt_us: flow.srtt_us,
+        queue_bytes: small(flow.unsent_bytes + flow.unacked_bytes),
+        ca_state: flow.ca_state,
+        delivery_rate_kbit: small(flow.delivery_rate_bytes_per_s / 125),
+        retransmits: flow.retransmits,
+        direction: Direction::Up,
+        class: tracked.class,
+        // Its queue was never empty while it was watched, so it takes whatever it gets.
+        demand_kbit: UNLIMITED_KBIT,
+    }
+}
+
+/// The process and the far end, for people.
+fn name_of(flow: &Flow) -> String {
+    match &flow.owner {
+        Some(owner) => format!("{} ({}) to {}", owner.command, owner.pid, flow.remote),
+        None => format!("to {}", flow.remote),
+    }
+}
+
+#[cfg(test)]
+mod tests;

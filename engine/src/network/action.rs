@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The inputs of the network engine and what it asks for. The daemon provides the one and carries out the other.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::change::{Setting, Value};
+use crate::matcher::{Process, ProcessId};
+use crate::model::{Cookie, Flow, FlowEvent, Interface};
+use crate::network::queue::traffic::{QueueCounters, Refusal};
+use crate::network::queue::{BackgroundFlow, Plan, Tuning, Uplink};
+use crate::record::What;
+use crate::wire::{Filtered, Keyring, Outgoing};
+
+/// An observation.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The managed interface; None while there is none.
+    Interface(Option<Interface>),
+    /// The managed link's egress as it is now; None while there is none.
+    Uplink(Option<Uplink>),
+    /// The outcome of [`Action::Queue`] or [`Action::TuneQueue`]; after an error no queue of ours is left.
+    QueueOutcome(Result<(), String>),
+    /// Packets with deadlines that were not sent, oldest first.
+    Refusals(Vec<Refusal>),
+    /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
+    Pass {
+        flows: Vec<Flow>,
+        complete: bool,
+        /// None where no queue of ours was ever there, or the link is just going away.
+        queue: Option<Box<QueueCounters>>,
+    },
+    /// What happened to sockets, in order.
+    Events(Vec<(Cookie, FlowEvent)>),
+    /// New connections were given their caps in the kernel, from the table of [`Action::CapNew`].
+    CappedAtConnect(Vec<(Cookie, u32)>),
+    /// The outcome of each setting of each [`Action::Limit`].
+    Outcomes(Vec<(Cookie, Setting, Outcome)>),
+    /// The answer to [`Action::Identify`]. None: it has ended, or may not be read.
+    Identified {
+        processes: Vec<(ProcessId, Option<Arc<Process>>)>,
+        cgroups: Vec<(u64, Option<Arc<str>>)>,
+    },
+    /// This user has asked that a flow be background from now on, or (`add` is false) no longer; the error where it
+    /// could not be done.
+    Background {
+        flow: BackgroundFlow,
+        add: bool,
+        uid: u32,
+        outcome: Result<(), String>,
+    },
+    /// The group's keys, read anew; None works alone.
+    Keys(Option<Keyring>),
+    /// A datagram on the group's port.
+    Datagram { from: IpAddr, bytes: &'a [u8] },
+    /// Datagrams on that port that were refused unread, since the last time.
+    Filtered(Filtered),
+    /// Time has passed.
+    Tick,
+}
+
+/// What became of one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Applied,
+    /// The kernel repairs a loss just now; asked again in the next pass.
+    Deferred,
+    /// Another tool has set this value.
+    Foreign {
+        found: Value,
+    },
+    /// The socket is gone.
+    Gone,
+    /// The kernel refused.
+    Failed {
+        errno: i32,
+    },
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Set each of these settings of a socket; `Unset` puts back what giveway found there. Answered in
+    /// [`Input::Outcomes`].
+    Limit {
+        cookie: Cookie,
+        limits: Vec<(Setting, Value)>,
+    },
+    /// Caps for connections yet to come, by the RTT of their handshake: one for each step of the
+    /// resolution that the engine was made with, 0 for none.
+    CapNew { ifindex: u32, caps: Vec<u32> },
+    /// Put this queue up in place of ours, or (None) take ours down. Answered by [`Input::QueueOutcome`].
+    Queue(Option<Plan>),
+    /// Change the numbers that our queue goes by; nothing is put up or taken down. Answered by
+    /// [`Input::QueueOutcome`].
+    TuneQueue(Tuning),
+    /// Read these processes, and the paths of these cgroups. Answered by [`Input::Identified`].
+    Identify {
+        processes: Vec<ProcessId>,
+        cgroups: Vec<u64>,
+    },
+    /// Send this to the neighbours.
+    Report(Outgoing),
+    /// Something worth a line in the record.
+    Record(What),
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much of the link each sender of this device may use.
+//!
+//! Input: the time, what is known of the link and of the others on it, and this device's connections that send.
+//! Output: limits for each of them. A policy may keep state; it never touches a socket.
+
+use std::time::Duration;
+
+use crate::config::Cap;
+use crate::model::Cookie;
+use crate::network::limits::Limits;
+use crate::network::queue::traffic::QueueCounters;
+use crate::wire::{Class, Neighbourhood};
+
+mod fixed;
+
+/// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
+/// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
+pub const FLOOR_SEGMENTS: u32 = 4;
+
+/// How many share the air: devices that send, and the connections among which this one divides its share.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sharing {
+    /// Devices that send, this one included where it does.
+    pub devices: u32,
+    /// This device's connections that send.
+    pub connections: u32,
+}
+
+impl Sharing {
+    /// With one more connection of this device that sends.
+    pub fn with_one_more(self) -> Self {
+        let others = self.devices - u32::from(self.connections > 0);
+        Self {
+            devices: others + 1,
+            connections: self.connections + 1,
+        }
+    }
+}
+
+/// The managed link and the others on it.
+pub struct Link<'a> {
+    pub sharing: Sharing,
+    /// What each of the neighbours reports of its senders.
+    pub neighbours: &'a Neighbourhood,
+    /// Of giveway's queue on the link, as of the latest pass; None without one.
+    pub queue: Option<&'a QueueCounters>,
+}
+
+/// A connection of this device that sends over the managed link.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub cookie: Cookie,
+    pub class: Class,
+    /// Its share is this many times that of a connection with weight 1.
+    pub weight: u32,
+    /// Smoothed.
+    pub rtt: Duration,
+    pub min_rtt: Duration,
+    /// Segments.
+    pub cwnd: u32,
+    pub delivery_rate_bytes_per_s: u64,
+    pub unsent_bytes: u64,
+}
+
+/// A policy. One is in force at a time.
+pub trait Allotment: Send {
+    /// As `status` and `why` call it.
+    fn name(&self) -> &'static str;
+
+    /// The limits of the members, in their order. Asked at every pass, and between two passes where
+    /// this device or the number of others that send changes.
+    fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits>;
+
+    /// The limits that one more connection of this device would get at this round-trip time.
+    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits;
+
+    /// The evidence behind the limits of a connection with this round-trip time, for `why`.
+    fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;
+}
+
+/// The policy that a configuration asks for.
+pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
+    Box::new(fixed::Fixed::from_config(cap))
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sockets of this device as the monitor shows them over time: which are senders, and what limits
+//! each of them. Input: samples and events. Output: facts; the policy is elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::change::{Setting, Value};
+use crate::model::{Cookie, Flow, FlowEvent};
+use crate::network::allotment::Member;
+use crate::network::limits::{Held, shown_by};
+use crate::wire::Class;
+
+/// A socket sends when data was queued in this many successive passes ...
+const SENDING_AFTER_PASSES: u32 = 2;
+/// ... and no longer when none was for this long.
+const STOPPED_AFTER: Duration = Duration::from_secs(1);
+/// One socket, with its history.
+#[derive(Clone, Debug)]
+pub struct Tracked {
+    pub flow: Flow,
+    pub sending: bool,
+    pub class: Class,
+    /// What limits it, or once did.
+    pub held: BTreeMap<Setting, Held>,
+    queued_passes: u32,
+    last_queued: Duration,
+}
+
+impl Tracked {
+    fn new(flow: Flow) -> Self {
+        Self {
+            flow,
+            sending: false,
+            class: Class::Standard,
+            held: BTreeMap::new(),
+            queued_passes: 0,
+            last_queued: Duration::ZERO,
+        }
+    }
+
+    fn observe(&mut self, now: Duration, flow: Flow) {
+        if flow.unsent_bytes > 0 {
+            self.queued_passes = self.queued_passes.saturating_add(1);
+            self.last_queued = now;
+            self.sending |= self.queued_passes >= SENDING_AFTER_PASSES;
+        } else {
+            self.queued_passes = 0;
+            self.sending &= !flow.state.application_has_finished();
+        }
+        self.flow = flow;
+        self.held.values_mut().for_each(|held| held.deferred = false);
+        self.expire(now);
+    }
+
+    fn expire(&mut self, now: Duration) {
+        self.sending &= now.saturating_sub(self.last_queued) < STOPPED_AFTER;
+    }
+
+    /// The round-trip time that this connection's share is computed from.
+    pub fn rtt(&self) -> Option<Duration> {
+        let us = self.flow.min_rtt_us.unwrap_or(self.flow.srtt_us);
+        (us > 0).then(|| Duration::from_micros(us.into()))
+    }
+
+    /// What giveway put there; `Unset` where it put nothing.
+    pub fn in_force(&self, setting: &Setting) -> Value {
+        self.held
+            .get(setting)
+            .map_or(Value::default(), |held| held.in_force.clone())
+    }
+
+    /// For the policy; None without a round-trip time, from which shares are computed.
+    pub fn member(&self) -> Option<Member> {
+        Some(Member {
+            cookie: self.flow.cookie,
+            class: self.class,
+            weight: 1,
+            rtt: Duration::from_micros(self.flow.srtt_us.into()),
+            min_rtt: self.rtt()?,
+            cwnd: self.flow.cwnd,
+            delivery_rate_bytes_per_s: self.flow.delivery_rate_bytes_per_s,
+            unsent_bytes: self.flow.unsent_bytes,
+        })
+    }
+
+    /// The settings whose values on the socket are not those that giveway thinks it left there.
+    fn doubtful(&mut self) -> impl Iterator<Item = Setting> {
+        let shown = shown_by(&self.flow).into_iter();
+        shown.filter_map(|(setting, found)| {
+            if !self.held.contains_key(&setting) && found == Value::default() {
+                return None;
+            }
+            let held = self.held.entry(setting.clone()).or_default();
+            held.is_doubtful(&found).then_some(setting)
+        })
+    }
+}
+
+/// What a pass has shown.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Settings whose values are not those that giveway thinks it left there: only the kernel knows whether another
+    /// tool has set them, or a report of giveway's own got lost.
+    pub doubtful: Vec<(Cookie, Setting)>,
+    /// Sockets that are no longer there.
+    pub ended: Vec<Cookie>,
+}
+
+/// All sockets that the monitor has shown and that are still there.
+#[derive(Debug, Default)]
+pub struct Flows {
+    tracked: BTreeMap<Cookie, Tracked>,
+    /// Those of them that send: few, where the sockets may be many.
+    sending: BTreeSet<Cookie>,
+    /// Caps of connections that the kernel capped as they were made and no pass has shown yet; and whether they are
+    /// older than the last complete pass.
+    capped_at_connect: BTreeMap<Cookie, (u32, bool)>,
+}
+
+impl Flows {
+    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) -> Seen {
+        let mut seen = Seen::default();
+        if complete {
+            let present: BTreeSet<Cookie> = flows.iter().map(|f| f.cookie).collect();
+            let gone = self.tracked.keys().filter(|cookie| !present.contains(cookie));
+            seen.ended = gone.copied().collect();
+            seen.ended.iter().for_each(|cookie| self.forget(*cookie));
+            // One that opened while this pass was read is not in it.
+            self.capped_at_connect
+                .retain(|cookie, (_, old)| present.contains(cookie) || !std::mem::replace(old, true));
+        }
+        for flow in flows {
+            let cookie = flow.cookie;
+            let at_connect = &mut self.capped_at_connect;
+            let tracked = self.tracked.entry(cookie).or_insert_with(|| {
+                let mut tracked = Tracked::new(flow.clone());
+                if let Some((cap, _)) = at_connect.remove(&cookie) {
+                    tracked.held.entry(Setting::Cap).or_default().in_force = Some(cap).into();
+                }
+                tracked
+            });
+            tracked.observe(now, flow);
+            if tracked.sending {
+                self.sending.insert(cookie);
+            }
+            seen.doubtful
+                .extend(tracked.doubtful().map(|setting| (cookie, setting)));
+        }
+        self.expire(now);
+        seen
+    }
+
+    /// Sockets that no pass shows any more (they have gone quiet) stop being senders by the clock.
+    fn expire(&mut self, now: Duration) {
+        let tracked = &mut self.tracked;
+        self.sending.retain(|cookie| {
+            tracked.get_mut(cookie).is_some_and(|t| {
+                t.expire(now);
+                t.sending
+            })
+        });
+    }
+
+    pub fn event(&mut self, cookie: Cookie, event: FlowEvent) {
+        match event {
+            FlowEvent::Close => self.forget(cookie),
+            FlowEvent::State { to, .. } => {
+                if let Some(tracked) = self.tracked.get_mut(&cookie) {
+                    tracked.flow.state = to;
+                }
+            }
+            FlowEvent::CaState { to } => {
+                if let Some(tracked) = self.tracked.get_mut(&cookie) {
+                    tracked.flow.ca_state = to;
+                }
+            }
+            FlowEvent::Open | FlowEvent::Retransmit => {}
+        }
+    }
+
+    pub fn forget(&mut self, cookie: Cookie) {
+        self.tracked.remove(&cookie);
+        self.sending.remove(&cookie);
+        self.capped_at_connect.remove(&cookie);
+    }
+
+    pub fn capped_at_connect(&mut self, cookie: Cookie, cap: u32) {
+        match self.tracked.get_mut(&cookie) {
+            Some(tracked) => tracked.held.entry(Setting::Cap).or_default().in_force = Some(cap).into(),
+            None => {
+                self.capped_at_connect.insert(cookie, (cap, false));
+            }
+        }
+    }
+
+    pub fn get(&self, cookie: Cookie) -> Option<&Tracked> {
+        self.tracked.get(&cookie)
+    }
+
+    pub fn get_mut(&mut self, cookie: Cookie) -> Option<&mut Tracked> {
+        self.tracked.get_mut(&cookie)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Tracked> {
+        self.tracked.values()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+        self.tracked.values_mut()
+    }
+
+    /// The senders whose packets leave by `ifindex`.
+    pub fn senders(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
+        self.sending
+            .iter()
+            .filter_map(|cookie| self.tracked.get(cookie))
+            .filter(move |t| t.flow.ifindex == ifindex)
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The part of the engine that limits connections: asks the policy, requests what differs, and takes in what became
+//! of the requests.
+
+use std::time::Duration;
+
+use super::action::{Action, Outcome};
+use super::allotment::Member;
+use super::limits::{Limits, SETTINGS, shown_by};
+use super::{Network, link, name_of};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::model::Cookie;
+
+/// Why a limit was lifted that a policy would have kept.
+pub(super) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
+
+/// What is to be asked of one socket.
+type Wanted = (Cookie, Vec<(Setting, Value)>);
+
+impl Network {
+    pub(super) fn limit_senders(&mut self, now: Duration, is_pass: bool) {
+        let members: Vec<Member> = self.own_senders().filter_map(|tracked| tracked.member()).collect();
+        let link = link(&self.neighbourhood, self.sharing, &self.queue);
+        let limits = self.policy.allot(now, &link, &members);
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for (member, limits) in members.iter().zip(limits) {
+            let Some(tracked) = self.flows.get_mut(member.cookie) else {
+                continue;
+            };
+            if limits == Limits::default() && tracked.held.is_empty() {
+                continue;
+            }
+            let mut next = Vec::new();
+            for setting in SETTINGS {
+                let value = limits.of(&setting);
+                if value == Value::default() && !tracked.held.contains_key(&setting) {
+                    continue;
+                }
+                let held = tracked.held.entry(setting.clone()).or_default();
+                if let Some(value) = held.next(&setting, self.sharing, value, is_pass, &tracked.flow) {
+                    next.push((setting, value));
+                }
+            }
+            wanted.push((member.cookie, next));
+        }
+        self.ask(now, wanted);
+    }
+
+    /// Limits that are left over from busier times: of connections that no longer leave by the managed interface they
+    /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
+    pub(super) fn limit_idle(&mut self, now: Duration) {
+        let ifindex = self.ifindex();
+        let link = link(&self.neighbourhood, self.sharing, &self.queue);
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for tracked in self.flows.iter_mut().filter(|tracked| !tracked.held.is_empty()) {
+            let Some(rtt) = tracked.rtt() else { continue };
+            // 0: no route is chosen at the moment, which is no evidence.
+            let is_elsewhere = ![Some(0), ifindex].contains(&Some(tracked.flow.ifindex));
+            let limits = match is_elsewhere {
+                true => Limits::default(),
+                false => self.policy.newcomer(&link, rtt),
+            };
+            let mut next = Vec::new();
+            for (setting, held) in &mut tracked.held {
+                let wish = limits.of(setting);
+                let raises = match (&held.in_force, &wish) {
+                    (Value::Unset(()), _) => continue,
+                    (Value::Number(now), Value::Number(wish)) => wish > now,
+                    (now, wish) => now != wish,
+                };
+                if held.may_change() && (is_elsewhere || (!tracked.sending && raises)) {
+                    held.asked = Some(wish.clone());
+                    next.push((setting.clone(), wish));
+                }
+            }
+            wanted.push((tracked.flow.cookie, next));
+        }
+        self.ask(now, wanted);
+    }
+
+    /// The table for connections yet to come.
+    pub(super) fn limit_new_connections(&mut self) {
+        let link = self.link();
+        let cap = |rtt: &Duration| self.policy.newcomer(&link, *rtt).cwnd.unwrap_or(0);
+        let caps: Vec<u32> = match self.interface {
+            Some(_) => self.rtt_resolution.iter().map(cap).collect(),
+            None => vec![0; self.rtt_resolution.len()],
+        };
+        let is_empty = caps.iter().all(|cap| *cap == 0);
+        let table = (self.ifindex().filter(|_| !is_empty).unwrap_or(0), caps);
+        if table != self.cap_new && !self.dry_run {
+            self.cap_new.clone_from(&table);
+            let (ifindex, caps) = table;
+            self.actions.push(Action::CapNew { ifindex, caps });
+        }
+    }
+
+    /// Values were seen that giveway did not set.
+    pub(super) fn resolve_doubts(&mut self, now: Duration, doubtful: Vec<(Cookie, Setting)>) {
+        for (cookie, setting) in doubtful {
+            let Some(tracked) = self.flows.get_mut(cookie) else {
+                continue;
+            };
+            let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| *shown == setting);
+            let found = shown.map(|(_, found)| found).unwrap_or_default();
+            let held = tracked.held.entry(setting.clone()).or_default();
+            if found == Value::default() {
+                self.step_back(now, cookie, &setting, found);
+            } else if !held.deferred {
+                // Only the kernel knows whether giveway has set this; it refuses if not.
+                let wanted = held.wanted.as_ref().map(|(_, wanted)| wanted);
+                let wish = wanted.unwrap_or(&held.in_force).clone();
+                held.asked = Some(wish.clone());
+                self.ask(now, vec![(cookie, vec![(setting, wish)])]);
+            }
+        }
+    }
+
+    pub(super) fn note_capped(&mut self, now: Duration, new: Vec<(Cookie, u32)>) {
+        for (cookie, cap) in new {
+            self.flows.capped_at_connect(cookie, cap);
+            let why = format!("a new connection; {}", self.evidence(cookie));
+            let values = (Value::default(), Some(cap).into());
+            self.note_limit(now, cookie, &Setting::Cap, values, why, !self.dry_run);
+        }
+    }
+
+    fn ask(&mut self, now: Duration, wanted: Vec<Wanted>) {
+        for (cookie, limits) in wanted.into_iter().filter(|(_, limits)| !limits.is_empty()) {
+            if self.dry_run {
+                let settings = limits.iter().map(|(setting, _)| setting);
+                settings.for_each(|setting| self.conclude(now, cookie, setting, Outcome::Applied));
+            } else {
+                self.actions.push(Action::Limit { cookie, limits });
+            }
+        }
+    }
+
+    pub(super) fn conclude(&mut self, now: Duration, cookie: Cookie, setting: &Setting, outcome: Outcome) {
+        let evidence = self.evidence(cookie);
+        let ifindex = self.ifindex();
+        let Some(tracked) = self.flows.get_mut(cookie) else {
+            return;
+        };
+        let is_elsewhere = Some(tracked.flow.ifindex) != ifindex;
+        let Some(held) = tracked.held.get_mut(setting) else {
+            return;
+        };
+        let Some(asked) = held.asked.take() else { return };
+        let old = held.in_force.clone();
+        match outcome {
+            Outcome::Applied => {
+                held.in_force = asked.clone();
+                let why = if is_elsewhere { ELSEWHERE.to_owned() } else { evidence };
+                self.note_limit(now, cookie, setting, (old, asked), why, !self.dry_run);
+            }
+            Outcome::Deferred => held.deferred = true,
+            Outcome::Gone => {
+                self.flows.forget(cookie);
+                self.changes.ended(&Subject::Socket { cookie });
+            }
+            Outcome::Foreign { found } => self.step_back(now, cookie, setting, found),
+            Outcome::Failed { errno } => {
+                held.stepped_back = true;
+                let why = format!("the kernel refused it (errno {errno}); this setting is left alone from now on");
+                self.note_limit(now, cookie, setting, (old, asked), why, false);
+            }
+        }
+    }
+
+    fn step_back(&mut self, now: Duration, cookie: Cookie, setting: &Setting, found: Value) {
+        let tracked = self.flows.get_mut(cookie);
+        let Some(held) = tracked.and_then(|tracked| tracked.held.get_mut(setting)) else {
+            return;
+        };
+        held.stepped_back = true;
+        let values = (held.in_force.clone(), found);
+        let why = "another tool has set it; giveway leaves it alone from now on".to_owned();
+        self.note_limit(now, cookie, setting, values, why, !self.dry_run);
+    }
+
+    fn evidence(&self, cookie: Cookie) -> String {
+        let rtt = self.flows.get(cookie).and_then(|tracked| tracked.rtt());
+        self.policy.reason(&self.link(), rtt.unwrap_or_default())
+    }
+
+    fn note_limit(
+        &mut self,
+        now: Duration,
+        cookie: Cookie,
+        setting: &Setting,
+        (old, new): (Value, Value),
+        why: String,
+        made: bool,
+    ) {
+        let change = Change {
+            subject: Subject::Socket { cookie },
+            name: self.flows.get(cookie).map(|t| name_of(&t.flow)).unwrap_or_default(),
+            setting: setting.clone(),
+            old,
+            new,
+            rule: self.policy.name().to_owned(),
+            why,
+            made,
+        };
+        self.note(now, change);
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What limits one connection: from the limits that the policy wants to the values that are asked for next. Every
+//! setting goes the same way, each with its own value in force, request and outcome.
+//!
+//! A write of the clamp sets ssthresh to the clamp as well (`bpf_setsockopt`, TCP_BPF_SNDCWND_CLAMP), so
+//! that a raised clamp lets cwnd grow by slow start up to it. Hence: no write without need, lowering at
+//! once, raising in steps.
+
+use crate::change::{Setting, Value};
+use crate::model::Flow;
+use crate::network::allotment::Sharing;
+
+/// A raise goes to at most 5/4 of the present cap, once a pass.
+const STEP: (u32, u32) = (5, 4);
+/// A clamp this many times cwnd no longer holds it, and may go.
+const LOOSE: u32 = 2;
+/// A value that is not ours must be seen in this many successive passes: a pass may fall between the
+/// kernel's write for a new connection and the report of it.
+const FOREIGN_AFTER_PASSES: u32 = 2;
+
+/// The limits of one connection; None leaves a setting as it was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Segments.
+    pub cwnd: Option<u32>,
+    pub pacing_rate_bytes_per_s: Option<u64>,
+    pub receive_window_bytes: Option<u32>,
+    pub congestion_control: Option<&'static str>,
+}
+
+/// The settings that [`Limits`] covers.
+pub const SETTINGS: [Setting; 4] = [
+    Setting::Cap,
+    Setting::PacingRate,
+    Setting::ReceiveWindow,
+    Setting::CongestionControl,
+];
+
+impl Limits {
+    pub fn of(&self, setting: &Setting) -> Value {
+        match setting {
+            Setting::Cap => self.cwnd.into(),
+            Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
+            Setting::ReceiveWindow => self.receive_window_bytes.into(),
+            Setting::CongestionControl => self.congestion_control.map_or(Value::default(), Value::from),
+            _ => Value::default(),
+        }
+    }
+}
+
+/// The settings of a socket that the monitor shows.
+pub fn shown_by(flow: &Flow) -> [(Setting, Value); 1] {
+    [(Setting::Cap, flow.clamp.into())]
+}
+
+/// One setting of one socket.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// What giveway put there.
+    pub in_force: Value,
+    /// Asked for and not yet answered.
+    pub asked: Option<Value>,
+    /// The kernel put the last request off: nothing is asked before a pass has shown the socket anew.
+    pub deferred: bool,
+    /// What the policy last wanted, and for which sharing.
+    pub wanted: Option<(Sharing, Value)>,
+    /// Another tool holds this setting; giveway leaves it alone.
+    pub stepped_back: bool,
+    foreign_passes: u32,
+}
+
+impl Held {
+    pub fn may_change(&self) -> bool {
+        !self.stepped_back && self.asked.is_none() && !self.deferred
+    }
+
+    /// The value to ask for now, where the policy wants this. `may_raise` is true once a pass.
+    pub fn next(
+        &mut self,
+        setting: &Setting,
+        sharing: Sharing,
+        wanted: Value,
+        may_raise: bool,
+        flow: &Flow,
+    ) -> Option<Value> {
+        let is_cap = *setting == Setting::Cap;
+        if !self.may_change() || (is_cap && !flow.ca_state.tolerates_clamp_write()) {
+            return None;
+        }
+        let wanted = settle(self.wanted.take(), sharing, wanted);
+        self.wanted = Some((sharing, wanted.clone()));
+        let next = if is_cap {
+            next_cap(segments(&self.in_force), segments(&wanted), may_raise, flow.cwnd).map(Value::from)
+        } else {
+            (wanted != self.in_force).then_some(wanted)
+        };
+        self.asked.clone_from(&next);
+        next
+    }
+
+    /// Whether the value on the socket has stopped being what giveway thinks that it left there.
+    pub fn is_doubtful(&mut self, found: &Value) -> bool {
+        let ours = self.asked.is_some() || *found == self.in_force;
+        self.foreign_passes = if ours { 0 } else { self.foreign_passes + 1 };
+        !self.stepped_back && self.foreign_passes >= FOREIGN_AFTER_PASSES
+    }
+}
+
+/// A cap, segments.
+pub fn segments(cap: &Value) -> Option<u32> {
+    match cap {
+        Value::Number(segments) => u32::try_from(*segments).ok(),
+        _ => None,
+    }
+}
+
+/// What to ask for, if anything: `Some(None)` lifts the cap. `cwnd` is the connection's present window.
+fn next_cap(in_force: Option<u32>, wanted: Option<u32>, may_raise: bool, cwnd: u32) -> Option<Option<u32>> {
+    match (in_force, wanted) {
+        (None, None) => None,
+        (None, Some(cap)) => Some(Some(cap)),
+        (Some(now), Some(cap)) if cap < now => Some(Some(cap)),
+        (Some(now), Some(cap)) => (may_raise && cap > now).then(|| Some(raised(now).min(cap))),
+        (Some(_), None) if !may_raise => None,
+        (Some(now), None) if now >= cwnd.saturating_mul(LOOSE) => Some(None),
+        (Some(now), None) => Some(Some(raised(now))),
+    }
+}
+
+/// What the policy wants, without jitter: while the same devices share the air, a number that differs by
+/// little from the last one (a minimum RTT that moved by some microseconds) is taken as the same.
+fn settle(last: Option<(Sharing, Value)>, sharing: Sharing, wanted: Value) -> Value {
+    match (last, &wanted) {
+        (Some((same, Value::Number(before))), Value::Number(now))
+            if same == sharing && before.abs_diff(*now) <= before / 16 =>
+        {
+            Value::Number(before)
+        }
+        _ => wanted,
+    }
+}
+
+fn raised(cap: u32) -> u32 {
+    let (times, over) = STEP;
+    (u64::from(cap) * u64::from(times) / u64::from(over)).clamp(u64::from(cap) + 1, i32::MAX as u64 - 1) as u32
+}
+
+#[cfg(test)]
+mod tests;

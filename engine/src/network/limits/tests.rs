@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When a cap is written, raised, lowered and lifted.
+
+use super::*;
+
+#[test]
+fn lowering_is_immediate() {
+    assert_eq!(next_cap(Some(69), Some(43), false, 69), Some(Some(43)));
+}
+
+#[test]
+fn nothing_is_written_without_need() {
+    assert_eq!(next_cap(Some(43), Some(43), true, 43), None);
+    assert_eq!(next_cap(None, None, true, 43), None);
+}
+
+#[test]
+fn raising_takes_steps_and_arrives() {
+    let mut cap = 43;
+    let mut steps = 0;
+    while let Some(Some(higher)) = next_cap(Some(cap), Some(346), true, cap) {
+        assert!(higher <= cap * 5 / 4 + 1);
+        cap = higher;
+        steps += 1;
+    }
+    assert_eq!((cap, steps), (346, 10));
+    assert_eq!(next_cap(Some(43), Some(346), false, 43), None);
+}
+
+#[test]
+fn lifting_goes_on_until_the_cap_no_longer_holds() {
+    assert_eq!(next_cap(Some(43), None, true, 43), Some(Some(53)));
+    assert_eq!(next_cap(Some(86), None, true, 43), Some(None));
+}
+
+#[test]
+fn a_wish_that_trembles_is_settled() {
+    let sharing = Sharing {
+        devices: 2,
+        connections: 1,
+    };
+    let more = Sharing {
+        devices: 3,
+        connections: 1,
+    };
+    let settled = |now, wanted| settle(Some((sharing, Value::Number(100))), now, Value::Number(wanted));
+    assert_eq!(settled(sharing, 103), Value::Number(100));
+    assert_eq!(settled(sharing, 120), Value::Number(120));
+    assert_eq!(settled(more, 103), Value::Number(103));
+}

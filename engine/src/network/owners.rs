@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The owners of flows. Input: flows, which name a process and a cgroup each, and what was read of those. Output: what
+//! to read next, each once and a bounded number at a time. Bounded: those that no flow names go at the next complete pass,
+//! then the oldest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::Action;
+use crate::matcher::{Process, ProcessId};
+use crate::model::Flow;
+
+/// Of each kind.
+const KEPT: usize = 4096;
+/// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next pass.
+const ASKED_AT_ONCE: usize = 64;
+
+#[derive(Debug, Default)]
+pub struct Owners {
+    processes: Known<ProcessId, Arc<Process>>,
+    cgroups: Known<u64, Arc<str>>,
+}
+
+impl Owners {
+    /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
+    pub fn unknown(&mut self, flows: &[&Flow], complete: bool) -> Option<Action> {
+        let ids = || flows.iter().copied().filter_map(process_of);
+        let cgroup_ids = || flows.iter().map(|flow| flow.cgroup_id);
+        if complete {
+            self.processes.retain(&ids().collect());
+            self.cgroups.retain(&cgroup_ids().collect());
+        }
+        let processes = self.processes.ask(ids(), ASKED_AT_ONCE);
+        let cgroups = self.cgroups.ask(cgroup_ids(), ASKED_AT_ONCE - processes.len());
+        (!processes.is_empty() || !cgroups.is_empty()).then_some(Action::Identify { processes, cgroups })
+    }
+
+    pub fn identified(
+        &mut self,
+        processes: Vec<(ProcessId, Option<Arc<Process>>)>,
+        cgroups: Vec<(u64, Option<Arc<str>>)>,
+    ) {
+        self.processes.answer(processes);
+        self.cgroups.answer(cgroups);
+    }
+
+    pub fn process(&self, flow: &Flow) -> Option<&Arc<Process>> {
+        self.processes.get(&process_of(flow)?)
+    }
+
+    pub fn cgroup(&self, flow: &Flow) -> Option<&Arc<str>> {
+        self.cgroups.get(&flow.cgroup_id)
+    }
+}
+
+fn process_of(flow: &Flow) -> Option<ProcessId> {
+    let owner = flow.owner.as_ref()?;
+    Some(ProcessId {
+        pid: owner.pid,
+        start_ns: owner.start_ns,
+    })
+}
+
+#[derive(Debug, Default)]
+struct Known<K, V> {
+    /// Asked for, answered or not, each with its place in the order of asking.
+    entries: BTreeMap<K, (u64, Option<V>)>,
+    order: BTreeMap<u64, K>,
+    asked: u64,
+}
+
+impl<K: Copy + Ord, V> Known<K, V> {
+    fn retain(&mut self, present: &BTreeSet<K>) {
+        self.entries.retain(|key, _| present.contains(key));
+        self.order.retain(|_, key| present.contains(key));
+    }
+
+    fn ask(&mut self, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
+        let mut unknown = Vec::new();
+        for key in keys {
+            if unknown.len() == at_most {
+                break;
+            }
+            if self.entries.contains_key(&key) {
+                continue;
+            }
+            if self.entries.len() == KEPT
+                && let Some((_, oldest)) = self.order.pop_first()
+            {
+                self.entries.remove(&oldest);
+            }
+            self.asked += 1;
+            self.entries.insert(key, (self.asked, None));
+            self.order.insert(self.asked, key);
+            unknown.push(key);
+        }
+        unknown
+    }
+
+    /// What was not asked for, or forgotten since, is of no use.
+    fn answer(&mut self, answers: Vec<(K, Option<V>)>) {
+        for (key, answer) in answers {
+            if let Some((_, known)) = self.entries.get_mut(&key) {
+                *known = answer;
+            }
+        }
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key)?.1.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests;

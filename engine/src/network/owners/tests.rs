@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is asked for, once, and what is forgotten.
+
+use super::*;
+
+fn asked(known: &mut Known<u64, Arc<str>>, keys: std::ops::Range<u64>) -> Vec<u64> {
+    known.ask(keys, ASKED_AT_ONCE)
+}
+
+#[test]
+fn each_is_asked_for_once_and_only_so_many_at_a_time() {
+    let mut known = Known::default();
+    assert_eq!(asked(&mut known, 0..100), (0..64).collect::<Vec<_>>());
+    assert_eq!(asked(&mut known, 0..100), (64..100).collect::<Vec<_>>());
+    assert!(asked(&mut known, 0..100).is_empty());
+    known.answer(vec![(7, Some("/a".into())), (8, None), (1000, Some("/b".into()))]);
+    assert_eq!(
+        (known.get(&7), known.get(&8), known.get(&1000)),
+        (Some(&"/a".into()), None, None)
+    );
+    assert!(asked(&mut known, 0..100).is_empty(), "though one had no answer");
+}
+
+#[test]
+fn what_no_flow_names_is_forgotten_and_asked_for_anew() {
+    let mut known = Known::default();
+    asked(&mut known, 0..3);
+    known.answer(vec![(1, Some("/a".into()))]);
+    known.retain(&BTreeSet::from([0, 2]));
+    assert_eq!(known.get(&1), None);
+    assert_eq!(asked(&mut known, 0..3), [1]);
+}
+
+#[test]
+fn the_oldest_goes_when_there_are_too_many() {
+    let mut known = Known::<u64, Arc<str>>::default();
+    for first in (0..KEPT as u64 + 64).step_by(64) {
+        asked(&mut known, first..first + 64);
+    }
+    assert_eq!((known.entries.len(), known.order.len()), (KEPT, KEPT));
+    assert_eq!(asked(&mut known, 63..64), [63]);
+    assert!(asked(&mut known, 65..66).is_empty(), "65 is still known");
+}

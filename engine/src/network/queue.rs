@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The queue on the managed link. Input: the configuration, what the kernel can do, the link as it is now, the outcome
+//! of the last request, and counters. Output: the queue to ask for, with its reason. A queue's standing form (backend,
+//! interface, what is attached to it) is journalled and explained; its tuning is only written. Never asks twice for the
+//! same, and never for anything once another tool has replaced the link's qdisc. What fails is tried again: at once when
+//! the link changes, else after longer and longer waits.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::back_off::BackOff;
+use crate::change::{Change, Setting, Subject};
+use crate::config::{BackendName, Background, LinkSection, QueueSection};
+use crate::network::action::Action;
+
+pub mod traffic;
+
+use traffic::QueueCounters;
+
+/// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
+const FASTEST_AUTO_MBIT: f64 = 1000.0;
+/// At lower rates a packet of 64 kB, which TCP makes when it may, takes more than a millisecond.
+const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
+/// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
+const ETHERNET_OVERHEAD_BYTES: u32 = 24;
+/// Queues that only order and drop: they can be put back as they were. The others shape, emulate or hold queues of
+/// their own, which an administrator meant them to.
+const REPLACEABLE: [&str; 12] = [
+    "noqueue",
+    "pfifo_fast",
+    "pfifo",
+    "bfifo",
+    "pfifo_head_drop",
+    "fq",
+    "fq_codel",
+    "fq_pie",
+    "codel",
+    "pie",
+    "sfq",
+    "mq",
+];
+
+/// What this kernel has; the reason where it has it not.
+#[derive(Clone, Debug)]
+pub struct Backends {
+    pub qdisc: Result<(), String>,
+    pub htb: Result<(), String>,
+    /// Decide and explain, but ask for no change.
+    pub dry_run: bool,
+}
+
+impl Backends {
+    /// A device that changes no queue.
+    pub fn none() -> Self {
+        let why = || Err("not looked for".to_owned());
+        Self {
+            qdisc: why(),
+            htb: why(),
+            dry_run: false,
+        }
+    }
+}
+
+/// The managed link at one moment.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Uplink {
+    pub ifindex: u32,
+    pub name: String,
+    pub mtu_bytes: u32,
+    /// Bytes that a packet has on it before its IP header.
+    pub header_bytes: u32,
+    /// Ethernet on a cable, as far as the kernel shows.
+    pub wired: bool,
+    /// The device's own speed, where it has one that means anything.
+    pub speed_mbit: Option<u32>,
+    pub root: RootQdisc,
+}
+
+impl Uplink {
+    /// Whatever stands at its root: that may be of our own doing.
+    fn is_same_link(&self, other: &Self) -> bool {
+        let root = other.root.clone();
+        Self { root, ..self.clone() } == *other
+    }
+}
+
+/// What stands at the root of a device's way out.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RootQdisc {
+    pub kind: String,
+    /// 0: the kernel put it there.
+    pub handle: u32,
+    /// Why it could not be put back as it is: filters, a size table, children of its own.
+    pub entangled: Option<String>,
+    /// giveway put it there.
+    pub ours: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    Qdisc,
+    Htb,
+}
+
+/// Where the link's rate is known from.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RateSource {
+    Configuration,
+    Device,
+}
+
+/// A queue as it is to be.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Plan {
+    pub ifindex: u32,
+    pub backend: Backend,
+    /// What arrives for background flows waits for an idle CPU, too.
+    pub ingress: bool,
+    /// TCP is kept from making packets of many segments.
+    pub single_segments: bool,
+    #[serde(flatten)]
+    pub tuning: Tuning,
+}
+
+/// The numbers that a queue goes by. Changing them puts nothing up or down, and leaves nothing to undo.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Tuning {
+    /// None: not known, so that nothing is paced and no deadline promised.
+    pub rate_bytes_per_s: Option<u64>,
+    pub rate_source: Option<RateSource>,
+    pub overhead_bytes: u32,
+    pub max_packet_bytes: u32,
+    pub driver_bytes: u32,
+    pub realtime_percent: u32,
+    pub guard_us: u32,
+    pub path_budget_us: u32,
+    /// Of what is promised, for each user; None: equal shares.
+    #[serde(default)]
+    pub user_percent: Option<u32>,
+    pub trickle_bytes_per_s: u64,
+    pub sojourn_target_us: u32,
+    pub sojourn_interval_us: u32,
+    pub admission: bool,
+    pub drop_late: bool,
+    pub gate: bool,
+}
+
+/// Packets that are background wherever they are met: P0's triple, seen from here.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct BackgroundFlow {
+    /// The remote end.
+    pub address: IpAddr,
+    pub port: u16,
+    /// None: any.
+    pub local_port: Option<u16>,
+}
+
+impl From<&Background> for BackgroundFlow {
+    fn from(configured: &Background) -> Self {
+        Self {
+            address: configured.address(),
+            port: configured.conditions.port(),
+            local_port: configured.conditions.local_port,
+        }
+    }
+}
+
+impl BackgroundFlow {
+    /// IPv4 addresses that are mapped into IPv6 count as IPv4: so are their packets.
+    pub fn canonical(self) -> Self {
+        Self {
+            address: self.address.to_canonical(),
+            ..self
+        }
+    }
+}
+
+/// The queue's part of the engine.
+pub struct Queue {
+    link: LinkSection,
+    queue: QueueSection,
+    backends: Backends,
+    uplink: Option<Uplink>,
+    asked: Option<Option<Plan>>,
+    /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
+    failed: Vec<(Backend, String)>,
+    again: BackOff,
+    /// The interface whose qdisc another tool has changed, and what stands there now.
+    taken_over: Option<(u32, String)>,
+    /// The kind of qdisc that stands there without us.
+    without_us: String,
+    view: QueueView,
+}
+
+/// What is in force, for `status`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct QueueView {
+    pub in_force: Option<Plan>,
+    pub why: String,
+    /// As of the latest pass; None before a queue was first put up.
+    #[serde(default)]
+    pub counters: Option<QueueCounters>,
+    /// CLOCK_MONOTONIC, of that pass.
+    #[serde(default)]
+    pub counted_t_ns: u64,
+}
+
+impl Queue {
+    pub fn new(link: LinkSection, queue: QueueSection, backends: Backends) -> Self {
+        Self {
+            link,
+            queue,
+            backends,
+            uplink: None,
+            asked: None,
+            failed: Vec::new(),
+            again: BackOff::default(),
+            taken_over: None,
+            without_us: String::new(),
+            view: QueueView {
+                why: "no interface is managed".to_owned(),
+                ..QueueView::default()
+            },
+        }
+    }
+
+    pub fn count(&mut self, now: Duration, counters: Option<Box<QueueCounters>>) {
+        self.view.counted_t_ns = now.as_nanos() as u64;
+        self.view.counters = counters.map(|counters| *counters);
+    }
+
+    pub fn counters(&self) -> Option<&QueueCounters> {
+        self.view.counters.as_ref()
+    }
+
+    pub fn dry_run(&self) -> bool {
+        self.backends.dry_run
+    }
+
+    /// Takes in the link as it is now. Returns what to ask for. While there is no link everything stays: it comes back,
+    /// or another one does.
+    pub fn observe(&mut self, uplink: Option<Uplink>) -> Option<Action> {
+        let known = std::mem::replace(&mut self.uplink, uplink);
+        let uplink = self.uplink.as_ref()?;
+        if !uplink.root.ours {
+            self.without_us.clone_from(&uplink.root.kind);
+        }
+        let stands_here = |plan: &Plan| plan.ifindex == uplink.ifindex;
+        if !known.is_some_and(|known| known.is_same_link(uplink))
+            && !self.view.in_force.as_ref().is_some_and(stands_here)
+        {
+            self.failed.clear();
+            self.again.reset();
+        }
+        self.notice_others();
+        self.ask()
+    }
+
+    /// When [`Self::try_again`] is next worth calling.
+    pub fn next_try(&self) -> Option<Duration> {
+        self.again.next()
+    }
+
+    /// Returns what to ask for, where it is time for that.
+    pub fn try_again(&mut self, now: Duration) -> Option<Action> {
+        if !self.again.is_due(now) || self.view.in_force.is_some() {
+            return None;
+        }
+        self.failed.clear();
+        self.ask()
+    }
+
+    /// Takes in the outcome of the last request. Returns the change that was made, and what to ask for next.
+    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<Action>) {
+        let Some(asked) = self.asked.take() else {
+            return (None, None);
+        };
+        if let (Err(error), Some(plan)) = (&outcome, &asked) {
+            self.view.why = format!("{} could not be put up: {error}", plan.shown());
+            self.failed.push((plan.backend, self.view.why.clone()));
+            let change = match self.view.in_force.is_some() {
+                true => self.change(None, true),
+                false => self.change(asked, false),
+            };
+            self.view.in_force = None;
+            // Another backend may not fail.
+            let next = self.ask();
+            if next.is_none() {
+                self.again.failed(now);
+            }
+            return (change, next);
+        }
+        if let Err(error) = outcome {
+            self.view.why = error;
+        }
+        let change = match is_tuning(self.view.in_force.as_ref(), asked.as_ref()) {
+            true => None,
+            false => self.change(asked.clone(), !self.backends.dry_run),
+        };
+        self.view.in_force = asked;
+        (change, None)
+    }
+
+    pub fn view(&self, now: Duration) -> QueueView {
+        QueueView {
+            why: self.again.shown(now, &self.view.why),
+            ..self.view.clone()
+        }
+    }
+
+    fn ask(&mut self) -> Option<Action> {
+        let (wanted, why) = match self.choose(self.uplink.as_ref()?) {
+            Ok((plan, why)) => (Some(plan), why),
+            Err(why) => (None, why),
+        };
+        self.view.why = why;
+        if wanted == self.view.in_force {
+            return None;
+        }
+        self.asked = Some(wanted.clone());
+        Some(match wanted {
+            Some(plan) if is_tuning(self.view.in_force.as_ref(), Some(&plan)) => Action::TuneQueue(plan.tuning),
+            wanted => Action::Queue(wanted),
+        })
+    }
+
+    /// Another tool may replace what we put there; from then on the link is its own.
+    fn notice_others(&mut self) {
+        let (Some(uplink), Some(plan), false) = (&self.uplink, &self.view.in_force, self.backends.dry_run) else {
+            return;
+        };
+        if plan.ifindex == uplink.ifindex && !uplink.root.ours {
+            self.taken_over = Some((uplink.ifindex, uplink.root.kind.clone()));
+        }
+    }
+
+    fn choose(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
+        if self.queue.backend == BackendName::None {
+            return Err("backend = \"none\" in [queue]".to_owned());
+        }
+        if let Some((_, kind)) = self.taken_over.as_ref().filter(|(at, _)| *at == uplink.ifindex) {
+            return Err(format!(
+                "another tool has put the qdisc {kind} on {} in place of ours; it is left alone until giveway is started again",
+                uplink.name
+            ));
+        }
+        may_replace(uplink)?;
+        let rate = self.rate(uplink);
+        let (backend, why) = self.backend(uplink, rate)?;
+        Ok((self.plan(uplink, backend, rate), why))
+    }
+
+    fn rate(&self, uplink: &Uplink) -> Option<(f64, RateSource)> {
+        let device = || uplink.speed_mbit.map(|mbit| (f64::from(mbit), RateSource::Device));
+        let configured = self.link.rate_mbit.map(|mbit| (mbit, RateSource::Configuration));
+        configured.or_else(device)
+    }
+
+    fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
+        let name = &uplink.name;
+        let known = match rate {
+            Some((mbit, RateSource::Configuration)) => format!("{name} carries {mbit} Mbit/s, by rate_mbit in [link]"),
+            Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
+            None => format!("{name} has no known rate (rate_mbit in [link])"),
+        };
+        let unknown = if rate.is_none() {
+            ": nothing is paced and no deadline promised"
+        } else {
+            ""
+        };
+        let qdisc = || self.usable(Backend::Qdisc, &self.backends.qdisc);
+        let htb = || match rate {
+            None => Err(format!("htb cannot order without a rate, and {known}")),
+            Some(_) => self.usable(Backend::Htb, &self.backends.htb),
+        };
+        match self.queue.backend {
+            BackendName::Qdisc => Ok((qdisc()?, format!("backend = \"qdisc\"; {known}{unknown}"))),
+            BackendName::Htb => Ok((htb()?, format!("backend = \"htb\"; {known}"))),
+            BackendName::Auto | BackendName::None => {
+                if let Some((mbit, RateSource::Device)) = rate
+                    && mbit > FASTEST_AUTO_MBIT
+                {
+                    return Err(format!(
+                        "{known}: packets hardly wait there, and one queue would slow it down"
+                    ));
+                }
+                match qdisc() {
+                    Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
+                    Err(no_qdisc) => match htb() {
+                        Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
+                        Err(no_htb) => Err(format!("no BPF qdisc: {no_qdisc}; {no_htb}")),
+                    },
+                }
+            }
+        }
+    }
+
+    fn usable(&self, backend: Backend, kernel: &Result<(), String>) -> Result<Backend, String> {
+        kernel.clone()?;
+        let failed = self.failed.iter().find(|(failed, _)| *failed == backend);
+        failed.map_or(Ok(backend), |(_, why)| Err(why.clone()))
+    }
+
+    fn plan(&self, uplink: &Uplink, backend: Backend, rate: Option<(f64, RateSource)>) -> Plan {
+        let rate_bytes_per_s = rate.map(|(mbit, _)| (mbit * 125_000.0).round().max(1.0) as u64);
+        let overhead_bytes = self
+            .link
+            .overhead_bytes
+            .unwrap_or(if uplink.wired { ETHERNET_OVERHEAD_BYTES } else { 0 });
+        let max_packet_bytes = uplink.mtu_bytes.saturating_add(uplink.header_bytes);
+        // RFC 8289 sections 4.2 and 4.3: 5 ms and 100 ms, but never less than the link needs for a packet or two.
+        let packet_us = rate_bytes_per_s.map_or(0, |rate| {
+            u64::from(max_packet_bytes + overhead_bytes) * 1_000_000 / rate
+        });
+        let target_us = self
+            .queue
+            .sojourn_target_ms
+            .map_or((packet_us * 3 / 2).max(5_000), |ms| (ms * 1000.0) as u64);
+        let tuning = Tuning {
+            rate_bytes_per_s,
+            rate_source: rate.map(|(_, source)| source),
+            overhead_bytes,
+            max_packet_bytes,
+            driver_bytes: self.link.driver_bytes.unwrap_or(max_packet_bytes),
+            realtime_percent: self.queue.realtime_percent,
+            guard_us: self.queue.guard_us.unwrap_or(100),
+            path_budget_us: self.queue.path_budget_us,
+            user_percent: self.queue.user_percent,
+            trickle_bytes_per_s: u64::from(self.queue.trickle_kbit) * 125,
+            sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
+            sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
+            admission: self.queue.admission,
+            drop_late: self.queue.drop_late,
+            gate: self.queue.gate,
+        };
+        Plan {
+            ifindex: uplink.ifindex,
+            backend,
+            ingress: self.queue.ingress,
+            single_segments: rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
+            tuning,
+        }
+    }
+
+    fn change(&self, new: Option<Plan>, made: bool) -> Option<Change> {
+        let uplink = self.uplink.as_ref()?;
+        let without_us = || format!("{} (not ours)", self.without_us);
+        let shown = |plan: &Option<Plan>| plan.as_ref().map_or_else(without_us, Plan::shown);
+        Some(Change {
+            subject: Subject::Interface {
+                name: uplink.name.clone(),
+            },
+            name: String::new(),
+            setting: Setting::Queue,
+            old: shown(&self.view.in_force).into(),
+            new: shown(&new).into(),
+            rule: format!("{:?}", self.queue.backend).to_lowercase(),
+            why: self.view.why.clone(),
+            made,
+        })
+    }
+}
+
+/// Whether the one comes from the other by tuning alone.
+fn is_tuning(old: Option<&Plan>, new: Option<&Plan>) -> bool {
+    let standing = |plan: &Plan| (plan.ifindex, plan.backend, plan.ingress, plan.single_segments);
+    old.is_some() && old.map(standing) == new.map(standing)
+}
+
+impl Plan {
+    /// In a few words.
+    pub fn shown(&self) -> String {
+        let backend = match self.backend {
+            Backend::Qdisc => "BPF qdisc",
+            Backend::Htb => "htb",
+        };
+        match self.tuning.rate_bytes_per_s {
+            Some(rate) => format!("{backend} at {} kbit/s", rate * 8 / 1000),
+            None => format!("{backend}, unpaced"),
+        }
+    }
+}
+
+fn may_replace(uplink: &Uplink) -> Result<(), String> {
+    let root = &uplink.root;
+    if root.ours {
+        return Ok(());
+    }
+    let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
+    if !REPLACEABLE.contains(&root.kind.as_str()) {
+        return Err(format!(
+            "{} has the qdisc {}, which could not be put back as it is; {alone}",
+            uplink.name, root.kind
+        ));
+    }
+    match &root.entangled {
+        Some(how) => Err(format!("the qdisc {} on {} {how}; {alone}", root.kind, uplink.name)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The queue that is asked for, by link, kernel, configuration and what others do.
+
+use super::*;
+use crate::config::Config;
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn root(kind: &str) -> RootQdisc {
+    RootQdisc {
+        kind: kind.to_owned(),
+        ..RootQdisc::default()
+    }
+}
+
+fn cable() -> Uplink {
+    Uplink {
+        ifindex: 2,
+        name: "eth0".to_owned(),
+        mtu_bytes: 1500,
+        header_bytes: 14,
+        wired: true,
+        speed_mbit: Some(100),
+        root: root("pfifo_fast"),
+    }
+}
+
+fn wifi() -> Uplink {
+    Uplink {
+        wired: false,
+        speed_mbit: None,
+        root: root("noqueue"),
+        ..cable()
+    }
+}
+
+fn queue(text: &str, with_qdisc: bool) -> Queue {
+    let config = Config::parse(text).unwrap();
+    let backends = Backends {
+        qdisc: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
+        htb: Ok(()),
+        dry_run: false,
+    };
+    Queue::new(config.link, config.queue, backends)
+}
+
+/// The queue that is asked for; None where ours is to go.
+fn put_up(action: Action) -> Option<Plan> {
+    match action {
+        Action::Queue(plan) => plan,
+        other => panic!("no queue is put up by {other:?}"),
+    }
+}
+
+/// What is asked for first on this link.
+fn first(text: &str, with_qdisc: bool, uplink: Uplink) -> (Option<Plan>, String) {
+    let mut queue = queue(text, with_qdisc);
+    let plan = queue.observe(Some(uplink)).and_then(put_up);
+    (plan, queue.view.why)
+}
+
+fn in_force(text: &str) -> Queue {
+    let mut queue = queue(text, false);
+    queue.observe(Some(cable())).unwrap();
+    assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
+    queue
+}
+
+fn ours(uplink: Uplink) -> Uplink {
+    let root = RootQdisc {
+        ours: true,
+        ..root("htb")
+    };
+    Uplink { root, ..uplink }
+}
+
+#[test]
+fn a_cable_has_its_own_rate_and_a_radio_has_none() {
+    let (plan, _) = first("", true, cable());
+    let plan = plan.unwrap();
+    assert_eq!(
+        (plan.backend, plan.tuning.rate_bytes_per_s),
+        (Backend::Qdisc, Some(12_500_000))
+    );
+    assert_eq!(
+        (
+            plan.tuning.overhead_bytes,
+            plan.tuning.max_packet_bytes,
+            plan.tuning.driver_bytes
+        ),
+        (24, 1514, 1514)
+    );
+    let (plan, why) = first("", true, wifi());
+    assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, None);
+    assert!(why.contains("nothing is paced and no deadline promised"), "{why}");
+}
+
+#[test]
+fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
+    assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
+    let (plan, why) = first("", false, wifi());
+    assert!(
+        plan.is_none() && why.contains("htb cannot order without a rate"),
+        "{why}"
+    );
+    let (plan, _) = first("[link]\nrate_mbit = 5", false, wifi());
+    assert_eq!(plan.unwrap().tuning.rate_bytes_per_s, Some(625_000));
+}
+
+#[test]
+fn a_link_faster_than_1_gbit_is_left_alone_unless_asked_for() {
+    let fast = || Uplink {
+        speed_mbit: Some(10_000),
+        ..cable()
+    };
+    assert!(first("", true, fast()).0.is_none());
+    assert!(first("[queue]\nbackend = \"htb\"", true, fast()).0.is_some());
+    assert!(first("[link]\nrate_mbit = 10000", true, fast()).0.is_some());
+}
+
+#[test]
+fn somebodys_intention_is_left_alone() {
+    for kind in ["htb", "tbf", "netem", "cake", "prio", "bpf_something"] {
+        let (plan, why) = first(
+            "",
+            true,
+            Uplink {
+                root: root(kind),
+                ..cable()
+            },
+        );
+        assert!(
+            plan.is_none() && why.contains(kind) && why.contains("left alone"),
+            "{why}"
+        );
+    }
+    let mut filtered = root("fq_codel");
+    filtered.entangled = Some("has filters".to_owned());
+    assert!(
+        first(
+            "",
+            true,
+            Uplink {
+                root: filtered,
+                ..cable()
+            }
+        )
+        .0
+        .is_none()
+    );
+}
+
+#[test]
+fn what_stands_is_not_asked_for_again() {
+    let mut queue = in_force("");
+    assert_eq!(queue.observe(Some(ours(cable()))), None);
+    assert_eq!(queue.observe(None), None, "the link is down");
+    assert_eq!(queue.observe(Some(ours(cable()))), None, "and comes back");
+}
+
+#[test]
+fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
+    let mut queue = in_force("");
+    let slower = Uplink {
+        speed_mbit: Some(10),
+        mtu_bytes: 9000,
+        ..ours(cable())
+    };
+    let Some(Action::TuneQueue(tuning)) = queue.observe(Some(slower.clone())) else {
+        panic!("not a tuning");
+    };
+    assert_eq!(
+        (tuning.rate_bytes_per_s, tuning.max_packet_bytes),
+        (Some(1_250_000), 9014)
+    );
+    assert_eq!(tuning.sojourn_target_us, 10_845, "1.5 packets' time");
+    assert_eq!(
+        queue.conclude(NOW, Ok(())),
+        (None, None),
+        "nothing is put up, so nothing to explain"
+    );
+    assert_eq!(queue.view(NOW).in_force.unwrap().tuning, tuning);
+    assert_eq!(queue.observe(Some(slower)), None);
+}
+
+#[test]
+fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
+    let mut queue = in_force("");
+    let faster = Uplink {
+        speed_mbit: Some(1000),
+        ..ours(cable())
+    };
+    let plan = put_up(queue.observe(Some(faster)).unwrap()).unwrap();
+    assert!(!plan.single_segments);
+    let change = queue.conclude(NOW, Ok(())).0.unwrap();
+    assert_eq!(change.new, "htb at 1000000 kbit/s".into());
+}
+
+#[test]
+fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
+    let mut queue = in_force("[queue]\nbackend = \"htb\"");
+    let slower = Uplink {
+        speed_mbit: Some(10),
+        ..ours(cable())
+    };
+    queue.observe(Some(slower)).unwrap();
+    let (change, next) = queue.conclude(NOW, Err("no such class".to_owned()));
+    let change = change.unwrap();
+    assert_eq!((change.new, change.made), ("pfifo_fast (not ours)".into(), true));
+    assert_eq!((next, queue.view(NOW).in_force), (None, None));
+    assert!(queue.next_try().is_some(), "it is tried again");
+}
+
+#[test]
+fn a_qdisc_that_another_tool_put_in_our_place_stays() {
+    let mut queue = in_force("");
+    assert_eq!(queue.observe(Some(cable())), Some(Action::Queue(None)));
+    let (change, next) = queue.conclude(NOW, Ok(()));
+    assert!(change.unwrap().why.contains("another tool"));
+    assert_eq!((next, queue.observe(Some(cable()))), (None, None));
+    let other = Uplink { ifindex: 3, ..cable() };
+    assert!(
+        queue.observe(Some(other)).and_then(put_up).is_some(),
+        "another link is another matter"
+    );
+}
+
+/// A queue of this configuration that could not be put up on the cable.
+fn refused(text: &str, with_qdisc: bool) -> Queue {
+    let mut queue = queue(text, with_qdisc);
+    let mut next = queue.observe(Some(cable()));
+    while next.is_some() {
+        next = queue.conclude(NOW, Err("the kernel refused it".to_owned())).1;
+    }
+    queue
+}
+
+#[test]
+fn where_one_backend_fails_the_other_one_is_tried() {
+    let mut queue = queue("", true);
+    queue.observe(Some(cable())).unwrap();
+    let (_, next) = queue.conclude(NOW, Err("the verifier refused it".to_owned()));
+    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::Htb);
+    assert!(queue.view.why.contains("the verifier refused it"));
+    assert_eq!(queue.conclude(NOW, Ok(())).1, None);
+    let mtu_bytes = 9000;
+    let changed = Uplink {
+        mtu_bytes,
+        ..ours(cable())
+    };
+    assert!(
+        matches!(queue.observe(Some(changed)), Some(Action::TuneQueue(_))),
+        "which stays"
+    );
+    assert_eq!((queue.next_try(), queue.conclude(NOW, Ok(())).1), (None, None));
+}
+
+#[test]
+fn what_could_not_be_put_up_is_tried_again_after_longer_and_longer_waits() {
+    let mut queue = refused("", true);
+    let mut now = NOW;
+    for wait_s in [1, 2, 4, 8, 16, 32, 60, 60] {
+        let wait = Duration::from_secs(wait_s);
+        let why = queue.view(now).why;
+        assert!(
+            why.starts_with(&format!("tried again in {wait_s} s: no BPF qdisc: ")),
+            "{why}"
+        );
+        assert_eq!(queue.observe(Some(cable())), None, "nothing has changed");
+        assert_eq!(queue.try_again(now), None);
+        assert_eq!(queue.next_try(), Some(now + wait));
+        now += wait;
+        let plan = put_up(queue.try_again(now).unwrap()).unwrap();
+        assert_eq!(plan.backend, Backend::Qdisc, "first, as at the first time");
+        assert!(queue.conclude(now, Err("not yet".to_owned())).1.is_some());
+        assert!(queue.conclude(now, Err("not yet".to_owned())).1.is_none());
+    }
+    now += Duration::from_secs(60);
+    queue.try_again(now).unwrap();
+    assert!(queue.conclude(now, Ok(())).0.unwrap().made);
+    assert_eq!((queue.next_try(), queue.view(now).why), (None, queue.view.why));
+}
+
+#[test]
+fn when_the_link_changes_it_is_tried_at_once() {
+    let other = Uplink { ifindex: 3, ..cable() };
+    let larger = Uplink {
+        mtu_bytes: 9000,
+        ..cable()
+    };
+    for changed in [other, larger] {
+        let mut queue = refused("", false);
+        let later = NOW + Duration::from_secs(1);
+        queue.try_again(later).unwrap();
+        queue.conclude(later, Err("not yet".to_owned()));
+        assert!(queue.observe(Some(changed)).and_then(put_up).is_some());
+        queue.conclude(later, Err("not yet".to_owned()));
+        assert_eq!(
+            queue.next_try(),
+            Some(later + Duration::from_secs(1)),
+            "the waits begin anew"
+        );
+    }
+    let mut queue = refused("", false);
+    assert_eq!(queue.observe(None), None);
+    assert_eq!(queue.try_again(NOW + Duration::from_secs(1)), None, "there is no link");
+    assert!(queue.observe(Some(cable())).and_then(put_up).is_some(), "it is back");
+}
+
+#[test]
+fn what_our_own_try_left_at_the_root_is_no_change_of_the_link() {
+    let mut queue = refused("", false);
+    let root = root("noqueue");
+    assert_eq!(queue.observe(Some(Uplink { root, ..cable() })), None);
+    assert!(queue.next_try().is_some());
+}
+
+#[test]
+fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
+    let single = |mbit: u32| {
+        let text = format!("[link]\nrate_mbit = {mbit}");
+        first(&text, true, cable()).0.unwrap().single_segments
+    };
+    assert!(single(500) && !single(600));
+}

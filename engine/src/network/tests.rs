@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One device: limits asked for and answered, other tools, new connections, dry runs.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::action::Outcome;
+use super::limiting::ELSEWHERE;
+use super::*;
+use crate::model::{CaState, Cookie, Owner, TcpState};
+
+mod datagrams;
+
+fn interface(index: u32) -> Interface {
+    Interface {
+        name: format!("eth{index}"),
+        index,
+        ipv4: Some(Ipv4Addr::LOCALHOST),
+    }
+}
+const COOKIE: Cookie = Cookie(7);
+
+fn upload() -> Flow {
+    let address: SocketAddr = (Ipv4Addr::LOCALHOST, 5201).into();
+    Flow {
+        cookie: COOKIE,
+        local: address,
+        remote: address,
+        state: TcpState::Established,
+        owner: None,
+        uid: Some(0),
+        cgroup_id: 1,
+        ifindex: 2,
+        cwnd: 100,
+        clamp: None,
+        ssthresh: None,
+        mss_bytes: 1448,
+        srtt_us: 100_000,
+        min_rtt_us: Some(100_000),
+        rttvar_us: 0,
+        in_flight_bytes: 144_800,
+        unsent_bytes: 100_000,
+        unacked_bytes: 144_800,
+        delivery_rate_bytes_per_s: 125_000,
+        pacing_rate_bytes_per_s: None,
+        retransmits: 0,
+        ca_state: CaState::Open,
+        congestion_control: "cubic".to_owned(),
+    }
+}
+
+const CONSTANT: &str = "[cap]\nfixed_segments = 20";
+
+fn engine(config: &str, dry_run: bool) -> Network {
+    let config = Config::parse(config).expect("a configuration");
+    let setup = Setup {
+        seed: [1; 32],
+        keys: None,
+        rtt_resolution: vec![Duration::from_millis(1)],
+        dry_run,
+        backends: Backends::none(),
+    };
+    let mut engine = Network::new(Duration::ZERO, &config, setup);
+    engine.step(Duration::ZERO, Input::Interface(Some(interface(2))));
+    engine
+}
+
+/// An engine at the moment when it first asks for a cap.
+fn asking() -> Network {
+    let mut engine = engine(CONSTANT, false);
+    assert!(caps(&pass(&mut engine, 100)).is_empty());
+    assert_eq!(caps(&pass(&mut engine, 200)), [(COOKIE, Some(20))]);
+    engine
+}
+
+fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
+    let flows = vec![upload()];
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Pass {
+            flows,
+            complete: false,
+            queue: None,
+        },
+    )
+}
+
+fn answer(engine: &mut Network, outcome: Outcome) -> Vec<Action> {
+    engine.step(
+        Duration::from_millis(200),
+        Input::Outcomes(vec![(COOKIE, Setting::Cap, outcome)]),
+    )
+}
+
+fn caps(actions: &[Action]) -> Vec<(Cookie, Option<u32>)> {
+    let cap = |action: &Action| match action {
+        Action::Limit { cookie, limits } => {
+            assert_eq!((limits.len(), &limits[0].0), (1, &Setting::Cap), "only cwnd is limited");
+            Some((*cookie, limits::segments(&limits[0].1)))
+        }
+        _ => None,
+    };
+    actions.iter().filter_map(cap).collect()
+}
+
+#[test]
+fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_before() {
+    let mut engine = asking();
+    assert!(caps(&answer(&mut engine, Outcome::Deferred)).is_empty());
+    let event = FlowEvent::CaState { to: CaState::Open };
+    let input = Input::Events(vec![(COOKIE, event)]);
+    assert!(caps(&engine.step(Duration::from_millis(250), input)).is_empty());
+    assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
+}
+
+#[test]
+fn a_connection_that_leaves_by_another_interface_is_set_free() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    let moved = engine.step(Duration::from_millis(250), Input::Interface(Some(interface(3))));
+    assert_eq!(caps(&moved), [(COOKIE, None)]);
+    answer(&mut engine, Outcome::Applied);
+    let changes = engine.changes();
+    assert_eq!(changes.last().map(|c| c.change.why.as_str()), Some(ELSEWHERE));
+    assert!(caps(&pass(&mut engine, 300)).is_empty());
+}
+
+#[test]
+fn a_dry_run_decides_once_and_suspects_nobody_of_the_cap_that_it_did_not_set() {
+    let mut engine = engine(CONSTANT, true);
+    for ms in [100, 200, 300, 400, 500] {
+        assert!(caps(&pass(&mut engine, ms)).is_empty());
+    }
+    let changes = engine.changes();
+    let changes: Vec<_> = changes
+        .iter()
+        .map(|c| (&c.change.new, c.change.made, c.times))
+        .collect();
+    assert_eq!(changes, [(&Value::Number(20), false, 1)]);
+    assert!(!engine.status(Duration::from_secs(1)).flows[0].stepped_back);
+}
+
+#[test]
+fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    let held = |clamp| Flow { clamp, ..upload() };
+    let mut pass = |ms, clamp| {
+        let flows = vec![held(clamp)];
+        caps(&engine.step(
+            Duration::from_millis(ms),
+            Input::Pass {
+                flows,
+                complete: false,
+                queue: None,
+            },
+        ))
+    };
+    assert!(pass(300, Some(20)).is_empty());
+    assert!(pass(400, Some(33)).is_empty());
+    assert_eq!(pass(500, Some(33)), [(COOKIE, Some(20))]);
+    answer(
+        &mut engine,
+        Outcome::Foreign {
+            found: Value::Number(33),
+        },
+    );
+    assert!(engine.status(Duration::from_secs(1)).flows[0].stepped_back);
+}
+
+#[test]
+fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
+    let mut engine = engine(CONSTANT, false);
+    engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 20)]));
+    let nothing = Input::Pass {
+        flows: Vec::new(),
+        complete: true,
+        queue: None,
+    };
+    engine.step(Duration::from_millis(50), nothing);
+    for ms in [100, 200, 300] {
+        let flows = vec![Flow {
+            clamp: Some(20),
+            ..upload()
+        }];
+        let input = Input::Pass {
+            flows,
+            complete: false,
+            queue: None,
+        };
+        assert!(caps(&engine.step(Duration::from_millis(ms), input)).is_empty());
+    }
+    assert_eq!(engine.status(Duration::from_secs(1)).flows[0].cap, Some(20));
+}
+
+#[test]
+fn new_connections_are_capped_on_the_managed_interface_only() {
+    let mut engine = engine(CONSTANT, false);
+    let mut table = |link| {
+        let actions = engine.step(Duration::ZERO, Input::Interface(link));
+        actions.into_iter().find_map(|action| match action {
+            Action::CapNew { ifindex, caps } => Some((ifindex, caps)),
+            _ => None,
+        })
+    };
+    assert_eq!(table(Some(interface(2))), None, "the same as before");
+    assert_eq!(table(Some(interface(3))), Some((3, vec![20])));
+    assert_eq!(table(None), Some((0, vec![0])));
+    assert_eq!(table(None), None);
+}
+
+#[test]
+fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
+    // 1.2 Mbit/s x 100 ms are ten segments.
+    let mut engine = engine("[cap]\ncapacity_mbit = 1.2", false);
+    engine.step(Duration::ZERO, Input::CappedAtConnect(vec![(COOKIE, 4)]));
+    let idle = Flow {
+        unsent_bytes: 0,
+        clamp: Some(4),
+        ..upload()
+    };
+    let flows = vec![idle];
+    let actions = engine.step(
+        Duration::from_millis(100),
+        Input::Pass {
+            flows,
+            complete: true,
+            queue: None,
+        },
+    );
+    assert_eq!(caps(&actions), [(COOKIE, Some(10))]);
+}
+
+#[test]
+fn nothing_is_asked_of_a_socket_that_is_gone() {
+    let mut engine = asking();
+    assert!(caps(&answer(&mut engine, Outcome::Gone)).is_empty());
+    assert!(engine.status(Duration::from_secs(1)).flows.is_empty());
+}
+
+#[test]
+fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Failed { errno: 22 });
+    assert!(caps(&pass(&mut engine, 300)).is_empty());
+    let changes = engine.changes();
+    let change = &changes[0].change;
+    assert_eq!((&change.new, change.made), (&Value::Number(20), false));
+    assert!(change.why.contains("errno 22"), "{}", change.why);
+}
+
+#[test]
+fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
+    let mut engine = engine("", false);
+    let owned = || Flow {
+        owner: Some(Owner {
+            pid: 77,
+            command: "cp".to_owned(),
+            start_ns: 5,
+        }),
+        ..upload()
+    };
+    let mut pass = |ms| {
+        let input = Input::Pass {
+            flows: vec![owned()],
+            complete: true,
+            queue: None,
+        };
+        let actions = engine.step(Duration::from_millis(ms), input);
+        let asked = actions
+            .into_iter()
+            .find(|action| matches!(action, Action::Identify { .. }));
+        (asked, engine.status(Duration::ZERO).flows.remove(0))
+    };
+    let id = crate::matcher::ProcessId { pid: 77, start_ns: 5 };
+    let (asked, flow) = pass(100);
+    assert_eq!(
+        asked,
+        Some(Action::Identify {
+            processes: vec![id],
+            cgroups: vec![1],
+        })
+    );
+    assert_eq!((flow.exe, flow.unit), (None, None));
+    let process = crate::matcher::Process {
+        exe: "/usr/bin/cp".to_owned(),
+        ..Default::default()
+    };
+    engine.step(
+        Duration::from_millis(150),
+        Input::Identified {
+            processes: vec![(id, Some(process.into()))],
+            cgroups: vec![(1, Some("/system.slice/backup.service".into()))],
+        },
+    );
+    let flow = engine.status(Duration::ZERO).flows.remove(0);
+    assert_eq!(flow.exe.as_deref(), Some("/usr/bin/cp"));
+    assert_eq!(flow.unit.as_deref(), Some("backup.service"));
+}
+
+#[test]
+fn what_is_gone_with_the_next_pass_is_not_looked_up() {
+    let mut engine = engine("", false);
+    let mut asked = |ms, cookie| {
+        let flow = Flow {
+            cookie: Cookie(cookie),
+            cgroup_id: cookie,
+            ..upload()
+        };
+        let input = Input::Pass {
+            flows: vec![flow],
+            complete: false,
+            queue: None,
+        };
+        let actions = engine.step(Duration::from_millis(ms), input);
+        actions.iter().any(|action| matches!(action, Action::Identify { .. }))
+    };
+    assert!(!asked(100, 1000) && !asked(200, 1001), "each seen once");
+    assert!(asked(300, 1001), "it has lasted");
+}
+
+#[test]
+fn a_flow_that_a_user_makes_background_is_a_change() {
+    let mut engine = engine("", false);
+    let flow = BackgroundFlow {
+        address: Ipv4Addr::LOCALHOST.into(),
+        port: 873,
+        local_port: None,
+    };
+    let mut ask = |add, outcome| {
+        let input = Input::Background {
+            flow,
+            add,
+            uid: 1000,
+            outcome,
+        };
+        let actions = engine.step(Duration::ZERO, input);
+        assert!(matches!(&actions[..], [Action::Record(What::Change(_))]));
+        engine.changes().remove(0).change
+    };
+    let change = ask(true, Ok(()));
+    assert_eq!(change.subject.to_string(), "packets to 127.0.0.1:873");
+    assert_eq!(
+        (change.new, change.rule.as_str(), change.made),
+        ("background".into(), "lbe add by uid 1000", true)
+    );
+    assert!(!ask(false, Err("the kernel refused it".to_owned())).made);
+}
+
+#[test]
+fn changes_of_closed_sockets_are_the_first_to_be_forgotten() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    engine.step(Duration::from_secs(1), Input::Events(vec![(COOKIE, FlowEvent::Close)]));
+    let others = (1000..1000 + crate::change::KEPT as u64).map(|cookie| (Cookie(cookie), 20));
+    engine.step(Duration::from_secs(2), Input::CappedAtConnect(others.collect()));
+    let is_closed = |latest: &crate::change::Latest| latest.change.subject == Subject::Socket { cookie: COOKIE };
+    assert!(!engine.changes().iter().any(is_closed));
+}

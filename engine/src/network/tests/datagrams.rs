@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What datagrams cost: a refused one no decision, a report one only where it changes who sends.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::config::Cap;
+use crate::network::allotment::Member;
+use crate::network::limits::Limits;
+use crate::wire::{Key, Report};
+
+const SENDERS: u64 = 1000;
+const NEIGHBOUR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// A policy that counts how often it is asked.
+struct Counting(Box<dyn Allotment>, Arc<AtomicUsize>);
+
+impl Allotment for Counting {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.allot(now, link, members)
+    }
+
+    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits {
+        self.0.newcomer(link, rtt)
+    }
+
+    fn reason(&self, link: &Link<'_>, rtt: Duration) -> String {
+        self.0.reason(link, rtt)
+    }
+}
+
+fn member(seed: u8, secret: u8) -> Network {
+    let setup = Setup {
+        seed: [seed; 32],
+        keys: Some(Keyring::new(Key::from_secret([secret; 32]))),
+        rtt_resolution: vec![Duration::from_millis(1)],
+        dry_run: false,
+        backends: Backends::none(),
+    };
+    let mut engine = Network::new(Duration::ZERO, &Config::default(), setup);
+    engine.step(Duration::ZERO, Input::Interface(Some(interface(2))));
+    engine
+}
+
+fn sends(engine: &mut Network, now: Duration, connections: u64) {
+    let flow = |cookie| Flow {
+        cookie: Cookie(cookie),
+        ..upload()
+    };
+    for _ in 0..2 {
+        let flows = (0..connections).map(flow).collect();
+        engine.step(
+            now,
+            Input::Pass {
+                flows,
+                complete: true,
+                queue: None,
+            },
+        );
+    }
+}
+
+fn reports(actions: Vec<Action>) -> Vec<Vec<u8>> {
+    let report = |action| match action {
+        Action::Report(report) => Some(report.datagram),
+        _ => None,
+    };
+    actions.into_iter().filter_map(report).collect()
+}
+
+/// A device with many senders, and a neighbour with none that it believes.
+struct Pair {
+    now: Duration,
+    device: Network,
+    neighbour: Network,
+    /// All reports of the neighbour.
+    heard: Vec<Vec<u8>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (mut device, asked) = (member(1, 7), Arc::new(AtomicUsize::new(0)));
+        let policy = allotment::from_config(&Cap {
+            capacity_mbit: Some(20.0),
+            ..Cap::default()
+        });
+        device.policy = Box::new(Counting(policy, asked.clone()));
+        let mut pair = Self {
+            now: Duration::ZERO,
+            device,
+            neighbour: member(2, 7),
+            heard: Vec::new(),
+            asked,
+        };
+        sends(&mut pair.device, Duration::ZERO, SENDERS);
+        while !pair.device.neighbourhood.peers().any(|peer| peer.believed) {
+            pair.pass_time(10);
+        }
+        pair
+    }
+
+    /// Both get their ticks, and hear each other.
+    fn pass_time(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+        for report in reports(self.device.step(self.now, Input::Tick)) {
+            self.neighbour.hear(self.now, NEIGHBOUR, &report);
+        }
+        for report in reports(self.neighbour.step(self.now, Input::Tick)) {
+            self.hear(&report);
+            self.heard.push(report);
+        }
+    }
+
+    /// What follows from a datagram, and how often the policy was asked for it.
+    fn hear(&mut self, bytes: &[u8]) -> (Vec<Action>, usize) {
+        let before = self.asked.load(Ordering::Relaxed);
+        let from = NEIGHBOUR;
+        let actions = self.device.step(self.now, Input::Datagram { from, bytes });
+        (actions, self.asked.load(Ordering::Relaxed) - before)
+    }
+
+    /// One of each kind that is refused.
+    fn refused(&mut self) -> Vec<(&'static str, Vec<u8>)> {
+        let recorded = self.heard[0].clone();
+        let with = |at: usize, byte: u8| {
+            let mut datagram = recorded.clone();
+            datagram[at] = byte;
+            datagram
+        };
+        let [broken, older, future] = [with(40, !recorded[40]), with(3, 1), with(3, 99)];
+        let later = Duration::from_secs(60);
+        let stranger = reports(member(3, 7).step(later, Input::Tick)).remove(0);
+        let foreign = reports(member(4, 8).step(later, Input::Tick)).remove(0);
+        let own = reports(self.device.step(later, Input::Tick)).remove(0);
+        vec![
+            ("eight bytes", vec![0; 8]),
+            ("no magic", vec![0xff; 512]),
+            ("a broken seal", broken),
+            (
+                "a broken seal of the greatest length",
+                [recorded.clone(), vec![1; 512]].concat()[..512].to_vec(),
+            ),
+            ("an older version", older),
+            ("a future version", future),
+            ("another group's", foreign),
+            ("a replay", recorded),
+            ("a stranger's, not believed", stranger),
+            ("its own", own),
+        ]
+    }
+}
+
+#[test]
+fn a_refused_datagram_causes_no_decision() {
+    let mut pair = Pair::new();
+    let refused = pair.refused();
+    pair.now += Duration::from_secs(60);
+    let received = pair.device.neighbourhood.counters().received;
+    for (what, datagram) in &refused {
+        let (actions, asked) = pair.hear(datagram);
+        assert!(
+            actions.is_empty() && asked == 0,
+            "{what}: asked {asked} times, {actions:?}"
+        );
+    }
+    let counters = pair.device.neighbourhood.counters();
+    assert_eq!(counters.received, received, "{counters:?}");
+    assert_eq!(counters.older_version, 1);
+    assert_eq!(pair.device.status(pair.now).reports.older, Some(NEIGHBOUR));
+}
+
+#[test]
+fn a_report_causes_a_decision_only_where_it_changes_who_sends() {
+    let mut pair = Pair::new();
+    pair.pass_time(1000);
+    let before = pair.asked.load(Ordering::Relaxed);
+    (0..100).for_each(|_| pair.pass_time(1000));
+    assert!(pair.heard.len() > 15, "{} reports", pair.heard.len());
+    assert_eq!(pair.asked.load(Ordering::Relaxed), before);
+    sends(&mut pair.neighbour, pair.now, 1);
+    (0..10).for_each(|_| pair.pass_time(50));
+    assert_eq!(pair.asked.load(Ordering::Relaxed), before + 1);
+    assert_eq!(pair.device.status(pair.now).policy.senders, 2);
+}
+
+#[test]
+fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_second() {
+    let mut pair = Pair::new();
+    let key = Keyring::new(Key::from_secret([7; 32]));
+    let mut rng = ChaCha20Rng::from_seed([9; 32]);
+    let last = key.open(pair.heard.last().unwrap()).unwrap();
+    let mut report = Report::decode(&last).unwrap();
+    let sender = pair.device.own_senders().map(describe).next();
+    let before = pair.asked.load(Ordering::Relaxed);
+    for _ in 0..2000 {
+        report.counter += 1;
+        report.senders = if report.senders.is_empty() {
+            sender.into_iter().collect()
+        } else {
+            Vec::new()
+        };
+        let datagram = key.seal(&mut rng, &report.encode().unwrap()).unwrap();
+        pair.now += Duration::from_micros(500);
+        pair.hear(&datagram);
+        if pair.device.next_deadline().is_some_and(|at| at <= pair.now) {
+            pair.device.step(pair.now, Input::Tick);
+        }
+    }
+    let decisions = pair.asked.load(Ordering::Relaxed) - before;
+    assert!((90..=101).contains(&decisions), "{decisions}");
+    // The last word counts all the same.
+    pair.now += Duration::from_millis(10);
+    pair.device.step(pair.now, Input::Tick);
+    let devices = 1 + u32::from(!report.senders.is_empty());
+    assert_eq!(pair.device.status(pair.now).policy.senders, devices);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine's state at one moment, as [`crate::status`] describes it.
+
+use std::time::Duration;
+
+use super::flows::Tracked;
+use super::limits::segments;
+use super::{Network, name_of};
+use crate::change::{Latest, Setting, Subject};
+use crate::matcher::unit_of;
+use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
+
+impl Network {
+    pub fn status(&self, now: Duration) -> NetworkStatus {
+        NetworkStatus {
+            taken_t_ns: now.as_nanos() as u64,
+            interface: self.interface.clone(),
+            policy: PolicyView {
+                name: self.policy.name().to_owned(),
+                senders: self.sharing.devices,
+                connections: self.sharing.connections,
+                cooperates: self.cooperates,
+                dry_run: self.dry_run,
+            },
+            flows: self.flows.iter().map(|tracked| self.flow_view(tracked)).collect(),
+            neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
+            reports: ReportView {
+                interval_ms: self.neighbourhood.interval().as_millis() as u64,
+                airtime_percent: self.neighbourhood.airtime_percent(),
+                older: self.neighbourhood.older(),
+                counters: self.neighbourhood.counters(),
+            },
+            queue: self.queue.view(now),
+            refusals: self.refusals.iter().cloned().collect(),
+        }
+    }
+
+    /// The latest changes, oldest first.
+    pub fn changes(&self) -> Vec<Latest> {
+        let mut changes = self.changes.to_vec();
+        for change in changes.iter_mut().map(|latest| &mut latest.change) {
+            // A connection that was capped as it opened had no name yet.
+            if let (Subject::Socket { cookie }, true) = (&change.subject, change.name.is_empty())
+                && let Some(tracked) = self.flows.get(*cookie)
+            {
+                change.name = name_of(&tracked.flow);
+            }
+        }
+        changes
+    }
+
+    fn flow_view(&self, tracked: &Tracked) -> FlowView {
+        let flow = &tracked.flow;
+        let cgroup = self.owners.cgroup(flow).map(|path| path.to_string());
+        FlowView {
+            flow: flow.clone(),
+            class: tracked.class,
+            cap: segments(&tracked.in_force(&Setting::Cap)),
+            sender: tracked.sending,
+            stepped_back: tracked.held.values().any(|held| held.stepped_back),
+            exe: self.owners.process(flow).map(|process| process.exe.clone()),
+            unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
+            cgroup,
+        }
+    }
+}

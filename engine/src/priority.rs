@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which threads have real-time priority, and when they lose it: processes by rule (`rules`), threads that handle requests
+//! with a deadline (`chain`), and the kernel's threads that take packets in (`napi`). Input: starts, ends and CPU times,
+//! requests, and how long canaries have waited. Output: what to raise and to lower, each with its reason. It never reads
+//! a process or sets a priority by itself, and never gives more than the limits allow.
+//!
+//! Three things keep the machine answering (after rtkit): each part has a budget of its own, all of them together have
+//! so much of all CPUs, and a thread without real time on each CPU, the canary, must run every so often. A stranger
+//! decides how many packets come, so NAPI threads and chains are lowered before any rule's process loses anything.
+//!
+//! Several threads may feed it, one at a time. A step is short whatever it is about: it visits what has real time, never all
+//! processes, and matches no text. So a request waits for microseconds behind another step; for 0.1 ms where 64 processes
+//! have real time and 10,000 are held (measured).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::change::Change;
+use crate::matcher::{Process, ProcessId};
+
+mod budget;
+mod canary;
+mod chain;
+mod configured;
+mod grant;
+mod lending;
+mod napi;
+mod rule;
+mod rules;
+mod share;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use budget::Account;
+use chain::Chains;
+pub use chain::{LOOK_EVERY, Seen, Service, THREADS_KEPT, Terms};
+pub use configured::Names;
+pub use grant::{Grant, Grants};
+pub use lending::{Borrower, Lender, Lent};
+use napi::Napi;
+pub use rule::{Policy, Rule, Rules, Schedule, first_match, watched};
+use rules::Held;
+pub use status::{
+    BudgetStatus, ChainStatus, ChainThread, Counters, HeldStatus, NapiStatus, PriorityStatus, RuleStatus,
+};
+
+/// The kernel's interrupt threads are FIFO 50, and giveway's own threads must come between: this is the most for all
+/// others.
+pub const CEILING: u32 = 48;
+/// giveway's thread that enforces the budgets: it must run when what it has to demote does.
+pub const OWN_PRIORITY: u32 = CEILING + 1;
+/// giveway's thread that raises handlers of requests. It computes for some microseconds at a time, and must not wait until
+/// the other one has read a process, on a machine with one CPU either. The equal of the kernel's interrupt threads, so that
+/// neither comes between the other's work (`docs/realtime.md`).
+pub const CHAIN_PRIORITY: u32 = OWN_PRIORITY + 1;
+/// After a canary starved because of rules' processes, nothing is given for so long.
+const HOLD: Duration = Duration::from_secs(10);
+/// For so long NAPI threads and chains are lowered, by whichever budget.
+pub const WINDOW: Duration = Duration::from_secs(1);
+/// Of one CPU, where no rule and no grant says otherwise.
+pub const DEFAULT_BUDGET_PERCENT: u32 = 80;
+
+/// What all may do together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    pub max_priority: u32,
+    /// Of rules' processes.
+    pub max_tasks: u32,
+    /// Of all CPUs.
+    pub total_percent: u32,
+    pub window: Duration,
+    /// How long a canary may wait.
+    pub canary: Duration,
+    pub cpus: u32,
+}
+
+/// CPU time of a held process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    pub id: ProcessId,
+    /// Since its start, of all its threads.
+    pub cpu: Duration,
+    pub tasks: u32,
+    /// Another tool has changed what giveway gave; what was found in its place.
+    pub found: Option<String>,
+}
+
+/// What a grant has done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    pub tasks: u32,
+    pub old: String,
+}
+
+/// A process as it is after an exec, or was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started {
+    pub id: ProcessId,
+    pub process: Process,
+    pub tasks: u32,
+    /// Used so far, by all its threads.
+    pub cpu: Duration,
+}
+
+/// An observation.
+#[derive(Debug)]
+pub enum Input {
+    /// A process has called exec, or was found at a start or for a new rule. `rule`: by [`first_match`], which takes longer
+    /// than others should have to wait.
+    Started { started: Started, rule: Option<Arc<Rule>> },
+    /// A held process has a new thread, without real time so far.
+    TaskAdded { id: ProcessId, tid: u32 },
+    /// A held process has ended, having used so much CPU time.
+    Exited { id: ProcessId, cpu: Duration },
+    /// What became of [`Action::Grant`].
+    Outcome {
+        id: ProcessId,
+        outcome: Result<Given, String>,
+    },
+    /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
+    Usage { processes: Vec<Usage>, napi: Duration },
+    /// Told before the CPU time or the end of whom it is about.
+    Lent(Lent),
+    /// The canary that has waited longest, and where.
+    Canary { cpu: u32, waited: Duration },
+    /// The threads that take packets in are these now.
+    NapiThreads { threads: Vec<ProcessId>, priority: u32 },
+    /// What became of [`Action::RaiseNapi`]: the CPU time until then of all that are raised, and those that are not, by
+    /// number, with the reason.
+    NapiRaised { cpu: Duration, refused: Vec<(u32, String)> },
+    /// A request with a deadline is for this thread, which has no real time.
+    Request { tid: u32, pid: u32, service: Service },
+    /// Something else is, after the deadline of its latest request, and it is raised.
+    OtherWork { tid: u32 },
+    /// What became of [`Action::Raise`]: its CPU time until then.
+    Raised {
+        tid: u32,
+        outcome: Result<Duration, String>,
+    },
+    /// A thread of which a request was reported has ended, having used so much.
+    HandlerEnded { tid: u32, cpu: Duration },
+    /// It was lowered, having used so much; None: it has ended.
+    Lowered { tid: u32, cpu: Option<Duration> },
+    /// All threads that a chain has raised.
+    Look(Vec<Seen>),
+    /// Nothing raises handlers any more; all are lowered.
+    ChainsEnded,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Set all threads of the process. Answered by [`Input::Outcome`].
+    Grant {
+        id: ProcessId,
+        schedule: Schedule,
+    },
+    /// Set one more thread of a process that has been granted.
+    GrantTask {
+        id: ProcessId,
+        tid: u32,
+    },
+    /// Set all threads back to what they were, but for those that another tool has changed since.
+    Revoke {
+        id: ProcessId,
+    },
+    /// Look at all processes for those that rules match now.
+    Look,
+    /// Each for itself. Answered by [`Input::NapiRaised`].
+    RaiseNapi {
+        threads: Vec<ProcessId>,
+        priority: u32,
+    },
+    LowerNapi,
+    /// Answered by [`Input::Raised`].
+    Raise {
+        tid: u32,
+        priority: u32,
+    },
+    /// Answered by [`Input::Lowered`].
+    Lower {
+        tid: u32,
+    },
+    /// Report no requests of this service until then.
+    Bar {
+        service: Service,
+        until: Duration,
+    },
+    /// Keep this for `why`.
+    Record(Box<Change>),
+}
+
+impl Action {
+    /// The process of a rule that it is about.
+    fn process(&self) -> Option<ProcessId> {
+        match self {
+            Self::Grant { id, .. } | Self::GrantTask { id, .. } | Self::Revoke { id } => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+/// Real-time priorities as far as giveway gives them.
+#[derive(Debug)]
+pub struct Priority {
+    limits: Limits,
+    grants: Grants,
+    rules: Rules,
+    held: BTreeMap<ProcessId, Held>,
+    /// Those of the held that have real time, or are about to.
+    having: BTreeSet<ProcessId>,
+    /// By rule, its ended processes included.
+    accounts: BTreeMap<String, Account>,
+    /// Of all rules.
+    of_rules: Account,
+    chains: Chains,
+    napi: Napi,
+    /// Changes of processes of which a chain has raised a thread: they come when it has been lowered. So each thread is put
+    /// back to what it was by the part that changed it, and no part takes the other's grant for another tool's.
+    waiting: Vec<Action>,
+    held_off_until: Option<Duration>,
+    /// When NAPI threads or chains were lowered for a canary that waits still.
+    lowered_for_canary: Option<Duration>,
+    dry_run: bool,
+    counters: Counters,
+    /// What follows from the present step.
+    actions: Vec<Action>,
+}
+
+impl Priority {
+    /// `rules` of the configuration, in its order: the first that matches counts.
+    pub fn new(limits: Limits, grants: Grants, rules: Vec<Rule>, dry_run: bool) -> Self {
+        Self {
+            limits,
+            grants,
+            rules: Arc::new(rules.into_iter().map(Arc::new).collect()),
+            held: BTreeMap::new(),
+            having: BTreeSet::new(),
+            accounts: BTreeMap::new(),
+            of_rules: Account::default(),
+            chains: Chains::default(),
+            napi: Napi::default(),
+            waiting: Vec::new(),
+            held_off_until: None,
+            lowered_for_canary: None,
+            dry_run,
+            counters: Counters::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Local services whose requests give their handlers priority.
+    #[must_use]
+    pub fn with_chains(mut self, now: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
+        self.chains = Chains::new(now, self.limits.window, chains);
+        self
+    }
+
+    /// Takes one observation and returns what follows from it.
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+        match input {
+            Input::Started { started, rule } => self.judge(now, started, rule),
+            Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
+            Input::Exited { id, cpu } => self.forget(now, id, cpu),
+            Input::Outcome { id, outcome } => self.conclude(id, outcome),
+            Input::Usage { processes, napi } => self.account(now, processes, napi),
+            Input::Lent(lent) => self.lend(now, lent),
+            Input::Canary { cpu, waited } => self.watch_canary(now, cpu, waited),
+            Input::NapiThreads { threads, priority } => self.napi.found(now, threads, priority, &mut self.actions),
+            Input::NapiRaised { cpu, refused } => self.napi.conclude(cpu, refused, &mut self.actions),
+            Input::Request { tid, pid, service } => self.request(now, tid, pid, service),
+            Input::OtherWork { tid } => self.chains.other_work(now, tid, &mut self.actions),
+            Input::Raised { tid, outcome } => self.chains.conclude(now, tid, outcome, &mut self.actions),
+            Input::HandlerEnded { tid, cpu } => self.chains.ended(now, tid, cpu, &mut self.actions),
+            Input::Lowered { tid, cpu } => self.chains.settle(now, tid, cpu, &mut self.actions),
+            Input::Look(seen) => self.chains.look(now, &seen, &mut self.actions),
+            Input::ChainsEnded => self.chains.end(),
+        }
+        self.release();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether budgets and canaries have to be looked at.
+    pub fn is_active(&self) -> bool {
+        !self.having.is_empty() || self.chains.threads(true).next().is_some() || self.napi.is_wanted()
+    }
+
+    /// The processes to report in [`Input::Usage`].
+    pub fn granted(&self) -> Vec<ProcessId> {
+        self.granted_of(None).map(|(id, _)| id).collect()
+    }
+
+    /// Threads that a chain has raised.
+    pub fn raised(&self) -> Vec<u32> {
+        self.chains.threads(true).collect()
+    }
+
+    /// Threads of chains that are known and not raised: they may have ended.
+    pub fn not_raised(&self) -> Vec<u32> {
+        self.chains.threads(false).collect()
+    }
+
+    /// Whether a process's next exec, threads and end are to be reported.
+    pub fn holds(&self, id: ProcessId) -> bool {
+        self.held.contains_key(&id)
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// They never change.
+    pub fn grants(&self) -> Grants {
+        self.grants.clone()
+    }
+
+    /// To be matched against outside, see [`Input::Started`].
+    pub fn rules(&self) -> Rules {
+        Arc::clone(&self.rules)
+    }
+
+    /// A rule stands above a chain: the administrator has chosen this process's priority, and what a stranger sends does not
+    /// change it.
+    fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service) {
+        let first = ProcessId { pid, start_ns: 0 };
+        let is_granted = self.having.range(first..).next().is_some_and(|id| id.pid == pid);
+        let is_waited_for = self.waiting.iter().any(|a| a.process().is_some_and(|id| id.pid == pid));
+        if self.is_held_off(now) {
+            return;
+        }
+        if is_granted || is_waited_for {
+            return self.chains.leave_to_rule(now, tid, pid, service, &mut self.actions);
+        }
+        self.chains.request(now, tid, pid, service, &mut self.actions);
+    }
+
+    fn is_held_off(&self, now: Duration) -> bool {
+        self.held_off_until.is_some_and(|until| now < until)
+    }
+
+    /// An action about a rule's process, at once or when no chain has raised a thread of it any more.
+    fn after_chains(&mut self, now: Duration, action: Action) {
+        let Some(id) = action.process() else { return };
+        self.chains.lower_process(now, id.pid, &mut self.actions);
+        if self.chains.has_raised_of(id.pid) {
+            self.waiting.push(action);
+        } else {
+            self.actions.push(action);
+        }
+    }
+
+    fn release(&mut self) {
+        let is_free = |action: &mut Action| action.process().is_none_or(|id| !self.chains.has_raised_of(id.pid));
+        self.actions.extend(self.waiting.extract_if(.., is_free));
+    }
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The accounts of CPU time within a sliding window, and what follows when one is overdrawn. The formulas are in
+//! `docs/realtime.md`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::rules::{Held, Standing};
+use super::{Action, Priority, Usage};
+use crate::back_off::BackOff;
+use crate::matcher::ProcessId;
+
+/// CPU times are looked at at least so often while anything is granted ...
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// ... and no more often than that.
+const SOONEST_LOOK: Duration = Duration::from_millis(10);
+/// Without an overrun for so long after the wait for the last one, an account begins anew.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// What was used lately.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// When it was noticed, and how much. An amount was used before it was noticed, at most since the sample before.
+    amounts: VecDeque<(Duration, Duration)>,
+}
+
+impl Spent {
+    pub fn add(&mut self, now: Duration, used: Duration, window: Duration) {
+        while self.amounts.front().is_some_and(|(at, _)| *at + window <= now) {
+            self.amounts.pop_front();
+        }
+        match self.amounts.back_mut() {
+            Some((at, amount)) if *at == now => *amount += used,
+            _ => self.amounts.push_back((now, used)),
+        }
+    }
+
+    /// As if these had never been added, each at the same time.
+    fn take_out(&mut self, others: &Self) {
+        for (at, amount) in &mut self.amounts {
+            let other = others.amounts.iter().find(|(other_at, _)| other_at == at);
+            *amount = amount.saturating_sub(other.map_or(Duration::ZERO, |(_, amount)| *amount));
+        }
+    }
+
+    /// It has been paid for.
+    pub fn clear(&mut self) {
+        self.amounts.clear();
+    }
+
+    pub fn within(&self, now: Duration, window: Duration) -> Duration {
+        let lately = self.amounts.iter().filter(|(at, _)| *at + window > now);
+        lately.map(|(_, amount)| *amount).sum()
+    }
+}
+
+/// What a rule's processes, or those of all rules, used: those that have real time, and those that ended with it.
+#[derive(Debug, Default)]
+pub struct Account {
+    pub spent: Spent,
+    /// When one of them was last set back for it.
+    overran_at: Option<Duration>,
+    back_off: BackOff,
+}
+
+impl Account {
+    /// Whether nothing more may be given on it.
+    pub fn is_overdrawn(&self, now: Duration, window: Duration, budget: Duration) -> bool {
+        self.overran_at.is_some_and(|at| at + window > now) || self.spent.within(now, window) > budget
+    }
+
+    /// What a user who has overrun the grant lately waits for: a second, and twice as long after each time that follows.
+    pub fn barred_for(&self, now: Duration) -> Option<Duration> {
+        let left = self.back_off.next()?.checked_sub(now)?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn overrun(&mut self, now: Duration) {
+        // Those that go together overran once.
+        if self.overran_at != Some(now) {
+            if self.is_forgotten(now) {
+                self.back_off.reset();
+            }
+            self.back_off.failed(now);
+        }
+        self.overran_at = Some(now);
+    }
+
+    fn is_forgotten(&self, now: Duration) -> bool {
+        self.back_off.next().is_none_or(|next| next + FORGOTTEN <= now)
+    }
+}
+
+/// So many percent of a time.
+pub fn share(of: Duration, percent: u32) -> Duration {
+    of * percent / 100
+}
+
+/// What an account is for, in words.
+struct Budget<'a> {
+    /// None: of all.
+    account: Option<&'a str>,
+    percent: u32,
+    /// In each window.
+    time: Duration,
+    of: &'static str,
+}
+
+impl Priority {
+    /// When [`Input::Usage`](super::Input::Usage) is next wanted while something is granted: before a budget can be
+    /// overrun by more than a little, if all that have real time compute from now on.
+    pub fn next_look(&self, now: Duration) -> Duration {
+        let until_used_up = |time: Duration, used: Duration, tasks: u32| {
+            let left = time.saturating_sub(used);
+            left / tasks.clamp(1, self.limits.cpus.max(1)) + Duration::from_millis(1)
+        };
+        let tasks = |account| self.granted_of(account).map(|(_, held)| held.tasks).sum::<u32>();
+        let of_parts = self.napi.tasks() + self.chains.threads(true).count() as u32;
+        let of_all = until_used_up(
+            self.total_budget().time,
+            self.used_by_all(now, self.limits.window),
+            tasks(None) + of_parts,
+        );
+        let by_rule = self.budgets().map(|budget| {
+            let used = self.used(now, &budget);
+            until_used_up(budget.time, used, tasks(budget.account))
+        });
+        now + by_rule.chain([of_all]).min().unwrap_or(LOOK).clamp(SOONEST_LOOK, LOOK)
+    }
+
+    /// CPU time that was used since the last look counts for the process, for its rule and for all.
+    pub(super) fn charge(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.standing != Standing::Without) else {
+            return;
+        };
+        let used = cpu.saturating_sub(held.cpu);
+        let since = now.saturating_sub(held.looked).max(Duration::from_millis(1));
+        (held.cpu, held.looked) = (cpu, now);
+        let with_lent = used + std::mem::take(&mut held.loan.since_look);
+        held.rate = with_lent.as_secs_f64() / since.as_secs_f64();
+        let account = self.accounts.entry(held.account.clone()).or_default();
+        for spent in [&mut held.spent, &mut account.spent, &mut self.of_rules.spent] {
+            spent.add(now, used, self.limits.window);
+        }
+    }
+
+    pub(super) fn account(&mut self, now: Duration, usage: Vec<Usage>, napi: Duration) {
+        for sample in usage {
+            let held = self.held.get_mut(&sample.id);
+            let Some(held) = held.filter(|held| held.standing == Standing::Granted) else {
+                continue;
+            };
+            held.tasks = sample.tasks;
+            self.charge(now, sample.id, sample.cpu);
+            if let Some(found) = sample.found {
+                self.step_back(now, sample.id, &found);
+            }
+        }
+        let window = self.limits.window;
+        let is_held_off = self.is_held_off(now);
+        if self.napi.account(now, napi, window, is_held_off, &mut self.actions) {
+            self.counters.parts_lowered += 1;
+        }
+        // Nothing follows from the others any more.
+        self.accounts
+            .retain(|_, account| account.is_overdrawn(now, window, Duration::ZERO) || !account.is_forgotten(now));
+        while let Some((id, why)) = self.overrun_of_a_rule(now) {
+            self.demote(now, id, &why);
+        }
+        while self.is_over_total(now) {
+            if self.lower_a_part(now, "all real time together overran total_percent") {
+                continue;
+            }
+            let budget = self.total_budget();
+            let Some((id, why)) = self.worst(now, &budget, &self.of_rules) else {
+                break;
+            };
+            self.demote(now, id, &why);
+        }
+    }
+
+    /// Lowers NAPI threads, or else the chain that used most, for a while; what it used counts no more. False where none of
+    /// them has used anything.
+    fn lower_a_part(&mut self, now: Duration, why: &'static str) -> bool {
+        let least = Duration::from_nanos(1);
+        let is_lowered = self
+            .napi
+            .lower_if_used(now, least, self.limits.window, why, &mut self.actions)
+            || self
+                .chains
+                .lower_busiest(now, least, self.limits.window, why, &mut self.actions);
+        self.counters.parts_lowered += u64::from(is_lowered);
+        is_lowered
+    }
+
+    fn overrun_of_a_rule(&self, now: Duration) -> Option<(ProcessId, String)> {
+        let worst = |budget: Budget<'_>| self.worst(now, &budget, self.accounts.get(budget.account?)?);
+        self.budgets().find_map(worst)
+    }
+
+    fn is_over_total(&self, now: Duration) -> bool {
+        let budget = self.total_budget();
+        self.used_by_all(now, self.limits.window) > budget.time || self.is_no_better(now, &budget, &self.of_rules)
+    }
+
+    /// What the first one that overran used is forgiven. Those that alone would overrun the next window go with it.
+    fn is_no_better(&self, now: Duration, budget: &Budget<'_>, account: &Account) -> bool {
+        let rate: f64 = self.granted_of(budget.account).map(|(_, held)| held.rate).sum();
+        account.overran_at == Some(now) && self.limits.window.mul_f64(rate) > budget.time
+    }
+
+    /// The process that used most of a budget that is overrun, and what that budget is.
+    fn worst(&self, now: Duration, budget: &Budget<'_>, account: &Account) -> Option<(ProcessId, String)> {
+        let window = self.limits.window;
+        // A crowd of one rule: while the first of them computed, the others could not show yet what they will do.
+        let mut new = self
+            .granted_of(budget.account)
+            .filter(|(_, held)| held.since + window > now);
+        if account.overran_at == Some(now)
+            && budget.account.is_some()
+            && let Some((id, _)) = new.next()
+        {
+            let why = format!(
+                "another process of its rule overran the budget, and this one was started less than {} ms before; no real time until it is started anew",
+                window.as_millis()
+            );
+            return Some((id, why));
+        }
+        let used = self.used(now, budget);
+        if used <= budget.time && !self.is_no_better(now, budget, account) {
+            return None;
+        }
+        let by_use = |(_, held): &(ProcessId, &Held)| held.spent.within(now, window);
+        let (id, held) = self.granted_of(budget.account).max_by_key(by_use)?;
+        let own = held.spent.within(now, window);
+        // The budget may have been overrun by what has ended: those who use next to nothing do not pay for it.
+        if own * 10 < window {
+            return None;
+        }
+        let lent = held.loan.shown(now, window).map(|lent| format!("{lent}; with that "));
+        let why = format!(
+            "{}it used {} ms of CPU in the last {} ms, of {} ms that count against the budget of {}% of {}; no real time until it is started anew",
+            lent.unwrap_or_default(),
+            own.as_millis(),
+            window.as_millis(),
+            used.as_millis(),
+            budget.percent,
+            budget.of,
+        );
+        Some((id, why))
+    }
+
+    pub(super) fn granted_of(&self, account: Option<&str>) -> impl Iterator<Item = (ProcessId, &Held)> {
+        let having = self.having.iter().filter_map(|id| Some((*id, self.held.get(id)?)));
+        having.filter(move |(_, held)| {
+            held.standing == Standing::Granted && account.is_none_or(|account| held.account == account)
+        })
+    }
+
+    /// The budget of each rule by which something is granted; the least where processes on one account have several.
+    fn budgets(&self) -> impl Iterator<Item = Budget<'_>> {
+        let mut percents: BTreeMap<&str, u32> = BTreeMap::new();
+        for (_, held) in self.granted_of(None) {
+            let percent = percents.entry(&held.account).or_insert(held.budget_percent);
+            *percent = held.budget_percent.min(*percent);
+        }
+        percents.into_iter().map(|(account, percent)| Budget {
+            account: Some(account),
+            percent,
+            time: share(self.limits.window, percent),
+            of: "one CPU for its rule",
+        })
+    }
+
+    fn total_budget(&self) -> Budget<'static> {
+        Budget {
+            account: None,
+            percent: self.limits.total_percent,
+            time: share(self.limits.window * self.limits.cpus.max(1), self.limits.total_percent),
+            of: "all CPUs for all that have real time (total_percent)",
+        }
+    }
+
+    fn used(&self, now: Duration, budget: &Budget<'_>) -> Duration {
+        let Some(account) = budget.account else {
+            return self.used_by_all(now, self.limits.window);
+        };
+        let account = self.accounts.get(account);
+        account.map_or(Duration::ZERO, |account| account.spent.within(now, self.limits.window))
+    }
+
+    /// By rules' processes, chains and NAPI threads, within this time.
+    pub(super) fn used_by_all(&self, now: Duration, window: Duration) -> Duration {
+        self.of_rules.spent.within(now, window) + self.chains.used(now, window) + self.napi.used(now, window)
+    }
+
+    pub(super) fn demote(&mut self, now: Duration, id: ProcessId, why: &str) {
+        let Some(held) = self.held.get(&id) else { return };
+        let old = held.old.clone();
+        // It has paid: the others are not charged with what it used.
+        let of_rule = self.accounts.entry(held.account.clone()).or_default();
+        for account in [of_rule, &mut self.of_rules] {
+            account.overrun(now);
+            account.spent.take_out(&held.spent);
+        }
+        self.counters.demoted += 1;
+        self.record_loss(id, old, why.to_owned());
+        self.set_standing(id, Standing::Without);
+        self.after_chains(now, Action::Revoke { id });
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What follows when a canary, a thread without real time that should run every so often, waits.
+//!
+//! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the canary
+//! has the other half to run. Where it does not, everything goes. So the bound for a rule's process that spins is the same
+//! as if there were neither: the patience (but no less than [`SOONEST`] + one look) and one look, 500 ms by default. Where
+//! others computed at a priority that was lent to them, those who lent it go first, and the canary has one look more.
+
+use std::time::Duration;
+
+use super::budget::LOOK;
+use super::{HOLD, Priority};
+use crate::matcher::ProcessId;
+
+/// A canary moves each 100 ms and is looked at as often: one that has not been seen to move for two such times waits.
+const SOONEST: Duration = Duration::from_millis(200);
+
+impl Priority {
+    pub(super) fn watch_canary(&mut self, now: Duration, cpu: u32, waited: Duration) {
+        let patience = self.limits.canary;
+        if waited < (patience / 2).max(SOONEST).min(patience) {
+            self.lowered_for_canary = None;
+            return;
+        }
+        // Where all real time together used too little to be the reason, taking it away would not help.
+        let while_it_waited = waited.min(self.limits.window);
+        if self.used_by_all(now, while_it_waited) * 2 < while_it_waited {
+            self.counters.starved_by_others += u64::from(waited >= patience);
+            return;
+        }
+        if self.lower_parts(now, while_it_waited) {
+            self.lowered_for_canary = Some(now);
+            return;
+        }
+        let has_had_its_look = self.lowered_for_canary.is_none_or(|at| now >= at + LOOK);
+        if waited < patience || !has_had_its_look {
+            return;
+        }
+        if self.demote_lenders(now, cpu, waited) {
+            self.counters.starved += 1;
+            self.lowered_for_canary = Some(now);
+        } else {
+            self.take_everything_back(now, cpu, waited);
+        }
+    }
+
+    /// Those NAPI threads and chains that had a tenth of that time or more.
+    fn lower_parts(&mut self, now: Duration, waited: Duration) -> bool {
+        let (least, window) = (waited / 10, waited);
+        let why = "other work could not run for too long";
+        let mut lowered = u64::from(self.napi.lower_if_used(now, least, window, why, &mut self.actions));
+        while self.chains.lower_busiest(now, least, window, why, &mut self.actions) {
+            lowered += 1;
+        }
+        self.counters.parts_lowered += lowered;
+        lowered > 0
+    }
+
+    /// The process that used most is named, but not waited for.
+    fn take_everything_back(&mut self, now: Duration, cpu: u32, waited: Duration) {
+        let window = self.limits.window;
+        let having = self.having.iter().filter_map(|id| Some((self.held.get(id)?, *id)));
+        let mut by_use: Vec<(Duration, ProcessId)> =
+            having.map(|(held, id)| (held.spent.within(now, window), id)).collect();
+        by_use.sort_unstable_by(|a, b| b.cmp(a));
+        let blamed = by_use.first().and_then(|(used, id)| {
+            let held = self.held.get(id)?;
+            let (exe, rule, used_ms) = (&held.process.exe, &held.rule, used.as_millis());
+            Some(format!("{exe} (pid {}, rule `{rule}`) used {used_ms} ms", id.pid))
+        });
+        let Some(blamed) = blamed else { return };
+        self.held_off_until = Some(now + HOLD);
+        self.counters.starved += 1;
+        let why = format!(
+            "a thread without real time on CPU {cpu} could not run for {} ms; most of the last {} ms of real time: {blamed}",
+            waited.as_millis(),
+            window.as_millis(),
+        );
+        for (_, id) in by_use {
+            self.demote(now, id, &why);
+        }
+        let why = "other work could not run for too long; nothing is raised for 10 s";
+        self.napi.lower(now, HOLD, why, &mut self.actions);
+        self.chains.bar_all(now, HOLD, why, &mut self.actions);
+    }
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Threads that handle requests of a chain: raised by a request with a deadline, lowered by other work, by the end of the
+//! deadline, or when the chain's share of a CPU is used up. Then the whole chain is barred for a second, whatever arrives:
+//! a stranger decides how many requests come.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::budget::Spent;
+use super::share::Share;
+use super::{Action, WINDOW};
+use crate::config::Protocol;
+
+/// How often raised threads are looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What raising or lowering a thread takes of giveway's own time (measured, docs/chain.md). It comes before everything,
+/// so it counts for the chain: requests and other work in turns must not keep it busy for ever.
+const COST: Duration = Duration::from_micros(60);
+/// Amounts of CPU time are told apart no finer than this.
+const SLOT: Duration = Duration::from_millis(10);
+/// Threads that are known at once; those that were not raised for longest are forgotten first. More than these are never
+/// raised: a stranger decides how many connections a service has, and each raised thread has to be looked at.
+pub const THREADS_KEPT: usize = 128;
+
+const REQUEST: &str = "a request with a deadline came";
+const RULE: &str = "a [[realtime]] rule decides about its process";
+
+/// A local service.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Service {
+    pub protocol: Protocol,
+    pub local_port: u16,
+}
+
+/// What a service's handlers may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Terms {
+    pub priority: u32,
+    /// Of one CPU, all of them together.
+    pub share_percent: u32,
+}
+
+/// What a raised thread was found doing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seen {
+    pub tid: u32,
+    /// The deadline of its latest request; None: the thread has ended.
+    pub until: Option<Duration>,
+    pub is_awake: bool,
+    /// CPU time since its start.
+    pub cpu: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub terms: Terms,
+    share: Share,
+    pub spent: Spent,
+    pub barred_until: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum State {
+    AsItWas,
+    /// Asked for, not yet answered.
+    Asked,
+    Raised,
+}
+
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub pid: u32,
+    pub service: Service,
+    pub state: State,
+    /// Its CPU time when that was counted last, while it is raised.
+    counted: Duration,
+    pub raises: u64,
+    pub lowers: u64,
+    pub changed: Duration,
+    /// Of the latest change. Mostly a constant: one is made for each request of a stranger's.
+    pub why: Cow<'static, str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    pub chains: BTreeMap<Service, Chain>,
+    pub threads: BTreeMap<u32, Thread>,
+    /// Of the budget of all real time.
+    window: Duration,
+}
+
+impl Chains {
+    pub fn new(now: Duration, window: Duration, chains: impl IntoIterator<Item = (Service, Terms)>) -> Self {
+        let chain = |(service, terms): (Service, Terms)| {
+            let chain = Chain {
+                terms,
+                share: Share::new(now, terms.share_percent),
+                spent: Spent::default(),
+                barred_until: Duration::ZERO,
+            };
+            (service, chain)
+        };
+        Self {
+            chains: chains.into_iter().map(chain).collect(),
+            threads: BTreeMap::new(),
+            window,
+        }
+    }
+
+    /// Threads that are raised, or are not.
+    pub fn threads(&self, raised: bool) -> impl Iterator<Item = u32> {
+        let those = self
+            .threads
+            .iter()
+            .filter(move |(_, thread)| (thread.state != State::AsItWas) == raised);
+        those.map(|(tid, _)| *tid)
+    }
+
+    pub fn has_raised_of(&self, pid: u32) -> bool {
+        let is_raised = |thread: &Thread| thread.pid == pid && thread.state != State::AsItWas;
+        self.threads.values().any(is_raised)
+    }
+
+    pub fn used(&self, now: Duration, window: Duration) -> Duration {
+        self.chains.values().map(|chain| chain.spent.within(now, window)).sum()
+    }
+
+    pub fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service, actions: &mut Vec<Action>) {
+        let Some(chain) = self.chains.get(&service) else { return };
+        if now < chain.barred_until {
+            return;
+        }
+        let priority = chain.terms.priority;
+        let Some(thread) = self.thread(now, tid, pid, service) else {
+            self.charge(now, service, COST, actions);
+            return;
+        };
+        // Asked for once more: the kernel has found it without, so another tool has changed it meanwhile.
+        if thread.state == State::AsItWas {
+            thread.state = State::Asked;
+        }
+        thread.why = REQUEST.into();
+        actions.push(Action::Raise { tid, priority });
+    }
+
+    /// A rule has given its process real time, but not this thread. A stranger decides how often that is found: the chain's
+    /// share pays, as for a change, and its other handlers go on.
+    pub fn leave_to_rule(&mut self, now: Duration, tid: u32, pid: u32, service: Service, actions: &mut Vec<Action>) {
+        if !self.chains.contains_key(&service) {
+            return;
+        }
+        if let Some(thread) = self.thread(now, tid, pid, service) {
+            thread.why = RULE.into();
+        }
+        self.charge(now, service, COST, actions);
+    }
+
+    /// None where as many others are raised as there may be.
+    fn thread(&mut self, now: Duration, tid: u32, pid: u32, service: Service) -> Option<&mut Thread> {
+        if !self.threads.contains_key(&tid) && self.threads.len() >= THREADS_KEPT {
+            let others = self.threads.iter().filter(|(_, thread)| thread.state == State::AsItWas);
+            let oldest = others.min_by_key(|(_, thread)| thread.changed).map(|(tid, _)| *tid)?;
+            self.threads.remove(&oldest);
+        }
+        let thread = self.threads.entry(tid).or_insert(Thread {
+            pid,
+            service,
+            state: State::AsItWas,
+            counted: Duration::ZERO,
+            raises: 0,
+            lowers: 0,
+            changed: now,
+            why: REQUEST.into(),
+        });
+        (thread.pid, thread.service, thread.changed) = (pid, service, now);
+        Some(thread)
+    }
+
+    pub fn conclude(&mut self, now: Duration, tid: u32, outcome: Result<Duration, String>, actions: &mut Vec<Action>) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        let service = thread.service;
+        match outcome {
+            Ok(cpu) => {
+                thread.raises += 1;
+                let before = if thread.state == State::Raised {
+                    thread.counted
+                } else {
+                    cpu
+                };
+                let used = cpu.saturating_sub(before);
+                (thread.counted, thread.state) = (cpu, State::Raised);
+                self.charge(now, service, used + COST, actions);
+            }
+            Err(why) => {
+                thread.state = State::AsItWas;
+                thread.why = why.into();
+                // It would be refused again, and a stranger decides how often that is tried.
+                let until = now + WINDOW;
+                actions.push(Action::Bar { service, until });
+            }
+        }
+    }
+
+    pub fn other_work(&mut self, now: Duration, tid: u32, actions: &mut Vec<Action>) {
+        self.lower(now, tid, "something else than a request came".into(), actions);
+    }
+
+    /// A rule's grant is about to change this process: each thing is put back by the part that changed it.
+    pub fn lower_process(&mut self, now: Duration, pid: u32, actions: &mut Vec<Action>) {
+        self.lower_all(now, |thread| thread.pid == pid, RULE.into(), actions);
+    }
+
+    fn lower_all(
+        &mut self,
+        now: Duration,
+        which: impl Fn(&Thread) -> bool,
+        why: Cow<'static, str>,
+        actions: &mut Vec<Action>,
+    ) {
+        let those = self.threads.iter().filter(|(_, thread)| which(thread));
+        let tids: Vec<u32> = those.map(|(tid, _)| *tid).collect();
+        for tid in tids {
+            self.lower(now, tid, why.clone(), actions);
+        }
+    }
+
+    fn lower(&mut self, now: Duration, tid: u32, why: Cow<'static, str>, actions: &mut Vec<Action>) {
+        let thread = self.threads.get_mut(&tid);
+        if let Some(thread) = thread.filter(|thread| thread.state != State::AsItWas) {
+            (thread.changed, thread.why) = (now, why);
+            actions.push(Action::Lower { tid });
+        }
+    }
+
+    pub fn settle(&mut self, now: Duration, tid: u32, cpu: Option<Duration>, actions: &mut Vec<Action>) {
+        let Some(cpu) = cpu else {
+            self.threads.remove(&tid);
+            return;
+        };
+        let thread = self.threads.get_mut(&tid);
+        let Some(thread) = thread.filter(|thread| thread.state == State::Raised) else {
+            return;
+        };
+        thread.state = State::AsItWas;
+        thread.lowers += 1;
+        let (service, used) = (thread.service, cpu.saturating_sub(thread.counted));
+        self.charge(now, service, used + COST, actions);
+    }
+
+    /// To be told of it costs as much as a change.
+    pub fn ended(&mut self, now: Duration, tid: u32, cpu: Duration, actions: &mut Vec<Action>) {
+        let Some(thread) = self.threads.remove(&tid) else {
+            return;
+        };
+        let used = match thread.state {
+            State::Raised => cpu.saturating_sub(thread.counted),
+            State::AsItWas | State::Asked => Duration::ZERO,
+        };
+        self.charge(now, thread.service, used + COST, actions);
+    }
+
+    pub fn look(&mut self, now: Duration, seen: &[Seen], actions: &mut Vec<Action>) {
+        for seen in seen {
+            let Some(until) = seen.until else {
+                self.threads.remove(&seen.tid);
+                continue;
+            };
+            let thread = self.threads.get_mut(&seen.tid);
+            let Some(thread) = thread.filter(|thread| thread.state == State::Raised) else {
+                continue;
+            };
+            let (service, used) = (thread.service, seen.cpu.saturating_sub(thread.counted));
+            thread.counted = seen.cpu;
+            if !self.charge(now, service, used, actions) || until >= now {
+                continue;
+            }
+            if seen.is_awake {
+                let why = "it still computed after its request's deadline";
+                self.lower(now, seen.tid, why.into(), actions);
+            } else if self.threads.len() >= THREADS_KEPT {
+                self.lower(
+                    now,
+                    seen.tid,
+                    "it sleeps, and others wait for its place".into(),
+                    actions,
+                );
+            }
+        }
+    }
+
+    /// Nothing raises threads any more, and all are lowered.
+    pub fn end(&mut self) {
+        self.threads.clear();
+        self.chains.clear();
+    }
+
+    /// Takes what was used from the chain's share. False where nothing is left: then the whole chain is barred.
+    pub(super) fn charge(
+        &mut self,
+        now: Duration,
+        service: Service,
+        used: Duration,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(chain) = self.chains.get_mut(&service) else {
+            return true;
+        };
+        let slot = Duration::from_nanos((now.as_nanos() - now.as_nanos() % SLOT.as_nanos()) as u64);
+        chain.spent.add(slot, used, self.window);
+        if chain.share.spend(now, used) {
+            return true;
+        }
+        let why = format!("its service has used its {}% of a CPU", chain.terms.share_percent);
+        self.bar(now, service, WINDOW, why.into(), actions);
+        false
+    }
+
+    pub(super) fn bar(
+        &mut self,
+        now: Duration,
+        service: Service,
+        time: Duration,
+        why: Cow<'static, str>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(chain) = self.chains.get_mut(&service) else {
+            return;
+        };
+        let until = chain.barred_until.max(now + time);
+        chain.barred_until = until;
+        actions.push(Action::Bar { service, until });
+        self.lower_all(now, |thread| thread.service == service, why, actions);
+    }
+
+    /// Bars the chain that used most in the window, where that is `least` or more. What it used has been
+    /// paid for.
+    pub fn lower_busiest(
+        &mut self,
+        now: Duration,
+        least: Duration,
+        window: Duration,
+        why: &'static str,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let by_use = self
+            .chains
+            .iter_mut()
+            .map(|(service, chain)| (chain.spent.within(now, window), *service, chain));
+        let busiest = by_use.max_by_key(|(used, service, _)| (*used, *service));
+        let Some((_, service, chain)) = busiest.filter(|(used, ..)| *used >= least) else {
+            return false;
+        };
+        chain.spent.clear();
+        self.bar(now, service, WINDOW, why.into(), actions);
+        true
+    }
+
+    pub fn bar_all(&mut self, now: Duration, time: Duration, why: &'static str, actions: &mut Vec<Action>) {
+        let services: Vec<Service> = self.chains.keys().copied().collect();
+        for service in services {
+            self.bar(now, service, time, why.into(), actions);
+        }
+    }
+}

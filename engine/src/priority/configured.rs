@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rules, limits and grants from the configuration. The caller looks up the numbers of names.
+
+use std::time::Duration;
+
+use super::{CEILING, Grant, Grants, Limits, Policy, Priority, Rule, Schedule};
+use crate::config::{Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
+use crate::matcher::Matcher;
+
+/// The numbers of names; None where there is no such user or group.
+pub struct Names<'a> {
+    pub user: &'a dyn Fn(&str) -> Option<u32>,
+    pub group: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl Priority {
+    /// Of a configuration, on a machine with so many CPUs. Chains come with [`Self::with_chains`].
+    ///
+    /// # Errors
+    /// The first rule or grant that is impossible: a user that does not exist, a CPU that is not there.
+    pub fn from_config(config: &Config, cpus: u32, names: &Names<'_>, dry_run: bool) -> Result<Self, ConfigError> {
+        let limits = &config.realtime_limits;
+        let number = |of: &dyn Fn(&str) -> Option<u32>, key: &str, name: &Option<String>| {
+            let Some(name) = name else { return Ok(None) };
+            of(name)
+                .map(Some)
+                .ok_or_else(|| wrong(key, format!("there is no `{name}` on this machine")))
+        };
+        let mut rules: Vec<Rule> = Vec::new();
+        for (at, rule) in config.realtime.iter().enumerate() {
+            let uid = number(names.user, "realtime.user", &rule.conditions.user)?;
+            if let Some(cpu) = rule.cpus.iter().find(|cpu| **cpu >= cpus) {
+                return Err(wrong("realtime.cpus", format!("there is no CPU {cpu} on this machine")));
+            }
+            let name = rule.name.clone().unwrap_or_else(|| format!("realtime {}", at + 1));
+            if rules.iter().any(|known| known.name == name) {
+                return Err(wrong("realtime.name", format!("`{name}` is given twice")));
+            }
+            rules.push(Rule::from_config(name, rule, uid)?);
+        }
+        let grants = config.grant.iter().map(|grant| {
+            Ok(Grant {
+                uid: number(names.user, "grant.user", &grant.user)?,
+                gid: number(names.group, "grant.group", &grant.group)?,
+                max_priority: grant.max_priority,
+                max_tasks: grant.max_tasks,
+                budget_percent: grant.budget_percent,
+            })
+        });
+        let grants = Grants(grants.collect::<Result<_, ConfigError>>()?);
+        let limits = Limits {
+            max_priority: limits.max_priority.min(CEILING),
+            max_tasks: limits.max_tasks,
+            total_percent: limits.total_percent,
+            window: Duration::from_millis(limits.window_ms.into()),
+            canary: Duration::from_millis(limits.canary_ms.into()),
+            cpus,
+        };
+        Ok(Self::new(limits, grants, rules, dry_run))
+    }
+}
+
+impl Rule {
+    /// `rule` under this name, for this user.
+    ///
+    /// # Errors
+    /// Where the deadline policy lacks its times, or they are in no order.
+    pub fn from_config(name: String, rule: &RealtimeRule, uid: Option<u32>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            name,
+            matcher: Matcher::new(&rule.conditions, uid),
+            schedule: Schedule {
+                policy: policy(rule)?,
+                cpus: rule.cpus.clone(),
+            },
+            budget_percent: rule.budget_percent,
+            max_tasks: rule.max_tasks,
+            added_by: None,
+        })
+    }
+}
+
+fn policy(rule: &RealtimeRule) -> Result<Policy, ConfigError> {
+    let priority = rule.priority;
+    Ok(match rule.policy {
+        SchedPolicyName::Fifo => Policy::Fifo { priority },
+        SchedPolicyName::Rr => Policy::RoundRobin { priority },
+        SchedPolicyName::Deadline => {
+            let [runtime, deadline, period] = rule.deadline_times()?;
+            Policy::Deadline {
+                runtime,
+                deadline,
+                period,
+            }
+        }
+    })
+}

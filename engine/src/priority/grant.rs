@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What users other than root may ask for at run time: keeps a user's rule within what the configuration grants, or
+//! says why it cannot be had.
+
+use super::{Policy, Rule};
+
+/// What the rules of `giveway exec` are called; the user's number follows.
+pub const LAUNCHED: &str = "giveway exec by uid ";
+
+/// What a user, or each member of a group, may have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// Neither: everybody.
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub max_priority: u32,
+    pub max_tasks: u32,
+    pub budget_percent: u32,
+}
+
+/// All of them; the first that matches a user counts.
+#[derive(Clone, Debug, Default)]
+pub struct Grants(pub Vec<Grant>);
+
+impl Grants {
+    /// What this user may have, if anything; root needs none.
+    ///
+    /// # Errors
+    /// Where it is nothing.
+    pub fn of(&self, uid: u32, gids: &[u32]) -> Result<Option<&Grant>, String> {
+        if uid == 0 {
+            return Ok(None);
+        }
+        let matches = |grant: &&Grant| {
+            grant.uid.is_none_or(|granted| granted == uid) && grant.gid.is_none_or(|granted| gids.contains(&granted))
+        };
+        let none = || format!("the configuration grants uid {uid} no real time; an administrator may add a [[grant]]");
+        self.0.iter().find(matches).map(Some).ok_or_else(none)
+    }
+
+    /// Keeps a rule within what its user may have. Root is bound by the limits of all alone.
+    pub(super) fn bound(&self, rule: &mut Rule, uid: u32, gids: &[u32], max_priority: u32) -> Result<(), String> {
+        let Some(grant) = self.of(uid, gids)? else {
+            return priority_within(rule, max_priority, "max_priority in [realtime_limits]");
+        };
+        if matches!(rule.schedule.policy, Policy::Deadline { .. }) {
+            return Err("only root may ask for the deadline policy".to_owned());
+        }
+        priority_within(rule, grant.max_priority.min(max_priority), "the grant of this user")?;
+        if rule.matcher.uid.is_some_and(|wanted| wanted != uid) {
+            return Err("a user may name only processes of their own".to_owned());
+        }
+        rule.matcher.uid = Some(uid);
+        rule.max_tasks = rule.max_tasks.min(grant.max_tasks);
+        rule.budget_percent = rule.budget_percent.min(grant.budget_percent);
+        Ok(())
+    }
+}
+
+fn priority_within(rule: &Rule, most: u32, by: &str) -> Result<(), String> {
+    match rule.schedule.policy {
+        Policy::Fifo { priority } | Policy::RoundRobin { priority } if !(1..=most).contains(&priority) => Err(format!(
+            "priority {priority} is not from 1 to {most}, which is the most by {by}"
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's threads that take packets in (NAPI). A flood keeps them busy without end, and would so stop the machine:
+//! when they have used more than their share of a CPU, they are lowered for a second. One that cannot be raised keeps no
+//! other from it.
+
+use std::time::Duration;
+
+use super::budget::Spent;
+use super::share::Share;
+use super::{Action, WINDOW};
+use crate::change::{Change, Setting, Subject};
+use crate::matcher::ProcessId;
+
+/// Of one CPU, all threads together.
+pub(super) const SHARE_PERCENT: u32 = 80;
+/// The scheduling policy with which the kernel starts these threads.
+const NOT_RAISED: &str = "OTHER";
+
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) enum State {
+    /// There are none, or they are to stay as they are.
+    #[default]
+    NotWanted,
+    Asked,
+    Raised,
+    Lowered {
+        until: Duration,
+    },
+    /// All of them.
+    Refused,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Napi {
+    pub threads: Vec<ProcessId>,
+    pub priority: u32,
+    pub state: State,
+    /// Those of them that could not be raised, by number, and why.
+    pub refused: Vec<(u32, String)>,
+    share: Option<Share>,
+    spent: Spent,
+    /// Their CPU time when it was counted last.
+    counted: Duration,
+}
+
+impl Napi {
+    /// They may be the same: then nothing changes, but where all were refused they are tried again. Their share goes on.
+    pub fn found(&mut self, now: Duration, threads: Vec<ProcessId>, priority: u32, actions: &mut Vec<Action>) {
+        let is_same = (&self.threads, self.priority) == (&threads, priority);
+        if is_same && self.state != State::Refused {
+            return;
+        }
+        self.refused.clear();
+        if !is_same && self.has_raised() {
+            actions.push(Action::LowerNapi);
+        }
+        (self.threads, self.priority) = (threads, priority);
+        if self.priority == 0 || self.threads.is_empty() {
+            *self = Self {
+                threads: std::mem::take(&mut self.threads),
+                priority,
+                ..Self::default()
+            };
+        } else if !matches!(self.state, State::Lowered { .. }) {
+            self.raise(now, actions);
+        }
+    }
+
+    /// Whether any of them has real time, or will when the last request is carried out.
+    fn has_raised(&self) -> bool {
+        matches!(self.state, State::Asked | State::Raised)
+    }
+
+    fn raise(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.share.get_or_insert_with(|| Share::new(now, SHARE_PERCENT));
+        self.state = State::Asked;
+        actions.push(Action::RaiseNapi {
+            threads: self.threads.clone(),
+            priority: self.priority,
+        });
+    }
+
+    pub fn conclude(&mut self, cpu: Duration, refused: Vec<(u32, String)>, actions: &mut Vec<Action>) {
+        if self.state != State::Asked {
+            return;
+        }
+        (self.counted, self.refused) = (cpu, refused);
+        self.state = match self.tasks() {
+            0 => State::Refused,
+            _ => State::Raised,
+        };
+        self.record((NOT_RAISED, &self.shown()), "napi_priority", actions);
+        for (tid, why) in &self.refused {
+            let change = self.change(*tid, (NOT_RAISED, &self.shown()), why, false);
+            actions.push(Action::Record(Box::new(change)));
+        }
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        matches!(self.state, State::Asked | State::Raised | State::Lowered { .. })
+    }
+
+    /// Those that are raised, where any is.
+    pub fn tasks(&self) -> u32 {
+        if self.has_raised() {
+            self.raised().count() as u32
+        } else {
+            0
+        }
+    }
+
+    fn raised(&self) -> impl Iterator<Item = u32> {
+        let tids = self.threads.iter().map(|thread| thread.pid);
+        tids.filter(|tid| self.refused.iter().all(|(refused, _)| refused != tid))
+    }
+
+    pub fn used(&self, now: Duration, window: Duration) -> Duration {
+        self.spent.within(now, window)
+    }
+
+    /// `cpu`: of all of them, so far. True where they are lowered because of it.
+    pub fn account(
+        &mut self,
+        now: Duration,
+        cpu: Duration,
+        window: Duration,
+        is_held_off: bool,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        match self.state {
+            State::Raised => {
+                let used = cpu.saturating_sub(self.counted);
+                self.counted = cpu;
+                self.spent.add(now, used, window);
+                let is_over = self.share.as_mut().is_some_and(|share| !share.spend(now, used));
+                if is_over {
+                    self.lower(now, WINDOW, "NAPI threads have used 80% of a CPU", actions);
+                }
+                is_over
+            }
+            State::Lowered { until } if now >= until && !is_held_off => {
+                self.raise(now, actions);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Lowers them where they used so much in the window. What they used has been paid for.
+    pub fn lower_if_used(
+        &mut self,
+        now: Duration,
+        least: Duration,
+        window: Duration,
+        why: &str,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let has_used = self.spent.within(now, window) >= least;
+        if has_used {
+            self.lower(now, WINDOW, why, actions);
+        }
+        has_used
+    }
+
+    pub fn lower(&mut self, now: Duration, time: Duration, why: &str, actions: &mut Vec<Action>) {
+        self.spent.clear();
+        // What is asked for now is raised before this is carried out.
+        if self.has_raised() {
+            actions.push(Action::LowerNapi);
+            self.record((&self.shown(), NOT_RAISED), why, actions);
+        }
+        if self.is_wanted() {
+            self.state = State::Lowered { until: now + time };
+        }
+    }
+
+    fn shown(&self) -> String {
+        format!("FIFO {}", self.priority)
+    }
+
+    fn record(&self, values: (&str, &str), why: &str, actions: &mut Vec<Action>) {
+        let changes = self.raised().map(|tid| self.change(tid, values, why, true));
+        actions.extend(changes.map(|change| Action::Record(Box::new(change))));
+    }
+
+    fn change(&self, tid: u32, (old, new): (&str, &str), why: &str, made: bool) -> Change {
+        Change {
+            subject: Subject::Thread { tid },
+            name: "NAPI".to_owned(),
+            setting: Setting::Scheduling,
+            old: old.into(),
+            new: new.into(),
+            rule: "[receive]".to_owned(),
+            why: why.to_owned(),
+            made,
+        }
+    }
+}

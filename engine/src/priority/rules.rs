@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Processes that rules match: what each start, exec and end means for what they have. Rules come and go at run time, as
+//! far as their users may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budget::{self, Spent};
+use super::lending::Loan;
+use super::{Action, DEFAULT_BUDGET_PERCENT, Given, Priority, Rule, Schedule, Started, grant};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::matcher::{Matcher, Process, ProcessId};
+
+const RULES_OF_A_USER: usize = 32;
+/// Of all users but root, and of everybody, the configuration included: the kernel watches the files of so many.
+const RULES_OF_USERS: usize = 512;
+const RULES: usize = 1024;
+/// Processes that are held without having real time, for `why`: users decide how many there are.
+const HELD_WITHOUT: usize = 1024;
+/// Patterns in all of them: each may have to be matched against 4 kB whenever a process of this user starts, and that in 100 us.
+const PATTERNS_OF_A_USER: usize = 16;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    /// Asked for, not yet answered.
+    Asked,
+    Granted,
+    /// Without real time, though a rule matches: it overran, it was refused, or another tool has changed it.
+    Without,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub process: Process,
+    pub rule: String,
+    /// What its CPU time and its tasks count for.
+    pub account: String,
+    pub schedule: Schedule,
+    pub standing: Standing,
+    pub tasks: u32,
+    pub cpu: Duration,
+    /// Lent time included.
+    pub spent: Spent,
+    pub loan: Loan,
+    pub since: Duration,
+    /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
+    pub looked: Duration,
+    pub rate: f64,
+    pub budget_percent: u32,
+    pub max_tasks: u32,
+    /// Before the grant.
+    pub old: Value,
+    /// That its new threads get nothing was recorded already.
+    pub is_full: bool,
+}
+
+impl Priority {
+    /// Adds a rule at run time. `gids`: the groups of the user who asks.
+    ///
+    /// # Errors
+    /// The reason, where the configuration does not grant that user so much, or the name is taken.
+    pub fn add_rule(&mut self, mut rule: Rule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
+        if self.rules.iter().any(|known| known.name == rule.name) {
+            return Err(format!("there is a rule `{}` already; remove it first", rule.name));
+        }
+        self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
+        if rule.name.starts_with(grant::LAUNCHED) {
+            return Err(format!(
+                "the names that start with `{}` are giveway's own",
+                grant::LAUNCHED
+            ));
+        }
+        let of_user = || self.rules.iter().filter(|rule| rule.added_by == Some(uid));
+        let (own, patterns) = (
+            of_user().count(),
+            of_user().map(|rule| rule.matcher.patterns()).sum::<usize>(),
+        );
+        if uid != 0 && own >= RULES_OF_A_USER {
+            return Err(format!("uid {uid} has {own} rules already, which is the most"));
+        }
+        let of_users = self.rules.iter().filter(|rule| rule.user().is_some());
+        if self.rules.len() >= RULES || (uid != 0 && of_users.count() >= RULES_OF_USERS) {
+            return Err("there are as many rules as giveway takes; one has to be removed first".to_owned());
+        }
+        if uid != 0 && patterns + rule.matcher.patterns() > PATTERNS_OF_A_USER {
+            return Err(format!(
+                "the rules of uid {uid} have {patterns} patterns already (cmdline, unit, cgroup); \
+                 {PATTERNS_OF_A_USER} are the most"
+            ));
+        }
+        rule.added_by = Some(uid);
+        Arc::make_mut(&mut self.rules).push(Arc::new(rule));
+        Ok(vec![Action::Look])
+    }
+
+    /// Takes a rule away, and what it gave.
+    ///
+    /// # Errors
+    /// The reason, where there is none of this name or it is not this user's to remove.
+    pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
+        let Some(at) = self.rules.iter().position(|rule| rule.name == name) else {
+            return Err(format!("there is no rule `{name}`; `giveway realtime list` shows them"));
+        };
+        match self.rules[at].added_by {
+            None => return Err(format!("rule `{name}` is one of the configuration; remove it there")),
+            Some(by) if uid != 0 && by != uid => {
+                return Err(format!("rule `{name}` was added by uid {by}, not by you"));
+            }
+            Some(_) => Arc::make_mut(&mut self.rules).remove(at),
+        };
+        let of_rule = self.held.iter().filter(|(_, held)| held.rule == name);
+        let of_rule: Vec<ProcessId> = of_rule.map(|(id, _)| *id).collect();
+        for id in of_rule {
+            self.revoke(now, id, "its rule was removed");
+        }
+        Ok(std::mem::take(&mut self.actions))
+    }
+
+    /// `giveway exec`: the asking process wants this for the command that it is about to become.
+    ///
+    /// # Errors
+    /// The reason, where the configuration does not grant that user so much or a budget is used up.
+    pub fn launch(
+        &mut self,
+        now: Duration,
+        asking: Started,
+        schedule: Schedule,
+        gids: &[u32],
+    ) -> Result<Vec<Action>, String> {
+        let process = &asking.process;
+        let mut rule = Rule {
+            name: format!("{}{}", grant::LAUNCHED, process.uid),
+            matcher: Matcher {
+                uid: Some(process.uid),
+                ..Matcher::default()
+            },
+            schedule,
+            budget_percent: DEFAULT_BUDGET_PERCENT,
+            max_tasks: self.limits.max_tasks,
+            added_by: Some(process.uid),
+        };
+        self.grants
+            .bound(&mut rule, process.uid, gids, self.limits.max_priority)?;
+        if !rule.matcher.matches(process) {
+            return Err("a setuid program cannot ask for it".to_owned());
+        }
+        self.charge(now, asking.id, asking.cpu);
+        self.may_grant(now, &rule, asking.tasks)?;
+        self.grant(now, asking, &rule);
+        Ok(std::mem::take(&mut self.actions))
+    }
+
+    pub(super) fn judge(&mut self, now: Duration, started: Started, matching: Option<Arc<Rule>>) {
+        self.charge(now, started.id, started.cpu);
+        let (id, process) = (started.id, &started.process);
+        let Some(rule) = self.launched(id, process).or(matching) else {
+            let why = format!("it runs {} now, which no rule matches", process.exe);
+            self.revoke(now, id, &why);
+            return;
+        };
+        if let Some(held) = self.held.get_mut(&id) {
+            if held.rule == rule.name && held.schedule == rule.schedule {
+                // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
+                held.process = started.process;
+                return;
+            }
+            let why = format!("it runs {} now, which rule `{}` matches", process.exe, rule.name);
+            self.revoke(now, id, &why);
+        }
+        match self.may_grant(now, &rule, started.tasks) {
+            Ok(()) => self.grant(now, started, &rule),
+            Err(why) => {
+                self.counters.refused += 1;
+                if self.held.len() - self.having.len() >= HELD_WITHOUT {
+                    return;
+                }
+                self.hold(now, started, &rule, Standing::Without);
+                self.record_gain(id, format!("no real time: {why}"), false);
+            }
+        }
+    }
+
+    /// The rule by which it is held, where that was `giveway exec` and it is still its user's.
+    fn launched(&self, id: ProcessId, process: &Process) -> Option<Arc<Rule>> {
+        let held = self
+            .held
+            .get(&id)
+            .filter(|held| held.rule.starts_with(grant::LAUNCHED))?;
+        let is_theirs = process.uid == held.process.uid && process.euid == held.process.uid;
+        is_theirs.then(|| {
+            Arc::new(Rule {
+                name: held.rule.clone(),
+                matcher: Matcher::default(),
+                schedule: held.schedule.clone(),
+                budget_percent: held.budget_percent,
+                max_tasks: held.max_tasks,
+                added_by: Some(process.uid),
+            })
+        })
+    }
+
+    fn grant(&mut self, now: Duration, started: Started, rule: &Rule) {
+        let (id, schedule) = (started.id, rule.schedule.clone());
+        self.hold(now, started, rule, Standing::Asked);
+        if self.dry_run {
+            self.record_gain(id, "--dry-run changes nothing".to_owned(), false);
+        } else {
+            self.after_chains(now, Action::Grant { id, schedule });
+        }
+    }
+
+    fn hold(&mut self, now: Duration, started: Started, rule: &Rule, standing: Standing) {
+        // Asking again is no way out of a budget.
+        let before = self.held.remove(&started.id);
+        let same = before.filter(|before| before.account == rule.account());
+        let since = same.as_ref().map_or(now, |same| same.since);
+        let (spent, loan) = same.map(|same| (same.spent, same.loan)).unwrap_or_default();
+        let held = Held {
+            process: started.process,
+            rule: rule.name.clone(),
+            account: rule.account(),
+            schedule: rule.schedule.clone(),
+            standing,
+            tasks: started.tasks,
+            cpu: started.cpu,
+            since,
+            spent,
+            loan,
+            looked: now,
+            rate: 0.0,
+            budget_percent: rule.budget_percent,
+            max_tasks: rule.max_tasks,
+            old: Value::Unset(()),
+            is_full: false,
+        };
+        self.held.insert(started.id, held);
+        self.set_standing(started.id, standing);
+    }
+
+    pub(super) fn set_standing(&mut self, id: ProcessId, standing: Standing) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        held.standing = standing;
+        match standing {
+            Standing::Without => self.having.remove(&id),
+            Standing::Asked | Standing::Granted => self.having.insert(id),
+        };
+    }
+
+    fn remove(&mut self, id: ProcessId) {
+        self.held.remove(&id);
+        self.having.remove(&id);
+    }
+
+    /// Whether so many tasks more are within all budgets.
+    fn may_grant(&self, now: Duration, rule: &Rule, tasks: u32) -> Result<(), String> {
+        if let Some(until) = self.held_off_until.filter(|until| now < *until) {
+            let left_s = until.saturating_sub(now).as_secs_f64();
+            return Err(format!(
+                "the machine did not answer a moment ago; nothing is granted for {left_s:.0} s more"
+            ));
+        }
+        let (of_rule, of_all) = self.tasks(&rule.account());
+        if of_rule + tasks > rule.max_tasks {
+            return Err(format!(
+                "rule `{}` has {of_rule} of its {} tasks at most",
+                rule.name, rule.max_tasks
+            ));
+        }
+        if of_all + tasks > self.limits.max_tasks {
+            return Err(format!(
+                "{of_all} of {} tasks at most have it (max_tasks)",
+                self.limits.max_tasks
+            ));
+        }
+        let window = self.limits.window;
+        let budget = budget::share(window, rule.budget_percent);
+        let account = self.accounts.get(&rule.account());
+        let barred_for = rule.user().and_then(|_| account?.barred_for(now));
+        if let Some(left) = barred_for {
+            return Err(format!(
+                "{} has overrun the budget of its grant; nothing is granted to it for {:.0} s more",
+                rule.account(),
+                left.as_secs_f64().ceil()
+            ));
+        }
+        if account.is_some_and(|account| account.is_overdrawn(now, window, budget)) {
+            return Err(format!(
+                "rule `{}` has overrun its budget ({}% of a CPU) within the last {} ms",
+                rule.name,
+                rule.budget_percent,
+                window.as_millis()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Tasks that have real time: of the rule, and of all.
+    fn tasks(&self, account: &str) -> (u32, u32) {
+        let having = self.having.iter().filter_map(|id| self.held.get(id));
+        having.fold((0, 0), |(of_rule, all), held| {
+            let own = if held.account == account { held.tasks } else { 0 };
+            (of_rule + own, all + held.tasks)
+        })
+    }
+
+    pub(super) fn add_task(&mut self, now: Duration, id: ProcessId, tid: u32) {
+        let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Without) else {
+            return;
+        };
+        let (of_rule, of_all) = self.tasks(&held.account);
+        let (is_free, was_full) = (of_rule < held.max_tasks && of_all < self.limits.max_tasks, held.is_full);
+        if let Some(held) = self.held.get_mut(&id) {
+            held.is_full |= !is_free;
+            held.tasks += u32::from(is_free);
+        }
+        if is_free {
+            self.after_chains(now, Action::GrantTask { id, tid });
+        } else if !was_full {
+            let why = format!("its new threads get no real time: {of_rule} tasks of the rule, {of_all} in all have it");
+            self.record_gain(id, why, false);
+        }
+    }
+
+    pub(super) fn forget(&mut self, now: Duration, id: ProcessId, cpu: Duration) {
+        self.charge(now, id, cpu);
+        self.remove(id);
+        self.waiting.retain(|action| action.process() != Some(id));
+    }
+
+    pub(super) fn conclude(&mut self, id: ProcessId, outcome: Result<Given, String>) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.standing == Standing::Asked) else {
+            return;
+        };
+        match outcome {
+            Ok(given) => {
+                held.tasks = given.tasks;
+                held.old = given.old.into();
+                let why = format!("rule `{}`", held.rule);
+                self.set_standing(id, Standing::Granted);
+                self.counters.granted += 1;
+                self.record_gain(id, why, !self.dry_run);
+            }
+            Err(why) => {
+                self.set_standing(id, Standing::Without);
+                self.counters.failed += 1;
+                self.record_gain(id, why, false);
+            }
+        }
+    }
+
+    /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
+    pub(super) fn step_back(&mut self, now: Duration, id: ProcessId, found: &str) {
+        self.set_standing(id, Standing::Without);
+        self.counters.stepped_back += 1;
+        let why = "another tool has changed it; it is left alone until it is started anew".to_owned();
+        self.record_loss(id, found.into(), why);
+        self.after_chains(now, Action::Revoke { id });
+    }
+
+    /// Takes back what a process has, if anything, and holds it no more.
+    fn revoke(&mut self, now: Duration, id: ProcessId, why: &str) {
+        if let Some(held) = self.held.get(&id).filter(|held| held.standing != Standing::Without) {
+            self.counters.revoked += 1;
+            self.record_loss(id, held.old.clone(), why.to_owned());
+            self.after_chains(now, Action::Revoke { id });
+        }
+        self.remove(id);
+    }
+
+    /// What its rule has given it; where not `made`, what it would have given and a limit or the kernel refused.
+    fn record_gain(&mut self, id: ProcessId, why: String, made: bool) {
+        let Some(held) = self.held.get(&id) else { return };
+        let change = held.change(id, held.old.clone(), held.schedule.shown().into(), why, made);
+        self.actions.push(change);
+    }
+
+    /// From what it was given to `new`.
+    pub(super) fn record_loss(&mut self, id: ProcessId, new: Value, why: String) {
+        let Some(held) = self.held.get(&id) else { return };
+        let change = held.change(id, held.schedule.shown().into(), new, why, !self.dry_run);
+        self.actions.push(change);
+    }
+}
+
+impl Held {
+    fn change(&self, id: ProcessId, old: Value, new: Value, why: String, made: bool) -> Action {
+        Action::Record(Box::new(Change {
+            subject: Subject::Process { id },
+            name: self.process.exe.clone(),
+            setting: Setting::Scheduling,
+            old,
+            new,
+            rule: self.rule.clone(),
+            why,
+            made,
+        }))
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What real-time priority is in force and why, at one moment. Changes of rules' processes and NAPI threads are kept by the
+//! caller ([`Action::Record`](super::Action::Record)), who adds them: a long list is not copied while others wait.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::{State, Thread};
+use super::grant::LAUNCHED;
+use super::rules::{Held, Standing};
+use super::{Priority, Service, napi};
+use crate::change::{Change, Latest, Setting, Subject};
+use crate::matcher::ProcessId;
+
+/// Processes without real time that are listed.
+const OTHERS_LISTED: usize = 64;
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct PriorityStatus {
+    pub rules: Vec<RuleStatus>,
+    pub held: Vec<HeldStatus>,
+    #[serde(default)]
+    pub chains: Vec<ChainStatus>,
+    /// None where they are left as they are.
+    #[serde(default)]
+    pub napi: Option<NapiStatus>,
+    #[serde(default)]
+    pub budget: BudgetStatus,
+    pub counters: Counters,
+    /// The latest change of each process and thread, or refusal, oldest first.
+    pub changes: Vec<Latest>,
+    /// Why nothing can be granted here, or what is lost; filled in by the daemon.
+    #[serde(default)]
+    pub degraded: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RuleStatus {
+    pub name: String,
+    pub matches: String,
+    pub schedule: String,
+    pub budget_percent: u32,
+    pub max_tasks: u32,
+    /// None for one of the configuration.
+    pub added_by: Option<u32>,
+}
+
+/// A process that a rule matches.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct HeldStatus {
+    pub pid: u32,
+    pub exe: String,
+    pub rule: String,
+    pub schedule: String,
+    /// False where it has no real time all the same; `changes` says why.
+    pub granted: bool,
+    pub tasks: u32,
+    /// Of one CPU, lately.
+    pub cpu_percent: f64,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ChainStatus {
+    #[serde(flatten)]
+    pub service: Service,
+    pub priority: u32,
+    pub share_percent: u32,
+    /// Of one CPU, lately, while raised.
+    pub cpu_percent: f64,
+    /// No thread of it is raised for so long.
+    pub barred_ms: u64,
+    pub threads: Vec<ChainThread>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ChainThread {
+    pub tid: u32,
+    pub pid: u32,
+    pub raised: bool,
+    pub raises: u64,
+    pub lowers: u64,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct NapiStatus {
+    pub tids: Vec<u32>,
+    pub priority: u32,
+    pub raised: bool,
+    pub share_percent: u32,
+    /// Of one CPU, lately, while raised.
+    pub cpu_percent: f64,
+}
+
+/// What all real time together has used of its budget within the last window.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct BudgetStatus {
+    pub window_ms: u64,
+    pub budget_ms: u64,
+    pub used_by_rules_ms: u64,
+    pub used_by_chains_ms: u64,
+    pub used_by_napi_ms: u64,
+}
+
+/// Since the start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Counters {
+    pub granted: u64,
+    pub revoked: u64,
+    /// By a budget or a canary.
+    pub demoted: u64,
+    /// By a limit, before anything was given.
+    pub refused: u64,
+    /// By the kernel.
+    pub failed: u64,
+    pub stepped_back: u64,
+    /// How often a canary starved, by what was given here ...
+    pub starved: u64,
+    /// ... and by something else: what was given had used too little, and stayed.
+    #[serde(default)]
+    pub starved_by_others: u64,
+    /// How often NAPI threads or a chain were lowered for a budget of all or a canary, or NAPI threads for their own.
+    #[serde(default)]
+    pub parts_lowered: u64,
+}
+
+impl PriorityStatus {
+    /// What a user may see who sees nothing of others': their own rules, and what has something by these.
+    pub fn of_user(self, uid: u32) -> Self {
+        let own = |rule: &RuleStatus| rule.added_by == Some(uid);
+        let rules: Vec<RuleStatus> = self.rules.into_iter().filter(own).collect();
+        let launched = format!("{LAUNCHED}{uid}");
+        let by_own = |held: &HeldStatus| held.rule == launched || rules.iter().any(|rule| rule.name == held.rule);
+        Self {
+            held: self.held.into_iter().filter(by_own).collect(),
+            rules,
+            budget: self.budget,
+            counters: self.counters,
+            degraded: self.degraded,
+            ..Self::default()
+        }
+    }
+}
+
+impl Priority {
+    pub fn status(&self, now: Duration) -> PriorityStatus {
+        let rules = self.rules.iter().map(|rule| RuleStatus {
+            name: rule.name.clone(),
+            matches: rule.matcher.shown(),
+            schedule: rule.schedule.shown(),
+            budget_percent: rule.budget_percent,
+            max_tasks: rule.max_tasks,
+            added_by: rule.added_by,
+        });
+        let having = self.having.iter().filter_map(|id| self.held.get_key_value(id));
+        let is_without = |(_, held): &(&ProcessId, &Held)| held.standing == Standing::Without;
+        let others = self.held.iter().filter(is_without).take(OTHERS_LISTED);
+        let threads = self.chains.threads.iter();
+        let mut changes: Vec<Latest> = threads.map(|(tid, thread)| self.latest(*tid, thread)).collect();
+        changes.sort_by_key(|latest| latest.t_ns);
+        PriorityStatus {
+            rules: rules.collect(),
+            held: having
+                .chain(others)
+                .map(|(id, held)| self.held_status(now, id, held))
+                .collect(),
+            chains: self.chain_status(now),
+            napi: (!self.napi.threads.is_empty()).then(|| NapiStatus {
+                tids: self.napi.threads.iter().map(|thread| thread.pid).collect(),
+                priority: self.napi.priority,
+                raised: self.napi.state == napi::State::Raised,
+                share_percent: napi::SHARE_PERCENT,
+                cpu_percent: self.percent(self.napi.used(now, self.limits.window)),
+            }),
+            budget: self.budget_status(now),
+            counters: self.counters,
+            changes,
+            degraded: self
+                .napi
+                .refused
+                .iter()
+                .map(|(tid, why)| format!("NAPI thread {tid} is not raised: {why}"))
+                .collect(),
+        }
+    }
+
+    fn held_status(&self, now: Duration, id: &ProcessId, held: &Held) -> HeldStatus {
+        HeldStatus {
+            pid: id.pid,
+            exe: held.process.exe.clone(),
+            rule: held.rule.clone(),
+            schedule: held.schedule.shown(),
+            granted: held.standing == Standing::Granted,
+            tasks: held.tasks,
+            cpu_percent: self.percent(held.spent.within(now, self.limits.window)),
+        }
+    }
+
+    fn chain_status(&self, now: Duration) -> Vec<ChainStatus> {
+        let threads_of = |service: &Service| {
+            let threads = self.chains.threads.iter();
+            let threads = threads.filter(|(_, thread)| thread.service == *service);
+            let thread = |(tid, thread): (&u32, &Thread)| ChainThread {
+                tid: *tid,
+                pid: thread.pid,
+                raised: thread.state == State::Raised,
+                raises: thread.raises,
+                lowers: thread.lowers,
+            };
+            threads.map(thread).collect()
+        };
+        let chains = self.chains.chains.iter().map(|(service, chain)| ChainStatus {
+            service: *service,
+            priority: chain.terms.priority,
+            share_percent: chain.terms.share_percent,
+            cpu_percent: self.percent(chain.spent.within(now, self.limits.window)),
+            barred_ms: chain.barred_until.saturating_sub(now).as_millis() as u64,
+            threads: threads_of(service),
+        });
+        chains.collect()
+    }
+
+    fn budget_status(&self, now: Duration) -> BudgetStatus {
+        let window = self.limits.window;
+        let ms = |time: Duration| time.as_millis() as u64;
+        BudgetStatus {
+            window_ms: ms(window),
+            budget_ms: ms(window * self.limits.cpus.max(1) * self.limits.total_percent / 100),
+            used_by_rules_ms: ms(self.of_rules.spent.within(now, window)),
+            used_by_chains_ms: ms(self.chains.used(now, window)),
+            used_by_napi_ms: ms(self.napi.used(now, window)),
+        }
+    }
+
+    /// Of one CPU.
+    fn percent(&self, used: Duration) -> f64 {
+        100.0 * used.as_secs_f64() / self.limits.window.as_secs_f64()
+    }
+
+    /// The latest change of a thread that handles requests.
+    fn latest(&self, tid: u32, thread: &Thread) -> Latest {
+        let Service { protocol, local_port } = thread.service;
+        let chain = self.chains.chains.get(&thread.service);
+        let given = chain.map_or("FIFO".to_owned(), |chain| format!("FIFO {}", chain.terms.priority));
+        let is_raised = thread.state != State::AsItWas;
+        let is_lowered = !is_raised && thread.lowers > 0;
+        let (mut old, mut new) = ("as it was".into(), given.into());
+        if is_lowered {
+            std::mem::swap(&mut old, &mut new);
+        }
+        Latest {
+            t_ns: thread.changed.as_nanos() as u64,
+            change: Change {
+                subject: Subject::Thread { tid },
+                name: format!("requests to {protocol} port {local_port}"),
+                setting: Setting::Scheduling,
+                old,
+                new,
+                rule: "[[chain]]".to_owned(),
+                why: thread.why.clone().into_owned(),
+                made: is_raised || is_lowered,
+            },
+            times: thread.raises + thread.lowers,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! In virtual time: a machine that does whatever is asked of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::*;
+use crate::change::{Changes, Latest};
+use crate::config::Protocol;
+use crate::matcher::Matcher;
+
+mod chain;
+mod lending;
+mod parts;
+mod rules;
+
+const WINDOW_OF_ALL: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(100);
+const SERVICE: Service = Service {
+    protocol: Protocol::Udp,
+    local_port: 5005,
+};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn rule(name: &str, exe: &str) -> Rule {
+    Rule {
+        name: name.to_owned(),
+        matcher: Matcher {
+            exe: Some(exe.to_owned()),
+            ..Matcher::default()
+        },
+        schedule: fifo(20),
+        budget_percent: 80,
+        max_tasks: 4,
+        added_by: None,
+    }
+}
+
+fn fifo(priority: u32) -> Schedule {
+    Schedule {
+        policy: Policy::Fifo { priority },
+        cpus: Vec::new(),
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_priority: CEILING,
+        max_tasks: 10,
+        total_percent: 80,
+        window: WINDOW_OF_ALL,
+        canary: ms(400),
+        cpus: 2,
+    }
+}
+
+fn process(exe: &str) -> Process {
+    Process {
+        exe: exe.to_owned(),
+        executables: vec![exe.to_owned()],
+        trusted: vec![exe.to_owned()],
+        cmdline: exe.to_owned(),
+        uid: 1000,
+        euid: 1000,
+        cgroup: "/".to_owned(),
+    }
+}
+
+fn started(pid: u32, process: Process, cpu: Duration) -> Started {
+    Started {
+        id: id(pid),
+        process,
+        tasks: 1,
+        cpu,
+    }
+}
+
+fn id(pid: u32) -> ProcessId {
+    ProcessId { pid, start_ns: 1 }
+}
+
+/// A machine on which the kernel grants everything.
+struct Machine {
+    priority: Priority,
+    now: Duration,
+    log: Changes,
+    /// CPU time of each process that was granted and not revoked.
+    granted: BTreeMap<ProcessId, Duration>,
+    grants: usize,
+    /// CPU time of each thread that a chain has raised.
+    raised: BTreeMap<u32, Duration>,
+    /// Until when no requests are reported.
+    barred: Duration,
+    is_napi_raised: bool,
+    napi_cpu: Duration,
+}
+
+impl Machine {
+    fn new(rules: Vec<Rule>, grants: Vec<Grant>) -> Self {
+        Self::with(Priority::new(limits(), Grants(grants), rules, false))
+    }
+
+    fn with(priority: Priority) -> Self {
+        let now = Duration::from_secs(100);
+        let terms = Terms {
+            priority: 40,
+            share_percent: 50,
+        };
+        Self {
+            priority: priority.with_chains(now, [(SERVICE, terms)]),
+            now,
+            log: Changes::default(),
+            granted: BTreeMap::new(),
+            grants: 0,
+            raised: BTreeMap::new(),
+            barred: Duration::ZERO,
+            is_napi_raised: false,
+            napi_cpu: Duration::ZERO,
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Grant { id, .. } => {
+                    assert!(self.raised.keys().all(|tid| tid / 10 != id.pid), "two parts at once");
+                    self.granted.insert(id, Duration::ZERO);
+                    self.grants += 1;
+                    let given = Given {
+                        tasks: 1,
+                        old: "OTHER".to_owned(),
+                    };
+                    let outcome = Ok(given);
+                    self.tell(Input::Outcome { id, outcome });
+                }
+                Action::Revoke { id } => assert!(self.granted.remove(&id).is_some(), "revoked twice"),
+                Action::Record(change) => self.log.note(self.now, *change),
+                Action::RaiseNapi { .. } => {
+                    self.is_napi_raised = true;
+                    let cpu = self.napi_cpu;
+                    self.tell(Input::NapiRaised {
+                        cpu,
+                        refused: Vec::new(),
+                    });
+                }
+                Action::LowerNapi => self.is_napi_raised = false,
+                Action::Raise { tid, .. } => {
+                    let cpu = *self.raised.entry(tid).or_default();
+                    self.tell(Input::Raised { tid, outcome: Ok(cpu) });
+                }
+                Action::Lower { tid } => {
+                    let cpu = self.raised.remove(&tid);
+                    self.tell(Input::Lowered { tid, cpu });
+                }
+                Action::Bar { until, .. } => self.barred = until,
+                Action::GrantTask { .. } | Action::Look => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let actions = self.priority.step(self.now, input);
+        self.carry_out(actions);
+    }
+
+    fn start(&mut self, pid: u32, exe: &str) -> bool {
+        self.start_as(pid, process(exe))
+    }
+
+    fn start_as(&mut self, pid: u32, process: Process) -> bool {
+        let cpu = self.granted.get(&id(pid)).copied().unwrap_or_default();
+        let rule = first_match(&self.priority.rules(), &process);
+        let started = started(pid, process, cpu);
+        self.tell(Input::Started { started, rule });
+        self.granted.contains_key(&id(pid))
+    }
+
+    /// A request for the thread of this number, of the process of a tenth of it.
+    fn request(&mut self, tid: u32) -> bool {
+        if !self.raised.contains_key(&tid) && self.now >= self.barred {
+            self.tell(Input::Request {
+                tid,
+                pid: tid / 10,
+                service: SERVICE,
+            });
+        }
+        self.raised.contains_key(&tid)
+    }
+
+    fn find_napi(&mut self) {
+        self.tell(Input::NapiThreads {
+            threads: vec![id(9)],
+            priority: 39,
+        });
+        assert!(self.is_napi_raised);
+    }
+
+    /// Lets each granted process use so much of each tick.
+    fn compute(&mut self, ticks: usize, share: impl Fn(u32) -> f64) {
+        for _ in 0..ticks {
+            self.run(TICK, &share, 0.0, 0.0);
+            self.look();
+        }
+    }
+
+    /// Lets everything that has real time use these shares of a CPU, processes by their number.
+    fn run(&mut self, time: Duration, share: &impl Fn(u32) -> f64, chains: f64, napi: f64) {
+        self.now += time;
+        for (id, cpu) in &mut self.granted {
+            *cpu += time.mul_f64(share(id.pid));
+        }
+        for cpu in self.raised.values_mut() {
+            *cpu += time.mul_f64(chains);
+        }
+        if self.is_napi_raised {
+            self.napi_cpu += time.mul_f64(napi);
+        }
+    }
+
+    /// Reports what was used so far.
+    fn look(&mut self) {
+        let until = Some(self.now + ms(1));
+        let seen = |(tid, cpu): (&u32, &Duration)| Seen {
+            tid: *tid,
+            until,
+            is_awake: true,
+            cpu: *cpu,
+        };
+        let seen = self.raised.iter().map(seen).collect();
+        self.tell(Input::Look(seen));
+        let usage = self.granted.iter().map(|(id, cpu)| Usage {
+            id: *id,
+            cpu: *cpu,
+            tasks: 1,
+            found: None,
+        });
+        let (processes, napi) = (usage.collect(), self.napi_cpu);
+        self.tell(Input::Usage { processes, napi });
+    }
+
+    fn canary(&mut self, waited: Duration) {
+        self.tell(Input::Canary { cpu: 1, waited });
+    }
+
+    fn changes(&self) -> Vec<Latest> {
+        self.log.to_vec()
+    }
+
+    /// Why the process is as it is.
+    fn why(&self, pid: u32) -> String {
+        let of_process = |latest: &&Latest| latest.change.subject == crate::change::Subject::Process { id: id(pid) };
+        self.changes().iter().rfind(of_process).unwrap().change.why.clone()
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.granted.keys().map(|id| id.pid).collect()
+    }
+}

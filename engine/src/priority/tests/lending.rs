@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What others compute with a priority that they were lent counts for who lent it.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn lend(machine: &mut Machine, lender: Lender, used: Duration, borrowers: u32) {
+    let to = Borrower {
+        pid: 77,
+        name: "owner".to_owned(),
+    };
+    machine.tell(Input::Lent(Lent {
+        lender,
+        used,
+        borrowers,
+        to,
+    }));
+}
+
+/// Lets process 1 compute so much of each tick, and lend so much; and all others a twentieth.
+fn compute_and_lend(machine: &mut Machine, own: f64, lent: f64) {
+    machine.run(TICK, &|pid| if pid == 1 { own } else { 0.05 }, 0.0, 0.0);
+    lend(machine, Lender::Process(id(1)), TICK.mul_f64(lent), 1);
+    machine.look();
+}
+
+fn two() -> Machine {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a"), rule("b", "/bin/b")], Vec::new());
+    assert!(machine.start(1, "/bin/a") && machine.start(2, "/bin/b"));
+    machine
+}
+
+#[test]
+fn what_is_lent_counts_as_if_the_lender_had_computed() {
+    let mut machine = two();
+    for _ in 0..4 {
+        compute_and_lend(&mut machine, 0.0, 1.0);
+        assert_eq!(machine.pids(), [1, 2], "400 ms of 500 are 80%");
+    }
+    compute_and_lend(&mut machine, 0.0, 1.0);
+    assert_eq!(machine.pids(), [2]);
+    let why = machine.why(1);
+    assert!(
+        why.starts_with("its priority was lent through a futex to process 77 (owner), which computed 500 ms")
+            && why.contains("with that it used 500 ms of CPU in the last 500 ms"),
+        "{why}"
+    );
+    assert!(!machine.start(3, "/bin/a"), "its rule has overrun its budget");
+}
+
+#[test]
+fn what_is_lent_within_the_budget_costs_nothing() {
+    let mut machine = two();
+    (0..100).for_each(|_| compute_and_lend(&mut machine, 0.4, 0.39));
+    assert_eq!(machine.pids(), [1, 2]);
+    compute_and_lend(&mut machine, 0.0, 0.0);
+    let used = machine.priority.status(machine.now).held[0].cpu_percent;
+    assert!((60.0..80.0).contains(&used), "{used}% of 4 ticks");
+}
+
+#[test]
+fn the_canary_takes_from_those_who_lent_and_from_all_only_if_that_does_not_help() {
+    let wide = |name, exe| Rule {
+        budget_percent: 1000,
+        ..rule(name, exe)
+    };
+    let starved = || {
+        let rules = vec![wide("a", "/bin/a"), wide("b", "/bin/b")];
+        let mut machine = Machine::new(rules, Vec::new());
+        assert!(machine.start(1, "/bin/a") && machine.start(2, "/bin/b"));
+        for waited in 1..=4 {
+            assert_eq!(machine.pids(), [1, 2]);
+            compute_and_lend(&mut machine, 0.0, 1.0);
+            machine.canary(waited * TICK);
+        }
+        machine
+    };
+    let mut machine = starved();
+    assert_eq!(machine.pids(), [2]);
+    let why = machine.why(1);
+    assert!(
+        why.contains("could not run for 400 ms") && why.contains("process 77 (owner), which computed 400 ms"),
+        "{why}"
+    );
+    machine.run(TICK, &|_| 0.05, 0.0, 0.0);
+    machine.look();
+    machine.canary(Duration::ZERO);
+    assert_eq!(machine.pids(), [2], "it runs again");
+    let counters = machine.priority.status(machine.now).counters;
+    assert_eq!((counters.starved, counters.starved_by_others), (1, 0));
+
+    let mut machine = starved();
+    for waited in 5..8 {
+        machine.run(TICK, &|_| 1.0, 0.0, 0.0);
+        machine.look();
+        machine.canary(waited * TICK);
+    }
+    assert!(machine.pids().is_empty(), "it waits still, and now for the other one");
+}
+
+#[test]
+fn what_a_handler_lends_its_chain_pays() {
+    let mut machine = two();
+    assert!(machine.request(88));
+    for _ in 0..9 {
+        machine.now += TICK;
+        lend(&mut machine, Lender::Handler { tid: 88 }, TICK, 1);
+        machine.look();
+    }
+    // A share of half a CPU: a whole one lasts for less than a second.
+    assert!(machine.raised.is_empty() && machine.barred > machine.now);
+    assert_eq!(machine.pids(), [1, 2]);
+    let status = machine.priority.status(machine.now);
+    let why = &status.changes[0].change.why;
+    assert!(
+        why.contains("50% of a CPU") && why.contains("process 77 (owner)"),
+        "{why}"
+    );
+}
+
+#[test]
+fn who_lends_to_a_crowd_loses_it_before_the_account_is_full() {
+    let mut machine = two();
+    assert!(machine.request(88));
+    for lender in [Lender::Process(id(1)), Lender::Handler { tid: 88 }] {
+        lend(&mut machine, lender, Duration::ZERO, 64);
+    }
+    assert_eq!((machine.pids(), machine.raised.len()), (vec![1, 2], 1));
+    for lender in [Lender::Process(id(1)), Lender::Handler { tid: 88 }] {
+        lend(&mut machine, lender, Duration::ZERO, 65);
+    }
+    assert_eq!((machine.pids(), machine.raised.len()), (vec![2], 0));
+    assert!(machine.why(1).contains("to 65 threads at once"), "{}", machine.why(1));
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_who_computes(lent in prop::collection::vec(0.0..=1.0, 50), busy in 0.0..1.0) {
+        let lasts = |part: &dyn Fn(usize) -> f64| {
+            let mut machine = two();
+            let demoted = |n: &usize| {
+                compute_and_lend(&mut machine, busy * (1.0 - part(*n)), busy * part(*n));
+                machine.pids() == [2]
+            };
+            (0..lent.len()).find(demoted)
+        };
+        prop_assert_eq!(lasts(&|_| 0.0), lasts(&|n| lent[n]));
+    }
+
+    #[test]
+    fn nobody_pays_for_what_is_lent_by_others(lenders in prop::collection::vec((2_u32..200, 0_u64..1_000), 0..50)) {
+        let mut machine = two();
+        for (number, used) in lenders {
+            let lender = if number == 2 { Lender::Process(id(9)) } else { Lender::Handler { tid: number } };
+            lend(&mut machine, lender, ms(used), number);
+        }
+        machine.look();
+        prop_assert_eq!(machine.pids(), [1, 2]);
+        prop_assert_eq!(machine.priority.status(machine.now).counters.demoted, 0);
+    }
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What rules may give, and what takes it back.
+
+use super::*;
+use crate::config::Config;
+
+#[test]
+fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
+    let mut second = rule("second", "/bin/a");
+    second.schedule = fifo(30);
+    let mut machine = Machine::new(vec![rule("first", "/bin/a"), second], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    assert!(!machine.start(2, "/bin/b"));
+    let change = machine.changes().pop().unwrap().change;
+    assert_eq!(
+        (change.old, change.new, change.why.as_str()),
+        ("OTHER".into(), "FIFO 20".into(), "rule `first`")
+    );
+}
+
+#[test]
+fn an_executable_that_others_may_write_gets_nothing_without_a_user() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let writable = || Process {
+        trusted: Vec::new(),
+        ..process("/bin/a")
+    };
+    assert!(!machine.start_as(1, writable()));
+    let mut by_user = rule("a", "/bin/a");
+    by_user.matcher.uid = Some(1000);
+    let mut machine = Machine::new(vec![by_user], Vec::new());
+    assert!(machine.start_as(1, writable()));
+}
+
+#[test]
+fn an_exec_is_judged_again_and_may_lose_or_keep_what_it_had() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    assert!(machine.start(1, "/bin/a"));
+    assert_eq!(machine.grants, 1, "what it had it keeps, without a second grant");
+    assert!(!machine.start(1, "/bin/b"));
+    assert!(machine.why(1).contains("/bin/b"), "{}", machine.why(1));
+}
+
+#[test]
+fn a_spinner_is_ordinary_within_a_window_and_stays_so_over_exec() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    machine.compute(4, |_| 1.0);
+    assert!(machine.granted.contains_key(&id(1)), "400 ms of 500 are 80%");
+    machine.compute(1, |_| 1.0);
+    assert!(machine.granted.is_empty());
+    let why = machine.why(1);
+    assert!(why.contains("500 ms of CPU in the last 500 ms, of 500 ms"), "{why}");
+    assert!(!machine.start(1, "/bin/a"), "an exec is no new start");
+    machine.now += WINDOW_OF_ALL;
+    assert!(machine.start(2, "/bin/a"), "a new process is");
+}
+
+#[test]
+fn what_computes_within_its_budget_keeps_it_for_ever() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    assert!(machine.start(1, "/bin/a"));
+    machine.compute(1000, |_| 0.79);
+    assert_eq!(machine.granted.len(), 1);
+}
+
+#[test]
+fn processes_of_a_rule_share_its_budget_the_ended_ones_included() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    // A chain of processes, each of which computes for 300 ms and starts the next one.
+    let start = machine.now;
+    let mut had = Duration::ZERO;
+    for pid in 1..100 {
+        machine.start(pid, "/bin/a");
+        for _ in 0..3 {
+            had += if machine.granted.contains_key(&id(pid)) {
+                TICK
+            } else {
+                Duration::ZERO
+            };
+            machine.compute(1, |_| 1.0);
+        }
+        machine.granted.remove(&id(pid));
+        let cpu = Duration::from_millis(300);
+        machine.tell(Input::Exited { id: id(pid), cpu });
+    }
+    let share = had.as_secs_f64() / (machine.now - start).as_secs_f64();
+    assert!((0.3..0.85).contains(&share), "the chain had {share} of a CPU");
+}
+
+#[test]
+fn of_a_rules_processes_the_one_that_used_most_pays() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.start(2, "/bin/a");
+    machine.compute(6, |_| 0.3);
+    machine.compute(5, |pid| if pid == 1 { 0.3 } else { 0.9 });
+    assert_eq!(machine.granted.keys().map(|id| id.pid).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_crowd_that_computes_at_once_stays_within_the_budget_of_its_rule() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let (mut pid, mut used) = (0, Vec::new());
+    while machine.now < Duration::from_secs(105) {
+        while machine.granted.len() < 4 && {
+            pid += 1;
+            machine.start(pid, "/bin/a")
+        } {}
+        let before = machine.now;
+        machine.now = machine.priority.next_look(before);
+        let took = machine.now - before;
+        // Four of them on two CPUs: those that came later wait.
+        let running = machine.granted.values_mut().take(2).map(|cpu| *cpu += took);
+        used.push((machine.now, took * running.count() as u32));
+        machine.look();
+    }
+    let busiest = used.iter().map(|(end, _)| {
+        let within = used.iter().filter(|(at, _)| at <= end && *at + WINDOW_OF_ALL > *end);
+        within.map(|(_, used)| *used).sum::<Duration>()
+    });
+    let (busiest, all) = (
+        busiest.max().unwrap(),
+        used.iter().map(|(_, used)| *used).sum::<Duration>(),
+    );
+    assert!(
+        busiest <= WINDOW_OF_ALL.mul_f64(0.85),
+        "{busiest:?} of the busiest half second"
+    );
+    assert!(all > Duration::from_secs(1), "they had only {all:?}");
+}
+
+#[test]
+fn asking_again_is_no_way_out_of_a_budget() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let mut had = Duration::ZERO;
+    // Computes without end, and asks each 20 ms.
+    for step in 1..=200 {
+        let cpu = Duration::from_millis(20) * step;
+        let asking = started(1, process("/usr/bin/giveway"), cpu);
+        if machine.granted.contains_key(&id(1)) {
+            had += Duration::from_millis(20);
+            machine.granted.insert(id(1), cpu);
+        }
+        machine.now += Duration::from_millis(20);
+        if step % 5 == 0 {
+            machine.look();
+        }
+        if let Ok(actions) = machine.priority.launch(machine.now, asking, fifo(10), &[]) {
+            machine.granted.remove(&id(1));
+            machine.carry_out(actions);
+            machine.granted.insert(id(1), cpu);
+        }
+    }
+    let share = had.as_secs_f64() / 4.0;
+    assert!(share < 0.65, "it had {share} of a CPU, where the grant says half");
+}
+
+#[test]
+fn a_user_with_many_rules_has_one_budget() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let wish = |n: usize| Rule {
+        schedule: fifo(10),
+        ..rule(&format!("mine {n}"), &format!("/bin/{n}"))
+    };
+    for n in 0..32 {
+        machine.priority.add_rule(wish(n), 1000, &[]).unwrap();
+    }
+    let refused = machine.priority.add_rule(wish(99), 1000, &[]).unwrap_err();
+    assert!(refused.contains("32 rules"), "{refused}");
+    let granted = (0..8).filter(|pid| machine.start(*pid, &format!("/bin/{pid}"))).count();
+    assert_eq!(granted, 2, "as many tasks as the grant says, not for each rule");
+}
+
+#[test]
+fn the_names_of_launched_commands_are_nobodys() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let stolen = Rule {
+        schedule: fifo(10),
+        ..rule("giveway exec by uid 0", "/bin/a")
+    };
+    assert!(
+        machine
+            .priority
+            .add_rule(stolen, 1000, &[])
+            .unwrap_err()
+            .contains("giveway's own")
+    );
+}
+
+#[test]
+fn refusals_do_not_push_out_who_was_to_blame() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    machine.compute(5, |_| 1.0);
+    let granted = (2..1000).filter(|pid| machine.start(*pid, "/bin/a")).count();
+    assert_eq!(granted, 0);
+    assert!(machine.why(1).contains("CPU") && machine.why(999).contains("overrun"));
+    assert!(
+        machine
+            .changes()
+            .iter()
+            .all(|latest| latest.change.made == (latest.change.why == machine.why(1)))
+    );
+}
+
+#[test]
+fn all_together_have_a_budget_too() {
+    let rules = (0..8).map(|n| rule(&n.to_string(), &format!("/bin/{n}"))).collect();
+    let mut machine = Machine::new(rules, Vec::new());
+    for pid in 0..8 {
+        assert!(machine.start(pid, &format!("/bin/{pid}")));
+    }
+    // 4 x 45% of a CPU are 90% of two: each within its own budget.
+    machine.compute(10, |pid| if pid < 4 { 0.45 } else { 0.01 });
+    let left: Vec<u32> = machine.granted.keys().map(|id| id.pid).collect();
+    assert!(left.len() >= 7, "no more is demoted than need be: {left:?}");
+    assert!(
+        (4..8).all(|pid| left.contains(&pid)),
+        "those who use little do not pay: {left:?}"
+    );
+    let paid = machine.changes().pop().unwrap().change;
+    assert!(paid.why.contains("total_percent"), "{}", paid.why);
+}
+
+#[test]
+fn a_fork_bomb_gets_no_more_tasks_than_its_rule_has() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a"), rule("b", "/bin/b")], Vec::new());
+    let granted = (0..500).filter(|pid| machine.start(*pid, "/bin/a")).count();
+    assert_eq!(granted, 4);
+    assert!(machine.start(1000, "/bin/b"), "another rule's tasks are its own");
+    machine.granted.remove(&id(0));
+    machine.tell(Input::Exited {
+        id: id(0),
+        cpu: Duration::ZERO,
+    });
+    assert!(machine.start(1001, "/bin/a"), "what ends makes room");
+}
+
+#[test]
+fn processes_without_real_time_are_not_remembered_without_end() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let granted = (0..10_000).filter(|pid| machine.start(*pid, "/bin/a")).count();
+    let held = (0..10_000).filter(|pid| machine.priority.holds(id(*pid))).count();
+    assert_eq!(held, granted + 1024);
+}
+
+#[test]
+fn nobody_adds_rules_without_end() {
+    let everybody = Grant {
+        uid: None,
+        gid: None,
+        max_priority: 20,
+        max_tasks: 8,
+        budget_percent: 10,
+    };
+    let mut machine = Machine::new(Vec::new(), vec![everybody]);
+    let mut add = |uid: u32, number: u32| {
+        let rule = rule(&format!("{uid} {number}"), "/bin/a");
+        machine.priority.add_rule(rule, uid, &[]).is_ok()
+    };
+    let of_users = (1..=100).flat_map(|uid| (0..40).map(move |number| (uid, number)));
+    assert_eq!(of_users.filter(|(uid, number)| add(*uid, *number)).count(), 512);
+    assert_eq!(
+        (0..2000).filter(|number| add(0, *number)).count(),
+        512,
+        "root's place is its own"
+    );
+}
+
+#[test]
+fn threads_count_against_the_budget_of_tasks_and_later_ones_are_granted_until_then() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    let given = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::GrantTask { .. })).count();
+    let later: Vec<usize> = (10..16)
+        .map(|tid| {
+            let actions = machine.priority.step(machine.now, Input::TaskAdded { id: id(1), tid });
+            let given = given(&actions);
+            machine.carry_out(actions);
+            given
+        })
+        .collect();
+    assert_eq!(later, [1, 1, 1, 0, 0, 0]);
+    let change = machine.changes().pop().unwrap();
+    assert!(!change.change.made && change.change.why.contains("new threads get no real time"));
+    assert_eq!(change.times, 2, "granted, and recorded once that no more is")
+}
+
+#[test]
+fn what_another_tool_has_changed_is_left_alone() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    machine.start(1, "/bin/a");
+    let changed = Usage {
+        id: id(1),
+        cpu: Duration::ZERO,
+        tasks: 1,
+        found: Some("RR 5".to_owned()),
+    };
+    let usage = Input::Usage {
+        processes: vec![changed],
+        napi: Duration::ZERO,
+    };
+    // The actuator leaves alone what was changed; other threads do not keep what no budget counts any more.
+    machine.tell(usage);
+    assert!(machine.granted.is_empty() && machine.why(1).contains("another tool"));
+    assert_eq!(machine.changes().pop().unwrap().change.new, "RR 5".into());
+    assert_eq!(machine.priority.status(machine.now).counters.stepped_back, 1);
+}
+
+#[test]
+fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let look = machine.priority.add_rule(rule("b", "/bin/b"), 0, &[]).unwrap();
+    assert_eq!(look, [Action::Look]);
+    machine.start(1, "/bin/a");
+    machine.start(2, "/bin/b");
+    let actions = machine.priority.remove_rule(machine.now, "b", 0).unwrap();
+    machine.carry_out(actions);
+    assert_eq!(machine.granted.keys().map(|id| id.pid).collect::<Vec<_>>(), [1]);
+    let refused = machine.priority.remove_rule(machine.now, "a", 0).unwrap_err();
+    assert!(refused.contains("configuration"), "{refused}");
+}
+
+fn robots_grant() -> Grant {
+    Grant {
+        uid: Some(1000),
+        gid: None,
+        max_priority: 10,
+        max_tasks: 2,
+        budget_percent: 50,
+    }
+}
+
+#[test]
+fn a_user_gets_what_is_granted_for_processes_of_their_own() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let wish = |priority| Rule {
+        schedule: fifo(priority),
+        ..rule("mine", "/home/robot/app")
+    };
+    let mut ask = |rule, uid| machine.priority.add_rule(rule, uid, &[]);
+    assert!(
+        ask(wish(10), 1001)
+            .unwrap_err()
+            .contains("grants uid 1001 no real time")
+    );
+    assert!(ask(wish(11), 1000).unwrap_err().contains("priority 11"));
+    let mut of_roots = wish(10);
+    of_roots.matcher.uid = Some(0);
+    assert!(ask(of_roots, 1000).unwrap_err().contains("of their own"));
+    ask(wish(10), 1000).unwrap();
+    let of_another = Process {
+        uid: 1001,
+        euid: 1001,
+        ..process("/home/robot/app")
+    };
+    assert!(!machine.start_as(1, of_another));
+    let own = || Process {
+        trusted: Vec::new(),
+        ..process("/home/robot/app")
+    };
+    let granted = (2..10).filter(|pid| machine.start_as(*pid, own())).count();
+    assert_eq!(granted, 2, "no more tasks than the grant says");
+    let refused = machine.priority.remove_rule(machine.now, "mine", 1001).unwrap_err();
+    assert!(refused.contains("not by you"), "{refused}");
+}
+
+#[test]
+fn a_launched_command_keeps_it_over_exec_but_not_as_somebody_else() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let shell = |pid| started(pid, process("/usr/bin/giveway"), Duration::ZERO);
+    let actions = machine.priority.launch(machine.now, shell(1), fifo(10), &[]).unwrap();
+    machine.carry_out(actions);
+    assert!(machine.start(1, "/bin/env") && machine.start(1, "/bin/app"));
+    let setuid = Process {
+        euid: 0,
+        ..process("/bin/su")
+    };
+    assert!(!machine.start_as(1, setuid));
+    let refused = machine.priority.launch(machine.now, shell(2), fifo(11), &[]);
+    assert!(refused.unwrap_err().contains("priority 11"));
+}
+
+#[test]
+fn a_dry_run_decides_and_changes_nothing() {
+    let rules = vec![rule("a", "/bin/a")];
+    let mut machine = Machine::with(Priority::new(limits(), Grants::default(), rules, true));
+    assert!(!machine.start(1, "/bin/a"));
+    let change = machine.changes().pop().unwrap().change;
+    assert!(!change.made && change.new == "FIFO 20".into());
+}
+
+#[test]
+fn an_impossible_configuration_is_refused_with_its_key() {
+    let read = |text: &str| {
+        let config = Config::parse(text).map_err(|e| e.to_string())?;
+        let nobody = |name: &str| (name == "robot").then_some(1000);
+        let names = Names {
+            user: &nobody,
+            group: &nobody,
+        };
+        Priority::from_config(&config, 2, &names, false).map_err(|e| e.to_string())
+    };
+    let refused = |text: &str| read(text).unwrap_err();
+    assert!(refused("[[realtime]]\ncmdline = \"*\"").contains("realtime.exe"));
+    assert!(refused("[[realtime]]\nexe = \"camera\"").contains("absolute"));
+    assert!(refused("[[realtime]]\nuser = \"ghost\"").contains("no `ghost`"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\npriority = 49").contains("realtime.priority"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\ncpus = [2]").contains("no CPU 2"));
+    assert!(refused("[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"").contains("runtime_us"));
+    assert!(refused("[realtime_limits]\nmax_priority = 49").contains("max_priority"));
+    assert!(refused("[[grant]]\nmax_priority = 5").contains("grant.user"));
+    let two = "[[realtime]]\nname = \"x\"\nuser = \"robot\"\n";
+    assert!(refused(&two.repeat(2)).contains("given twice"));
+    let fine = "[[realtime]]\nuser = \"robot\"\npolicy = \"deadline\"\nruntime_us = 2000\nperiod_us = 10000";
+    let rules = read(fine).unwrap().rules();
+    assert_eq!(rules[0].schedule.shown(), "DEADLINE 2000/10000/10000 us");
+    assert_eq!(watched(&rules), (BTreeSet::new(), BTreeSet::from([1000])));
+}
+
+#[test]
+fn a_user_who_overruns_a_grant_again_and_again_waits_longer_each_time() {
+    let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
+    let wish = Rule {
+        schedule: fifo(10),
+        ..rule("mine", "/home/robot/app")
+    };
+    machine.priority.add_rule(wish, 1000, &[]).unwrap();
+    let own = || Process {
+        trusted: Vec::new(),
+        ..process("/home/robot/app")
+    };
+    let (mut granted, begun) = (Vec::new(), machine.now);
+    for pid in 1..1_200 {
+        if machine.granted.is_empty() && machine.start_as(pid, own()) {
+            granted.push((machine.now - begun).as_millis());
+        }
+        machine.compute(1, |_| 1.0);
+    }
+    let waits: Vec<_> = granted.windows(2).map(|two| two[1] - two[0]).collect();
+    assert_eq!(waits, [1_300, 2_300, 4_300, 8_300, 16_300, 32_300]);
+    assert!(
+        machine
+            .why(1_000)
+            .contains("uid 1000 has overrun the budget of its grant"),
+        "{}",
+        machine.why(1_000)
+    );
+
+    machine.now += Duration::from_secs(180);
+    assert!(machine.start_as(2_000, own()));
+    machine.compute(10, |_| 1.0);
+    machine.now += Duration::from_secs(1);
+    assert!(machine.start_as(2_001, own()), "a long time ago is forgotten");
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is in force and why, at one moment: the one model behind `status`, `why` and every later view. Numbers, each
+//! with its unit in its name; only a reason is text.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Latest;
+use crate::model::{Flow, Interface};
+use crate::network::queue::QueueView;
+use crate::network::queue::traffic::Refusal;
+use crate::priority::PriorityStatus;
+use crate::wire::{Class, Counters, Peer, Sender};
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Status {
+    #[serde(flatten)]
+    pub daemon: DaemonStatus,
+    #[serde(flatten)]
+    pub network: NetworkStatus,
+    /// None where the real-time thread is not running.
+    #[serde(default, rename = "realtime")]
+    pub priority: Option<PriorityStatus>,
+    /// The latest change of each setting of each subject, by both engines, oldest first.
+    pub changes: Vec<Latest>,
+}
+
+/// Of the process that runs the engines.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DaemonStatus {
+    pub version: String,
+    pub pid: u32,
+    pub uptime_s: f64,
+    /// Events that the kernel had no room to report; the next full walk makes up for them.
+    pub lost_events: u64,
+    /// The cost of the passes over the active sockets, with everything that followed from them.
+    pub passes: Cost,
+    /// The same of the walks over all sockets.
+    pub walks: Cost,
+    /// What does not work, and why.
+    pub degraded: Vec<String>,
+}
+
+/// CPU time of one kind of work since the start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Cost {
+    pub count: u64,
+    pub cpu_us: u64,
+    pub max_us: u64,
+}
+
+impl Cost {
+    pub fn add(&mut self, took: Duration) {
+        let took_us = took.as_micros() as u64;
+        self.count += 1;
+        self.cpu_us += took_us;
+        self.max_us = self.max_us.max(took_us);
+    }
+}
+
+impl Status {
+    /// Adds what the priority engine knows, its changes among the others.
+    pub fn add_priority(&mut self, mut status: Option<PriorityStatus>) {
+        if let Some(status) = &mut status {
+            self.changes.append(&mut status.changes);
+            self.changes.sort_by_key(|latest| latest.t_ns);
+        }
+        self.priority = status;
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct NetworkStatus {
+    /// CLOCK_MONOTONIC.
+    pub taken_t_ns: u64,
+    /// The managed one; None while there is none.
+    pub interface: Option<Interface>,
+    pub policy: PolicyView,
+    pub flows: Vec<FlowView>,
+    pub neighbours: Vec<NeighbourView>,
+    pub reports: ReportView,
+    #[serde(default)]
+    pub queue: QueueView,
+    /// The latest packets with deadlines that were not sent, oldest first.
+    #[serde(default)]
+    pub refusals: Vec<Refusal>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PolicyView {
+    pub name: String,
+    /// Devices that send, this one included.
+    pub senders: u32,
+    /// This device's connections that send.
+    pub connections: u32,
+    /// False without a key: this device works alone.
+    pub cooperates: bool,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FlowView {
+    #[serde(flatten)]
+    pub flow: Flow,
+    pub class: Class,
+    pub cap: Option<u32>,
+    pub sender: bool,
+    /// Another tool holds a setting of this socket, and giveway leaves that alone.
+    pub stepped_back: bool,
+    /// Of the owner.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exe: Option<String>,
+    /// The systemd unit that the socket was made in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unit: Option<String>,
+    /// And the path of its cgroup.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cgroup: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct NeighbourView {
+    pub address: IpAddr,
+    /// Hexadecimal: JSON's numbers are too short for it.
+    pub session: String,
+    pub believed: bool,
+    /// Since its last report.
+    pub age_ms: u64,
+    /// Between its reports, by its own account.
+    pub interval_ms: u64,
+    /// Its connections that send.
+    pub senders: Vec<Sender>,
+}
+
+impl From<Peer<'_>> for NeighbourView {
+    fn from(peer: Peer<'_>) -> Self {
+        Self {
+            address: peer.address,
+            session: format!("{:016x}", peer.session),
+            believed: peer.believed,
+            age_ms: peer.age.as_millis() as u64,
+            interval_ms: peer.interval.as_millis() as u64,
+            senders: peer.senders.to_vec(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ReportView {
+    /// Between this device's reports.
+    pub interval_ms: u64,
+    /// All devices' reports, percent of the air time, as reckoned here.
+    pub airtime_percent: f64,
+    /// The latest neighbour that speaks an older version of the protocol, and so is not heard.
+    #[serde(default)]
+    pub older: Option<IpAddr>,
+    #[serde(flatten)]
+    pub counters: Counters,
+}

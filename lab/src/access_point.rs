@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Stations on one emulated access point, with a server behind it, and the policy of their daemons: data, and the
+//! formula of the paper's cap.
+
+use crate::parameters::Parameters;
+
+#[derive(Clone, Copy, Debug)]
+pub struct AccessPoint {
+    pub medium: &'static str,
+    pub rtt_ms: u64,
+    pub stations: usize,
+    /// What the daemons do; without it none runs.
+    pub giveway: Option<Cap>,
+    pub managed: Managed,
+}
+
+/// Which stations have a daemon, where there are any.
+#[derive(Clone, Copy, Debug)]
+pub enum Managed {
+    All,
+    First(usize),
+    AllButFirst(usize),
+}
+
+/// The daemon's policy in the lab.
+#[derive(Clone, Copy, Debug)]
+pub enum Cap {
+    /// P1's formula with P1's values, at this RTT.
+    Formula { rtt_ms: u64 },
+    /// The same number of segments whatever else sends (P1, figure 6).
+    Segments(u64),
+}
+
+pub const FIXED54: &str = "fixed54";
+pub const ARF_LOSSY: &str = "arf-lossy";
+/// The same two with the access categories of 802.11e.
+pub const FIXED54_EDCA: &str = "fixed54-edca";
+pub const ARF_LOSSY_EDCA: &str = "arf-lossy-edca";
+pub const MEDIA: &[&str] = &[FIXED54, "arf", ARF_LOSSY, FIXED54_EDCA, ARF_LOSSY_EDCA];
+
+impl AccessPoint {
+    /// With the RTT and the number of stations that the user set.
+    pub fn new(parameters: &Parameters, medium: &'static str, giveway: Option<Cap>) -> Self {
+        Self {
+            medium,
+            rtt_ms: parameters.count("rtt_ms"),
+            stations: parameters.count("stations") as usize,
+            giveway,
+            managed: Managed::All,
+        }
+    }
+
+    pub fn has_daemon(&self, station: usize) -> bool {
+        self.giveway.is_some()
+            && match self.managed {
+                Managed::All => true,
+                Managed::First(count) => station < count,
+                Managed::AllButFirst(count) => station >= count,
+            }
+    }
+}
+
+/// The medium that the user chose, or else the scenario's own.
+pub fn media(parameters: &Parameters, own: &[&'static str]) -> Vec<&'static str> {
+    let chosen = parameters.choice("medium");
+    let chosen = MEDIA.iter().find(|medium| Some(**medium) == chosen);
+    chosen.map_or(own.to_vec(), |chosen| vec![chosen])
+}
+
+/// A variant's name: with its medium, unless the user chose that.
+pub fn name_on(parameters: &Parameters, what: &str, medium: &str) -> String {
+    match parameters.choice("medium") {
+        Some(_) => what.to_owned(),
+        None => format!("{what}/{medium}"),
+    }
+}
+
+impl Cap {
+    /// The cap of a lone connection while `senders` stations send.
+    ///
+    /// P1, section 2.3: floor((capacity x RTT - margin) / (segment x N)); with 20 Mbit/s, 120 kB
+    /// and 1,500 bytes it gives the paper's table 2. The margin is at most a fifth of
+    /// capacity x RTT and the floor 4 segments (giveway's own limits).
+    pub fn segments(&self, senders: u64) -> u64 {
+        match self {
+            Cap::Segments(segments) => *segments,
+            Cap::Formula { rtt_ms } => {
+                let in_flight_bytes = PAPER_CAPACITY_MBIT * 1_000_000 / 8 * rtt_ms / 1_000;
+                let margin_bytes = PAPER_MARGIN_BYTES.min(in_flight_bytes / 5);
+                let share = (in_flight_bytes - margin_bytes) / (PAPER_SEGMENT_BYTES * senders);
+                share.max(4)
+            }
+        }
+    }
+}
+
+pub const PAPER_CAPACITY_MBIT: u64 = 20;
+pub const PAPER_MARGIN_BYTES: u64 = 120_000;
+pub const PAPER_SEGMENT_BYTES: u64 = 1_500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_formula_gives_the_papers_table_2() {
+        let cap = Cap::Formula { rtt_ms: 256 };
+        assert_eq!([5, 6, 7, 8].map(|n| cap.segments(n)), [69, 57, 49, 43]);
+    }
+
+    #[test]
+    fn a_short_path_keeps_four_fifths_and_four_segments() {
+        assert_eq!(Cap::Formula { rtt_ms: 100 }.segments(2), 66);
+        assert_eq!(Cap::Formula { rtt_ms: 2 }.segments(8), 4);
+    }
+}

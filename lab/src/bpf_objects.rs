@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All BPF objects in the kernel, and how long programs ran.
+//! Input: nothing, or a program's name. Output: programs, maps and links by id; the processes that hold them; a
+//! program's run time in nanoseconds and how often it ran. With a virtual clock, nanoseconds are instructions. The
+//! kernel counts only while someone asks it to, and its own reading of the clock is in the count; `Nothing` says how
+//! much that is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats, bpf_prog_get_info_by_fd, bpf_prog_info};
+use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, MapInfoIter, ProgInfoIter};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType};
+use nix::errno::Errno;
+
+skeleton!("nothing");
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    Program,
+    /// It ends with its socket, and no process shows that it holds it.
+    SocketFilter,
+    Map,
+    Link,
+}
+
+/// An object of the kernel.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Object {
+    pub kind: Kind,
+    pub id: u32,
+    /// Links have none.
+    pub name: String,
+    /// It belongs to a struct_ops: a congestion control or a qdisc.
+    pub is_struct_ops: bool,
+}
+
+impl Kind {
+    /// By what name /proc/PID/fdinfo gives its number.
+    fn in_fdinfo(self) -> &'static str {
+        match self {
+            Kind::Program | Kind::SocketFilter => "prog_id:",
+            Kind::Map => "map_id:",
+            Kind::Link => "link_id:",
+        }
+    }
+}
+
+pub fn all() -> BTreeSet<Object> {
+    let object = |kind, id, name: String, is_struct_ops| Object {
+        kind,
+        id,
+        name,
+        is_struct_ops,
+    };
+    let text = |name: &std::ffi::OsStr| name.to_string_lossy().into_owned();
+    let programs = ProgInfoIter::default().map(|info| {
+        let is_struct_ops = info.ty == ProgramType::StructOps;
+        let kind = match info.ty {
+            ProgramType::SocketFilter => Kind::SocketFilter,
+            _ => Kind::Program,
+        };
+        object(kind, info.id, text(&info.name), is_struct_ops)
+    });
+    let maps = MapInfoIter::default().map(|info| object(Kind::Map, info.id, text(&info.name), false));
+    let links = LinkInfoIter::default().map(|info| {
+        let is_struct_ops = matches!(info.info, LinkTypeInfo::StructOps(_));
+        object(Kind::Link, info.id, String::new(), is_struct_ops)
+    });
+    programs.chain(maps).chain(links).collect()
+}
+
+/// Which objects of a kind a process has open; none where it is gone. A dead process is not while a thread of it is stuck.
+pub fn held_by(pid: i32, kind: Kind) -> BTreeSet<u32> {
+    let entries = |folder: String| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let leader = entries(format!("/proc/{pid}/fdinfo")).map(|entry| entry.path());
+    let mut descriptors: Vec<_> = leader.collect();
+    if descriptors.is_empty() {
+        let threads = entries(format!("/proc/{pid}/task"));
+        let of = |thread: std::fs::DirEntry| entries(format!("{}/fdinfo", thread.path().display()));
+        descriptors = threads.flat_map(of).map(|entry| entry.path()).collect();
+    }
+    let mut held = BTreeSet::new();
+    for descriptor in descriptors {
+        let about = std::fs::read_to_string(descriptor).unwrap_or_default();
+        let id = |line: &str| line.strip_prefix(kind.in_fdinfo())?.trim().parse::<u32>().ok();
+        held.extend(about.lines().filter_map(id));
+    }
+    held
+}
+
+/// Those of these links that still do something, of the kinds that can be detached from outside.
+pub fn attached_links(ids: &BTreeSet<u32>) -> Vec<Object> {
+    let is_attached = |info: &LinkTypeInfo| match info {
+        LinkTypeInfo::Cgroup(link) => link.cgroup_id != 0,
+        LinkTypeInfo::Tcx(link) => link.ifindex != 0,
+        LinkTypeInfo::StructOps(link) => link.map_id != 0,
+        _ => false,
+    };
+    let attached = LinkInfoIter::default().filter(|link| ids.contains(&link.id) && is_attached(&link.info));
+    let object = |link: LinkInfo| Object {
+        kind: Kind::Link,
+        id: link.id,
+        name: format!("{:?}", link.info),
+        is_struct_ops: matches!(link.info, LinkTypeInfo::StructOps(_)),
+    };
+    attached.map(object).collect()
+}
+
+/// The values of every map of this name, by map and key; a map may vanish meanwhile.
+pub fn values_of_maps(name: &str) -> BTreeMap<(u32, Vec<u8>), Vec<u8>> {
+    let mut values = BTreeMap::new();
+    for info in MapInfoIter::default().filter(|info| info.name == name) {
+        let Ok(map) = MapHandle::from_map_id(info.id) else {
+            continue;
+        };
+        for key in map.keys() {
+            if let Ok(Some(value)) = map.lookup(&key, MapFlags::ANY) {
+                values.insert((info.id, key), value);
+            }
+        }
+    }
+    values
+}
+
+/// The kernel counts run times for as long as the descriptor is open.
+pub fn enable_statistics() -> Result<OwnedFd> {
+    // SAFETY: the call takes a number and opens a descriptor.
+    let fd = Errno::result(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) });
+    let fd = fd.context("cannot switch on the kernel's BPF statistics")?;
+    // SAFETY: the kernel has just opened this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A loaded program.
+pub struct Program {
+    name: &'static str,
+    fd: OwnedFd,
+}
+
+/// Totals; the difference of two is a period.
+#[derive(Clone, Copy)]
+pub struct Runs {
+    pub time_ns: u64,
+    pub count: u64,
+}
+
+impl Program {
+    /// The only one of this name.
+    pub fn find(name: &'static str) -> Result<Self> {
+        let found: Vec<_> = ProgInfoIter::default().filter(|info| info.name == name).collect();
+        let [info] = &found[..] else {
+            bail!("{} BPF programs have the name {name}", found.len());
+        };
+        let fd = libbpf_rs::Program::fd_from_id(info.id);
+        let fd = fd.with_context(|| format!("cannot open the BPF program {name}"))?;
+        Ok(Self { name, fd })
+    }
+
+    pub fn runs(&self) -> Result<Runs> {
+        let mut info = bpf_prog_info::default();
+        let mut bytes = size_of_val(&info) as u32;
+        // SAFETY: the kernel writes at most `bytes` into the struct, whose every value is valid.
+        let done = unsafe { bpf_prog_get_info_by_fd(self.fd.as_raw_fd(), &raw mut info, &raw mut bytes) };
+        Errno::result(done).with_context(|| format!("cannot ask about the BPF program {}", self.name))?;
+        Ok(Runs {
+            time_ns: info.run_time_ns,
+            count: info.run_cnt,
+        })
+    }
+}
+
+/// The empty program, which runs for every packet; dropping it takes it out of the kernel.
+pub struct Nothing {
+    pub program: Program,
+    _link: Link,
+}
+
+impl Nothing {
+    pub fn load() -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let open = skeleton::NothingSkelBuilder::default().open(&mut storage)?;
+        let mut nothing = open.load().context("cannot load an empty BPF program")?;
+        nothing.attach().context("cannot attach an empty BPF program")?;
+        let link = nothing.links.lab_nothing.take();
+        Ok(Self {
+            program: Program::find("lab_nothing")?,
+            _link: link.context("the empty BPF program is not attached")?,
+        })
+    }
+}

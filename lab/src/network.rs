@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Virtual wires between network namespaces: pairs of devices, with addresses and neighbours that are known already, so
+//! that none has to be asked for.
+//! Input: the two ends. Output: connected devices, which go with their namespaces. Limits and delays nothing.
+
+use anyhow::Result;
+
+use crate::namespace::Namespace;
+
+/// Without these one packet of a model would stand for many.
+pub const OFFLOADS_OFF: &str = "gso off tso off gro off";
+
+/// One end of a pair of devices, or any other device.
+#[derive(Clone, Copy)]
+pub struct End<'a> {
+    pub at: &'a Namespace,
+    pub device: &'a str,
+    /// Its hardware address.
+    pub mac: &'a str,
+    /// With the length of the prefix; `ip address` may be told more.
+    pub addresses: &'a [&'a str],
+}
+
+/// A pair of devices with so many queues each; nothing is set up yet.
+pub fn add_pair([a, b]: [End; 2], queues: u64) -> Result<()> {
+    let count = format!("numtxqueues {queues} numrxqueues {queues}");
+    let end = |end: End| format!("netns {} address {} {count}", end.at.name(), end.mac);
+    let (first, second) = (end(a), end(b));
+    a.at.ip(&format!(
+        "link add {} {first} type veth peer name {} {second}",
+        a.device, b.device
+    ))
+}
+
+/// A pair without offloads, up, and each end knows the other.
+pub fn join(ends: [End; 2]) -> Result<()> {
+    add_pair(ends, 1)?;
+    for (end, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        end.at.run("ethtool", &format!("-K {} {OFFLOADS_OFF}", end.device))?;
+        let addresses = other.addresses.iter().filter_map(|address| address.split('/').next());
+        let neighbours: Vec<_> = addresses.map(|address| (address, other.mac)).collect();
+        end.set_up(&neighbours)?;
+    }
+    Ok(())
+}
+
+impl<'a> End<'a> {
+    pub fn new(at: &'a Namespace, device: &'a str, mac: &'a str, addresses: &'a [&'a str]) -> Self {
+        Self {
+            at,
+            device,
+            mac,
+            addresses,
+        }
+    }
+
+    /// Addresses, the device up, and where its neighbours (address, hardware address) are.
+    pub fn set_up(&self, neighbours: &[(&str, &str)]) -> Result<()> {
+        let device = self.device;
+        let mut lines: Vec<String> = Vec::new();
+        lines.extend(
+            self.addresses
+                .iter()
+                .map(|address| format!("address add {address} broadcast + dev {device}")),
+        );
+        lines.extend(["link set lo up".into(), format!("link set {device} up")]);
+        let known = |(address, mac): &(&str, &str)| {
+            format!("neighbour replace {address} lladdr {mac} dev {device} nud permanent")
+        };
+        lines.extend(neighbours.iter().map(known));
+        lines.iter().try_for_each(|line| self.at.ip(line))
+    }
+}

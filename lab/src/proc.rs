@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Numbers that the kernel gives as text under /proc.
+
+use anyhow::{Context, Result};
+
+/// Those that follow the first line's beginning, up to what is none.
+pub fn numbers(file: &str, beginning: &str) -> Result<Vec<f64>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(beginning));
+    let words = line
+        .with_context(|| format!("{file} has no {beginning}"))?
+        .split_whitespace();
+    Ok(words.map_while(|word| word.parse().ok()).collect())
+}
+
+/// One of them, counted from 0.
+pub fn number(file: &str, beginning: &str, place: usize) -> Result<f64> {
+    let number = numbers(file, beginning)?.get(place).copied();
+    number.with_context(|| format!("{file} is not readable"))
+}

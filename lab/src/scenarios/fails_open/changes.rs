@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What else giveway changes on a station, besides caps: the queue, a process that a rule gives real-time priority, and a
+//! thread that handles requests of a [[chain]]. Input: the station and its server. Output: what is in force, and what is
+//! left of it, by what the kernel says and not giveway. (The station's TAP device has no NAPI threads and no settings of
+//! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::access_point::Cap;
+use crate::air::STATION_DEVICE;
+use crate::giveway::{cap_configuration, realtime::PRIORITY};
+use crate::namespace::Namespace;
+use crate::process::Process;
+use crate::role::Role;
+use crate::scheduling::is_realtime;
+
+const PORT: u16 = 5_050;
+const REQUEST_EVERY: Duration = Duration::from_millis(20);
+/// Above what the air carries, so that the cap still decides.
+const RATE_MBIT: f64 = 60.0;
+const HANDLER_PRIORITY: u32 = PRIORITY - 1;
+
+pub struct Changes {
+    program: Process,
+    handler: Process,
+    _requests: Process,
+    queue_before: Vec<u8>,
+    pub configuration: Value,
+}
+
+/// Which changes were there.
+#[derive(Default)]
+pub struct InForce {
+    pub queue: bool,
+    pub rule: bool,
+    pub chain: bool,
+}
+
+impl Changes {
+    /// Call while no daemon runs on the station, which has this address; requests come from the server.
+    pub fn prepare(at: &Namespace, address: &str, server: &Namespace, cap: Cap, raw: &Path) -> Result<Self> {
+        let exe = raw.canonicalize()?.join("granted");
+        std::fs::copy("/bin/sleep", &exe).context("cannot copy a program for a rule")?;
+        let mut command = at.command(&exe)?;
+        command.arg("infinity");
+        let mut configuration = cap_configuration(cap, &raw.join("group.key"));
+        configuration["link"] = json!({"rate_mbit": RATE_MBIT});
+        configuration["realtime"] = json!([{"exe": exe, "priority": PRIORITY}]);
+        configuration["chain"] = json!([{"local_port": PORT, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}]);
+        Ok(Self {
+            program: Process::spawn(command)?,
+            handler: Role::start(at, "request-handler", &address)?.into_process()?,
+            _requests: Role::spawn(server, "request-sender", &(address, PORT))?.into_process()?,
+            queue_before: queue(at)?,
+            configuration,
+        })
+    }
+
+    pub fn in_force(&self, at: &Namespace) -> Result<InForce> {
+        Ok(InForce {
+            queue: queue(at)? != self.queue_before,
+            rule: is_realtime(self.program.id()),
+            chain: is_realtime(self.handler.id()),
+        })
+    }
+}
+
+fn queue(at: &Namespace) -> Result<Vec<u8>> {
+    at.tc(&format!("-d qdisc show dev {STATION_DEVICE}"))
+}
+
+/// The role `request-handler`: receives, and does nothing with it.
+pub fn run_handler(address: &str) -> Result<()> {
+    let address: String = serde_json::from_str(address)?;
+    let socket = UdpSocket::bind((address, PORT))?;
+    println!();
+    loop {
+        socket.recv_from(&mut [0; 64])?;
+    }
+}
+
+/// The role `request-sender`.
+pub fn run_sender(address: &str) -> Result<()> {
+    let (address, port): (String, u16) = serde_json::from_str(address)?;
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    loop {
+        // While the handler is not there yet, its host refuses.
+        let _ = socket.send_to(b"request", (address.as_str(), port));
+        std::thread::sleep(REQUEST_EVERY);
+    }
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The ways in which a daemon ends, or in which something around it fails before it is killed.
+//! Input: a running daemon. Output: since when nothing of it may be left. Undoes what it did to the surroundings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::experiment::pause;
+use crate::giveway::{Daemon, answers};
+use crate::interrupt::wait_for;
+use crate::meter::threads;
+use crate::namespace::Namespace;
+
+/// The guardian has to see that a stopped daemon shows no sign of life, and the daemon that of a stopped guardian.
+pub const HANG: Duration = Duration::from_secs(6);
+/// Longer than this after a death and it is a failure.
+const DEATH: Duration = Duration::from_secs(1);
+/// How long the daemon lives on without descriptors, or without a folder that it can write.
+const FAILING_S: f64 = 2.0;
+const OUT_OF_MEMORY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ending {
+    Killed,
+    /// The guardian too, and `giveway revert` has to undo.
+    BothKilled,
+    /// The same, with a guardian that was stopped before.
+    GuardianStoppedBothKilled,
+    Stopped,
+    Aborted,
+    OutOfMemory,
+    /// The thread that gives real-time priority sleeps in the kernel, and not even SIGKILL wakes it.
+    ThreadStuck,
+    OutOfDescriptors,
+    StateReadOnly,
+    StateFull,
+    /// Replaced, before the daemon is killed.
+    GuardianStopped,
+    GuardianKilled,
+}
+
+/// All but the plain kill, each with the name of its variant.
+pub const OTHERS: [(&str, Ending); 11] = [
+    ("both", Ending::BothKilled),
+    ("guardian-stopped-both", Ending::GuardianStoppedBothKilled),
+    ("stopped", Ending::Stopped),
+    ("aborted", Ending::Aborted),
+    ("out-of-memory", Ending::OutOfMemory),
+    ("thread-stuck", Ending::ThreadStuck),
+    ("out-of-descriptors", Ending::OutOfDescriptors),
+    ("state-read-only", Ending::StateReadOnly),
+    ("state-full", Ending::StateFull),
+    ("guardian-stopped", Ending::GuardianStopped),
+    ("guardian-killed", Ending::GuardianKilled),
+];
+
+impl Ending {
+    /// Until nothing may be left.
+    pub fn limit(self) -> Duration {
+        match self {
+            Ending::Stopped | Ending::ThreadStuck => HANG,
+            _ => DEATH,
+        }
+    }
+
+    pub fn needs_revert(self) -> bool {
+        matches!(self, Ending::BothKilled | Ending::GuardianStoppedBothKilled)
+    }
+
+    /// Before the daemon starts.
+    pub fn prepare(self, station: &Namespace) -> Result<Option<State>> {
+        matches!(self, Ending::StateReadOnly | Ending::StateFull)
+            .then(|| State::mount(station))
+            .transpose()
+    }
+
+    /// Returns the moment of the death, or of what is to be taken for one. `replaced_s` is how long a guardian took to be.
+    pub fn bring_about(self, daemon: &mut Daemon, station: &Namespace, state: Option<&State>) -> Result<Ended> {
+        let mut ended = Ended::default();
+        match self {
+            Ending::Killed => {}
+            Ending::BothKilled => kill_guardian(daemon)?,
+            Ending::GuardianStoppedBothKilled => {
+                signal_guardian(daemon, Signal::SIGSTOP)?;
+                kill_guardian(daemon)?;
+            }
+            Ending::Stopped => return ended.now(|| daemon.process.signal(Signal::SIGSTOP)),
+            Ending::Aborted => return ended.now(|| daemon.process.signal(Signal::SIGABRT)),
+            Ending::OutOfMemory => {
+                ended.group = Some(Group::memory(daemon.process.id())?);
+                // What it answers needs memory.
+                wait_for("the kernel to end a daemon without memory", OUT_OF_MEMORY, || {
+                    let _ = answers::status(station);
+                    Ok(daemon.process.exit()?.map(drop))
+                })?;
+                return ended.now(|| Ok(()));
+            }
+            Ending::ThreadStuck => {
+                let id = daemon.process.id();
+                let thread = wait_for("a thread with priority", HANG, || Ok(priority_thread(id).ok()))?;
+                ended.stuck = Some(thread);
+                ended.group = Some(Group::freezer(thread)?);
+                return ended.now(|| Ok(()));
+            }
+            Ending::OutOfDescriptors => {
+                limit_descriptors(daemon.process.id(), 3)?;
+                pause(FAILING_S)?;
+            }
+            Ending::StateReadOnly | Ending::StateFull => {
+                let state = state.context("no folder was mounted")?;
+                match self {
+                    Ending::StateFull => state.fill()?,
+                    _ => state.make_read_only()?,
+                }
+                pause(FAILING_S)?;
+            }
+            Ending::GuardianStopped => ended.replaced_s = replaced(daemon, Signal::SIGSTOP)?,
+            Ending::GuardianKilled => ended.replaced_s = replaced(daemon, Signal::SIGKILL)?,
+        }
+        ended.now(|| daemon.process.kill())
+    }
+}
+
+/// What there is to judge, and to put right, after a death.
+pub struct Ended {
+    pub at: Instant,
+    /// How long a guardian took to be replaced; infinite where it was not.
+    pub replaced_s: Option<f64>,
+    /// Holds its process, and all that this has open, until the group goes.
+    pub stuck: Option<i32>,
+    pub group: Option<Group>,
+}
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self {
+            at: Instant::now(),
+            replaced_s: None,
+            stuck: None,
+            group: None,
+        }
+    }
+}
+
+impl Ended {
+    fn now(mut self, end: impl FnOnce() -> Result<()>) -> Result<Self> {
+        end()?;
+        self.at = Instant::now();
+        Ok(self)
+    }
+}
+
+fn signal_guardian(daemon: &Daemon, signal: Signal) -> Result<()> {
+    match daemon.guardian() {
+        Some(guardian) => Ok(kill(Pid::from_raw(guardian), signal)?),
+        // It has none yet, and has changed nothing.
+        None => Ok(()),
+    }
+}
+
+/// The daemon is stopped first: it must not replace it.
+fn kill_guardian(daemon: &Daemon) -> Result<()> {
+    daemon.process.signal(Signal::SIGSTOP)?;
+    signal_guardian(daemon, Signal::SIGKILL)
+}
+
+/// Seconds until another guardian stands there; none where there was none.
+fn replaced(daemon: &Daemon, signal: Signal) -> Result<Option<f64>> {
+    let Some(before) = daemon.guardian() else {
+        return Ok(None);
+    };
+    signal_guardian(daemon, signal)?;
+    let since = Instant::now();
+    let other = || Ok(daemon.guardian().filter(|now| *now != before));
+    let is_replaced = wait_for("another guardian", HANG, other).is_ok();
+    Ok(Some(if is_replaced {
+        since.elapsed().as_secs_f64()
+    } else {
+        f64::INFINITY
+    }))
+}
+
+/// The daemon's thread that gives priority.
+fn priority_thread(daemon: i32) -> Result<i32> {
+    let name = |thread: i32| fs::read_to_string(format!("/proc/{daemon}/task/{thread}/comm")).unwrap_or_default();
+    let mut threads = threads(daemon)?.into_iter();
+    let found = threads.find(|thread| name(*thread).trim_end() == "giveway-rt");
+    found.context("the daemon has no thread that gives priority")
+}
+
+fn limit_descriptors(process: i32, most: u64) -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: hard,
+    };
+    // SAFETY: the call reads the struct, which is valid for it, and writes nothing.
+    let done = unsafe { libc::prlimit(process, libc::RLIMIT_NOFILE, &raw const wanted, std::ptr::null_mut()) };
+    nix::errno::Errno::result(done).context("cannot limit the daemon's descriptors")?;
+    Ok(())
+}
+
+/// The state folder of one network namespace, as a small file system of its own. Unmounted when dropped.
+pub struct State {
+    folder: PathBuf,
+}
+
+impl State {
+    fn mount(station: &Namespace) -> Result<Self> {
+        let folder = PathBuf::from(format!("/run/giveway/netns-{}", station.number()?));
+        fs::create_dir_all(&folder)?;
+        let options = Some("size=256k,mode=0711");
+        let mounted = mount(Some("gwlab"), &folder, Some("tmpfs"), MsFlags::empty(), options);
+        mounted.with_context(|| format!("cannot mount a small file system at {}", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// For all that is opened from now on: the kernel makes no file system read-only in which a file is open for writing.
+    fn make_read_only(&self) -> Result<()> {
+        let none = None::<&str>;
+        mount(Some(&self.folder), &self.folder, none, MsFlags::MS_BIND, none)?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(none, &self.folder, none, flags, none)?;
+        match fs::write(self.folder.join("filler"), "") {
+            Err(error) if error.raw_os_error() == Some(libc::EROFS) => Ok(()),
+            other => bail!("{} did not become read-only: {other:?}", self.folder.display()),
+        }
+    }
+
+    fn fill(&self) -> Result<()> {
+        let filler = self.folder.join("filler");
+        match fs::write(&filler, vec![0; 1 << 20]) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
+            other => bail!("{} did not become full: {other:?}", self.folder.display()),
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // With whatever is mounted below it.
+        let _ = umount2(&self.folder.join("bpf"), MntFlags::MNT_DETACH);
+        if let Err(error) = umount2(&self.folder, MntFlags::MNT_DETACH) {
+            eprintln!("cannot unmount {}: {error}", self.folder.display());
+        }
+        // It may be mounted twice.
+        let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// A cgroup of the first version, which can do what the second cannot: freeze beyond SIGKILL, and run out of memory
+/// without its siblings. Thawed and removed when dropped.
+pub struct Group {
+    root: PathBuf,
+    folder: PathBuf,
+}
+
+impl Group {
+    fn freezer(thread: i32) -> Result<Self> {
+        let group = Self::make("freezer")?;
+        fs::write(group.folder.join("tasks"), thread.to_string())?;
+        fs::write(group.folder.join("freezer.state"), "FROZEN")?;
+        wait_for("the thread to freeze", DEATH, || {
+            let state = fs::read_to_string(group.folder.join("freezer.state"))?;
+            Ok((state.trim() == "FROZEN").then_some(()))
+        })?;
+        Ok(group)
+    }
+
+    fn memory(process: i32) -> Result<Self> {
+        let group = Self::make("memory")?;
+        fs::write(group.folder.join("memory.limit_in_bytes"), "64K")?;
+        fs::write(group.folder.join("cgroup.procs"), process.to_string())?;
+        Ok(group)
+    }
+
+    fn make(controller: &str) -> Result<Self> {
+        let root = std::env::temp_dir().join(format!("gwlab-{}-{controller}", std::process::id()));
+        fs::create_dir_all(&root)?;
+        mount(
+            Some("cgroup"),
+            &root,
+            Some("cgroup"),
+            MsFlags::empty(),
+            Some(controller),
+        )
+        .with_context(|| format!("this kernel has no cgroup v1 controller `{controller}` to spare"))?;
+        let group = Self {
+            folder: root.join("gwlab"),
+            root,
+        };
+        fs::create_dir(&group.folder)?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(self.folder.join("freezer.state"), "THAWED");
+        let is_empty = || {
+            move_out(&self.folder, &self.root);
+            Ok(fs::remove_dir(&self.folder).ok())
+        };
+        if let Err(error) = wait_for("a cgroup to become empty", DEATH, is_empty) {
+            eprintln!("{} stays: {error:#}", self.folder.display());
+        }
+        let _ = umount2(&self.root, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.root);
+    }
+}
+
+/// What is still in it, back to where it came from.
+fn move_out(from: &Path, to: &Path) {
+    for thread in fs::read_to_string(from.join("tasks")).unwrap_or_default().lines() {
+        let _ = fs::write(to.join("tasks"), thread);
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Each distinct system call of the daemon and of its guardian fails once: at the start, in two seconds of work, at the
+//! end. Either of them may refuse or go on, in clear words; nothing may hang, panic or be left.
+
+mod calls;
+mod experiment;
+pub mod injector;
+mod trap;
+
+use anyhow::Result;
+
+use crate::experiment::Run;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use experiment::{Wanted, fail_each_call};
+use injector::Part;
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "faults",
+    about: "each system call of the daemon and its guardian fails once: nothing may be left",
+    stations: None,
+    seconds: 2,
+    warmup_s: 0,
+    parameters: &[
+        Parameter::range("shares", 1, 1, 1_000, "the calls are dealt out to so many runs"),
+        Parameter::range("share", 1, 1, 1_000, "which of these runs this is"),
+        Parameter::list("calls", "", "only those that contain one of these words"),
+    ],
+    plan,
+};
+
+/// For the progress line.
+const CASES: f64 = 80.0;
+const CASE_S: f64 = 5.0;
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let wanted = Wanted {
+        share: parameters.count("share") as usize,
+        of: parameters.count("shares") as usize,
+        words: parameters.list("calls").to_vec(),
+    };
+    let seconds = parameters.count("seconds") as f64;
+    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+    for (process, is_guardian) in [("daemon", false), ("guardian", true)] {
+        for (word, part) in [("start", Part::Start), ("work", Part::Work), ("end", Part::End)] {
+            let name = format!("{process}/{word}");
+            // Their own bounds, however short the run is.
+            for metric in ["left", "hangs", "own_panics", "unsaid", "unclear"] {
+                checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
+            }
+            checks.push(Check::metric(&name, "failed_calls", Relation::AtLeast(1.0)).always());
+            let estimated_s = CASES / wanted.of as f64 * CASE_S;
+            let wanted = wanted.clone();
+            let act = move |run: &Run| fail_each_call(run, (is_guardian, part), &wanted, seconds);
+            variants.push(Variant::new(name, None, estimated_s, act));
+        }
+    }
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![],
+        columns: "failed_calls not_met refused went_on ended others_panics left_until_revert left hangs own_panics unsaid unclear",
+    })
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One run of the daemon for each call that fails. It holds caps, a queue, a process with real-time priority, a handler of
+//! a chain and the threads of a device. Input: which calls. Output: what became of each, as numbers and in a table.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use serde_json::json;
+
+use super::injector::{Call, Job, Part, State, ask};
+use crate::access_point::Cap;
+use crate::air::{SERVER_DEVICE, STATION_DEVICE};
+use crate::bpf_objects::Object;
+use crate::cell::SERVER_ADDRESS;
+use crate::experiment::Run;
+use crate::giveway::{answers, binary, new_key, write};
+use crate::interrupt::pause_until;
+use crate::namespace::Namespace;
+use crate::network::{End, add_pair};
+use crate::outcome::Outcome;
+use crate::role::Role;
+use crate::scenarios::fails_open::changes::{Changes, InForce};
+use crate::scenarios::fails_open::experiment::{Held, left_over, objects};
+use crate::traffic::stream::{Source, start_sink};
+
+const ADDRESS: &str = "10.77.0.1";
+const CAP: Cap = Cap::Segments(20);
+/// Of the start and of the end, each; a start may load its programs twice.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Until nothing may be left: what hangs is killed after five seconds.
+const LEFT: Duration = Duration::from_secs(7);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Which calls fail.
+#[derive(Clone)]
+pub struct Wanted {
+    /// They are dealt out to so many runs, of which this is one, from 1.
+    pub of: usize,
+    pub share: usize,
+    /// Only those that contain one of these; none: all.
+    pub words: Vec<String>,
+}
+
+impl Wanted {
+    fn of(&self, calls: Vec<Call>) -> Vec<Call> {
+        let has = |call: &Call| self.words.iter().any(|word| call.text().contains(word));
+        let calls = calls.into_iter().filter(|call| self.words.is_empty() || has(call));
+        calls.skip(self.share - 1).step_by(self.of).collect()
+    }
+}
+
+/// What became of a run in which a call failed.
+#[derive(Default, Serialize)]
+struct Case {
+    call: Option<Call>,
+    /// The call was made, and failed.
+    is_met: bool,
+    /// It was up, and at work.
+    is_up: bool,
+    /// How the daemon ended, and by itself.
+    ended: Option<String>,
+    hung: bool,
+    /// What it should have put in force and has not.
+    lacks: Vec<&'static str>,
+    /// What nobody undid by itself; and what not even `giveway revert` did.
+    left: Option<String>,
+    left_for_good: Option<String>,
+    panics: Vec<String>,
+    /// Its warnings, or its last words; where it lacks something, what its status says.
+    said: Vec<String>,
+}
+
+/// Fields go in this order: what runs in the namespaces goes before them.
+struct Stage {
+    changes: Changes,
+    /// Sends only while a daemon runs: with no queue it would take all of a CPU.
+    source: Source,
+    _sink: Role,
+    near: Namespace,
+    _far: Namespace,
+    job: Vec<String>,
+    log: String,
+    seconds: f64,
+}
+
+/// `whose`: the guardian's calls or the daemon's, in which part of a run.
+pub fn fail_each_call(run: &Run, whose: (bool, Part), wanted: &Wanted, seconds: f64) -> Result<Outcome> {
+    let mut stage = Stage::set_up(run, seconds)?;
+    let (case, seen) = stage.one_run(None, whose.0)?;
+    let is_well = case.is_up && case.left.is_none() && case.lacks.is_empty() && !case.hung && case.panics.is_empty();
+    ensure!(is_well, "without any fault: {}", case.line());
+    let theirs = |call: &Call| (call.is_guardian, call.part) == whose;
+    let calls = wanted.of(seen.into_iter().filter(theirs).collect());
+    let mut cases = Vec::new();
+    let mut table = File::create(run.file(".txt"))?;
+    for (number, call) in calls.iter().enumerate() {
+        run.progress.tick(&format!("{number} of {} calls", calls.len()));
+        let (case, _) = stage.one_run(Some(call), whose.0)?;
+        // As it comes: a run may be ended before the last.
+        writeln!(table, "{}", case.line())?;
+        cases.push(case);
+    }
+    run.keep(&cases)?;
+    Ok(count(run.name, &cases))
+}
+
+fn count(name: &str, cases: &[Case]) -> Outcome {
+    let mut outcome = Outcome::default();
+    let met = || cases.iter().filter(|case| case.is_met);
+    let mut set = |metric, counts: fn(&Case) -> bool| {
+        outcome.set(name, metric, met().filter(|case| counts(case)).count() as f64);
+    };
+    set("failed_calls", |_| true);
+    set("refused", |case| case.is_refused());
+    set("went_on", |case| case.is_up && case.ended.is_none());
+    set("ended", |case| case.is_up && case.ended.is_some());
+    set("left_until_revert", |case| case.left.is_some());
+    set("left", |case| case.left_for_good.is_some());
+    set("hangs", |case| case.hung);
+    set("own_panics", |case| case.panics.iter().any(|panic| is_ours(panic)));
+    set("others_panics", |case| case.panics.iter().any(|panic| !is_ours(panic)));
+    set("unsaid", |case| !case.lacks.is_empty() && case.said.is_empty());
+    set("unclear", Case::is_unclear);
+    outcome.set(name, "not_met", (cases.len() - met().count()) as f64);
+    outcome
+}
+
+fn is_ours(panic: &str) -> bool {
+    ["daemon/", "engine/", "src/"]
+        .iter()
+        .any(|folder| panic.contains(&format!("panicked at {folder}")))
+}
+
+impl Case {
+    fn is_refused(&self) -> bool {
+        !self.is_up && self.ended.is_some()
+    }
+
+    /// It has refused without one clear line of its own. (What fails before `main` is the C library's to tell.)
+    fn is_unclear(&self) -> bool {
+        let is_own = |line: &String| line.starts_with("giveway: ");
+        let before_main = |line: &String| line.contains("loading shared libraries") || line.contains("allocat");
+        self.is_refused() && self.panics.is_empty() && !self.said.iter().any(|line| is_own(line) || before_main(line))
+    }
+
+    fn line(&self) -> String {
+        let outcome = match (self.is_met, self.is_up, &self.ended) {
+            (false, ..) if self.call.is_some() => "not met".to_owned(),
+            (_, false, Some(how)) => format!("refused ({how})"),
+            (_, false, None) => "never up".to_owned(),
+            (_, true, Some(how)) => format!("ended ({how})"),
+            (_, true, None) => "went on".to_owned(),
+        };
+        let call = self.call.as_ref().map_or_else(|| "no fault".to_owned(), Call::text);
+        let mut line = format!("{call}\t{outcome}");
+        if self.hung {
+            line.push_str("; HUNG");
+        }
+        if !self.lacks.is_empty() {
+            line += &format!("; lacks {}", self.lacks.join(", "));
+        }
+        for (word, left) in [("left until revert", &self.left), ("LEFT", &self.left_for_good)] {
+            if let Some(left) = left {
+                line += &format!("; {word}: {left}");
+            }
+        }
+        line + "\t" + &[&self.panics[..], &self.said].concat().join(" | ").replace('\n', " ")
+    }
+}
+
+impl Stage {
+    fn set_up(run: &Run, seconds: f64) -> Result<Self> {
+        let (near, far) = (Namespace::create("near")?, Namespace::create("far")?);
+        let addresses = [ADDRESS, SERVER_ADDRESS].map(|address| format!("{address}/24"));
+        let [own, other] = addresses.each_ref().map(|address| [address.as_str()]);
+        let ends = [
+            End::new(&near, STATION_DEVICE, "02:00:00:00:00:01", &own),
+            End::new(&far, SERVER_DEVICE, "02:00:00:00:00:fe", &other),
+        ];
+        add_pair(ends, 1)?;
+        // Without it a virtual device has no NAPI threads.
+        near.run("ethtool", &format!("-K {STATION_DEVICE} gro on"))?;
+        ends[0].set_up(&[(SERVER_ADDRESS, ends[1].mac)])?;
+        ends[1].set_up(&[(ADDRESS, ends[0].mac)])?;
+        new_key(run.raw)?;
+        let mut changes = Changes::prepare(&near, ADDRESS, &far, CAP, run.raw)?;
+        changes.configuration["receive"] = json!({"threaded_napi": true});
+        let file = run.file(".toml");
+        write(&file, &changes.configuration)?;
+        let sink = start_sink(&far)?;
+        let source = Source::connect(&near)?;
+        let words = [
+            "run",
+            "--config",
+            &file.to_string_lossy(),
+            "--interface",
+            STATION_DEVICE,
+        ]
+        .map(str::to_owned);
+        Ok(Self {
+            job: [vec![binary()?.to_string_lossy().into_owned()], words.to_vec()].concat(),
+            log: run.file(".log").to_string_lossy().into_owned(),
+            changes,
+            source,
+            _sink: sink,
+            near,
+            _far: far,
+            seconds,
+        })
+    }
+
+    /// From the start to what is left; and which calls were made, where none failed.
+    fn one_run(&mut self, call: Option<&Call>, by_kill: bool) -> Result<(Case, Vec<Call>)> {
+        let before = objects(&[])?;
+        let job = Job {
+            program: self.job.clone(),
+            log: self.log.clone(),
+            fault: call.cloned(),
+        };
+        let mut injector = Role::spawn(&self.near, "injector", &job)?;
+        let mut case = Case {
+            call: call.cloned(),
+            ..Case::default()
+        };
+        let state = self.start(&mut injector, &mut case)?;
+        if case.is_up {
+            self.source.start()?;
+            let is_all_of_it = call.is_none_or(|call| call.part == Part::Work);
+            self.work(&mut injector, &mut case, is_all_of_it)?;
+            injector.ask::<State>(json!(Part::End))?;
+            let signal = if by_kill { Signal::SIGKILL } else { Signal::SIGTERM };
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(state.pid), signal);
+        }
+        let state = until(LIMIT, &mut injector, |state| state.is_over)?;
+        case.hung |= !state.is_over;
+        case.is_met = state.has_failed;
+        case.ended = case
+            .ended
+            .or_else(|| state.ended.filter(|how| !is_as_told(how, by_kill)));
+        if case.hung {
+            injector.ask::<State>(ask::KILL)?;
+        }
+        self.look_for_left(&before, &mut case)?;
+        if case.is_up {
+            self.source.stop()?;
+        }
+        let seen = injector.finish()?;
+        self.read_log(&mut case)?;
+        Ok((case, seen))
+    }
+
+    fn start(&self, injector: &mut Role, case: &mut Case) -> Result<State> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let state: State = injector.ask(ask::STATE)?;
+            case.is_up = answers::status(&self.near).is_ok();
+            case.ended.clone_from(&state.ended);
+            if case.is_up || state.ended.is_some() {
+                return Ok(state);
+            }
+            if Instant::now() > deadline {
+                case.hung = true;
+                injector.ask::<State>(ask::KILL)?;
+                return Ok(state);
+            }
+            pause_until(Instant::now() + LOOK_EVERY)?;
+        }
+    }
+
+    /// For all its time, or until everything is in force.
+    fn work(&self, injector: &mut Role, case: &mut Case, is_all_of_it: bool) -> Result<()> {
+        injector.ask::<State>(json!(Part::Work))?;
+        // Whatever they answer, they have to.
+        for words in [
+            "why",
+            "lbe add 10.77.0.254 9",
+            "lbe remove 10.77.0.254 9",
+            "realtime list",
+        ] {
+            let mut command = self.near.command(binary()?)?;
+            let asked = Instant::now();
+            command.args(words.split(' ')).output()?;
+            case.hung |= asked.elapsed() > LIMIT;
+        }
+        let deadline = Instant::now() + Duration::from_secs_f64(self.seconds);
+        loop {
+            case.lacks = self.lacks()?;
+            let is_enough = case.lacks.is_empty() && !is_all_of_it;
+            if is_enough || Instant::now() > deadline {
+                break;
+            }
+            pause_until(Instant::now() + LOOK_EVERY)?;
+        }
+        if !case.lacks.is_empty()
+            && let Ok(status) = answers::status(&self.near)
+        {
+            case.said = [
+                status.daemon.degraded,
+                status.priority.map(|of| of.degraded).unwrap_or_default(),
+            ]
+            .concat();
+            case.said
+                .extend(case.lacks.contains(&"queue").then_some(status.network.queue.why));
+        }
+        case.ended = injector.ask::<State>(ask::STATE)?.ended;
+        Ok(())
+    }
+
+    fn lacks(&self) -> Result<Vec<&'static str>> {
+        let InForce { queue, rule, chain } = self.changes.in_force(&self.near)?;
+        let caps = answers::caps_found(&self.near)? > 0;
+        let all = [("caps", caps), ("queue", queue), ("rule", rule), ("chain", chain)];
+        Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
+    }
+
+    fn look_for_left(&self, before: &BTreeSet<Object>, case: &mut Case) -> Result<()> {
+        let left = || -> Result<Option<String>> {
+            let others = answers::others_found(&self.near)?.join("; ");
+            Ok(left_over(&self.near, &self.changes, before, Held::ByThese(&[]))?
+                .or((!others.is_empty()).then_some(others)))
+        };
+        let deadline = Instant::now() + LEFT;
+        loop {
+            case.left = left()?;
+            if case.left.is_none() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                break;
+            }
+            pause_until(Instant::now() + LOOK_EVERY)?;
+        }
+        let reverted = answers::revert(&self.near);
+        case.left_for_good = left()?.or_else(|| reverted.err().map(|error| format!("{error:#}")));
+        Ok(())
+    }
+
+    fn read_log(&self, case: &mut Case) -> Result<()> {
+        let text = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log))?;
+        let text = String::from_utf8_lossy(&text);
+        let is_word = |line: &&str| ["WARN ", "ERROR "].iter().any(|level| line.contains(level));
+        case.panics = text
+            .lines()
+            .filter(|line| line.contains("panicked at"))
+            .map(str::to_owned)
+            .collect();
+        let is_last = |line: &&str| case.ended.is_some() && text.lines().last() == Some(*line);
+        let is_told = |line: &&str| is_word(line) || line.starts_with("giveway: ") || is_last(line);
+        case.said.extend(text.lines().filter(is_told).map(str::to_owned));
+        Ok(())
+    }
+}
+
+/// The end that was asked for.
+fn is_as_told(how: &str, by_kill: bool) -> bool {
+    how == if by_kill { "SIGKILL" } else { "exit 0" }
+}
+
+fn until(limit: Duration, injector: &mut Role, holds: fn(&State) -> bool) -> Result<State> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let state: State = injector.ask(ask::STATE)?;
+        if holds(&state) || Instant::now() > deadline {
+            return Ok(state);
+        }
+        pause_until(Instant::now() + LOOK_EVERY)?;
+    }
+}
