@@ -39,7 +39,13 @@ impl Lending {
         self.granted.contains_key(&pid)
     }
 
-    /// These threads of a process have it. A thread that was known is another one by now.
+    /// Whether what this thread lends is counted.
+    pub fn has(&self, id: ProcessId, tid: u32) -> bool {
+        let granted = self.granted.get(&id.pid);
+        granted.is_some_and(|granted| granted.id == id && granted.threads.contains_key(&tid))
+    }
+
+    /// These threads of a process have it, or will in a moment. A thread that was known is another one by now.
     pub fn add(&mut self, id: ProcessId, tids: impl IntoIterator<Item = u32>) -> Result<()> {
         let Some(lenders) = self.lenders() else { return Ok(()) };
         let new = || Granted {

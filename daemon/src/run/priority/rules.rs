@@ -626,23 +626,30 @@ impl RulesLoop {
                     let reopen = || Handle::of(id, &self.tools.tasks);
                     let outcome = handle.take().map_or_else(reopen, Ok);
                     let outcome = outcome.map_err(|error| format!("it cannot be opened: {error:#}"));
+                    // Before they have it: who waits for a lock already lends it at once, and the kernel tells of that once.
+                    let threads = self.tools.tasks.threads.of(id.pid).unwrap_or_default();
+                    self.may_lend(id, threads.into_iter().map(|thread| thread.tid).collect());
                     let outcome = outcome.and_then(|handle| self.tools.actuator.apply(handle, id, &schedule));
                     refused = outcome.as_ref().err().cloned();
                     if outcome.is_ok() {
-                        self.may_lend(id, None);
+                        let given = self.tools.actuator.threads(id);
+                        let new = given.filter(|tid| !self.tools.lending.has(id, *tid)).collect();
+                        self.may_lend(id, new);
+                    } else {
+                        self.tools.lending.remove(id);
                     }
                     actions.extend(self.engine.step(Input::Outcome { id, outcome }));
                 }
-                Action::GrantTask { id, tid } => match self.tools.actuator.apply_task(id, tid) {
-                    Ok(()) => self.may_lend(id, Some(tid)),
-                    Err(error) => {
+                Action::GrantTask { id, tid } => {
+                    self.may_lend(id, vec![tid]);
+                    if let Err(error) = self.tools.actuator.apply_task(id, tid) {
                         if is_shortage(&error) && self.missed.len() < MISSED_KEPT {
                             self.missed.insert((id, tid));
                         }
                         let pid = id.pid;
                         self.note_failure(&error.context(format!("thread {tid} of process {pid} gets no real time")));
                     }
-                },
+                }
                 Action::Revoke { id } => {
                     self.tools.actuator.revert(id);
                     self.tools.lending.remove(id);
@@ -708,14 +715,9 @@ impl RulesLoop {
         self.next_account = Some(self.engine.lock().next_look(now()));
     }
 
-    /// One more thread of a process has what it may lend; None: all of them have.
-    fn may_lend(&mut self, id: ProcessId, tid: Option<u32>) {
-        let all = self
-            .tools
-            .actuator
-            .threads(id)
-            .filter(|one| tid.is_none_or(|tid| tid == *one));
-        let added = self.tools.lending.add(id, all);
+    /// What these threads of a process lend is counted from now on.
+    fn may_lend(&mut self, id: ProcessId, tids: Vec<u32>) {
+        let added = self.tools.lending.add(id, tids);
         self.tolerate(added);
     }
 

@@ -6,7 +6,6 @@ use giveway::actuate::thread::attributes::set_cpus;
 
 use super::*;
 use crate::support::process::effective_priority;
-use crate::support::wait::await_some;
 
 /// Processes that share locks, of a program that a rule names, and of one that none does.
 struct Locks {
@@ -50,6 +49,11 @@ impl Running {
     fn inherits(&self, priority: i32) {
         until("it has the priority", || effective_priority(self.pid()) == priority);
     }
+}
+
+fn waits_for_a_lock(running: &Running) -> bool {
+    let call = fs::read_to_string(format!("/proc/{}/syscall", running.pid())).unwrap_or_default();
+    call.split(' ').next() == Some(libc::SYS_futex.to_string().as_str())
 }
 
 fn why(running: &Running) -> String {
@@ -158,25 +162,53 @@ fn an_owner_that_has_lost_its_own_priority_has_one_that_is_lent() {
 
 #[test]
 fn what_is_lent_within_the_budget_is_counted_and_costs_nothing() {
-    let locks = Locks::new("within");
+    counts_what_is_lent("within", false);
+}
+
+/// The kernel tells of it at the moment of the grant, and never again.
+#[test]
+fn who_waits_for_a_lock_when_it_is_granted_lends_from_the_first_moment() {
+    counts_what_is_lent("at-once", true);
+}
+
+fn counts_what_is_lent(test: &str, waits_first: bool) {
+    let locks = Locks::new(test);
     let limits = "[realtime_limits]\nwindow_ms = 10000\n";
-    let config = format!("{}{limits}", locks.granted.rule(""));
-    let watched = watched_alone(&config, &locks.granted);
+    let watched = watched_alone(limits, &locks.granted);
     let mut owner = locks.ready(
         &locks.ordinary,
         "lock:0",
         "compute:200 unlock:0 compute:500 say:done read",
     );
-    let mut lender = locks.lender();
+    let grant = || {
+        assert!(
+            giveway(&["realtime", "add", "--exe", &locks.granted.path, "--priority", "20"])
+                .status
+                .success()
+        )
+    };
+    let mut lender;
+    if waits_first {
+        lender = locks.lender();
+        until("it waits for the lock", || waits_for_a_lock(&lender));
+        grant();
+    } else {
+        grant();
+        lender = locks.lender();
+    }
     owner.inherits(79);
     owner.go_on();
     assert_eq!(lender.lines().next().as_deref(), Some("has"));
     // What it computes afterwards is its own.
     assert_eq!(owner.lines().next().as_deref(), Some("done"));
     let used = || watched.daemon().status()["realtime"]["budget"]["used_by_rules_ms"].as_u64();
-    let used = await_some("a look", || used().filter(|ms| *ms > 0));
+    let mut seen = None;
+    until("it is counted", || {
+        seen = used();
+        seen.is_some_and(|ms| ms >= 200)
+    });
     let status = watched.daemon().status();
-    assert!((200..300).contains(&used), "{used} ms");
+    assert!(seen.is_some_and(|ms| ms < 300), "{seen:?} ms");
     assert_eq!(shown(lender.pid()), "FIFO 20");
     assert_eq!(status["realtime"]["counters"]["demoted"], 0);
 }
