@@ -65,7 +65,7 @@ fn render(status: &Status) -> String {
     let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
-        text += "\n   PROCESS         REMOTE                    CWND   CAP  RTT ms  QUEUE kB  Mbit/s STATE\n";
+        text += "\n   PROCESS         REMOTE                    CWND   CAP  RTT ms  QUEUE kB  Mbit/s STATE     CLASS\n";
     }
     for flow in flows {
         text += &flow_line(flow);
@@ -200,14 +200,15 @@ fn flow_line(view: &FlowView) -> String {
         (false, false) => ' ',
     };
     format!(
-        " {mark} {process:<15.15} {remote:<24} {cwnd:>5} {cap:>5} {rtt:>7.1} {queue:>9.1} {rate:>7.2} {state:?}\n",
+        " {mark} {process:<15.15} {remote:<24} {cwnd:>5} {cap:>5} {rtt:>7.1} {queue:>9.1} {rate:>7.2} {state:<9} {class}\n",
         remote = flow.remote.to_string(),
         cwnd = flow.cwnd,
         cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
         rtt = f64::from(flow.srtt_us) / 1e3,
         queue = (flow.unsent_bytes + flow.unacked_bytes) as f64 / 1e3,
         rate = flow.delivery_rate_bytes_per_s as f64 * 8.0 / 1e6,
-        state = flow.ca_state,
+        state = format!("{:?}", flow.ca_state),
+        class = view.class.name(),
     )
 }
 

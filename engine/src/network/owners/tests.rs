@@ -4,7 +4,21 @@
 use super::*;
 
 fn asked(known: &mut Known<u64, Arc<str>>, keys: std::ops::Range<u64>) -> Vec<u64> {
-    known.ask(keys, ASKED_AT_ONCE)
+    known.ask(Duration::ZERO, None, keys, ASKED_AT_ONCE)
+}
+
+#[test]
+fn a_process_is_asked_about_again_and_stays_what_it_was_when_it_ends() {
+    let at = Duration::from_secs;
+    let mut known = Known::<u64, Arc<str>>::default();
+    let ask = |now: u64, known: &mut Known<_, _>| known.ask(at(now), at(now).checked_sub(VALID_FOR), 0..1, 64);
+    assert_eq!(ask(5, &mut known), [0]);
+    assert!(known.answer(vec![(0, Some("/a".into()))]), "news");
+    assert!(ask(5, &mut known).is_empty());
+    assert_eq!(ask(6, &mut known), [0]);
+    assert!(!known.answer(vec![(0, Some("/a".into()))]), "no news");
+    assert!(!known.answer(vec![(0, None)]));
+    assert_eq!(known.get(&0), Some(&"/a".into()));
 }
 
 #[test]
