@@ -188,6 +188,22 @@ pub fn is_shortage(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Loads something, and tries twice more where that fails: memory or descriptors may be short for a moment, which libbpf's
+/// errors do not tell from what stays.
+///
+/// # Errors
+/// The last one.
+pub fn load_patiently<T>(mut load: impl FnMut() -> Result<T>) -> Result<T> {
+    for pause_ms in [50, 250] {
+        match load() {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tracing::debug!("tried again in {pause_ms} ms: {error:#}"),
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    load()
+}
+
 /// Since boot, as the kernel's events count it.
 pub fn now() -> Duration {
     read(ClockId::CLOCK_MONOTONIC)

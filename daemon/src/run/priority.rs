@@ -34,9 +34,9 @@ use crate::actuate::receive::NapiThreads;
 use crate::actuate::schedule::ScheduleActuator;
 use crate::actuate::thread::take_priority;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::now;
 use crate::kernel::task_watch::TaskWatch;
 use crate::kernel::tasks::Tasks;
+use crate::kernel::{load_patiently, now};
 use crate::life::{Life, Who};
 use crate::lookup::LookUps;
 use crate::place::Place;
@@ -321,9 +321,9 @@ struct Tools {
 impl Tools {
     /// Takes the calling thread's place above all that is granted, too.
     fn open(place: &Place, death: Option<PipeReader>, is_any_path: bool) -> Result<Self> {
-        let tasks = Arc::new(Tasks::load(place.netns_inum())?);
+        let tasks = Arc::new(load_patiently(|| Tasks::load(place.netns_inum()))?);
         let tools = Self {
-            watch: TaskWatch::open(place.netns_inum())?,
+            watch: load_patiently(|| TaskWatch::open(place.netns_inum()))?,
             lending: Lending::open(),
             actuator: ScheduleActuator::open(place, Arc::clone(&tasks)),
             napi: NapiThreads::new(place, Arc::clone(&tasks)),
