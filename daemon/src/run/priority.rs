@@ -147,7 +147,8 @@ impl PriorityThread {
             .spawn(move || {
                 let inbox = Inbox { queue, bell: reader };
                 let is_any_path = !watched(&engine.lock().rules()).0.is_empty();
-                guarded(&place, || match Tools::open(&place, death, is_any_path) {
+                let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
+                guarded(&place, || match tools() {
                     Ok(tools) => {
                         let (tasks, lenders) = (Arc::clone(&tools.tasks), tools.lending.lenders());
                         let chains = chains.map(|source| {
@@ -320,16 +321,16 @@ struct Tools {
 
 impl Tools {
     /// Takes the calling thread's place above all that is granted, too.
-    fn open(place: &Place, death: Option<PipeReader>, is_any_path: bool) -> Result<Self> {
-        let tasks = Arc::new(load_patiently(|| Tasks::load(place.netns_inum()))?);
+    fn open(place: &Place, death: Option<&PipeReader>, is_any_path: bool) -> Result<Self> {
+        let tasks = Arc::new(Tasks::load(place.netns_inum())?);
         let tools = Self {
-            watch: load_patiently(|| TaskWatch::open(place.netns_inum()))?,
+            watch: TaskWatch::open(place.netns_inum())?,
             lending: Lending::open(),
             actuator: ScheduleActuator::open(place, Arc::clone(&tasks)),
             napi: NapiThreads::new(place, Arc::clone(&tasks)),
             canaries: Canaries::start()?,
-            look_ups: is_any_path.then(|| LookUps::start(death.as_ref())).transpose()?,
-            death: death.map(Arc::new),
+            look_ups: is_any_path.then(|| LookUps::start(death)).transpose()?,
+            death: death.map(PipeReader::try_clone).transpose()?.map(Arc::new),
             tasks,
         };
         let (_, hard) = getrlimit(Resource::RLIMIT_RTTIME).context("cannot read RLIMIT_RTTIME")?;

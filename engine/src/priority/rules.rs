@@ -35,6 +35,8 @@ pub(super) struct Held {
     pub rule: String,
     /// What its CPU time and its tasks count for.
     pub account: String,
+    /// By a rule that a user added, within a grant.
+    pub is_of_user: bool,
     pub schedule: Schedule,
     pub standing: Standing,
     pub tasks: u32,
@@ -219,6 +221,7 @@ impl Priority {
             process: started.process,
             rule: rule.name.clone(),
             account: rule.account(),
+            is_of_user: rule.user().is_some(),
             schedule: rule.schedule.clone(),
             standing,
             tasks: started.tasks,
@@ -345,6 +348,14 @@ impl Priority {
                 self.counters.failed += 1;
                 self.record_gain(id, why, false);
             }
+        }
+    }
+
+    pub(super) fn put_off(&mut self, id: ProcessId, why: String) {
+        if self.held.get(&id).is_some_and(|held| held.standing == Standing::Asked) {
+            self.counters.failed += 1;
+            self.record_gain(id, format!("{why}; tried again soon"), false);
+            self.remove(id);
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use giveway_engine::back_off::BackOff;
 use giveway_engine::change::{Changes, Subject};
 use giveway_engine::matcher::{Process, ProcessId};
 use giveway_engine::priority::{
@@ -25,7 +26,7 @@ use nix::unistd::Pid;
 use super::{Answer, ChainThread, Client, Engine, Inbox, Request, Tools};
 use crate::kernel::process::{Executable, Found, Handle, Wanted};
 use crate::kernel::task_watch::{Arguments, Event, What};
-use crate::kernel::{cpu_time, is_shortage, now};
+use crate::kernel::{cpu_time, errno_of, is_shortage, now};
 use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
 use crate::lookup::{self, LookUps, Looked};
 
@@ -74,6 +75,7 @@ pub(super) struct RulesLoop {
     unread: BTreeMap<u32, Unread>,
     /// Why something was missed that can be made up for: all processes are looked at again.
     short_of: Option<String>,
+    again: BackOff,
     /// New threads of granted processes that were missed so.
     missed: BTreeSet<(ProcessId, u32)>,
     lost_events: u64,
@@ -163,6 +165,7 @@ impl RulesLoop {
             arguments: BTreeMap::new(),
             unread: BTreeMap::new(),
             short_of: None,
+            again: BackOff::default(),
             missed: BTreeSet::new(),
             lost_events: 0,
             next_account: None,
@@ -302,12 +305,19 @@ impl RulesLoop {
     }
 
     fn note_failure(&mut self, error: &anyhow::Error) {
-        let failure = if is_shortage(error) {
-            &mut self.short_of
+        let why = format!("{error:#}");
+        if is_shortage(error) {
+            self.look_again_for(why);
         } else {
-            &mut self.failing
-        };
-        *failure = Some(format!("{error:#}"));
+            self.failing = Some(why);
+        }
+    }
+
+    fn look_again_for(&mut self, why: String) {
+        self.short_of = Some(why);
+        if self.again.next().is_none() {
+            self.again.failed(now());
+        }
     }
 
     /// Watches for what rules want now. True where that is something else than before.
@@ -625,12 +635,12 @@ impl RulesLoop {
                     self.count_lent_by(id);
                     let reopen = || Handle::of(id, &self.tools.tasks);
                     let outcome = handle.take().map_or_else(reopen, Ok);
-                    let outcome = outcome.map_err(|error| format!("it cannot be opened: {error:#}"));
+                    let outcome = outcome.context("it cannot be opened");
                     // Before they have it: who waits for a lock already lends it at once, and the kernel tells of that once.
                     let threads = self.tools.tasks.threads.of(id.pid).unwrap_or_default();
                     self.may_lend(id, threads.into_iter().map(|thread| thread.tid).collect());
                     let outcome = outcome.and_then(|handle| self.tools.actuator.apply(handle, id, &schedule));
-                    refused = outcome.as_ref().err().cloned();
+                    refused = outcome.as_ref().err().map(|error| format!("{error:#}"));
                     if outcome.is_ok() {
                         let given = self.tools.actuator.threads(id);
                         let new = given.filter(|tid| !self.tools.lending.has(id, *tid)).collect();
@@ -638,7 +648,18 @@ impl RulesLoop {
                     } else {
                         self.tools.lending.remove(id);
                     }
-                    actions.extend(self.engine.step(Input::Outcome { id, outcome }));
+                    let became = match outcome {
+                        Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
+                            let why = format!("{error:#}");
+                            self.look_again_for(why.clone());
+                            Input::NotGiven { id, why }
+                        }
+                        outcome => Input::Outcome {
+                            id,
+                            outcome: outcome.map_err(|error| format!("{error:#}")),
+                        },
+                    };
+                    actions.extend(self.engine.step(became));
                 }
                 Action::GrantTask { id, tid } => {
                     self.may_lend(id, vec![tid]);
@@ -752,8 +773,12 @@ impl RulesLoop {
             self.sign.give();
             self.carry_out(vec![Action::GrantTask { id, tid }], None);
         }
-        if self.follow_rules() | self.short_of.take().is_some() {
+        if self.follow_rules() | self.again.is_due(now()) {
+            self.short_of = None;
             self.look();
+            if self.short_of.is_none() {
+                self.again.reset();
+            }
         }
         let tidied = self.tools.actuator.tidy();
         let Tools { lending, actuator, .. } = &mut self.tools;

@@ -421,7 +421,7 @@ fn an_impossible_configuration_is_refused_with_its_key() {
 }
 
 #[test]
-fn a_user_who_overruns_a_grant_again_and_again_waits_longer_each_time() {
+fn a_user_who_overruns_a_grant_again_and_again_waits_longer_for_less_each_time() {
     let mut machine = Machine::new(Vec::new(), vec![robots_grant()]);
     let wish = Rule {
         schedule: fifo(10),
@@ -440,7 +440,8 @@ fn a_user_who_overruns_a_grant_again_and_again_waits_longer_each_time() {
         machine.compute(1, |_| 1.0);
     }
     let waits: Vec<_> = granted.windows(2).map(|two| two[1] - two[0]).collect();
-    assert_eq!(waits, [1_300, 2_300, 4_300, 8_300, 16_300, 32_300]);
+    // The wait, and what it took to overrun 250, 125, 62, ... ms of the window, looked at every 100.
+    assert_eq!(waits, [1_300, 2_200, 4_100, 8_100, 16_100, 32_100]);
     assert!(
         machine
             .why(1_000)

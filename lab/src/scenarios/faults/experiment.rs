@@ -146,10 +146,15 @@ impl Case {
         !self.is_up && self.ended.is_some()
     }
 
-    /// It has refused without one clear line of its own. (What fails before `main` is the loader's or the C library's to tell.)
+    /// It has refused without one clear line of its own. (What fails before `main` is the loader's, the
+    /// C library's or Rust's to tell.)
     fn is_unclear(&self) -> bool {
         let is_own = |line: &String| line.starts_with("giveway: ");
-        let is_librarys = |line: &String| line.contains("loading shared libraries") || line.contains("allocat");
+        let is_librarys = |line: &String| {
+            ["loading shared libraries", "allocat", "fatal runtime error"]
+                .iter()
+                .any(|words| line.contains(words))
+        };
         let is_clear = || self.said.iter().any(|line| is_own(line) || is_librarys(line));
         self.is_refused() && !self.is_loaders && self.panics.is_empty() && !is_clear()
     }

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{NEVER_FAIL, describe, error_of};
+use super::calls::{NEVER_FAIL, describe, error_of, never_fails};
 use super::trap::{Stopped, Trap};
 
 /// So often it is looked whether the program has ended.
@@ -166,7 +166,7 @@ impl Injector {
             self.state.is_loaders = is_in_loader(thread, stopped.data.instruction_pointer);
         }
         self.trap.answer(&stopped, is_wanted.then(|| error_of(call.number)))?;
-        if self.fault.is_none() {
+        if self.fault.is_none() && !never_fails(&stopped.data) {
             self.seen.insert(call);
         }
         Ok(())
