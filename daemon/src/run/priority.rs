@@ -295,11 +295,12 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// The requests that wait; call when the bell can be read. The daemon's end is a request to stop.
-    fn take(&self) -> Vec<Request> {
-        let rung = (&self.bell).read(&mut [0; 64]);
+    /// The requests that wait. Reads the bell only where it `is_rung`; where it could not be rung, they are found at the next
+    /// turn. The daemon's end is a request to stop.
+    fn take(&self, is_rung: bool) -> Vec<Request> {
+        let has_ended = is_rung && !(&self.bell).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
         let mut requests: Vec<Request> = self.queue.try_iter().collect();
-        if !rung.is_ok_and(|bytes| bytes > 0) {
+        if has_ended {
             requests.push(Request::Stop);
         }
         requests
@@ -353,7 +354,7 @@ fn guarded(place: &Place, work: impl FnOnce() -> Result<usize>) -> Result<usize>
 /// The life of a thread that can grant nothing: it says so.
 fn refuse_all(engine: &Engine, inbox: &Inbox, why: &str) -> Result<usize> {
     loop {
-        for request in inbox.take() {
+        for request in inbox.take(true) {
             match request {
                 Request::Status(back) => {
                     let mut status = engine.lock().status(now());

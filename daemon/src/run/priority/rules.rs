@@ -203,17 +203,15 @@ impl RulesLoop {
             self.sign.give();
             self.arrange();
             let [is_asked, has_happened, is_looked_up] = self.wait()?;
-            if is_asked {
-                for request in self.inbox.take() {
-                    if matches!(request, Request::Stop) {
-                        self.sign.give_for(LONG_WORK);
-                        self.chains = None;
-                        let lowered = self.tools.napi.lower();
-                        let set_back = self.tools.actuator.revert_all();
-                        return lowered.and(set_back);
-                    }
-                    self.answer(request);
+            for request in self.inbox.take(is_asked) {
+                if matches!(request, Request::Stop) {
+                    self.sign.give_for(LONG_WORK);
+                    self.chains = None;
+                    let lowered = self.tools.napi.lower();
+                    let set_back = self.tools.actuator.revert_all();
+                    return lowered.and(set_back);
                 }
+                self.answer(request);
             }
             if has_happened {
                 self.take_events()?;
