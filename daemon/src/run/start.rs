@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::config::Config;
+use giveway_engine::config::{BackendName, Config};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Network, Setup};
 use giveway_engine::priority::{Names, Priority};
@@ -77,6 +77,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
+    if let Ok(None) = choice.find() {
+        tracing::warn!("{choice}; meanwhile nothing is capped or queued");
+    }
     let (sockets, mut degraded) = match args.dry_run {
         true => Default::default(),
         false => Sockets::open(&place),
@@ -85,6 +88,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     if keys.is_none() {
         degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
+    }
+    let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
+    if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
+        degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
     }
     for line in &degraded {
         tracing::warn!("{line}");
@@ -99,7 +106,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         rtt_resolution,
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
-            qdisc: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
+            qdisc,
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
             dry_run: args.dry_run,

@@ -338,10 +338,15 @@ impl Priority {
             Ok(given) => {
                 held.tasks = given.tasks;
                 held.old = given.old.into();
-                let why = format!("rule `{}`", held.rule);
+                let is_launched = held.rule.starts_with(grant::LAUNCHED);
+                let why = if is_launched {
+                    "it asked for it"
+                } else {
+                    "the rule matches it"
+                };
                 self.set_standing(id, Standing::Granted);
                 self.counters.granted += 1;
-                self.record_gain(id, why, !self.dry_run);
+                self.record_gain(id, why.to_owned(), !self.dry_run);
             }
             Err(why) => {
                 self.set_standing(id, Standing::Without);

@@ -14,7 +14,7 @@ fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
     let change = machine.changes().pop().unwrap().change;
     assert_eq!(
         (change.old, change.new, change.why.as_str()),
-        ("OTHER".into(), "FIFO 20".into(), "rule `first`")
+        ("OTHER".into(), "FIFO 20".into(), "the rule matches it")
     );
 }
 
