@@ -82,6 +82,7 @@ pub struct Usage {
     pub id: ProcessId,
     /// Since its start, of all its threads.
     pub cpu: Duration,
+    /// Those that have real time.
     pub tasks: u32,
     /// Another tool has changed what giveway gave; what was found in its place.
     pub found: Option<String>,

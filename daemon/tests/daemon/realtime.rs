@@ -10,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use giveway::actuate::thread::attributes::{Attributes, cpus_of};
@@ -18,8 +19,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::lab::{Lab, NEAR_V4, run};
-use crate::support::process::{Daemon, failure, giveway};
-use crate::support::scratch::Scratch;
+use crate::support::process::{Copy, Daemon, failure, giveway};
+use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{First, until};
 
 mod lending;
@@ -217,6 +218,26 @@ fn its_threads_get_it_too_and_those_that_come_later() {
         .collect();
     took_us.sort_unstable();
     assert!(took_us[10] < 10_000, "microseconds: {took_us:?}");
+}
+
+#[test]
+fn threads_that_got_nothing_take_no_place_from_others() {
+    let (program, theirs) = (Program::shell("place"), Program::example_as("threads", "theirs"));
+    let limits = "[realtime_limits]\nmax_tasks = 4\n";
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\nmax_tasks = 2\n");
+    let _watched = watched_by(&format!("{}{limits}{grant}", program.rule("")), &program, &[]);
+    let copy = Copy::new("place");
+    let mut command = copy.command(&["exec", "--realtime", "5", "--require", "--", &theirs.path]);
+    let running = Running::start(&mut command);
+    let threads = format!("/proc/{}/task", running.pid());
+    until("it has five threads", || {
+        fs::read_dir(&threads).is_ok_and(|all| all.count() == 5)
+    });
+    // They are counted every 100 ms.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(shown(running.pid()), "FIFO 5");
+    let of_root = program.run("read");
+    becomes(of_root.pid(), "FIFO 20");
 }
 
 #[test]

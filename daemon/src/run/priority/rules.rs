@@ -694,14 +694,7 @@ impl RulesLoop {
                 Some(handle) => processes.push(Usage {
                     id,
                     cpu: handle.cpu(),
-                    tasks: self
-                        .tools
-                        .tasks
-                        .threads
-                        .thread(id.pid)
-                        .ok()
-                        .flatten()
-                        .map_or(0, |main| main.tasks),
+                    tasks: self.threads_having(id),
                     found: is_time_to_check.then(|| self.tools.actuator.check(id)).flatten(),
                 }),
                 None => self.forget(id, Duration::ZERO),
@@ -713,6 +706,14 @@ impl RulesLoop {
             self.tell(Input::Canary { cpu, waited }, None);
         }
         self.next_account = Some(self.engine.lock().next_look(now()));
+    }
+
+    /// Its threads that have real time. Others take nobody's place, and who has some may make any number of them; of those
+    /// that were given it, some have ended.
+    fn threads_having(&self, id: ProcessId) -> u32 {
+        let main = self.tools.tasks.threads.thread(id.pid).ok().flatten();
+        let given = u32::try_from(self.tools.actuator.threads(id).count()).unwrap_or(u32::MAX);
+        main.map_or(0, |main| main.tasks).min(given)
     }
 
     /// What these threads of a process lend is counted from now on.
