@@ -48,6 +48,8 @@ pub(super) struct Held {
     pub rate: f64,
     pub budget_percent: u32,
     pub max_tasks: u32,
+    /// Whose grant it is within; None for root's.
+    pub user: Option<u32>,
     /// Before the grant.
     pub old: Value,
     /// That its new threads get nothing was recorded already.
@@ -230,6 +232,7 @@ impl Priority {
             rate: 0.0,
             budget_percent: rule.budget_percent,
             max_tasks: rule.max_tasks,
+            user: rule.user(),
             old: Value::Unset(()),
             is_full: false,
         };
