@@ -122,6 +122,31 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
 }
 
 #[test]
+fn paths_of_roots_that_a_user_keeps_from_answering_keep_no_other_of_roots_waiting() {
+    let _lab = Lab::enter();
+    let theirs = Scratch::new("file", "");
+    let folder = theirs.0.parent().unwrap();
+    chown(folder, Some(NOBODY), None).unwrap();
+    let of = |name: &str| {
+        let path = folder.join(name);
+        format!("[[realtime]]\nexe = \"{}\"\nuser = \"{NOBODY}\"\n", path.display())
+    };
+    let config = Scratch::new("theirs.toml", &["one", "two", "three"].map(of).concat());
+    let held = Held::directory(folder);
+    let _daemon = daemon_with(&config);
+    until("the status names all three", || {
+        let degraded = status_answers_in_time()["realtime"]["degraded"].to_string();
+        degraded.matches("does not say what it is").count() == 3
+    });
+    let more = shell("others");
+    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let (added, _) = ended(Command::new(program()).args(add));
+    assert!(added.status.success(), "{added:?}");
+    becomes(waiting(&more, 0).id(), "FIFO 11");
+    drop(held);
+}
+
+#[test]
 fn revert_ends_while_a_users_path_does_not_answer() {
     let _lab = Lab::enter();
     let (known, theirs) = (shell("known"), Scratch::new("file", ""));
