@@ -179,6 +179,28 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
     );
 }
 
+#[test]
+fn requests_that_make_much_work_come_one_after_another_over_whatever_connections() {
+    let _lab = Lab::enter();
+    let config = Scratch::new("turns.toml", &format!("[[grant]]\nuser = \"{NOBODY}\"\n"));
+    let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let ask_four = || {
+        for _ in 0..4 {
+            let listed = ask(&json!({"request": "realtime_list"}));
+            assert!(listed["error"].is_null(), "{listed}");
+        }
+    };
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| as_user(NOBODY, ask_four));
+        }
+    });
+    // One in 200 ms.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(23 * 200), "{took:?}");
+}
+
 /// Whoever asks who is in a group waits here for good, for as long as the file lives.
 fn stuck_groups(daemon: &Daemon) -> Scratch {
     let fifo = Scratch::new("groups", "");
