@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -156,9 +157,15 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         &format!("{rule}[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
     );
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let list = || ask(&json!({"request": "realtime_list"}));
+    // What is told of root's rules names their paths.
+    fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o777)).unwrap();
+    let is_told = |status: Value| status.to_string().contains("others than root may write to");
+    until("root is told that others may write to it", || is_told(list()));
+    assert!(!is_told(as_user(NOBODY, list)));
+    fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o755)).unwrap();
     let _held = KillOnDrop::spawn(Command::new(of_root.path()).arg("60"));
     let own = json!({"name": "own", "exe": "/bin/sleep", "user": NOBODY.to_string(), "priority": 5});
-    let list = || ask(&json!({"request": "realtime_list"}));
     let names = |list: &Value, of: &str, name: &str| -> Vec<String> {
         let all = list["ok"][of].as_array().unwrap_or_else(|| panic!("{list}"));
         all.iter().map(|one| one[name].as_str().unwrap().to_owned()).collect()

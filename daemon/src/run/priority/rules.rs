@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -806,7 +807,11 @@ impl RulesLoop {
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
-        for waiting in self.waiting.extract_if(.., |waiting| waiting.name == name) {
+        let has = |waiting: &Waiting| {
+            let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
+            self.rules.iter().any(is_it)
+        };
+        for waiting in self.waiting.extract_if(.., |waiting| !has(waiting)) {
             let _ = waiting.back.send(Err("the rule was removed meanwhile".to_owned()));
         }
         self.follow_removal(actions);

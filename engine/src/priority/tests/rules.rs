@@ -407,6 +407,35 @@ fn a_rule_that_goes_takes_back_what_it_gave_and_only_that() {
     assert!(refused.contains("configuration"), "{refused}");
 }
 
+#[test]
+fn each_user_has_names_of_their_own() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], vec![for_all()]);
+    let add = |machine: &mut Machine, uid| {
+        let mut rule = rule("a", "/bin/a");
+        rule.schedule = fifo(5);
+        machine.priority.add_rule(rule, uid, &[])
+    };
+    assert!(add(&mut machine, 1).is_ok() && add(&mut machine, 2).is_ok());
+    assert!(
+        add(&mut machine, 1)
+            .unwrap_err()
+            .contains("there is a rule `a` already")
+    );
+    assert!(
+        add(&mut machine, 0)
+            .unwrap_err()
+            .contains("there is a rule `a` already")
+    );
+    let by = |machine: &Machine| -> Vec<Option<u32>> {
+        let rules = machine.priority.rules();
+        rules.iter().map(|rule| rule.added_by).collect()
+    };
+    machine.priority.remove_rule(machine.now, "a", 1).unwrap();
+    assert_eq!(by(&machine), [None, Some(2)]);
+    let refused = machine.priority.remove_rule(machine.now, "a", 1).unwrap_err();
+    assert!(refused.contains("no rule `a` of yours"), "{refused}");
+}
+
 fn robots_grant() -> Grant {
     Grant {
         uid: Some(1000),
@@ -448,7 +477,7 @@ fn a_user_gets_what_is_granted_for_processes_of_their_own() {
     let granted = (2..10).filter(|pid| machine.start_as(*pid, own())).count();
     assert_eq!(granted, 2, "no more tasks than the grant says");
     let refused = machine.priority.remove_rule(machine.now, "mine", 1001).unwrap_err();
-    assert!(refused.contains("not by you"), "{refused}");
+    assert!(refused.contains("of yours"), "{refused}");
 }
 
 #[test]
