@@ -326,6 +326,37 @@ fn arguments_that_one_user_keeps_from_being_read_keep_no_other_users_waiting() {
 }
 
 #[test]
+fn a_user_who_adds_a_pattern_takes_nothing_from_whose_arguments_cannot_be_read() {
+    let _lab = Lab::enter();
+    let service = shell("before");
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n");
+    let config = Scratch::new("pattern.toml", &format!("{}{grant}", rule(&service, "")));
+    let running = waiting(&service, 0);
+    let exe = format!("/proc/{}/exe", running.id());
+    until("it runs", || fs::read_link(&exe).is_ok_and(|exe| exe == service.0));
+    let _daemon = daemon_with(&config);
+    becomes(running.id(), "FIFO 20");
+    let held = Held::directory(format!("/proc/{}", running.id()));
+    let copy = Copy::new("pattern");
+    let add = [
+        "realtime",
+        "add",
+        "--exe",
+        service.path(),
+        "--cmdline",
+        "*x*",
+        "--priority",
+        "5",
+    ];
+    let (added, _) = ended(&mut copy.command(&add));
+    assert!(added.status.success(), "{added:?}");
+    // A look-up is given up after a second.
+    thread::sleep(Duration::from_millis(2500));
+    assert_eq!(shown(running.id()), "FIFO 20");
+    drop(held);
+}
+
+#[test]
 fn no_folder_that_giveway_writes_in_can_be_listed_by_others() {
     let _lab = Lab::enter();
     // As an earlier version left it.

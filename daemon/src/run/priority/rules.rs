@@ -419,9 +419,12 @@ impl RulesLoop {
             self.judge_by_number(id.pid, Some(id));
             return self.release_if_unknown(id.pid);
         }
-        let started = unknown(id);
-        self.tell(Input::Started { started, rule: None }, None);
-        self.release_unless_held(id);
+        // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
+        if self.arguments.contains_key(&id.pid) {
+            let started = unknown(id);
+            self.tell(Input::Started { started, rule: None }, None);
+            self.release_unless_held(id);
+        }
         self.release_if_unknown(id.pid);
     }
 
