@@ -502,6 +502,32 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
 }
 
 #[test]
+fn what_a_rule_gave_counts_though_the_rule_goes() {
+    let (kept, program) = (Program::shell("kept"), Program::shell("gone"));
+    let watched = watched_alone(&kept.rule(""), &kept);
+    let computes = "i=0; while ((i < 15000)); do ((++i)); done; echo done";
+    let mut running = program.run(&format!("while read; do {computes}; done"));
+    let handle = Handle::open(running.pid()).unwrap();
+    let mut rule = vec!["realtime", "add", "--name", "gone"];
+    rule.extend(["--exe", &program.path, "--priority", "20"]);
+    for _ in 0..5 {
+        assert!(giveway(&rule).status.success());
+        becomes(running.pid(), "FIFO 20");
+        // What it used before is out of the window then.
+        thread::sleep(Duration::from_millis(600));
+        let before = handle.cpu();
+        running.go_on();
+        running.lines().next();
+        assert!(giveway(&["realtime", "remove", "gone"]).status.success());
+        let used = handle.cpu() - before;
+        let status = watched.daemon().status();
+        let counted = status["realtime"]["budget"]["used_by_rules_ms"].as_u64().unwrap();
+        let counted = Duration::from_millis(counted);
+        assert!(counted + Duration::from_millis(5) > used, "{counted:?} of {used:?}");
+    }
+}
+
+#[test]
 fn a_rule_takes_a_handler_of_requests_over_from_its_chain_and_gives_it_back() {
     let program = Program::example("service");
     let lab = Lab::enter();

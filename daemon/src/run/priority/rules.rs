@@ -807,6 +807,8 @@ impl RulesLoop {
     }
 
     fn remove(&mut self, name: &str, uid: u32) -> Result<(), String> {
+        // What it gave has been used until now: a rule that comes and goes is no way out of a budget.
+        self.account();
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
