@@ -82,6 +82,7 @@ pub struct Usage {
     pub id: ProcessId,
     /// Since its start, of all its threads.
     pub cpu: Duration,
+    /// Those that have real time.
     pub tasks: u32,
     /// Another tool has changed what giveway gave; what was found in its place.
     pub found: Option<String>,
@@ -225,6 +226,8 @@ pub struct Priority {
     held_off_until: Option<Duration>,
     /// When NAPI threads or chains were lowered for a canary that waits still.
     lowered_for_canary: Option<Duration>,
+    /// Users have lost what they had for the canary that waits still.
+    users_paid_for_canary: bool,
     dry_run: bool,
     counters: Counters,
     /// What follows from the present step.
@@ -247,6 +250,7 @@ impl Priority {
             waiting: Vec::new(),
             held_off_until: None,
             lowered_for_canary: None,
+            users_paid_for_canary: false,
             dry_run,
             counters: Counters::default(),
             actions: Vec::new(),

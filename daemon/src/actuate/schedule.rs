@@ -73,6 +73,12 @@ impl ScheduleActuator {
         };
         self.given.insert(id, process);
         if let Err(error) = self.apply_to_all(id, &had) {
+            // What an earlier call gave is nobody's any more.
+            if let Some(process) = self.given.get_mut(&id) {
+                for (tid, change) in had {
+                    process.threads.entry(tid).or_insert(change);
+                }
+            }
             self.revert(id);
             return Err(error);
         }

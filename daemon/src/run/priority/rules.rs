@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -426,9 +427,12 @@ impl RulesLoop {
             self.judge_by_number(id.pid, Some(id));
             return self.release_if_unknown(id.pid);
         }
-        let started = unknown(id);
-        self.tell(Input::Started { started, rule: None }, None);
-        self.release_unless_held(id);
+        // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
+        if self.arguments.contains_key(&id.pid) {
+            let started = unknown(id);
+            self.tell(Input::Started { started, rule: None }, None);
+            self.release_unless_held(id);
+        }
         self.release_if_unknown(id.pid);
     }
 
@@ -713,14 +717,7 @@ impl RulesLoop {
                 Some(handle) => processes.push(Usage {
                     id,
                     cpu: handle.cpu(),
-                    tasks: self
-                        .tools
-                        .tasks
-                        .threads
-                        .thread(id.pid)
-                        .ok()
-                        .flatten()
-                        .map_or(0, |main| main.tasks),
+                    tasks: self.threads_having(id),
                     found: is_time_to_check.then(|| self.tools.actuator.check(id)).flatten(),
                 }),
                 None => self.forget(id, Duration::ZERO),
@@ -732,6 +729,14 @@ impl RulesLoop {
             self.tell(Input::Canary { cpu, waited }, None);
         }
         self.next_account = Some(self.engine.lock().next_look(now()));
+    }
+
+    /// Its threads that have real time. Others take nobody's place, and who has some may make any number of them; of those
+    /// that were given it, some have ended.
+    fn threads_having(&self, id: ProcessId) -> u32 {
+        let main = self.tools.tasks.threads.thread(id.pid).ok().flatten();
+        let given = u32::try_from(self.tools.actuator.threads(id).count()).unwrap_or(u32::MAX);
+        main.map_or(0, |main| main.tasks).min(given)
     }
 
     /// What these threads of a process lend is counted from now on.
@@ -825,10 +830,16 @@ impl RulesLoop {
     }
 
     fn remove(&mut self, name: &str, uid: u32) -> Result<(), String> {
+        // What it gave has been used until now: a rule that comes and goes is no way out of a budget.
+        self.account();
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
-        for waiting in self.waiting.extract_if(.., |waiting| waiting.name == name) {
+        let has = |waiting: &Waiting| {
+            let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
+            self.rules.iter().any(is_it)
+        };
+        for waiting in self.waiting.extract_if(.., |waiting| !has(waiting)) {
             let _ = waiting.back.send(Err("the rule was removed meanwhile".to_owned()));
         }
         self.follow_removal(actions);
