@@ -37,7 +37,7 @@ use crate::kernel::libbpf_log::one_line;
 use crate::kernel::task_watch::TaskWatch;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
-use crate::life::{Life, Who};
+use crate::life::{LONG_WORK, Life, Who};
 use crate::lookup::LookUps;
 use crate::place::Place;
 use crate::undo;
@@ -146,6 +146,9 @@ impl PriorityThread {
             .name("giveway-rt".to_owned())
             .spawn(move || {
                 let inbox = Inbox { queue, bell: reader };
+                // From its start on: who waits for it would wait for ever if it hung.
+                let sign = life.sign(Who::Rules);
+                sign.give_for(LONG_WORK);
                 let is_any_path = !watched(&engine.lock().rules()).0.is_empty();
                 let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
                 guarded(&place, || match tools() {
@@ -154,14 +157,14 @@ impl PriorityThread {
                         let chains = chains.map(|source| {
                             ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, lenders, life)
                         });
-                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, life.sign(Who::Rules));
+                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, sign);
                         // Nobody waits any more if the start failed; here and below.
                         let _ = ready.send(());
                         rules.run()
                     }
                     Err(error) => {
                         let _ = ready.send(());
-                        drop(own);
+                        drop((own, sign));
                         tracing::warn!("nothing gets real time: {}", one_line(&error));
                         refuse_all(&engine, &inbox, &format!("nothing gets real time: {error:#}"))
                     }

@@ -32,7 +32,7 @@ use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
-use crate::life::Life;
+use crate::life::{LONG_WORK, Life, Who};
 use crate::place::Place;
 use crate::undo;
 
@@ -117,6 +117,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let queue = QueueActuator::open(&place, &config, receiver.requests())?;
     let owners = OwnerReader::open(place.netns_inum())?;
     let (life, page) = Life::new(&owners.tasks().threads)?;
+    // From the guardian's start on: a start that hangs is a death, too.
+    let starts = life.sign(Who::MainLoop);
+    starts.give_for(LONG_WORK);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
