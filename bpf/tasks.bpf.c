@@ -21,6 +21,8 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define TASK_RUNNING 0
+#define TASK_STOPPED_BIT 0x4 /* __TASK_STOPPED */
+#define TASK_FROZEN 0x8000 /* since 6.1 */
 #define PF_EXITING 0x4
 #define SIGNAL_GROUP_EXIT 0x4
 #define DEEPEST 32
@@ -88,6 +90,8 @@ static __always_inline __u32 state_of(struct task_struct *task)
 
 	if (task->flags & PF_EXITING || BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
 		state |= GW_ENDING;
+	if (task->__state & (TASK_STOPPED_BIT | TASK_FROZEN))
+		state |= GW_HELD;
 	return state;
 }
 

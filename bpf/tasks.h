@@ -14,6 +14,7 @@
 enum gw_thread_state {
 	GW_AWAKE = 1,  /* it runs, or would */
 	GW_ENDING = 2, /* it ends, or its process has been ended: it runs no code of its own any more */
+	GW_HELD = 4,   /* stopped by a signal, or frozen: somebody else decides when it runs again */
 };
 
 /* Of a thread. */

@@ -41,10 +41,14 @@ static ssize_t send_until(int s, const void *data, size_t bytes, uint64_t deadli
 
 int main(int argc, char **argv)
 {
-	int s = argc == 5 ? open_socket(argv[1], atoi(argv[2])) : -1, refused = 0, n = 0;
 	char packet[1000] = "";
+	int s, refused = 0, n = 0;
 	struct timespec now;
 
+	if (argc != 5)
+		return fputs("sender ADDRESS PORT DEADLINE_MS PACKETS\n", stderr), 1;
+	errno = EINVAL; /* as inet_pton does not set it */
+	s = open_socket(argv[1], atoi(argv[2]));
 	for (; s >= 0 && n < atoi(argv[4]); n++) {
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if (send_until(s, packet, sizeof(packet), now.tv_sec * 1000000000ull + now.tv_nsec + atoi(argv[3]) * 1000000ull) >= 0)
@@ -54,6 +58,6 @@ int main(int argc, char **argv)
 		refused++; /* the link is taken until the deadline: here, this packet is given up */
 	}
 	if (s < 0 || n < atoi(argv[4]))
-		return perror("sender ADDRESS PORT DEADLINE_MS PACKETS"), 1;
+		return perror("sender"), 1;
 	return printf("sent %d refused %d\n", n - refused, refused) < 0;
 }

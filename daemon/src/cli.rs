@@ -25,6 +25,9 @@ pub enum Command {
     /// Run the daemon for this network namespace, in the foreground
     Run(RunArgs),
     /// Show what is in force: policy, senders, sockets, neighbours
+    ///
+    /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
+    /// because another tool has set it or the kernel refused it.
     Status(Json),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
@@ -50,7 +53,7 @@ pub enum Command {
     /// Make a key for a group of devices
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Undo everything that giveway has changed in this network namespace, now
+    /// Undo everything that giveway has changed in this network namespace, now, and end the daemon
     Revert(RevertArgs),
     /// Read the rules for classes again
     Reload,
@@ -72,7 +75,7 @@ pub struct RunArgs {
     /// The interface whose access point is shared; the default route's if absent
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
-    /// Decide and explain, but change nothing
+    /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
     /// A folder with rules for classes, in place of /etc/giveway/rules.d and /usr/share/giveway/rules.d; where there are
@@ -237,14 +240,17 @@ pub struct RealtimeRuleArgs {
     pub cgroup: Option<String>,
     #[arg(long, value_parser = policies(&["fifo", "rr", "deadline"]), default_value = "fifo")]
     pub policy: SchedPolicyName,
+    /// For fifo and rr (1 to 48)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=48))]
     pub priority: u32,
-    /// For the deadline policy, microseconds; so are the next two
-    #[arg(long)]
+    /// For the deadline policy: so much CPU time ...
+    #[arg(long, value_name = "US")]
     pub runtime_us: Option<u32>,
-    #[arg(long)]
+    /// ... within so long of each period's start; without it the period
+    #[arg(long, value_name = "US")]
     pub deadline_us: Option<u32>,
-    #[arg(long)]
+    /// The deadline policy's period
+    #[arg(long, value_name = "US")]
     pub period_us: Option<u32>,
     /// Only on these CPUs, e.g. 0,2
     #[arg(long, value_delimiter = ',')]

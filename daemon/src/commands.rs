@@ -16,6 +16,52 @@ pub mod revert;
 pub mod status;
 pub mod why;
 
+use std::io::{ErrorKind, Write as _};
+
+use anyhow::{Context as _, Result};
+
+/// Columns from which a table shows all that it has.
+const WIDE: usize = 80;
+/// Longer lines are hard to read, however wide the terminal is.
+const LONGEST: usize = 100;
+
+/// Writes to standard output. A reader that has seen enough, as `head`, is no error.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Of the terminal at standard output; none elsewhere, where lines stay whole.
+fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(match size.ws_col {
+        // A serial line does not tell.
+        0 => WIDE,
+        columns => usize::from(columns).min(LONGEST),
+    })
+}
+
+/// A label and a text behind it, whose further lines are indented.
+fn hanging(label: &str, indent: usize, text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns else {
+        return format!("{label}{text}");
+    };
+    let lines = wrapped(text, columns.saturating_sub(indent).max(20));
+    format!("{label}{}", lines.join(&format!("\n{:indent$}", "")))
+}
+
+/// "1 device", "2 devices".
+fn counted(count: usize, of: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {of}{plural}")
+}
+
 /// Breaks a text between words. A word that is longer than a line stays whole.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -30,4 +76,19 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_broken_on_a_terminal_only_and_indented_below_its_start() {
+        let text = "one two three four five";
+        assert_eq!(hanging("queue  ", 7, text, None), "queue  one two three four five");
+        assert_eq!(
+            hanging("queue  ", 7, text, Some(27)),
+            "queue  one two three four\n       five"
+        );
+    }
 }

@@ -204,14 +204,15 @@ impl Guardian {
             undoing.undone.extend(undo::links(self.named.pid));
         }
         undoing.rest();
+        // Files that do not let themselves be cleared up change nothing: the next start does that.
+        let mut is_again = !undoing.undone.failed.is_empty();
         let mut undone = undoing.files();
-        let mut is_second = false;
         // Beside what has not come to its end nothing is tried again: both would change the same.
-        while !undone.failed.is_empty() && !undone.goes_on && (!is_second || begun.elapsed() < TRIED_FOR) {
+        while is_again && !undone.goes_on {
             thread::sleep(BETWEEN_TRIES);
             undone.failed.clear();
             undone.extend(undo::undo(&self.place, false));
-            is_second = true;
+            is_again = !undone.failed.is_empty() && begun.elapsed() < TRIED_FOR;
         }
         Some(undone)
     }

@@ -32,7 +32,9 @@ impl Holder {
     /// Nobody where the file does not say.
     pub fn read(lock: &File) -> Self {
         let mut bytes = [0; LONGEST];
-        let length = lock.read_at(&mut bytes, 0).unwrap_or_default();
+        // Once more where it fails: the guardian would take the dead daemon's lock for somebody else's, and undo nothing.
+        let read = lock.read_at(&mut bytes, 0).or_else(|_| lock.read_at(&mut bytes, 0));
+        let length = read.unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&bytes[..length]))
     }
 

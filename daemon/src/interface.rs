@@ -2,6 +2,7 @@
 //! Which interface is managed, and what the kernel shows of it now. Looked up every second: interfaces
 //! come and go, and the default route moves from Wi-Fi to a cable.
 
+use std::fmt::{self, Display, Formatter};
 use std::{fs, io};
 
 pub use giveway_engine::model::Interface;
@@ -14,6 +15,19 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 pub enum Choice {
     Named(String),
     DefaultRoute,
+}
+
+/// What is waited for where there is none.
+impl Display for Choice {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => write!(f, "waiting for {name} to come up"),
+            Self::DefaultRoute => write!(
+                f,
+                "waiting for a default route (--interface names a device without one)"
+            ),
+        }
+    }
 }
 
 impl Choice {

@@ -5,9 +5,12 @@
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
+use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::time::{ClockId, clock_gettime};
@@ -114,7 +117,30 @@ pub fn check_requirements() -> Result<()> {
             missing.join(", ")
         );
     }
-    types::check_btf()
+    types::check_btf()?;
+    check_names()
+}
+
+/// Names tell our maps apart. libbpf asks once in a process whether the kernel takes them, and where that question fails
+/// for want of memory it makes maps without any, pinned ones too, which nothing could use or undo afterwards.
+fn check_names() -> Result<()> {
+    const NAME: &str = "gw_name";
+    static ARE_KNOWN: AtomicBool = AtomicBool::new(false);
+    if ARE_KNOWN.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+        ..bpf_map_create_opts::default()
+    };
+    let map = MapHandle::create(MapType::Array, Some(NAME), 4, 4, 1, &options).context("cannot make a BPF map")?;
+    let info = map.info().context("cannot ask about a BPF map")?;
+    ensure!(
+        info.name().is_ok_and(|name| name == NAME),
+        "the kernel gives BPF maps no names: memory may be short, or it is older than 4.15; try again"
+    );
+    ARE_KNOWN.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Loading takes several megabytes for the kernel's types, for a moment. Call this when everything is loaded.
@@ -173,19 +199,37 @@ pub fn kernel_release() -> String {
         .unwrap_or_default()
 }
 
+/// What the kernel answered at the bottom of it; None where the error is not the kernel's.
+pub fn errno_of(error: &anyhow::Error) -> Option<Errno> {
+    error.chain().find_map(|cause| {
+        let io = || cause.downcast_ref::<std::io::Error>()?.raw_os_error();
+        cause
+            .downcast_ref::<Errno>()
+            .copied()
+            .or_else(|| io().map(Errno::from_raw))
+    })
+}
+
 /// Whether it failed for want of what passes: descriptors, memory. Then nothing is said of what was asked about.
 pub fn is_shortage(error: &anyhow::Error) -> bool {
     const SHORT: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS];
-    error.chain().any(|cause| {
-        let io = || {
-            cause
-                .downcast_ref::<std::io::Error>()?
-                .raw_os_error()
-                .map(Errno::from_raw)
-        };
-        let errno = cause.downcast_ref::<Errno>().copied().or_else(io);
-        errno.is_some_and(|errno| SHORT.contains(&errno))
-    })
+    errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
+}
+
+/// Loads something, and tries twice more where that fails: memory or descriptors may be short for a moment, which libbpf's
+/// errors do not tell from what stays.
+///
+/// # Errors
+/// The last one.
+pub fn load_patiently<T>(mut load: impl FnMut() -> Result<T>) -> Result<T> {
+    for pause_ms in [50, 250] {
+        match load() {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tracing::debug!("tried again in {pause_ms} ms: {error:#}"),
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    load()
 }
 
 /// Since boot, as the kernel's events count it.

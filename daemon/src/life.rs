@@ -19,7 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
 
 use crate::kernel::now;
 use crate::kernel::process::end::Named;
-use crate::kernel::tasks::Threads;
+use crate::kernel::tasks::{Thread, Threads};
 
 /// Without a sign for so long, a thread of the daemon is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -230,8 +230,7 @@ struct Found {
     since: Duration,
     is_late: bool,
     due: Duration,
-    /// CPU time used so far, and whether it waits for a CPU.
-    thread: Option<(Duration, bool)>,
+    thread: Option<Thread>,
 }
 
 impl Default for Watch {
@@ -263,9 +262,7 @@ impl Watch {
                 since,
                 is_late,
                 due: life.slot(*who).due(),
-                thread: threads
-                    .and_then(|threads| threads.thread(tid).ok()?)
-                    .map(|thread| (thread.cpu, thread.is_awake)),
+                thread: threads.and_then(|threads| threads.thread(tid).ok()?),
             });
             self.planned = self.planned.min(left);
             if left.is_zero() {
@@ -285,15 +282,19 @@ impl Seen {
     /// Returns how long it has left.
     fn look(&mut self, found: &Found) -> Duration {
         let Found { at, since, .. } = *found;
-        let cpu = found.thread.map_or(self.cpu, |(cpu, _)| cpu);
+        let cpu = found.thread.map_or(self.cpu, |thread| thread.cpu);
         let ran = cpu.saturating_sub(self.cpu);
-        let is_starved = found.thread.is_some_and(|(_, is_awake)| is_awake) && ran < since / STARVED_BELOW;
+        let is_starved = found.thread.is_some_and(|thread| thread.is_awake) && ran < since / STARVED_BELOW;
         // What it did before, and whether it was let run, is not known.
         let is_first = self.due.is_zero();
         if found.due != self.due {
             self.left = found.due.saturating_sub(at);
         } else if !found.is_late && !is_starved {
             self.left = self.left.saturating_sub(since);
+        }
+        if found.thread.is_some_and(|thread| thread.is_held) {
+            // Whatever work it announced, it does not do it.
+            self.left = self.left.min(PATIENCE - LOOK_EVERY);
         }
         if found.is_late || is_starved || is_first {
             self.left = self.left.max(RECOVERY);
@@ -310,8 +311,27 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn thread(cpu: Duration, is_awake: bool) -> Option<Thread> {
+        Some(Thread {
+            tid: 1,
+            start_ns: 1,
+            cpu,
+            is_awake,
+            is_held: false,
+            is_ending: false,
+            tasks: 1,
+        })
+    }
+
     /// Looks once a second at one that gave its only sign at 0; returns after how many looks it is overdue.
-    fn overdue_after(mut look: impl FnMut(u32) -> (Duration, bool, Option<(Duration, bool)>)) -> Option<u32> {
+    fn overdue_after(look: impl FnMut(u32) -> (Duration, bool, Option<Thread>)) -> Option<u32> {
+        overdue_after_promising(PATIENCE, look)
+    }
+
+    fn overdue_after_promising(
+        due: Duration,
+        mut look: impl FnMut(u32) -> (Duration, bool, Option<Thread>),
+    ) -> Option<u32> {
         let (mut seen, mut at) = (Seen::default(), Duration::ZERO);
         (0..60).find(|number| {
             let (since, is_late, thread) = look(*number);
@@ -320,7 +340,7 @@ mod tests {
                 at,
                 since,
                 is_late,
-                due: PATIENCE,
+                due,
                 thread,
             };
             seen.look(&found).is_zero()
@@ -333,22 +353,22 @@ mod tests {
             (
                 if number == 0 { Duration::ZERO } else { SECOND },
                 false,
-                Some((SECOND, false)),
+                thread(SECOND, false),
             )
         };
         assert_eq!(overdue_after(asleep), Some(5));
         let spins = |number| {
             let since = if number == 0 { Duration::ZERO } else { SECOND };
-            (since, false, Some((number * SECOND / 2, true)))
+            (since, false, thread(number * SECOND / 2, true))
         };
         assert_eq!(overdue_after(spins), Some(5));
     }
 
     #[test]
     fn one_that_is_not_let_run_is_not_and_neither_is_anybody_while_the_looker_was_not() {
-        let starved = |_| (SECOND, false, Some((SECOND, true)));
+        let starved = |_| (SECOND, false, thread(SECOND, true));
         assert_eq!(overdue_after(starved), None);
-        let stopped = |_| (100 * SECOND, true, Some((SECOND, false)));
+        let stopped = |_| (100 * SECOND, true, thread(SECOND, false));
         assert_eq!(overdue_after(stopped), None);
         // Once, for a minute, and then it is given a moment.
         let once = |number| {
@@ -362,12 +382,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_stopped_or_frozen_is_overdue_whatever_work_it_announced() {
+        let at_work = |is_held| {
+            move |number| {
+                let since = if number == 0 { Duration::ZERO } else { SECOND };
+                let one = thread(SECOND, false).map(|thread| Thread { is_held, ..thread });
+                (since, false, one)
+            }
+        };
+        assert_eq!(overdue_after_promising(LONG_WORK, at_work(false)), Some(30));
+        assert_eq!(overdue_after_promising(LONG_WORK, at_work(true)), Some(4));
+    }
+
+    #[test]
     fn one_that_is_overdue_when_it_is_first_seen_has_a_moment() {
         let at_ten = |number| {
             (
                 if number == 0 { 10 * SECOND } else { SECOND },
                 false,
-                Some((SECOND, false)),
+                thread(SECOND, false),
             )
         };
         assert_eq!(overdue_after(at_ten), Some(2));

@@ -7,6 +7,7 @@
 //! from answering is waited for, but not for ever.
 
 use std::collections::HashMap;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,8 +61,8 @@ pub fn threads(place: &Place, dry_run: bool) -> Undone {
 pub fn links(pid: u32) -> Undone {
     let mut undone = Undone::default();
     match within(PATIENCE, move || detach_all_of(pid)) {
-        Some(line) => undone.lines.extend(line),
-        None => undone.fail(format!("what process {pid} has attached does not let itself be listed")),
+        Ok(line) => undone.lines.extend(line),
+        Err(_) => undone.fail(format!("what process {pid} has attached does not let itself be listed")),
     }
     undone
 }
@@ -178,9 +179,9 @@ impl Undoing {
             undone
         };
         match within(PATIENCE, clear) {
-            Some(cleared) => undone.extend(cleared),
-            None => {
-                undone.goes_on = true;
+            Ok(cleared) => undone.extend(cleared),
+            Err(none) => {
+                undone.goes_on |= none == RecvTimeoutError::Timeout;
                 undone.fail(format!(
                     "the folder of {} does not let itself be cleared up",
                     folder.display()
@@ -202,10 +203,10 @@ impl Undoing {
         };
         let dry_run = self.dry_run;
         match within(PATIENCE_WITH_KERNEL, move || written.put_back::<E>(dry_run)) {
-            Some(outcome) => self.note(file, outcome),
-            None => {
+            Ok(outcome) => self.note(file, outcome),
+            Err(none) => {
                 self.pins_stay = true;
-                self.undone.goes_on = true;
+                self.undone.goes_on |= none == RecvTimeoutError::Timeout;
                 let path = self.place.journal(file);
                 self.undone.fail(format!(
                     "the kernel does not take back what {} says; try again",
@@ -225,11 +226,14 @@ impl Undoing {
     }
 }
 
-/// None where it takes too long.
-fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// An error where there is no outcome: it takes too long and goes on, or its thread has died.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RecvTimeoutError> {
     let (tell, told) = mpsc::channel();
     in_background(move || drop(tell.send(work())));
-    told.recv_timeout(patience).ok()
+    told.recv_timeout(patience)
 }
 
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had.

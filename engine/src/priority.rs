@@ -82,6 +82,7 @@ pub struct Usage {
     pub id: ProcessId,
     /// Since its start, of all its threads.
     pub cpu: Duration,
+    /// Those that have real time.
     pub tasks: u32,
     /// Another tool has changed what giveway gave; what was found in its place.
     pub found: Option<String>,
@@ -119,6 +120,8 @@ pub enum Input {
         id: ProcessId,
         outcome: Result<Given, String>,
     },
+    /// [`Action::Grant`] failed for want of what passes: when it is found the next time, it is judged as if it were new.
+    NotGiven { id: ProcessId, why: String },
     /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
     Usage { processes: Vec<Usage>, napi: Duration },
     /// Told before the CPU time or the end of whom it is about.
@@ -223,6 +226,8 @@ pub struct Priority {
     held_off_until: Option<Duration>,
     /// When NAPI threads or chains were lowered for a canary that waits still.
     lowered_for_canary: Option<Duration>,
+    /// Users have lost what they had for the canary that waits still.
+    users_paid_for_canary: bool,
     dry_run: bool,
     counters: Counters,
     /// What follows from the present step.
@@ -245,6 +250,7 @@ impl Priority {
             waiting: Vec::new(),
             held_off_until: None,
             lowered_for_canary: None,
+            users_paid_for_canary: false,
             dry_run,
             counters: Counters::default(),
             actions: Vec::new(),
@@ -265,6 +271,7 @@ impl Priority {
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
             Input::Exited { id, cpu } => self.forget(now, id, cpu),
             Input::Outcome { id, outcome } => self.conclude(id, outcome),
+            Input::NotGiven { id, why } => self.put_off(id, why),
             Input::Usage { processes, napi } => self.account(now, processes, napi),
             Input::Lent(lent) => self.lend(now, lent),
             Input::Canary { cpu, waited } => self.watch_canary(now, cpu, waited),

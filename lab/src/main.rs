@@ -175,7 +175,7 @@ fn list() -> Result<bool> {
         println!("{}\n    {}", scenario.name, scenario.about);
         for parameter in scenario.all_parameters() {
             let accepted = parameter.kind.describe();
-            println!("  {:<10} {accepted:<25} {}", parameter.name, parameter.about);
+            println!("  {:<15} {accepted:<25} {}", parameter.name, parameter.about);
         }
         println!();
     }

@@ -361,7 +361,7 @@ fn list_gives_each_parameter_with_its_default_and_limits() {
         let after = said.split_once(&format!("\n{scenario}\n")).unwrap().1;
         after.split("\n\n").next().unwrap().to_owned()
     };
-    assert!(of("fails-open").contains("others     20 (1 to 10000)"), "{said}");
+    assert!(of("fails-open").contains("others          20 (1 to 10000)"), "{said}");
     assert!(of("wakeup").contains("warmup_s"), "{said}");
     assert!(!of("wakeup").contains("rtt_ms"), "{said}");
 }

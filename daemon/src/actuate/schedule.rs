@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::priority::{Given, Schedule};
 use nix::errno::Errno;
@@ -57,9 +57,9 @@ impl ScheduleActuator {
     /// Gives it to all threads of a process, or to none.
     ///
     /// # Errors
-    /// Why the kernel refuses, in words.
-    pub fn apply(&mut self, handle: Handle, id: ProcessId, schedule: &Schedule) -> Result<Given, String> {
-        let old = Attributes::of(id.pid).map_err(|errno| self.refused(errno, id.pid, schedule))?;
+    /// Why the kernel refuses, in words; or an error of the kernel's where something else fails.
+    pub fn apply(&mut self, handle: Handle, id: ProcessId, schedule: &Schedule) -> Result<Given> {
+        let old = Attributes::of(id.pid).map_err(|errno| anyhow!(self.refused(errno, id.pid, schedule)))?;
         let had = self
             .given
             .remove(&id)
@@ -73,8 +73,14 @@ impl ScheduleActuator {
         };
         self.given.insert(id, process);
         if let Err(error) = self.apply_to_all(id, &had) {
+            // What an earlier call gave is nobody's any more.
+            if let Some(process) = self.given.get_mut(&id) {
+                for (tid, change) in had {
+                    process.threads.entry(tid).or_insert(change);
+                }
+            }
             self.revert(id);
-            return Err(format!("{error:#}"));
+            return Err(error);
         }
         let tasks = self.given.get(&id).map_or(0, |process| process.threads.len());
         Ok(Given {

@@ -10,6 +10,7 @@ use giveway_engine::network::action::Outcome;
 use nix::errno::Errno;
 
 use crate::journal::Journal;
+use crate::kernel::load_patiently;
 use crate::place::{JournalFile, Place};
 
 pub mod cap;
@@ -62,7 +63,7 @@ impl Sockets {
     pub fn open(place: &Place) -> (Self, Vec<String>) {
         let (mut opened, mut missing) = (Vec::new(), Vec::new());
         for (lost, open) in ACTUATORS {
-            match open(place) {
+            match load_patiently(|| open(place)) {
                 Ok(actuator) => {
                     missing.extend(actuator.missing());
                     opened.push(actuator);

@@ -8,6 +8,7 @@ use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{Config, Located};
 
+use super::print;
 use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
 use crate::kernel::uid_of;
@@ -15,10 +16,7 @@ use crate::kernel::uid_of;
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
         Some(ConfigCommand::Check { files }) => check(files),
-        None => {
-            print!("{}", Config::default_file());
-            Ok(())
-        }
+        None => print(&Config::default_file()),
     }
 }
 

@@ -3,11 +3,12 @@
 //! of this namespace says of itself; and what keeps tasks waiting here that must run. Changes nothing; exits 1 where giveway could not run at all.
 
 use anyhow::{Result, ensure};
+use giveway_engine::status::Status;
 use serde_json::json;
 
 use crate::cli::DoctorArgs;
 use crate::commands::status::queue_line;
-use crate::commands::wrapped;
+use crate::commands::{hanging, print, terminal_columns};
 use crate::control::client;
 use crate::kernel::kernel_release;
 use crate::kernel::response::Machine;
@@ -20,8 +21,8 @@ mod response;
 use probe::Capability;
 use response::Finding;
 
-/// Columns of the text that explains a missing capability.
-const WIDTH: usize = 76;
+/// Columns where there is no terminal.
+const COLUMNS: usize = 76;
 
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let measured = if args.measure { measure::rows()? } else { Vec::new() };
@@ -39,30 +40,23 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             "kernel": kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded,
             "response": findings, "measured": measured, "queue": status.map(|status| &status.network.queue),
         });
-        println!("{report}");
+        print(&format!("{report}\n"))?;
     } else {
-        println!("Linux {}", kernel_release());
-        for capability in &capabilities {
-            print!("{}", render(capability));
-        }
-        println!("\nhow soon this machine answers");
-        for finding in &findings {
-            print!("{}", render_finding(finding));
-        }
+        let columns = terminal_columns().unwrap_or(COLUMNS);
+        let mut text = format!("Linux {}\n", kernel_release());
+        capabilities.iter().for_each(|c| text += &render(c, columns));
+        text += "\nhow soon this machine answers\n";
+        findings
+            .iter()
+            .for_each(|finding| text += &render_finding(finding, columns));
         if !measured.is_empty() {
-            print!("{}", measure::render(&measured));
+            text += &measure::render(&measured);
         }
-        match &daemon {
-            Ok(status) => println!(
-                "\nthe daemon runs (pid {}, up {:.0} s)",
-                status.daemon.pid, status.daemon.uptime_s
-            ),
-            Err(error) => println!("\n{error:#}"),
-        }
-        for status in daemon.iter() {
-            println!("  queue: {}", queue_line(&status.network));
-            status.daemon.degraded.iter().for_each(|line| println!("  {line}"));
-        }
+        text += &match &daemon {
+            Ok(status) => render_daemon(status, columns),
+            Err(error) => format!("\n{error:#}\n"),
+        };
+        print(&text)?;
     }
     let is_missing = |capability: &Capability| capability.name == probe::ESSENTIAL && !capability.available();
     ensure!(
@@ -73,26 +67,37 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-fn render(capability: &Capability) -> String {
+fn render_daemon(status: &Status, columns: usize) -> String {
+    let daemon = &status.daemon;
+    let mut text = format!("\nthe daemon runs (pid {}, up {:.0} s)\n", daemon.pid, daemon.uptime_s);
+    let queue = format!("queue: {}", queue_line(&status.network));
+    for line in [&queue].into_iter().chain(&daemon.degraded) {
+        text += &hanging("  ", 4, line, Some(columns));
+        text += "\n";
+    }
+    text
+}
+
+fn render(capability: &Capability, columns: usize) -> String {
     match &capability.why_not {
         None => format!("  yes  {}\n", capability.name),
         Some(why_not) => {
-            let explained = explained(&format!("{why_not}; without it: {}", capability.lost));
+            let explained = explained(&format!("{why_not}; without it: {}", capability.lost), columns);
             format!("  NO   {}\n{explained}", capability.name)
         }
     }
 }
 
-fn render_finding(finding: &Finding) -> String {
+fn render_finding(finding: &Finding, columns: usize) -> String {
     let advice = finding.advice.as_ref();
     let explained = advice.map_or(String::new(), |advice| {
-        explained(&format!("{}: {}", advice.how, advice.brings))
+        explained(&format!("{}: {}", advice.how, advice.brings), columns)
     });
-    format!("  {:<21} {}\n{explained}", finding.name, finding.found)
+    let found = hanging(&format!("  {:<21} ", finding.name), 24, &finding.found, Some(columns));
+    format!("{found}\n{explained}")
 }
 
 /// In lines below what it explains.
-fn explained(text: &str) -> String {
-    let line = |line: String| format!("         {line}\n");
-    wrapped(text, WIDTH - 9).into_iter().map(line).collect()
+fn explained(text: &str, columns: usize) -> String {
+    hanging(&" ".repeat(9), 9, text, Some(columns)) + "\n"
 }

@@ -31,9 +31,9 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
         if args.require {
             return Err(error
                 .context(Code(125))
-                .context("no real time, so the command was not run"));
+                .context("no real-time priority, so the command was not run"));
         }
-        eprintln!("giveway: no real time, the command runs without it: {error:#}");
+        eprintln!("giveway: no real-time priority, the command runs without it: {error:#}");
     }
     become_the_command(args)
 }

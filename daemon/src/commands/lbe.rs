@@ -19,13 +19,14 @@ pub fn run(command: &LbeCommand) -> Result<()> {
     let known: Background = client::ask(&Place::here()?, request)?.first()?;
     match command {
         LbeCommand::List(output) if output.json => println!("{}", serde_json::to_string(&known)?),
+        LbeCommand::List(_) if known.flows.is_empty() => println!("no flow is background; `giveway lbe add` names one"),
         LbeCommand::List(_) => known.flows.iter().for_each(|flow| println!("{}", shown(flow))),
         LbeCommand::Add(flow) => println!("{} is background from now on", shown(&flow.into())),
         LbeCommand::Remove(flow) if known.changed => println!("{} is background no longer", shown(&flow.into())),
         LbeCommand::Remove(flow) => println!("{} was not background", shown(&flow.into())),
     }
-    if !known.in_force {
-        eprintln!("giveway: no queue is in force now, so this has no effect yet; `giveway status` says why");
+    if !known.in_force && !known.flows.is_empty() {
+        eprintln!("giveway: no queue is in force now, so background flows have no effect; `giveway status` says why");
     }
     Ok(())
 }

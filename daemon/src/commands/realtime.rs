@@ -6,6 +6,7 @@ use giveway_engine::config::{Conditions, RealtimeRule};
 use giveway_engine::priority::{HeldStatus, PriorityStatus};
 
 use crate::cli::{RealtimeCommand, RealtimeRuleArgs};
+use crate::commands::print;
 use crate::control::{Launched, Request, client};
 use crate::place::Place;
 
@@ -16,6 +17,9 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
             let rule = Box::new(RealtimeRule::from(args));
             let _: Option<Launched> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
             println!("the rule holds until the daemon ends; `giveway realtime list` shows it");
+            if let Some(exe) = args.exe.as_ref().filter(|exe| !exe.exists()) {
+                eprintln!("giveway: there is no {} now; the rule waits for it", exe.display());
+            }
         }
         RealtimeCommand::Remove { name } => {
             let request = Request::RealtimeRemove { name: name.clone() };
@@ -25,9 +29,9 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
         RealtimeCommand::List(output) => {
             let view: PriorityStatus = client::ask(&place, Request::RealtimeList)?.first()?;
             if output.json {
-                println!("{}", serde_json::to_string(&view)?);
+                print(&format!("{}\n", serde_json::to_string(&view)?))?;
             } else {
-                print!("{}", render(&view));
+                print(&render(&view))?;
             }
         }
     }
@@ -91,7 +95,7 @@ fn held_line(held: &HeldStatus) -> String {
     let now = if held.granted {
         held.schedule.as_str()
     } else {
-        "no real time: `giveway why` says why"
+        "no real-time priority: see `giveway why`"
     };
     format!(
         "{:>10} {:>5} {:>6.1}  {name:<20.20}  {now}\n",

@@ -17,7 +17,8 @@ use crate::place::Place;
 pub fn run(args: &RecordArgs) -> Result<()> {
     let mut answers = client::ask(&Place::here()?, Request::Record)?;
     let header: Header = answers.first()?;
-    let output: Box<dyn Write> = if args.file.as_os_str() == "-" {
+    let is_piped = args.file.as_os_str() == "-";
+    let output: Box<dyn Write> = if is_piped {
         Box::new(std::io::stdout())
     } else {
         Box::new(File::create(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?)
@@ -30,7 +31,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
     while let Some(line) = answers.line()?.filter(|line| line.ends_with('\n')) {
         output.write_all(line.as_bytes()).context("cannot write the record")?;
         lines += 1;
-        if lines.is_multiple_of(100) {
+        if lines.is_multiple_of(100) || is_piped {
             output.flush().context("cannot write the record")?;
             if std::io::stderr().is_terminal() {
                 eprint!("\r{lines} lines; Ctrl-C ends the record");

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::cli::RevertArgs;
+use crate::commands::counted;
 use crate::control::client::{self, Silent};
 use crate::holder::{end_silent, take_over};
 use crate::place::Place;
@@ -53,10 +54,11 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         );
     }
     if !args.output.json {
-        println!(
-            "{} left-over caps lifted; nothing of giveway's is in force",
-            undone.sockets
-        );
+        let left_over = match undone.sockets {
+            0 => String::new(),
+            caps => format!("{} lifted; ", counted(caps, "left-over cap")),
+        };
+        println!("{left_over}nothing of giveway's is in force");
     }
     Ok(())
 }

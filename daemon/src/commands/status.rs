@@ -4,71 +4,58 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
+use giveway_engine::class::Class;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
 
 use crate::cli::Json;
+use crate::commands::{WIDE, counted, hanging, print, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
 pub fn run(args: &Json) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     if args.json {
-        println!("{}", serde_json::to_string(&status)?);
+        print(&format!("{}\n", serde_json::to_string(&status)?))?;
     } else {
-        print!("{}", render(&status));
+        print(&render(&status, terminal_columns()))?;
     }
     Ok(())
 }
 
-fn render(status: &Status) -> String {
-    let Status {
-        daemon,
-        network,
-        priority,
-        ..
-    } = status;
+fn render(status: &Status, columns: Option<usize>) -> String {
+    let Status { daemon, network, .. } = status;
+    let dry = if network.policy.dry_run { "; dry run" } else { "" };
     let mut text = format!(
-        "giveway {} (pid {}), up {:.0} s\n",
+        "giveway {} (pid {}), up {:.0} s{dry}\n",
         daemon.version, daemon.pid, daemon.uptime_s
     );
-    match &network.interface {
-        Some(i) => text += &format!("interface   {} (index {})\n", i.name, i.index),
-        None => text += "interface   none now: watching only\n",
+    for (label, line) in lines(status) {
+        text += &hanging(&format!("{label:<12}"), 12, &line, columns);
+        text += "\n";
     }
-    text += &format!("caps        {}\n", policy_line(network));
-    text += &format!("queue       {}\n", queue_line(network));
+    let is_wide = columns.is_none_or(|columns| columns >= WIDE);
     if let Some(counters) = &network.queue.counters {
-        text += &format!("deadlines   {}\n", deadline_line(counters));
-    }
-    text += &format!("real time   {}\n", realtime_line(priority.as_ref()));
-    if let Some(line) = priority.as_ref().and_then(receive_line) {
-        text += &format!("receiving   {line}\n");
-    }
-    text += &format!("neighbours  {}\n", neighbours_line(network));
-    if let Some(address) = &network.reports.older {
-        text +=
-            &format!("upgrade     {address} speaks an older version of the neighbours' protocol and is not heard\n");
-    }
-    for line in &daemon.degraded {
-        text += &format!("degraded    {line}\n");
-    }
-    if let Some(counters) = &network.queue.counters {
-        text += "\n   BAND        WAITING      SENT   FULL  CODEL   LATE  p50 ms  p99 ms  max ms\n";
+        let waited = if is_wide { "  p50 ms  p99 ms  max ms" } else { "" };
+        text += &format!("\n   BAND        WAITING      SENT   FULL  CODEL   LATE{waited}\n");
         for (name, band) in counters.bands.in_order() {
-            text += &band_line(name, band);
+            text += &band_line(name, band, is_wide);
         }
     }
     let mut flows: Vec<&FlowView> = network.flows.iter().collect();
     let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
-        text += "\n   PROCESS         REMOTE                    CWND   CAP  RTT ms  QUEUE kB  Mbit/s STATE     CLASS\n";
+        let more = if is_wide { " QUEUE kB Mbit/s STATE" } else { "" };
+        text += &format!("\n  PROCESS        REMOTE                 CWND  CAP RTT ms{more}\n");
     }
     for flow in flows {
-        text += &flow_line(flow);
+        text += &flow_line(flow, is_wide);
+        if flow.class != Class::Standard {
+            text += &format!("                 {}: {}\n", flow.class.name(), flow.class_why);
+        }
     }
     if !network.neighbours.is_empty() {
         text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
@@ -79,14 +66,45 @@ fn render(status: &Status) -> String {
     text
 }
 
+/// What is in force, each part under its label.
+fn lines(status: &Status) -> Vec<(&'static str, String)> {
+    let Status {
+        daemon,
+        network,
+        priority,
+        ..
+    } = status;
+    let interface = match &network.interface {
+        Some(i) => format!("{} (index {})", i.name, i.index),
+        None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
+    };
+    let mut lines = vec![
+        ("interface", interface),
+        ("caps", policy_line(network)),
+        ("queue", queue_line(network)),
+    ];
+    let counters = network.queue.counters.as_ref();
+    lines.extend(counters.map(|counters| ("deadlines", deadline_line(counters))));
+    lines.push(("real time", realtime_line(priority.as_ref())));
+    lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
+    lines.push(("neighbours", neighbours_line(network)));
+    lines.extend(network.reports.older.map(|address| {
+        let line = format!("{address} speaks an older version of the neighbours' protocol and is not heard");
+        ("upgrade", line)
+    }));
+    lines.extend(daemon.degraded.iter().map(|line| ("degraded", line.clone())));
+    lines
+}
+
 fn policy_line(network: &NetworkStatus) -> String {
     let p = &network.policy;
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
         "none" => "none: only watching (no capacity_mbit is configured, or policy is \"none\")".to_owned(),
         name => format!(
-            "{name}: {} devices send, {} connections of this one{dry}",
-            p.senders, p.connections
+            "{name}: shared by {} and {} of this one{dry}",
+            counted(p.senders as usize, "sending device"),
+            counted(p.connections as usize, "connection")
         ),
     }
 }
@@ -111,12 +129,12 @@ fn realtime_line(priority: Option<&PriorityStatus>) -> String {
     let tasks: u32 = granted.iter().map(|held| held.tasks).sum();
     let taken = match view.counters.demoted {
         0 => String::new(),
-        times => format!("; taken back {times} times (`giveway why`)"),
+        times => format!("; taken back {} (`giveway why`)", counted(times as usize, "time")),
     };
     format!(
-        "{} rules, {} processes ({tasks} threads) have it{taken}",
-        view.rules.len(),
-        granted.len()
+        "{}; {} with real-time priority{taken}",
+        counted(view.rules.len(), "rule"),
+        counted(tasks as usize, "thread")
     )
 }
 
@@ -142,7 +160,7 @@ fn receive_line(priority: &PriorityStatus) -> Option<String> {
 fn neighbours_line(network: &NetworkStatus) -> String {
     let r = &network.reports;
     if !network.policy.cooperates {
-        return "none: no group key, this device works alone".to_owned();
+        return "not heard: no group key".to_owned();
     }
     let c = &r.counters;
     let refused = c.heard() - c.received - c.own_echo;
@@ -166,7 +184,7 @@ fn deadline_line(counters: &QueueCounters) -> String {
 }
 
 /// Packets, and how long they waited.
-fn band_line(name: &str, band: &Band) -> String {
+fn band_line(name: &str, band: &Band, is_wide: bool) -> String {
     let Some(served) = band.served else {
         return format!("   {name:<11} {:>7} {:>9}\n", "-", "-");
     };
@@ -177,18 +195,20 @@ fn band_line(name: &str, band: &Band) -> String {
     let Some(more) = served.more else {
         return format!("{first}\n");
     };
+    let first = format!("{first} {:>6} {:>6}", more.dropped_sojourn, more.dropped_late);
+    if !is_wide {
+        return format!("{first}\n");
+    }
     let ms = |us: u64| us as f64 / 1e3;
     format!(
-        "{first} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1}\n",
-        more.dropped_sojourn,
-        more.dropped_late,
+        "{first} {:>7.1} {:>7.1} {:>7.1}\n",
         ms(more.sojourn_p50_us),
         ms(more.sojourn_p99_us),
         ms(more.sojourn_max_us),
     )
 }
 
-fn flow_line(view: &FlowView) -> String {
+fn flow_line(view: &FlowView, is_wide: bool) -> String {
     let flow = &view.flow;
     let process = flow
         .owner
@@ -199,16 +219,21 @@ fn flow_line(view: &FlowView) -> String {
         (false, true) => '>',
         (false, false) => ' ',
     };
-    format!(
-        " {mark} {process:<15.15} {remote:<24} {cwnd:>5} {cap:>5} {rtt:>7.1} {queue:>9.1} {rate:>7.2} {state:<9} {class}\n",
+    let first = format!(
+        "{mark} {process:<14.14} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
         remote = flow.remote.to_string(),
         cwnd = flow.cwnd,
         cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
         rtt = f64::from(flow.srtt_us) / 1e3,
+    );
+    if !is_wide {
+        return format!("{first}\n");
+    }
+    format!(
+        "{first} {queue:>8.0} {rate:>6.1} {state:?}\n",
         queue = (flow.unsent_bytes + flow.unacked_bytes) as f64 / 1e3,
         rate = flow.delivery_rate_bytes_per_s as f64 * 8.0 / 1e6,
-        state = format!("{:?}", flow.ca_state),
-        class = view.class.name(),
+        state = flow.ca_state,
     )
 }
 

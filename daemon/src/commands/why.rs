@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway why`: the changes of one process, connection or device, oldest first, with rule, evidence and time.
 
-use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 
 use anyhow::Result;
@@ -14,12 +13,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::WhyArgs;
-use crate::commands::wrapped;
+use crate::commands::{hanging, print, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
-
-/// Columns of a line on a terminal, without the indent; elsewhere lines are whole.
-const COLUMNS: usize = 74;
 
 pub fn run(args: &WhyArgs) -> Result<()> {
     let mut status = client::status(&Place::here()?)?;
@@ -34,23 +30,42 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let (changes, refusals) = (status.changes, status.network.refusals);
     if args.output.json {
         let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes });
-        println!("{answer}");
-        return Ok(());
+        return print(&format!("{answer}\n"));
     }
-    if changes.is_empty() && refusals.is_empty() {
-        println!("giveway has changed nothing there (up to {KEPT} settings are remembered)");
+    if changes.is_empty() && refusals.is_empty() && classes.is_empty() {
+        return print(&nothing(args.subject.as_deref()));
     }
-    let on_terminal = std::io::stdout().is_terminal();
-    for class in &classes {
-        println!("{}", shown(&class.line(), on_terminal));
+    let columns = terminal_columns();
+    let lines = alike(&refusals)
+        .into_iter()
+        .map(|(latest, times)| refusal_line(latest, times));
+    let lines = classes.iter().map(Classified::line).chain(lines);
+    let lines = lines.chain(changes.iter().map(change_line));
+    let text: String = lines.map(|line| hanging("", 4, &line, columns) + "\n").collect();
+    print(&text)
+}
+
+fn nothing(subject: Option<&str>) -> String {
+    match subject {
+        Some(subject) => format!(
+            "giveway has changed nothing on `{subject}`, of the {KEPT} settings that it remembers; \
+             `giveway why` alone shows all that it has changed\n"
+        ),
+        None => "giveway has changed nothing\n".to_owned(),
     }
-    for refusal in &refusals {
-        println!("{}", shown(&refusal_line(refusal), on_terminal));
+}
+
+/// The latest of those that differ in nothing but time, and how many they are: a sender that is refused asks again at once.
+fn alike(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
+    let mut alike: Vec<(&Refusal, usize)> = Vec::new();
+    let of = |refusal: &Refusal| (refusal.remote, refusal.cookie, refusal.reason);
+    for refusal in refusals {
+        match alike.iter_mut().find(|(latest, _)| of(latest) == of(refusal)) {
+            Some((latest, times)) => (*latest, *times) = (refusal, *times + 1),
+            None => alike.push((refusal, 1)),
+        }
     }
-    for latest in &changes {
-        println!("{}", shown(&change_line(latest), on_terminal));
-    }
-    Ok(())
+    alike
 }
 
 /// Whether it is the rule, the process, the socket, one of its addresses, or the device.
@@ -137,14 +152,18 @@ fn is_of(subject: &str, refusal: &Refusal) -> bool {
 }
 
 fn change_line(latest: &Latest) -> String {
-    let times = match latest.times {
-        1 => String::new(),
-        times => format!(" ({times} times, lately)"),
-    };
-    format!("{:.3} s since boot{times}: {}", latest.t_ns as f64 / 1e9, latest.change)
+    format!("{}: {}", when(latest.t_ns, latest.times), latest.change)
 }
 
-fn refusal_line(refusal: &Refusal) -> String {
+fn when(t_ns: u64, times: u64) -> String {
+    let of_all = match times {
+        1 => String::new(),
+        times => format!(" (the latest of {times} times)"),
+    };
+    format!("{:.3} s since boot{of_all}", t_ns as f64 / 1e9)
+}
+
+fn refusal_line(refusal: &Refusal, times: usize) -> String {
     let packet = match (refusal.remote, refusal.cookie) {
         (Some(remote), Some(cookie)) => format!("to {remote}, socket {}", cookie.0),
         (Some(remote), None) => format!("to {remote}"),
@@ -155,21 +174,12 @@ fn refusal_line(refusal: &Refusal) -> String {
         .cast_signed()
         .wrapping_sub(refusal.t_ns.cast_signed());
     format!(
-        "{:.3} s since boot: a packet {packet} was not sent because {}: {} us were left, {} us is its work for the link",
-        refusal.t_ns as f64 / 1e9,
+        "{}: a packet {packet} was not sent because {}: {} us were left, {} us is its work for the link",
+        when(refusal.t_ns, times as u64),
         refusal.reason.shown(),
         left_ns / 1000,
         refusal.work_ns / 1000,
     )
-}
-
-/// On a terminal the line is broken, and what follows is indented.
-fn shown(line: &str, on_terminal: bool) -> String {
-    if on_terminal {
-        wrapped(line, COLUMNS).join("\n    ")
-    } else {
-        line.to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use giveway_engine::status::Status;
 mod realtime;
 mod shares;
 
-use shares::{Share, Shares};
+use shares::{AFTER_MUCH, BETWEEN_REQUESTS, Share, Shares};
 
 /// An authorised request for the daemon's loop, with the channel for its answer.
 pub enum Call {
@@ -117,6 +117,14 @@ pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
     Ok(())
 }
 
+/// How long the next request of its user waits after this one.
+fn time_of(request: &Request) -> Duration {
+    match request {
+        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
+        _ => AFTER_MUCH,
+    }
+}
+
 /// Says why, if that can be said at once.
 fn turn_away(stream: &UnixStream, why: String) {
     let line = serde_json::to_string(&Answer::<()>::Error(why)).unwrap_or_default();
@@ -136,8 +144,9 @@ async fn answer(
     tokio::time::timeout(REQUEST_PATIENCE, reader.read_line(&mut line))
         .await
         .context("asked nothing")??;
-    share.turn().await;
-    let request: Request = match serde_json::from_str(&line) {
+    let request = serde_json::from_str(&line);
+    share.turn(request.as_ref().map_or(BETWEEN_REQUESTS, time_of)).await;
+    let request: Request = match request {
         Ok(request) => request,
         Err(error) => return refuse(&mut stream, &format!("the request is not understood: {error}")).await,
     };
@@ -149,12 +158,6 @@ async fn answer(
     let is_reader = peer.uid() == 0 || readers.is_some_and(|gid| gids.contains(&gid.as_raw()));
     if let Err(reason) = authorise(&request, peer.uid(), is_reader) {
         return refuse(&mut stream, &reason).await;
-    }
-    if !matches!(
-        request,
-        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. }
-    ) {
-        share.costs_much();
     }
     match request {
         Request::Status => {

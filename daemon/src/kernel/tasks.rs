@@ -54,6 +54,8 @@ pub struct Thread {
     pub cpu: Duration,
     /// It runs, or would.
     pub is_awake: bool,
+    /// It is stopped by a signal, or frozen.
+    pub is_held: bool,
     /// It runs no code of its own any more, and never will: it ends, or its process has been killed, which may take for
     /// ever where a thread of that waits in the kernel.
     pub is_ending: bool,
@@ -179,6 +181,7 @@ impl Threads {
                 start_ns: start_of(found.start_ns),
                 cpu: Duration::from_nanos(found.cpu_ns),
                 is_awake: is(types::gw_thread_state::GW_AWAKE),
+                is_held: is(types::gw_thread_state::GW_HELD),
                 is_ending: is(types::gw_thread_state::GW_ENDING),
                 tasks: found.tasks,
             }

@@ -28,7 +28,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const EVERY_IF_SILENT: Duration = Duration::from_secs(5);
 /// A worker without a question ends after so long.
 const IDLE: Duration = Duration::from_secs(5);
-/// Workers of one user that could not be killed yet. With so many, the user's questions have no answer.
+/// Workers of one user but root that could not be killed yet. With so many, the user's questions have no answer. Root has
+/// one for each path at most: users may keep a path of root's from answering, and must not keep the others from it.
 const STUCK_OF_A_USER: usize = 2;
 /// Workers of all users but root, whose own are not counted, in all.
 const WORKERS: usize = 16;
@@ -69,8 +70,8 @@ struct Watched {
 #[derive(Default)]
 struct User {
     worker: Option<Worker>,
-    /// Killed, and not yet dead.
-    stuck: Vec<Pid>,
+    /// Killed, and not yet dead, with what they were asked.
+    stuck: Vec<(Pid, Subject)>,
     waiting: VecDeque<Question>,
 }
 
@@ -142,7 +143,7 @@ impl Broker {
             waitpid(None, Some(WaitPidFlag::WNOHANG))
         {
             for user in self.users.values_mut() {
-                user.stuck.retain(|stuck| *stuck != pid);
+                user.stuck.retain(|(stuck, _)| *stuck != pid);
             }
         }
         self.users
@@ -171,8 +172,9 @@ impl Broker {
             let is_late = |worker: &mut Worker| worker.asked.is_some() && worker.since.elapsed() >= PATIENCE;
             if let Some(worker) = user.worker.take_if(is_late) {
                 let _ = kill(worker.pid, Signal::SIGKILL);
-                user.stuck.push(worker.pid);
-                late.extend(worker.asked);
+                let asked = worker.asked.into_iter();
+                user.stuck.extend(asked.clone().map(|asked| (worker.pid, asked.about)));
+                late.extend(asked);
             }
             // Its socket's end ends it.
             user.worker
@@ -191,11 +193,19 @@ impl Broker {
             .sum();
         let mut refused = Vec::new();
         for (uid, user) in &mut self.users {
-            if user.waiting.is_empty() || user.worker.as_ref().is_some_and(|worker| worker.asked.is_some()) {
+            if user.worker.as_ref().is_some_and(|worker| worker.asked.is_some()) {
+                continue;
+            }
+            // Another worker would only be stuck there too.
+            let is_stuck = |waiting: &Question| user.stuck.iter().any(|(_, at)| *at == waiting.about);
+            let (without_answer, waiting): (VecDeque<_>, _) = user.waiting.drain(..).partition(is_stuck);
+            refused.extend(without_answer);
+            user.waiting = waiting;
+            if user.waiting.is_empty() {
                 continue;
             }
             if user.worker.is_none() {
-                let is_room = user.stuck.len() < STUCK_OF_A_USER && (*uid == 0 || workers < WORKERS);
+                let is_room = *uid == 0 || (user.stuck.len() < STUCK_OF_A_USER && workers < WORKERS);
                 user.worker = is_room.then(Worker::start).and_then(Result::ok);
                 workers += usize::from(*uid != 0 && user.worker.is_some());
             }

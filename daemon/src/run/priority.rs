@@ -34,10 +34,10 @@ use crate::actuate::receive::NapiThreads;
 use crate::actuate::schedule::ScheduleActuator;
 use crate::actuate::thread::take_priority;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::now;
 use crate::kernel::task_watch::TaskWatch;
 use crate::kernel::tasks::Tasks;
-use crate::life::{Life, Who};
+use crate::kernel::{load_patiently, now};
+use crate::life::{LONG_WORK, Life, Who};
 use crate::lookup::LookUps;
 use crate::place::Place;
 use crate::undo;
@@ -146,21 +146,25 @@ impl PriorityThread {
             .name("giveway-rt".to_owned())
             .spawn(move || {
                 let inbox = Inbox { queue, bell: reader };
+                // From its start on: who waits for it would wait for ever if it hung.
+                let sign = life.sign(Who::Rules);
+                sign.give_for(LONG_WORK);
                 let is_any_path = !watched(&engine.lock().rules()).0.is_empty();
-                guarded(&place, || match Tools::open(&place, death, is_any_path) {
+                let tools = || load_patiently(|| Tools::open(&place, death.as_ref(), is_any_path));
+                guarded(&place, || match tools() {
                     Ok(tools) => {
                         let (tasks, lenders) = (Arc::clone(&tools.tasks), tools.lending.lenders());
                         let chains = chains.map(|source| {
                             ChainThread::start(source, &place, engine.clone(), own.clone(), tasks, lenders, life)
                         });
-                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, life.sign(Who::Rules));
+                        let rules = RulesLoop::start(engine, tools, inbox, own, chains, sign);
                         // Nobody waits any more if the start failed; here and below.
                         let _ = ready.send(());
                         rules.run()
                     }
                     Err(error) => {
                         let _ = ready.send(());
-                        drop(own);
+                        drop((own, sign));
                         tracing::warn!("nothing gets real time: {}", one_line(&error));
                         refuse_all(&engine, &inbox, &format!("nothing gets real time: {error:#}"))
                     }
@@ -294,11 +298,12 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// The requests that wait; call when the bell can be read. The daemon's end is a request to stop.
-    fn take(&self) -> Vec<Request> {
-        let rung = (&self.bell).read(&mut [0; 64]);
+    /// The requests that wait. Reads the bell only where it `is_rung`; where it could not be rung, they are found at the next
+    /// turn. The daemon's end is a request to stop.
+    fn take(&self, is_rung: bool) -> Vec<Request> {
+        let has_ended = is_rung && !(&self.bell).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
         let mut requests: Vec<Request> = self.queue.try_iter().collect();
-        if !rung.is_ok_and(|bytes| bytes > 0) {
+        if has_ended {
             requests.push(Request::Stop);
         }
         requests
@@ -320,7 +325,7 @@ struct Tools {
 
 impl Tools {
     /// Takes the calling thread's place above all that is granted, too.
-    fn open(place: &Place, death: Option<PipeReader>, is_any_path: bool) -> Result<Self> {
+    fn open(place: &Place, death: Option<&PipeReader>, is_any_path: bool) -> Result<Self> {
         let tasks = Arc::new(Tasks::load(place.netns_inum())?);
         let tools = Self {
             watch: TaskWatch::open(place.netns_inum())?,
@@ -328,8 +333,8 @@ impl Tools {
             actuator: ScheduleActuator::open(place, Arc::clone(&tasks)),
             napi: NapiThreads::new(place, Arc::clone(&tasks)),
             canaries: Canaries::start()?,
-            look_ups: is_any_path.then(|| LookUps::start(death.as_ref())).transpose()?,
-            death: death.map(Arc::new),
+            look_ups: is_any_path.then(|| LookUps::start(death)).transpose()?,
+            death: death.map(PipeReader::try_clone).transpose()?.map(Arc::new),
             tasks,
         };
         let (_, hard) = getrlimit(Resource::RLIMIT_RTTIME).context("cannot read RLIMIT_RTTIME")?;
@@ -352,7 +357,7 @@ fn guarded(place: &Place, work: impl FnOnce() -> Result<usize>) -> Result<usize>
 /// The life of a thread that can grant nothing: it says so.
 fn refuse_all(engine: &Engine, inbox: &Inbox, why: &str) -> Result<usize> {
     loop {
-        for request in inbox.take() {
+        for request in inbox.take(true) {
             match request {
                 Request::Status(back) => {
                     let mut status = engine.lock().status(now());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::config::Config;
+use giveway_engine::config::{BackendName, Config};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Network, Setup};
 use giveway_engine::priority::{Names, Priority};
@@ -33,7 +33,7 @@ use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
-use crate::life::Life;
+use crate::life::{LONG_WORK, Life, Who};
 use crate::place::Place;
 use crate::rules::RuleFiles;
 use crate::undo;
@@ -80,6 +80,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
+    if let Ok(None) = choice.find() {
+        tracing::warn!("{choice}; meanwhile nothing is capped or queued");
+    }
     let (sockets, mut degraded) = match args.dry_run {
         true => Default::default(),
         false => Sockets::open(&place),
@@ -88,6 +91,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     if keys.is_none() {
         degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
+    }
+    let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
+    if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
+        degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
     }
     for line in &degraded {
         tracing::warn!("{line}");
@@ -102,7 +109,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         rtt_resolution,
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
-            qdisc: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
+            qdisc,
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
             dry_run: args.dry_run,
@@ -113,6 +120,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let queue = QueueActuator::open(&place, &config, receiver.requests())?;
     let owners = OwnerReader::open(place.netns_inum())?;
     let (life, page) = Life::new(&owners.tasks().threads)?;
+    // From the guardian's start on: a start that hangs is a death, too.
+    let starts = life.sign(Who::MainLoop);
+    starts.give_for(LONG_WORK);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));

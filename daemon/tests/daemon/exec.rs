@@ -133,6 +133,21 @@ fn who_lowers_what_it_was_given_has_not_escaped() {
     drop((daemon, lab));
 }
 
+#[test]
+fn who_asks_again_for_what_cannot_be_had_keeps_nothing() {
+    let lab = Lab::enter();
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n");
+    let config = Scratch::new("again.toml", &grant);
+    let daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let copy = Copy::new("again");
+    let first = ["exec", "--realtime", "5", "--require", "--", "/proc/self/exe"];
+    let no_such_cpu = ["exec", "--realtime", "5", "--cpus", "8000", "--"];
+    let arguments = [&first[..], &no_such_cpu, &["sh", "-c", SHOW]].concat();
+    let again = copy.as_nobody(&arguments);
+    assert!(shown(&again).contains("SCHED_OTHER"), "{again:?}");
+    drop((daemon, lab));
+}
+
 fn shown(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -156,9 +157,15 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         &format!("{rule}[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n"),
     );
     let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let list = || ask(&json!({"request": "realtime_list"}));
+    // What is told of root's rules names their paths.
+    fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o777)).unwrap();
+    let is_told = |status: Value| status.to_string().contains("others than root may write to");
+    until("root is told that others may write to it", || is_told(list()));
+    assert!(!is_told(as_user(NOBODY, list)));
+    fs::set_permissions(&of_root.0, fs::Permissions::from_mode(0o755)).unwrap();
     let _held = KillOnDrop::spawn(Command::new(of_root.path()).arg("60"));
     let own = json!({"name": "own", "exe": "/bin/sleep", "user": NOBODY.to_string(), "priority": 5});
-    let list = || ask(&json!({"request": "realtime_list"}));
     let names = |list: &Value, of: &str, name: &str| -> Vec<String> {
         let all = list["ok"][of].as_array().unwrap_or_else(|| panic!("{list}"));
         all.iter().map(|one| one[name].as_str().unwrap().to_owned()).collect()
@@ -177,6 +184,28 @@ fn a_granted_user_lists_what_is_their_own_and_nobody_else_does() {
         error_of(&refused).contains("grants uid 65533 no real time"),
         "{refused}"
     );
+}
+
+#[test]
+fn requests_that_make_much_work_come_one_after_another_over_whatever_connections() {
+    let _lab = Lab::enter();
+    let config = Scratch::new("turns.toml", &format!("[[grant]]\nuser = \"{NOBODY}\"\n"));
+    let _daemon = Daemon::start(&["--interface", "gwv", "--config", config.path()]);
+    let ask_four = || {
+        for _ in 0..4 {
+            let listed = ask(&json!({"request": "realtime_list"}));
+            assert!(listed["error"].is_null(), "{listed}");
+        }
+    };
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| as_user(NOBODY, ask_four));
+        }
+    });
+    // One in 200 ms.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(23 * 200), "{took:?}");
 }
 
 /// Whoever asks who is in a group waits here for good, for as long as the file lives.

@@ -122,6 +122,31 @@ fn a_users_rule_for_a_path_that_never_answers_keeps_nobody_waiting() {
 }
 
 #[test]
+fn paths_of_roots_that_a_user_keeps_from_answering_keep_no_other_of_roots_waiting() {
+    let _lab = Lab::enter();
+    let theirs = Scratch::new("file", "");
+    let folder = theirs.0.parent().unwrap();
+    chown(folder, Some(NOBODY), None).unwrap();
+    let of = |name: &str| {
+        let path = folder.join(name);
+        format!("[[realtime]]\nexe = \"{}\"\nuser = \"{NOBODY}\"\n", path.display())
+    };
+    let config = Scratch::new("theirs.toml", &["one", "two", "three"].map(of).concat());
+    let held = Held::directory(folder);
+    let _daemon = daemon_with(&config);
+    until("the status names all three", || {
+        let degraded = status_answers_in_time()["realtime"]["degraded"].to_string();
+        degraded.matches("does not say what it is").count() == 3
+    });
+    let more = shell("others");
+    let add = ["realtime", "add", "--exe", more.path(), "--priority", "11"];
+    let (added, _) = ended(Command::new(program()).args(add));
+    assert!(added.status.success(), "{added:?}");
+    becomes(waiting(&more, 0).id(), "FIFO 11");
+    drop(held);
+}
+
+#[test]
 fn revert_ends_while_a_users_path_does_not_answer() {
     let _lab = Lab::enter();
     let (known, theirs) = (shell("known"), Scratch::new("file", ""));
@@ -298,6 +323,37 @@ fn arguments_that_one_user_keeps_from_being_read_keep_no_other_users_waiting() {
     for one in &crowd {
         becomes(one.id(), "FIFO 20");
     }
+}
+
+#[test]
+fn a_user_who_adds_a_pattern_takes_nothing_from_whose_arguments_cannot_be_read() {
+    let _lab = Lab::enter();
+    let service = shell("before");
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\n");
+    let config = Scratch::new("pattern.toml", &format!("{}{grant}", rule(&service, "")));
+    let running = waiting(&service, 0);
+    let exe = format!("/proc/{}/exe", running.id());
+    until("it runs", || fs::read_link(&exe).is_ok_and(|exe| exe == service.0));
+    let _daemon = daemon_with(&config);
+    becomes(running.id(), "FIFO 20");
+    let held = Held::directory(format!("/proc/{}", running.id()));
+    let copy = Copy::new("pattern");
+    let add = [
+        "realtime",
+        "add",
+        "--exe",
+        service.path(),
+        "--cmdline",
+        "*x*",
+        "--priority",
+        "5",
+    ];
+    let (added, _) = ended(&mut copy.command(&add));
+    assert!(added.status.success(), "{added:?}");
+    // A look-up is given up after a second.
+    thread::sleep(Duration::from_millis(2500));
+    assert_eq!(shown(running.id()), "FIFO 20");
+    drop(held);
 }
 
 #[test]

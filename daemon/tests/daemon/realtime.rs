@@ -10,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use giveway::actuate::thread::attributes::{Attributes, cpus_of};
@@ -18,8 +19,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::lab::{Lab, NEAR_V4, run};
-use crate::support::process::{Daemon, failure, giveway};
-use crate::support::scratch::Scratch;
+use crate::support::process::{Copy, Daemon, failure, giveway};
+use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{First, until};
 
 mod lending;
@@ -217,6 +218,26 @@ fn its_threads_get_it_too_and_those_that_come_later() {
         .collect();
     took_us.sort_unstable();
     assert!(took_us[10] < 10_000, "microseconds: {took_us:?}");
+}
+
+#[test]
+fn threads_that_got_nothing_take_no_place_from_others() {
+    let (program, theirs) = (Program::shell("place"), Program::example_as("threads", "theirs"));
+    let limits = "[realtime_limits]\nmax_tasks = 4\n";
+    let grant = format!("[[grant]]\nuser = \"{NOBODY}\"\nmax_priority = 5\nmax_tasks = 2\n");
+    let _watched = watched_by(&format!("{}{limits}{grant}", program.rule("")), &program, &[]);
+    let copy = Copy::new("place");
+    let mut command = copy.command(&["exec", "--realtime", "5", "--require", "--", &theirs.path]);
+    let running = Running::start(&mut command);
+    let threads = format!("/proc/{}/task", running.pid());
+    until("it has five threads", || {
+        fs::read_dir(&threads).is_ok_and(|all| all.count() == 5)
+    });
+    // They are counted every 100 ms.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(shown(running.pid()), "FIFO 5");
+    let of_root = program.run("read");
+    becomes(of_root.pid(), "FIFO 20");
 }
 
 #[test]
@@ -478,6 +499,32 @@ fn a_rule_that_is_added_matches_what_runs_already_and_takes_all_back_when_it_goe
     assert!(giveway(&["realtime", "remove", "mine"]).status.success());
     assert_eq!((shown(running.pid()), shown(later.pid())), (not_raised(), not_raised()));
     assert!(!giveway(&["realtime", "remove", "mine"]).status.success());
+}
+
+#[test]
+fn what_a_rule_gave_counts_though_the_rule_goes() {
+    let (kept, program) = (Program::shell("kept"), Program::shell("gone"));
+    let watched = watched_alone(&kept.rule(""), &kept);
+    let computes = "i=0; while ((i < 15000)); do ((++i)); done; echo done";
+    let mut running = program.run(&format!("while read; do {computes}; done"));
+    let handle = Handle::open(running.pid()).unwrap();
+    let mut rule = vec!["realtime", "add", "--name", "gone"];
+    rule.extend(["--exe", &program.path, "--priority", "20"]);
+    for _ in 0..5 {
+        assert!(giveway(&rule).status.success());
+        becomes(running.pid(), "FIFO 20");
+        // What it used before is out of the window then.
+        thread::sleep(Duration::from_millis(600));
+        let before = handle.cpu();
+        running.go_on();
+        running.lines().next();
+        assert!(giveway(&["realtime", "remove", "gone"]).status.success());
+        let used = handle.cpu() - before;
+        let status = watched.daemon().status();
+        let counted = status["realtime"]["budget"]["used_by_rules_ms"].as_u64().unwrap();
+        let counted = Duration::from_millis(counted);
+        assert!(counted + Duration::from_millis(5) > used, "{counted:?} of {used:?}");
+    }
 }
 
 #[test]

@@ -92,7 +92,10 @@ impl Bench {
             cpus: cpus.to_vec(),
         };
         let handle = Handle::open(sleeper.pid()).unwrap();
-        let given = self.actuator.apply(handle, sleeper.id(), &schedule)?;
+        let given = self
+            .actuator
+            .apply(handle, sleeper.id(), &schedule)
+            .map_err(|error| format!("{error:#}"))?;
         assert_eq!(given.tasks, 1);
         Ok(given.old)
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::action::{Action, Outcome};
-use super::allotment::Member;
+use super::allotment::{Link, Member};
 use super::limits::{Limits, SETTINGS, shown_by};
 use super::{Network, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
@@ -119,7 +119,13 @@ impl Network {
     pub(super) fn note_capped(&mut self, now: Duration, new: Vec<(Cookie, u32)>) {
         for (cookie, cap) in new {
             self.flows.capped_at_connect(cookie, cap);
-            let why = format!("a new connection; {}", self.evidence(cookie));
+            let link = Link {
+                sharing: self.sharing.with_one_more(),
+                ..self.link()
+            };
+            let rtt = self.flows.get(cookie).and_then(|tracked| tracked.rtt());
+            let reason = self.policy.reason(&link, rtt.unwrap_or_default());
+            let why = format!("a new connection; {reason}");
             let values = (Value::default(), Some(cap).into());
             self.note_limit(now, cookie, &Setting::Cap, values, why, !self.dry_run);
         }

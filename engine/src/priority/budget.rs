@@ -14,6 +14,8 @@ use crate::matcher::ProcessId;
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// ... and no more often than that.
 const SOONEST_LOOK: Duration = Duration::from_millis(10);
+/// Each overrun halves the budget, but no more often than that.
+const MOST_HALVED: u32 = 4;
 /// Without an overrun for so long after the wait for the last one, an account begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -61,6 +63,8 @@ pub struct Account {
     /// When one of them was last set back for it.
     overran_at: Option<Duration>,
     back_off: BackOff,
+    /// Since it last began anew.
+    overruns: u32,
 }
 
 impl Account {
@@ -80,10 +84,20 @@ impl Account {
         if self.overran_at != Some(now) {
             if self.is_forgotten(now) {
                 self.back_off.reset();
+                self.overruns = 0;
             }
             self.back_off.failed(now);
+            self.overruns = self.overruns.saturating_add(1);
         }
         self.overran_at = Some(now);
+    }
+
+    /// How often what a user's grant allows is halved now.
+    pub fn halved(&self, now: Duration) -> u32 {
+        match self.is_forgotten(now) {
+            true => 0,
+            false => self.overruns.min(MOST_HALVED),
+        }
     }
 
     fn is_forgotten(&self, now: Duration) -> bool {
@@ -103,7 +117,7 @@ struct Budget<'a> {
     percent: u32,
     /// In each window.
     time: Duration,
-    of: &'static str,
+    of: String,
 }
 
 impl Priority {
@@ -121,7 +135,7 @@ impl Priority {
             self.used_by_all(now, self.limits.window),
             tasks(None) + of_parts,
         );
-        let by_rule = self.budgets().map(|budget| {
+        let by_rule = self.budgets(now).map(|budget| {
             let used = self.used(now, &budget);
             until_used_up(budget.time, used, tasks(budget.account))
         });
@@ -195,7 +209,7 @@ impl Priority {
 
     fn overrun_of_a_rule(&self, now: Duration) -> Option<(ProcessId, String)> {
         let worst = |budget: Budget<'_>| self.worst(now, &budget, self.accounts.get(budget.account?)?);
-        self.budgets().find_map(worst)
+        self.budgets(now).find_map(worst)
     }
 
     fn is_over_total(&self, now: Duration) -> bool {
@@ -234,7 +248,7 @@ impl Priority {
         let (id, held) = self.granted_of(budget.account).max_by_key(by_use)?;
         let own = held.spent.within(now, window);
         // The budget may have been overrun by what has ended: those who use next to nothing do not pay for it.
-        if own * 10 < window {
+        if own * 10 < window.min(budget.time) {
             return None;
         }
         let lent = held.loan.shown(now, window).map(|lent| format!("{lent}; with that "));
@@ -258,17 +272,29 @@ impl Priority {
     }
 
     /// The budget of each rule by which something is granted; the least where processes on one account have several.
-    fn budgets(&self) -> impl Iterator<Item = Budget<'_>> {
-        let mut percents: BTreeMap<&str, u32> = BTreeMap::new();
+    fn budgets(&self, now: Duration) -> impl Iterator<Item = Budget<'_>> {
+        let mut least: BTreeMap<&str, &Held> = BTreeMap::new();
         for (_, held) in self.granted_of(None) {
-            let percent = percents.entry(&held.account).or_insert(held.budget_percent);
-            *percent = held.budget_percent.min(*percent);
+            let one = least.entry(&held.account).or_insert(held);
+            if held.budget_percent < one.budget_percent {
+                *one = held;
+            }
         }
-        percents.into_iter().map(|(account, percent)| Budget {
-            account: Some(account),
-            percent,
-            time: share(self.limits.window, percent),
-            of: "one CPU for its rule",
+        least.into_iter().map(move |(account, held)| {
+            let halved = match held.is_of_user {
+                true => self.accounts.get(account).map_or(0, |account| account.halved(now)),
+                false => 0,
+            };
+            let of = match halved {
+                0 => "one CPU for its rule".to_owned(),
+                times => format!("one CPU for its rule, halved {times} times for what it overran before"),
+            };
+            Budget {
+                account: Some(account),
+                percent: held.budget_percent,
+                time: share(self.limits.window, held.budget_percent) / 2_u32.pow(halved),
+                of,
+            }
         })
     }
 
@@ -277,7 +303,7 @@ impl Priority {
             account: None,
             percent: self.limits.total_percent,
             time: share(self.limits.window * self.limits.cpus.max(1), self.limits.total_percent),
-            of: "all CPUs for all that have real time (total_percent)",
+            of: "all CPUs for all that have real time (total_percent)".to_owned(),
         }
     }
 

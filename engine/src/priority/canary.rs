@@ -4,8 +4,10 @@
 //! NAPI threads and chains go first, when half of its patience is over, if they have used any of that time; then the canary
 //! has the other half to run. Where it does not, everything goes. So the bound for a rule's process that spins is the same
 //! as if there were neither: the patience (but no less than [`SOONEST`] + one look) and one look, 500 ms by default. Where
-//! others computed at a priority that was lent to them, those who lent it go first, and the canary has one look more.
+//! others computed at a priority that was lent to them, those who lent it go first, and the canary has one look more. Where
+//! users computed within their grants, they go before what root chose, and the canary has two looks more at most.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::budget::LOOK;
@@ -20,6 +22,7 @@ impl Priority {
         let patience = self.limits.canary;
         if waited < (patience / 2).max(SOONEST).min(patience) {
             self.lowered_for_canary = None;
+            self.users_paid_for_canary = false;
             return;
         }
         // Where all real time together used too little to be the reason, taking it away would not help.
@@ -36,7 +39,7 @@ impl Priority {
         if waited < patience || !has_had_its_look {
             return;
         }
-        if self.demote_lenders(now, cpu, waited) {
+        if self.demote_lenders(now, cpu, waited) || self.demote_users(now, cpu, waited) {
             self.counters.starved += 1;
             self.lowered_for_canary = Some(now);
         } else {
@@ -54,6 +57,40 @@ impl Priority {
         }
         self.counters.parts_lowered += lowered;
         lowered > 0
+    }
+
+    /// Processes that users other than root asked for pay before those that root chose: a user who computes while others do
+    /// must not cost all of them their priority. Users go with all that they have, those that used most first, until what
+    /// the rest used is not the reason; and if that does not help, all of them. False where none used a tenth of that time.
+    fn demote_users(&mut self, now: Duration, cpu: u32, waited: Duration) -> bool {
+        let time = waited.min(self.limits.window);
+        let is_again = self.users_paid_for_canary;
+        let mut users: BTreeMap<String, Vec<ProcessId>> = BTreeMap::new();
+        for (id, held) in self.granted_of(None).filter(|(_, held)| held.user.is_some()) {
+            users.entry(held.account.clone()).or_default().push(id);
+        }
+        let used_by = |user: &String| self.accounts.get(user).map(|account| account.spent.within(now, time));
+        let by_use = users
+            .into_iter()
+            .map(|(user, ids)| (used_by(&user).unwrap_or_default(), user, ids));
+        let mut by_use: Vec<_> = by_use.filter(|(used, ..)| is_again || *used * 10 >= time).collect();
+        by_use.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = self.used_by_all(now, time);
+        for (used, user, ids) in &by_use {
+            if !is_again && left * 2 < time {
+                break;
+            }
+            left = left.saturating_sub(*used);
+            let why = format!(
+                "a thread without real time on CPU {cpu} could not run for {} ms, and {user} used {} ms of that; no real time \
+                 until it is started anew",
+                waited.as_millis(),
+                used.as_millis(),
+            );
+            ids.iter().for_each(|id| self.demote(now, *id, &why));
+        }
+        self.users_paid_for_canary |= !by_use.is_empty();
+        !by_use.is_empty()
     }
 
     /// The process that used most is named, but not waited for.

@@ -35,6 +35,8 @@ pub(super) struct Held {
     pub rule: String,
     /// What its CPU time and its tasks count for.
     pub account: String,
+    /// By a rule that a user added, within a grant.
+    pub is_of_user: bool,
     pub schedule: Schedule,
     pub standing: Standing,
     pub tasks: u32,
@@ -48,6 +50,8 @@ pub(super) struct Held {
     pub rate: f64,
     pub budget_percent: u32,
     pub max_tasks: u32,
+    /// Whose grant it is within; None for root's.
+    pub user: Option<u32>,
     /// Before the grant.
     pub old: Value,
     /// That its new threads get nothing was recorded already.
@@ -60,7 +64,9 @@ impl Priority {
     /// # Errors
     /// The reason, where the configuration does not grant that user so much, or the name is taken.
     pub fn add_rule(&mut self, mut rule: Rule, uid: u32, gids: &[u32]) -> Result<Vec<Action>, String> {
-        if self.rules.iter().any(|known| known.name == rule.name) {
+        rule.added_by = Some(uid);
+        // Each user has names of their own, so that nobody takes another's.
+        if self.rule_at(&rule.name, rule.user()).is_some() {
             return Err(format!("there is a rule `{}` already; remove it first", rule.name));
         }
         self.grants.bound(&mut rule, uid, gids, self.limits.max_priority)?;
@@ -88,27 +94,36 @@ impl Priority {
                  {PATTERNS_OF_A_USER} are the most"
             ));
         }
-        rule.added_by = Some(uid);
         Arc::make_mut(&mut self.rules).push(Arc::new(rule));
         Ok(vec![Action::Look])
     }
 
-    /// Takes a rule away, and what it gave.
+    fn rule_at(&self, name: &str, user: Option<u32>) -> Option<usize> {
+        let is_it = |rule: &Arc<Rule>| rule.name == name && rule.user() == user;
+        self.rules.iter().position(is_it)
+    }
+
+    /// Takes a rule away, and what it gave. Root takes away users' rules too, where none of its own has this name.
     ///
     /// # Errors
-    /// The reason, where there is none of this name or it is not this user's to remove.
+    /// The reason, where this user has none of this name or it is one of the configuration.
     pub fn remove_rule(&mut self, now: Duration, name: &str, uid: u32) -> Result<Vec<Action>, String> {
-        let Some(at) = self.rules.iter().position(|rule| rule.name == name) else {
-            return Err(format!("there is no rule `{name}`; `giveway realtime list` shows them"));
+        let asking = Some(uid).filter(|uid| *uid != 0);
+        let of_anybody = || self.rules.iter().position(|rule| uid == 0 && rule.name == name);
+        let Some(at) = self.rule_at(name, asking).or_else(of_anybody) else {
+            let whose = if uid == 0 { "" } else { " of yours" };
+            return Err(format!(
+                "there is no rule `{name}`{whose}; `giveway realtime list` shows them"
+            ));
         };
-        match self.rules[at].added_by {
-            None => return Err(format!("rule `{name}` is one of the configuration; remove it there")),
-            Some(by) if uid != 0 && by != uid => {
-                return Err(format!("rule `{name}` was added by uid {by}, not by you"));
-            }
-            Some(_) => Arc::make_mut(&mut self.rules).remove(at),
-        };
-        let of_rule = self.held.iter().filter(|(_, held)| held.rule == name);
+        if self.rules[at].added_by.is_none() {
+            return Err(format!("rule `{name}` is one of the configuration; remove it there"));
+        }
+        let user = Arc::make_mut(&mut self.rules).remove(at).user();
+        let of_rule = self
+            .held
+            .iter()
+            .filter(|(_, held)| held.rule == name && held.user == user);
         let of_rule: Vec<ProcessId> = of_rule.map(|(id, _)| *id).collect();
         for id in of_rule {
             self.revoke(now, id, "its rule was removed");
@@ -159,7 +174,7 @@ impl Priority {
             return;
         };
         if let Some(held) = self.held.get_mut(&id) {
-            if held.rule == rule.name && held.schedule == rule.schedule {
+            if held.rule == rule.name && held.user == rule.user() && held.schedule == rule.schedule {
                 // What it had it keeps; what it lost by overrunning too, for an exec is no new start.
                 held.process = started.process;
                 return;
@@ -219,6 +234,7 @@ impl Priority {
             process: started.process,
             rule: rule.name.clone(),
             account: rule.account(),
+            is_of_user: rule.user().is_some(),
             schedule: rule.schedule.clone(),
             standing,
             tasks: started.tasks,
@@ -230,6 +246,7 @@ impl Priority {
             rate: 0.0,
             budget_percent: rule.budget_percent,
             max_tasks: rule.max_tasks,
+            user: rule.user(),
             old: Value::Unset(()),
             is_full: false,
         };
@@ -335,16 +352,29 @@ impl Priority {
             Ok(given) => {
                 held.tasks = given.tasks;
                 held.old = given.old.into();
-                let why = format!("rule `{}`", held.rule);
+                let is_launched = held.rule.starts_with(grant::LAUNCHED);
+                let why = if is_launched {
+                    "it asked for it"
+                } else {
+                    "the rule matches it"
+                };
                 self.set_standing(id, Standing::Granted);
                 self.counters.granted += 1;
-                self.record_gain(id, why, !self.dry_run);
+                self.record_gain(id, why.to_owned(), !self.dry_run);
             }
             Err(why) => {
                 self.set_standing(id, Standing::Without);
                 self.counters.failed += 1;
                 self.record_gain(id, why, false);
             }
+        }
+    }
+
+    pub(super) fn put_off(&mut self, id: ProcessId, why: String) {
+        if self.held.get(&id).is_some_and(|held| held.standing == Standing::Asked) {
+            self.counters.failed += 1;
+            self.record_gain(id, format!("{why}; tried again soon"), false);
+            self.remove(id);
         }
     }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{State, Thread};
-use super::grant::LAUNCHED;
 use super::rules::{Held, Standing};
 use super::{Priority, Service, napi};
 use crate::change::{Change, Latest, Setting, Subject};
@@ -52,6 +51,9 @@ pub struct HeldStatus {
     pub pid: u32,
     pub exe: String,
     pub rule: String,
+    /// Who has asked for it within a grant; None: root.
+    #[serde(default)]
+    pub user: Option<u32>,
     pub schedule: String,
     /// False where it has no real time all the same; `changes` says why.
     pub granted: bool,
@@ -129,14 +131,12 @@ impl PriorityStatus {
     pub fn of_user(self, uid: u32) -> Self {
         let own = |rule: &RuleStatus| rule.added_by == Some(uid);
         let rules: Vec<RuleStatus> = self.rules.into_iter().filter(own).collect();
-        let launched = format!("{LAUNCHED}{uid}");
-        let by_own = |held: &HeldStatus| held.rule == launched || rules.iter().any(|rule| rule.name == held.rule);
         Self {
-            held: self.held.into_iter().filter(by_own).collect(),
+            held: self.held.into_iter().filter(|held| held.user == Some(uid)).collect(),
             rules,
             budget: self.budget,
             counters: self.counters,
-            degraded: self.degraded,
+            // What is degraded names others' paths and processes.
             ..Self::default()
         }
     }
@@ -189,6 +189,7 @@ impl Priority {
             pid: id.pid,
             exe: held.process.exe.clone(),
             rule: held.rule.clone(),
+            user: held.user,
             schedule: held.schedule.shown(),
             granted: held.standing == Standing::Granted,
             tasks: held.tasks,

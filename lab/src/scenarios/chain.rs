@@ -21,9 +21,11 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter::count("requests", 10_000, "with everything on"),
         Parameter::count("requests_others", 2_000, "in each other variant"),
-        Parameter::count(
+        Parameter::range(
             "napi_priority",
             39,
+            1,
+            48,
             "of the threads that take packets in; the service has 40",
         ),
     ],

@@ -16,11 +16,11 @@ const ROUNDS: usize = 2;
 const KINDS: [(&str, &[&str]); 4] = [
     ("not real-time, CPUs busy", &["--policy", "other", "--load", "cpu"]),
     (
-        "real time, CPUs busy",
+        "real-time, CPUs busy",
         &["--policy", "fifo", "--priority", "48", "--load", "cpu"],
     ),
     (
-        "real time, CPUs idle",
+        "real-time, CPUs idle",
         &["--policy", "fifo", "--priority", "48", "--deep-idle"],
     ),
     (

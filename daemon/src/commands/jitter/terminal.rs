@@ -50,7 +50,11 @@ impl Screen {
         policies.sort();
         policies.dedup();
         let policies = policies.join(", ");
-        let _ = writeln!(text, "{policies}, Linux {}, {}", report.kernel, report.preemption);
+        let _ = writeln!(
+            text,
+            "{policies}, Linux {}, preemption {}",
+            report.kernel, report.preemption
+        );
         if report.steal_ms > 0 {
             let _ = writeln!(text, "the hypervisor took {} ms of CPU time", report.steal_ms);
         }

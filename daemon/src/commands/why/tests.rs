@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use giveway_engine::change::{Change, Value};
 use giveway_engine::matcher::ProcessId;
+use giveway_engine::network::queue::traffic::RefusalReason;
 
 use super::*;
 
@@ -51,11 +52,24 @@ fn a_change_is_found_by_its_subject_and_by_its_rule() {
 }
 
 #[test]
-fn a_line_is_broken_between_words_on_a_terminal_only() {
-    let line = format!("{} three", "two ".repeat(20).trim_end());
-    let broken = format!("{}\n    two two three", "two ".repeat(18).trim_end());
-    assert_eq!(shown(&line, true), broken);
-    assert_eq!(shown(&line, false), line);
+fn refusals_that_differ_in_time_only_are_one_line() {
+    let refusal = |t_ns, reason| Refusal {
+        t_ns,
+        deadline_t_ns: t_ns + 9_000_000,
+        work_ns: 1_000_000,
+        reason,
+        cookie: None,
+        protocol: 17,
+        local: None,
+        remote: None,
+    };
+    let (own, late) = (RefusalReason::Own, RefusalReason::Late);
+    let refusals = [refusal(1, own), refusal(2, late), refusal(3, own)];
+    let found: Vec<_> = alike(&refusals)
+        .into_iter()
+        .map(|(latest, times)| (latest.t_ns, times))
+        .collect();
+    assert_eq!(found, [(3, 2), (2, 1)]);
 }
 
 #[test]
@@ -64,7 +78,7 @@ fn a_change_is_one_line() {
     latest.times = 3;
     assert_eq!(
         change_line(&latest),
-        "1.500 s since boot (3 times, lately): the kernel: /proc/x none -> background; \
+        "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
          rule lbe add by uid 0: the user has asked for it"
     );
 }

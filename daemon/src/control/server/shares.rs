@@ -16,9 +16,9 @@ const OF_USERS: usize = 64;
 /// Root's are its own, so that nobody keeps root from it.
 const OF_ROOT: usize = 64;
 /// Requests of one user come no faster than one in this time; root's do. Those that are too fast wait for it.
-const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
+pub(super) const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
 /// After one that makes much work (all processes are looked at, or everything is told).
-const AFTER_MUCH: Duration = Duration::from_millis(200);
+pub(super) const AFTER_MUCH: Duration = Duration::from_millis(200);
 
 /// Of one user that is connected, or has just asked something.
 #[derive(Debug)]
@@ -72,8 +72,9 @@ impl Shares {
 }
 
 impl Share {
-    /// Waits until it is this request's turn: behind those of the same user, and no others.
-    pub async fn turn(&self) {
+    /// Waits until it is this request's turn: behind those of the same user, and no others. The one behind it waits for so
+    /// long more, which is settled now: it may come before this one is served.
+    pub async fn turn(&self, takes: Duration) {
         if self.uid == 0 {
             return;
         }
@@ -81,17 +82,10 @@ impl Share {
             let mut users = self.shares.0.borrow_mut();
             let Some(user) = users.get_mut(&self.uid) else { return };
             let turn = user.next.max(Instant::now());
-            user.next = turn + BETWEEN_REQUESTS;
+            user.next = turn + takes;
             turn
         };
         sleep_until(turn).await;
-    }
-
-    /// The present request makes much work: the next one waits for longer.
-    pub fn costs_much(&self) {
-        if let Some(user) = self.shares.0.borrow_mut().get_mut(&self.uid) {
-            user.next = user.next.max(Instant::now() + AFTER_MUCH);
-        }
     }
 }
 
@@ -134,22 +128,19 @@ mod tests {
         let shares = Shares::default();
         let (user, root) = (shares.take(1000).unwrap(), shares.take(0).unwrap());
         let begun = Instant::now();
-        user.turn().await;
+        user.turn(BETWEEN_REQUESTS).await;
         for _ in 0..1000 {
-            root.turn().await;
+            root.turn(AFTER_MUCH).await;
         }
         assert!(begun.elapsed() < 100 * BETWEEN_REQUESTS, "{:?}", begun.elapsed());
         let begun = Instant::now();
         for _ in 0..9 {
-            user.turn().await;
+            user.turn(BETWEEN_REQUESTS).await;
         }
         assert!(begun.elapsed() >= 8 * BETWEEN_REQUESTS, "{:?}", begun.elapsed());
-        user.costs_much();
-        user.turn().await;
-        assert!(
-            begun.elapsed() >= 7 * BETWEEN_REQUESTS + AFTER_MUCH,
-            "{:?}",
-            begun.elapsed()
-        );
+        let begun = Instant::now();
+        user.turn(AFTER_MUCH).await;
+        user.turn(BETWEEN_REQUESTS).await;
+        assert!(begun.elapsed() >= AFTER_MUCH, "{:?}", begun.elapsed());
     }
 }

@@ -38,7 +38,7 @@ impl Running {
             tracing::info!("{line}");
         }
         tracing::info!(
-            "ended; {lifted} caps lifted, {set_back} processes without real time again, nothing of giveway's is left"
+            "ended; {lifted} caps lifted, {set_back} processes back at their former priority, nothing of giveway's is left"
         );
         Ok(())
     }

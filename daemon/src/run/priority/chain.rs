@@ -22,9 +22,9 @@ use crate::actuate::thread::{self, Changed};
 use crate::journal::Journal;
 use crate::kernel::arrival::{Event, Events, Handlers, Rule, What};
 use crate::kernel::lending::{Lenders, MayLend};
-use crate::kernel::now;
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
+use crate::kernel::{load_patiently, now};
 use crate::life::{LONGEST_SLEEP, Life, Sign, Who};
 use crate::place::{JournalFile, Place};
 
@@ -72,7 +72,7 @@ impl ChainThread {
             .name("giveway-chain".to_owned())
             .spawn(move || {
                 let mut worker = worker;
-                let outcome = match worker.prepare() {
+                let outcome = match load_patiently(|| worker.prepare()) {
                     Ok(events) => {
                         let sign = life.sign(Who::Chains);
                         let _ = started.send(Ok(()));

@@ -9,6 +9,7 @@ use giveway_engine::matcher::ProcessId;
 use giveway_engine::priority::{Input, Lender, Lent};
 
 use crate::kernel::lending::{self, Lenders, MayLend};
+use crate::kernel::load_patiently;
 
 pub(super) struct Lending {
     account: Result<lending::Lending>,
@@ -24,7 +25,7 @@ struct Granted {
 impl Lending {
     pub fn open() -> Self {
         Self {
-            account: lending::Lending::open(),
+            account: load_patiently(lending::Lending::open),
             granted: BTreeMap::new(),
         }
     }

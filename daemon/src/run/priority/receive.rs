@@ -19,7 +19,7 @@ use crate::interface::Interface;
 use crate::journal::Journal;
 use crate::kernel::arrival::{Arrival, Handlers, Rule};
 use crate::kernel::tasks::Tasks;
-use crate::kernel::{napi, now, uid_of};
+use crate::kernel::{load_patiently, napi, now, uid_of};
 use crate::place::{JournalFile, Place};
 
 /// So often NAPI threads are named anew, though they are the same: what could not be raised is tried again.
@@ -54,7 +54,7 @@ impl Receiver {
     pub fn open(place: &Place, config: &Config, dry_run: bool) -> Self {
         let rules = config.chain.iter().map(rule_of).collect::<Result<Vec<_>>>();
         let load = |rules: &Result<Vec<Rule>>| match rules {
-            Ok(rules) => Arrival::load(place.netns_inum(), rules),
+            Ok(rules) => load_patiently(|| Arrival::load(place.netns_inum(), rules)),
             Err(error) => Err(anyhow::anyhow!("{error:#}")),
         };
         let arrival = (!config.chain.is_empty() && !dry_run).then(|| load(&rules));

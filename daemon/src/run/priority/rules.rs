@@ -8,10 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use giveway_engine::back_off::BackOff;
 use giveway_engine::change::{Changes, Subject};
 use giveway_engine::matcher::{Process, ProcessId};
 use giveway_engine::priority::{
@@ -25,7 +27,7 @@ use nix::unistd::Pid;
 use super::{Answer, ChainThread, Client, Engine, Inbox, Request, Tools};
 use crate::kernel::process::{Executable, Found, Handle, Wanted};
 use crate::kernel::task_watch::{Arguments, Event, What};
-use crate::kernel::{cpu_time, is_shortage, now};
+use crate::kernel::{cpu_time, errno_of, is_shortage, now};
 use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
 use crate::lookup::{self, LookUps, Looked};
 
@@ -74,6 +76,7 @@ pub(super) struct RulesLoop {
     unread: BTreeMap<u32, Unread>,
     /// Why something was missed that can be made up for: all processes are looked at again.
     short_of: Option<String>,
+    again: BackOff,
     /// New threads of granted processes that were missed so.
     missed: BTreeSet<(ProcessId, u32)>,
     lost_events: u64,
@@ -163,6 +166,7 @@ impl RulesLoop {
             arguments: BTreeMap::new(),
             unread: BTreeMap::new(),
             short_of: None,
+            again: BackOff::default(),
             missed: BTreeSet::new(),
             lost_events: 0,
             next_account: None,
@@ -200,17 +204,15 @@ impl RulesLoop {
             self.sign.give();
             self.arrange();
             let [is_asked, has_happened, is_looked_up] = self.wait()?;
-            if is_asked {
-                for request in self.inbox.take() {
-                    if matches!(request, Request::Stop) {
-                        self.sign.give_for(LONG_WORK);
-                        self.chains = None;
-                        let lowered = self.tools.napi.lower();
-                        let set_back = self.tools.actuator.revert_all();
-                        return lowered.and(set_back);
-                    }
-                    self.answer(request);
+            for request in self.inbox.take(is_asked) {
+                if matches!(request, Request::Stop) {
+                    self.sign.give_for(LONG_WORK);
+                    self.chains = None;
+                    let lowered = self.tools.napi.lower();
+                    let set_back = self.tools.actuator.revert_all();
+                    return lowered.and(set_back);
                 }
+                self.answer(request);
             }
             if has_happened {
                 self.take_events()?;
@@ -302,12 +304,19 @@ impl RulesLoop {
     }
 
     fn note_failure(&mut self, error: &anyhow::Error) {
-        let failure = if is_shortage(error) {
-            &mut self.short_of
+        let why = format!("{error:#}");
+        if is_shortage(error) {
+            self.look_again_for(why);
         } else {
-            &mut self.failing
-        };
-        *failure = Some(format!("{error:#}"));
+            self.failing = Some(why);
+        }
+    }
+
+    fn look_again_for(&mut self, why: String) {
+        self.short_of = Some(why);
+        if self.again.next().is_none() {
+            self.again.failed(now());
+        }
     }
 
     /// Watches for what rules want now. True where that is something else than before.
@@ -418,9 +427,12 @@ impl RulesLoop {
             self.judge_by_number(id.pid, Some(id));
             return self.release_if_unknown(id.pid);
         }
-        let started = unknown(id);
-        self.tell(Input::Started { started, rule: None }, None);
-        self.release_unless_held(id);
+        // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
+        if self.arguments.contains_key(&id.pid) {
+            let started = unknown(id);
+            self.tell(Input::Started { started, rule: None }, None);
+            self.release_unless_held(id);
+        }
         self.release_if_unknown(id.pid);
     }
 
@@ -625,12 +637,12 @@ impl RulesLoop {
                     self.count_lent_by(id);
                     let reopen = || Handle::of(id, &self.tools.tasks);
                     let outcome = handle.take().map_or_else(reopen, Ok);
-                    let outcome = outcome.map_err(|error| format!("it cannot be opened: {error:#}"));
+                    let outcome = outcome.context("it cannot be opened");
                     // Before they have it: who waits for a lock already lends it at once, and the kernel tells of that once.
                     let threads = self.tools.tasks.threads.of(id.pid).unwrap_or_default();
                     self.may_lend(id, threads.into_iter().map(|thread| thread.tid).collect());
                     let outcome = outcome.and_then(|handle| self.tools.actuator.apply(handle, id, &schedule));
-                    refused = outcome.as_ref().err().cloned();
+                    refused = outcome.as_ref().err().map(|error| format!("{error:#}"));
                     if outcome.is_ok() {
                         let given = self.tools.actuator.threads(id);
                         let new = given.filter(|tid| !self.tools.lending.has(id, *tid)).collect();
@@ -638,7 +650,18 @@ impl RulesLoop {
                     } else {
                         self.tools.lending.remove(id);
                     }
-                    actions.extend(self.engine.step(Input::Outcome { id, outcome }));
+                    let became = match outcome {
+                        Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
+                            let why = format!("{error:#}");
+                            self.look_again_for(why.clone());
+                            Input::NotGiven { id, why }
+                        }
+                        outcome => Input::Outcome {
+                            id,
+                            outcome: outcome.map_err(|error| format!("{error:#}")),
+                        },
+                    };
+                    actions.extend(self.engine.step(became));
                 }
                 Action::GrantTask { id, tid } => {
                     self.may_lend(id, vec![tid]);
@@ -694,14 +717,7 @@ impl RulesLoop {
                 Some(handle) => processes.push(Usage {
                     id,
                     cpu: handle.cpu(),
-                    tasks: self
-                        .tools
-                        .tasks
-                        .threads
-                        .thread(id.pid)
-                        .ok()
-                        .flatten()
-                        .map_or(0, |main| main.tasks),
+                    tasks: self.threads_having(id),
                     found: is_time_to_check.then(|| self.tools.actuator.check(id)).flatten(),
                 }),
                 None => self.forget(id, Duration::ZERO),
@@ -713,6 +729,14 @@ impl RulesLoop {
             self.tell(Input::Canary { cpu, waited }, None);
         }
         self.next_account = Some(self.engine.lock().next_look(now()));
+    }
+
+    /// Its threads that have real time. Others take nobody's place, and who has some may make any number of them; of those
+    /// that were given it, some have ended.
+    fn threads_having(&self, id: ProcessId) -> u32 {
+        let main = self.tools.tasks.threads.thread(id.pid).ok().flatten();
+        let given = u32::try_from(self.tools.actuator.threads(id).count()).unwrap_or(u32::MAX);
+        main.map_or(0, |main| main.tasks).min(given)
     }
 
     /// What these threads of a process lend is counted from now on.
@@ -752,8 +776,12 @@ impl RulesLoop {
             self.sign.give();
             self.carry_out(vec![Action::GrantTask { id, tid }], None);
         }
-        if self.follow_rules() | self.short_of.take().is_some() {
+        if self.follow_rules() | self.again.is_due(now()) {
+            self.short_of = None;
             self.look();
+            if self.short_of.is_none() {
+                self.again.reset();
+            }
         }
         let tidied = self.tools.actuator.tidy();
         let Tools { lending, actuator, .. } = &mut self.tools;
@@ -802,10 +830,16 @@ impl RulesLoop {
     }
 
     fn remove(&mut self, name: &str, uid: u32) -> Result<(), String> {
+        // What it gave has been used until now: a rule that comes and goes is no way out of a budget.
+        self.account();
         let removed = self.engine.lock().remove_rule(now(), name, uid);
         self.rules = self.engine.lock().rules();
         let actions = removed?;
-        for waiting in self.waiting.extract_if(.., |waiting| waiting.name == name) {
+        let has = |waiting: &Waiting| {
+            let is_it = |rule: &Arc<Rule>| rule.name == waiting.name && rule.added_by == Some(waiting.key.0);
+            self.rules.iter().any(is_it)
+        };
+        for waiting in self.waiting.extract_if(.., |waiting| !has(waiting)) {
             let _ = waiting.back.send(Err("the rule was removed meanwhile".to_owned()));
         }
         self.follow_removal(actions);

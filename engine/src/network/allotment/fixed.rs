@@ -102,14 +102,24 @@ impl EqualShare {
 
     fn reason(&self, sharing: Sharing, rtt: Duration) -> String {
         format!(
-            "{} Mbit/s x {:.0} ms, shared by {} sending device{} and {} connection{} of this one",
+            "{} Mbit/s x {}, shared by {} sending device{} and {} connection{} of this one",
             self.capacity_mbit,
-            self.fixed_rtt.unwrap_or(rtt).as_secs_f64() * 1e3,
+            shown(self.fixed_rtt.unwrap_or(rtt)),
             sharing.devices,
             plural(sharing.devices),
             sharing.connections,
             plural(sharing.connections),
         )
+    }
+}
+
+/// A wired neighbour is microseconds away; a new connection may have no round trip yet.
+fn shown(rtt: Duration) -> String {
+    let ms = rtt.as_secs_f64() * 1e3;
+    match rtt {
+        Duration::ZERO => "a round trip not measured yet".to_owned(),
+        _ if ms < 10.0 => format!("{ms:.3} ms"),
+        _ => format!("{ms:.0} ms"),
     }
 }
 

@@ -61,6 +61,8 @@ struct Case {
     call: Option<Call>,
     /// The call was made, and failed.
     is_met: bool,
+    /// By the loader of shared libraries, before the program began.
+    is_loaders: bool,
     /// It was up, and at work.
     is_up: bool,
     /// How the daemon ended, and by itself.
@@ -72,8 +74,10 @@ struct Case {
     left: Option<String>,
     left_for_good: Option<String>,
     panics: Vec<String>,
-    /// Its warnings, or its last words; where it lacks something, what its status says.
+    /// Its warnings, or its last words; where it lacks something, what its status says does not work.
     said: Vec<String>,
+    /// Why there is no queue, where there is none.
+    queue_why: Option<String>,
 }
 
 /// Fields go in this order: what runs in the namespaces goes before them.
@@ -125,7 +129,7 @@ fn count(name: &str, cases: &[Case]) -> Outcome {
     set("hangs", |case| case.hung);
     set("own_panics", |case| case.panics.iter().any(|panic| is_ours(panic)));
     set("others_panics", |case| case.panics.iter().any(|panic| !is_ours(panic)));
-    set("unsaid", |case| !case.lacks.is_empty() && case.said.is_empty());
+    set("unsaid", Case::is_unsaid);
     set("unclear", Case::is_unclear);
     outcome.set(name, "not_met", (cases.len() - met().count()) as f64);
     outcome
@@ -142,11 +146,26 @@ impl Case {
         !self.is_up && self.ended.is_some()
     }
 
-    /// It has refused without one clear line of its own. (What fails before `main` is the C library's to tell.)
+    /// It has refused without one clear line of its own. (What fails before `main` is the loader's, the
+    /// C library's or Rust's to tell.)
     fn is_unclear(&self) -> bool {
         let is_own = |line: &String| line.starts_with("giveway: ");
-        let before_main = |line: &String| line.contains("loading shared libraries") || line.contains("allocat");
-        self.is_refused() && self.panics.is_empty() && !self.said.iter().any(|line| is_own(line) || before_main(line))
+        let is_librarys = |line: &String| {
+            ["loading shared libraries", "allocat", "fatal runtime error"]
+                .iter()
+                .any(|words| line.contains(words))
+        };
+        let is_clear = || self.said.iter().any(|line| is_own(line) || is_librarys(line));
+        self.is_refused() && !self.is_loaders && self.panics.is_empty() && !is_clear()
+    }
+
+    /// It lacks something and nobody says so. What `status` says of a queue counts only if it tells of a failure: it always
+    /// says something.
+    fn is_unsaid(&self) -> bool {
+        let tells = |why: &String| ["cannot", "could not", "fail"].iter().any(|word| why.contains(word));
+        let is_queue_told = self.queue_why.as_ref().is_some_and(tells);
+        let lacks = |what: &&str| *what != "queue" || !is_queue_told;
+        self.said.is_empty() && self.lacks.iter().any(lacks)
     }
 
     fn line(&self) -> String {
@@ -170,7 +189,12 @@ impl Case {
                 line += &format!("; {word}: {left}");
             }
         }
-        line + "\t" + &[&self.panics[..], &self.said].concat().join(" | ").replace('\n', " ")
+        let why: Vec<String> = self.queue_why.iter().map(|why| format!("queue: {why}")).collect();
+        line + "\t"
+            + &[&self.panics[..], &self.said, &why]
+                .concat()
+                .join(" | ")
+                .replace('\n', " ")
     }
 }
 
@@ -240,7 +264,7 @@ impl Stage {
         }
         let state = until(LIMIT, &mut injector, |state| state.is_over)?;
         case.hung |= !state.is_over;
-        case.is_met = state.has_failed;
+        (case.is_met, case.is_loaders) = (state.has_failed, state.is_loaders);
         case.ended = case
             .ended
             .or_else(|| state.ended.filter(|how| !is_as_told(how, by_kill)));
@@ -306,8 +330,7 @@ impl Stage {
                 status.priority.map(|of| of.degraded).unwrap_or_default(),
             ]
             .concat();
-            case.said
-                .extend(case.lacks.contains(&"queue").then_some(status.network.queue.why));
+            case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.why);
         }
         case.ended = injector.ask::<State>(ask::STATE)?.ended;
         Ok(())

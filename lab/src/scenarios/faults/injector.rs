@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{NEVER_FAIL, describe, error_of};
+use super::calls::{NEVER_FAIL, describe, error_of, never_fails};
 use super::trap::{Stopped, Trap};
 
 /// So often it is looked whether the program has ended.
@@ -60,6 +60,8 @@ pub struct State {
     /// It and all that it has started are gone.
     pub is_over: bool,
     pub has_failed: bool,
+    /// What has failed was a call of the loader of shared libraries.
+    pub is_loaders: bool,
 }
 
 /// Questions besides the parts of a run.
@@ -159,9 +161,12 @@ impl Injector {
             number: stopped.data.nr.into(),
         };
         let is_wanted = !self.state.has_failed && self.fault.as_ref() == Some(&call);
+        if is_wanted {
+            self.state.has_failed = true;
+            self.state.is_loaders = is_in_loader(thread, stopped.data.instruction_pointer);
+        }
         self.trap.answer(&stopped, is_wanted.then(|| error_of(call.number)))?;
-        self.state.has_failed |= is_wanted;
-        if self.fault.is_none() {
+        if self.fault.is_none() && !never_fails(&stopped.data) {
             self.seen.insert(call);
         }
         Ok(())
@@ -179,4 +184,16 @@ fn process_of(thread: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
+}
+
+/// Whether the code at this address is the dynamic loader's (ld.so(8)). Where that cannot be told, it is not.
+fn is_in_loader(thread: i32, address: u64) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{thread}/maps")).unwrap_or_default();
+    let holds = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).ok());
+        Some((from?..to?).contains(&address))
+    };
+    let here = maps.lines().find(|line| holds(line) == Some(true));
+    here.is_some_and(|line| line.rsplit('/').next().is_some_and(|file| file.starts_with("ld-")))
 }
