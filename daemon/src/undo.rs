@@ -171,7 +171,12 @@ impl Undoing {
         let clear = move || {
             let mut undone = Undone::default();
             left.into_iter().for_each(|left| undone.extend(left.keep()));
-            if !pins_stay && let Err(error) = place.pins().remove() {
+            // A journal that stays is undone again by the next start, which needs the marks to see that nothing is left.
+            let is_cleared = undone.failed.is_empty();
+            if !pins_stay
+                && is_cleared
+                && let Err(error) = place.pins().remove()
+            {
                 undone.fail(format!("{error:#}"));
             }
             // Whoever asks now is told at once that nobody runs. The next daemon makes its own.

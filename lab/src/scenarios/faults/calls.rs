@@ -66,7 +66,7 @@ const KINDS: &[Kind] = kinds! {
     ENOMEM: SYS_bpf Bpf, SYS_ioctl DescriptorAnd(1), SYS_mmap Number(3), SYS_munmap Nothing, SYS_mprotect Nothing,
         SYS_madvise Number(2), SYS_brk Nothing, SYS_mremap Nothing, SYS_epoll_ctl DescriptorAnd(1),
         SYS_rt_sigaction Number(0), SYS_rt_sigprocmask Nothing, SYS_sigaltstack Nothing, SYS_getrandom Nothing,
-        SYS_execve Path(0), SYS_set_tid_address Nothing, SYS_set_robust_list Nothing, SYS_rseq Nothing,
+        SYS_execve Path(0), SYS_set_tid_address Nothing, SYS_set_robust_list Nothing,
         SYS_sched_getaffinity Nothing, SYS_sched_getscheduler Nothing, SYS_sched_getattr Nothing, SYS_flock Descriptor,
         SYS_close_range Number(0), SYS_process_vm_readv Nothing, SYS_getrusage Nothing, SYS_membarrier Nothing,
         SYS_uname Nothing, SYS_getpriority Nothing, SYS_kcmp Nothing, SYS_mlockall Nothing, SYS_capget Nothing, SYS_fsmount Descriptor,
@@ -88,8 +88,10 @@ const OLD_KINDS: &[Kind] = kinds! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_KINDS: &[Kind] = &[];
 
-/// What has no error to return (close(2) has closed the descriptor whatever it returns).
+/// What has no error to return (close(2) has closed the descriptor whatever it returns), or none that could be answered:
+/// the C library aborts where a thread cannot have rseq(2).
 pub const NEVER_FAIL: &[libc::c_long] = &[
+    libc::SYS_rseq,
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_rt_sigreturn,

@@ -330,6 +330,9 @@ impl Stage {
                 status.priority.map(|of| of.degraded).unwrap_or_default(),
             ]
             .concat();
+            // It may have come meanwhile.
+            let still = self.lacks()?;
+            case.lacks.retain(|what| still.contains(what));
             case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.why);
         }
         case.ended = injector.ask::<State>(ask::STATE)?.ended;
