@@ -31,7 +31,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 const WARM_UP: Duration = Duration::from_secs(3);
 const TRANSFER_BYTES: u64 = 5_000_000;
 const TRANSFER_PORT: u16 = 5_300;
-const UP_WITHIN: Duration = Duration::from_secs(30);
+const UP_WITHIN: Duration = Duration::from_secs(90);
 
 /// Random operations on giveway and its link while hostile traffic is sent.
 pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
