@@ -170,12 +170,17 @@ fn a_stuck_thread_ends_the_daemon_and_keeps_neither_anything_in_force_nor_the_ne
         until("all links are detached that can be", || {
             LinkInfoIter::default().all(|link| !links.contains(&link.id) || !is_attached(&link))
         });
-        let next = Daemon::start(&["--interface", "gwv"]);
-        assert_eq!(next.status()["pid"], next.0.id());
-        drop(next);
+        another_starts();
         drop(frozen);
         all.is_killed();
     }
+}
+
+/// Whatever the last one has left behind.
+#[track_caller]
+fn another_starts() {
+    let next = Daemon::start(&["--interface", "gwv"]);
+    assert_eq!(next.status()["pid"], next.0.id());
 }
 
 #[test]
@@ -262,9 +267,7 @@ fn revert_undoes_and_run_starts_where_the_daemon_cannot_even_be_killed() {
     let (reverted, took) = bounded(&["revert"]);
     assert!(reverted.status.success(), "{took:?}: {reverted:?}");
     assert_eq!(all.in_force(), Vec::<&str>::new());
-    let next = Daemon::start(&["--interface", "gwv"]);
-    assert_eq!(next.status()["pid"], next.0.id());
-    drop(next);
+    another_starts();
     drop(frozen);
     all.is_killed();
 }

@@ -92,7 +92,7 @@ impl Account {
         self.overran_at = Some(now);
     }
 
-    /// How often what a user's grant allows is halved now.
+    /// How often the budget of a user's grant is halved now.
     pub fn halved(&self, now: Duration) -> u32 {
         match self.is_forgotten(now) {
             true => 0,
@@ -281,10 +281,8 @@ impl Priority {
             }
         }
         least.into_iter().map(move |(account, held)| {
-            let halved = match held.is_of_user {
-                true => self.accounts.get(account).map_or(0, |account| account.halved(now)),
-                false => 0,
-            };
+            let of_user = self.accounts.get(account).filter(|_| held.user.is_some());
+            let halved = of_user.map_or(0, |account| account.halved(now));
             let of = match halved {
                 0 => "one CPU for its rule".to_owned(),
                 times => format!("one CPU for its rule, halved {times} times for what it overran before"),

@@ -35,8 +35,6 @@ pub(super) struct Held {
     pub rule: String,
     /// What its CPU time and its tasks count for.
     pub account: String,
-    /// By a rule that a user added, within a grant.
-    pub is_of_user: bool,
     pub schedule: Schedule,
     pub standing: Standing,
     pub tasks: u32,
@@ -234,7 +232,6 @@ impl Priority {
             process: started.process,
             rule: rule.name.clone(),
             account: rule.account(),
-            is_of_user: rule.user().is_some(),
             schedule: rule.schedule.clone(),
             standing,
             tasks: started.tasks,

@@ -54,7 +54,9 @@ pub fn run(run: &Run, seconds: f64) -> Result<Outcome> {
 
     let mut outcome = Outcome::default();
     describe(&mut outcome, name, &happened, &sent)?;
+    let ended = Instant::now();
     let left = settled(&before)?;
+    outcome.set(name, "settled_after_s", ended.elapsed().as_secs_f64());
     let held = left.packets.saturating_sub(before.packets);
     let beyond = if held > PACKETS_AT_HAND { held } else { 0 };
     outcome.set(name, "packets_held_before", before.packets as f64);

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Of the thread of rules: carries out what the engine wants, and counts what was used of it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use giveway_engine::matcher::ProcessId;
+use giveway_engine::priority::{Action, Input, Usage};
+use nix::errno::Errno;
+
+use super::{HOUSEKEEPING, RulesLoop};
+use crate::kernel::process::Handle;
+use crate::kernel::{errno_of, is_shortage, now};
+
+/// More new threads than these are not made up for.
+const MISSED_KEPT: usize = 4096;
+
+impl RulesLoop {
+    /// Feeds the engine, and carries out what follows until nothing follows any more. `handle`: of the process that
+    /// this is about.
+    pub(super) fn tell(&mut self, input: Input, handle: Option<Handle>) {
+        let actions = self.engine.step(input);
+        self.carry_out(actions, handle);
+    }
+
+    /// Returns why a grant among these was refused.
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>, mut handle: Option<Handle>) -> Option<String> {
+        let mut actions = VecDeque::from(actions);
+        let mut refused = None;
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Grant { id, schedule } => {
+                    self.count_lent_by(id);
+                    let reopen = || Handle::of(id, &self.tools.tasks);
+                    let outcome = handle.take().map_or_else(reopen, Ok);
+                    let outcome = outcome.context("it cannot be opened");
+                    // Before they have it: who waits for a lock already lends it at once, and the kernel tells of that once.
+                    let threads = self.tools.tasks.threads.of(id.pid).unwrap_or_default();
+                    self.may_lend(id, threads.into_iter().map(|thread| thread.tid).collect());
+                    let outcome = outcome.and_then(|handle| self.tools.actuator.apply(handle, id, &schedule));
+                    refused = outcome.as_ref().err().map(|error| format!("{error:#}"));
+                    if outcome.is_ok() {
+                        let given = self.tools.actuator.threads(id);
+                        let new = given.filter(|tid| !self.tools.lending.has(id, *tid)).collect();
+                        self.may_lend(id, new);
+                    } else {
+                        self.tools.lending.remove(id);
+                    }
+                    let became = match outcome {
+                        Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
+                            let why = format!("{error:#}");
+                            self.look_again_for(why.clone());
+                            Input::NotGiven { id, why }
+                        }
+                        outcome => Input::Outcome {
+                            id,
+                            outcome: outcome.map_err(|error| format!("{error:#}")),
+                        },
+                    };
+                    actions.extend(self.engine.step(became));
+                }
+                Action::GrantTask { id, tid } => {
+                    self.may_lend(id, vec![tid]);
+                    if let Err(error) = self.tools.actuator.apply_task(id, tid) {
+                        if is_shortage(&error) && self.missed.len() < MISSED_KEPT {
+                            self.missed.insert((id, tid));
+                        }
+                        let pid = id.pid;
+                        self.note_failure(&error.context(format!("thread {tid} of process {pid} gets no real time")));
+                    }
+                }
+                Action::Revoke { id } => {
+                    self.tools.actuator.revert(id);
+                    self.tools.lending.remove(id);
+                }
+                Action::Look => {
+                    self.follow_rules();
+                    self.look();
+                }
+                Action::RaiseNapi { threads, priority } => {
+                    let refused = self.tools.napi.raise(&threads, priority);
+                    let cpu = self.tools.napi.cpu();
+                    actions.extend(self.engine.step(Input::NapiRaised { cpu, refused }));
+                }
+                Action::LowerNapi => {
+                    let lowered = self.tools.napi.lower();
+                    self.tolerate(lowered);
+                }
+                Action::Record(change) => self.changes.note(now(), *change),
+                action @ (Action::Raise { .. } | Action::Lower { .. } | Action::Bar { .. }) => {
+                    if let Some(chains) = &self.chains {
+                        chains.carry_out(action);
+                    }
+                }
+            }
+        }
+        refused
+    }
+
+    /// What the granted have used, and whether anything without real time still runs.
+    pub(super) fn account(&mut self) {
+        let at = now();
+        let is_time_to_check = at.saturating_sub(self.checked) >= HOUSEKEEPING;
+        if is_time_to_check {
+            self.checked = at;
+        }
+        self.count_lent();
+        let granted = self.engine.lock().granted();
+        let mut processes = Vec::new();
+        for id in granted {
+            let handle = self.tools.actuator.handle(id);
+            match handle.filter(|handle| handle.is_alive()) {
+                Some(handle) => processes.push(Usage {
+                    id,
+                    cpu: handle.cpu(),
+                    tasks: self.threads_having(id),
+                    found: is_time_to_check.then(|| self.tools.actuator.check(id)).flatten(),
+                }),
+                None => self.forget(id, Duration::ZERO),
+            }
+        }
+        let napi = self.tools.napi.cpu();
+        self.tell(Input::Usage { processes, napi }, None);
+        if let Some((cpu, waited)) = self.tools.canaries.look(at) {
+            self.tell(Input::Canary { cpu, waited }, None);
+        }
+        self.next_account = Some(self.engine.lock().next_look(now()));
+    }
+
+    /// Its threads that have real time. Others take nobody's place, and who has some may make any number of them; of those
+    /// that were given it, some have ended.
+    pub(super) fn threads_having(&self, id: ProcessId) -> u32 {
+        let main = self.tools.tasks.threads.thread(id.pid).ok().flatten();
+        let given = u32::try_from(self.tools.actuator.threads(id).count()).unwrap_or(u32::MAX);
+        main.map_or(0, |main| main.tasks).min(given)
+    }
+
+    /// What these threads of a process lend is counted from now on.
+    pub(super) fn may_lend(&mut self, id: ProcessId, tids: Vec<u32>) {
+        let added = self.tools.lending.add(id, tids);
+        self.tolerate(added);
+    }
+
+    /// Before anything is told of a process: what it has lent may be all that is to be told.
+    pub(super) fn count_lent_by(&mut self, id: ProcessId) {
+        if self.tools.lending.knows(id.pid) {
+            self.count_lent();
+        }
+    }
+
+    pub(super) fn count_lent(&mut self) {
+        let lent = self.tools.lending.take();
+        for lent in self.tolerate(lent).into_iter().flatten() {
+            self.tell(lent, None);
+        }
+    }
+}
