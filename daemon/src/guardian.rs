@@ -32,7 +32,7 @@ use crate::kernel::give_back_memory;
 use crate::kernel::process::end::Named;
 use crate::kernel::process::{Handle, PIDFD_THREAD};
 use crate::kernel::tasks::Threads;
-use crate::life::{DAEMON, LONG_WORK, Life, Sign, Watch, Who};
+use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
 use crate::place::Place;
 use crate::undo::{self, Undoing};
 
@@ -149,7 +149,7 @@ impl Guardian {
                 self.set_back.extend(Undoing::begin(&self.place, false).realtime());
                 self.ended = self.thread.take().map(|(tid, _)| tid);
             }
-            if let Some(who) = watch.look(self.life, &DAEMON, self.threads.as_ref()) {
+            if let Some(who) = watch.look(self.life, &DAEMON, self.sight()) {
                 return Ok(End::Hung(who));
             }
         }
@@ -173,6 +173,13 @@ impl Guardian {
             let open = |tid: u32| pidfd_open(Pid::from_raw(tid.cast_signed())?, PIDFD_THREAD).ok();
             self.thread = tid.and_then(|tid| Some((tid, open(tid)?)));
         }
+    }
+
+    fn sight(&self) -> Sight<'_> {
+        let process_cpu = || self.daemon.as_ref().map(Handle::cpu).unwrap_or_default();
+        self.threads
+            .as_ref()
+            .map_or_else(|| Sight::Process(process_cpu()), Sight::Threads)
     }
 
     fn is_alive(&self) -> bool {

@@ -65,7 +65,7 @@ impl Display for Who {
 #[repr(C)]
 struct Shared {
     daemon: [AtomicU64; 4],
-    /// The number of the program that lists threads.
+    /// The number of the program that lists threads; 0: not loaded yet.
     threads: AtomicU32,
     /// The number of the map with the marks of sockets; 0: none yet.
     marks: AtomicU32,
@@ -86,8 +86,8 @@ struct Slot {
 pub struct Life(&'static Shared);
 
 impl Life {
-    /// A new page for this process, the daemon, and the file by which the guardian maps it too, with what it lists threads by.
-    pub fn new(threads: &Threads) -> Result<(Self, OwnedFd)> {
+    /// A new page for this process, the daemon, and the file by which the guardian maps it too.
+    pub fn new() -> Result<(Self, OwnedFd)> {
         let make = || -> rustix::io::Result<OwnedFd> {
             let file = memfd_create("giveway-life", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             ftruncate(&file, size_of::<Shared>() as u64)?;
@@ -96,7 +96,6 @@ impl Life {
         };
         let file = make().context("cannot make the page of signs of life")?;
         let life = Self::of(&file)?;
-        life.0.threads.store(threads.number()?, Ordering::Release);
         for (word, own) in life.0.daemon.iter().zip(Named::own()?.to_words()) {
             word.store(own, Ordering::Release);
         }
@@ -105,6 +104,12 @@ impl Life {
 
     pub fn daemon(self) -> Option<Named> {
         Named::from_words(std::array::from_fn(|word| self.0.daemon[word].load(Ordering::Acquire)))
+    }
+
+    /// From now on the guardian tells by this who is stuck from who is not let run.
+    pub fn list_by(self, threads: &Threads) -> Result<()> {
+        self.0.threads.store(threads.number()?, Ordering::Release);
+        Ok(())
     }
 
     /// The daemon's program, so that who watches loads none.
@@ -219,6 +224,14 @@ impl Drop for Sign {
     }
 }
 
+/// What a looker knows of those it watches, besides their signs.
+#[derive(Clone, Copy)]
+pub enum Sight<'a> {
+    Threads(&'a Threads),
+    /// No more than the CPU time of their process: while it gets any, it is not stuck.
+    Process(Duration),
+}
+
 /// What a looker remembers from look to look.
 pub struct Watch {
     looked: Duration,
@@ -242,6 +255,8 @@ struct Found {
     is_late: bool,
     due: Duration,
     thread: Option<Thread>,
+    /// Where threads cannot be listed.
+    process_cpu: Option<Duration>,
 }
 
 impl Default for Watch {
@@ -255,8 +270,8 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// One who is overdue. Call it as often as [`Self::pause`] says. `threads`: without, nobody is known to be starved.
-    pub fn look(&mut self, life: Life, whose: &[Who], threads: Option<&Threads>) -> Option<Who> {
+    /// One who is overdue. Call it as often as [`Self::pause`] says.
+    pub fn look(&mut self, life: Life, whose: &[Who], sight: Sight<'_>) -> Option<Who> {
         let at = now();
         let since = at.saturating_sub(self.looked);
         let is_late = since > self.planned + LATE;
@@ -268,12 +283,17 @@ impl Watch {
                 *seen = Seen::default();
                 continue;
             };
+            let (thread, process_cpu) = match sight {
+                Sight::Threads(threads) => (threads.thread(tid).ok().flatten(), None),
+                Sight::Process(cpu) => (None, Some(cpu)),
+            };
             let left = seen.look(&Found {
                 at,
                 since,
                 is_late,
                 due: life.slot(*who).due(),
-                thread: threads.and_then(|threads| threads.thread(tid).ok()?),
+                thread,
+                process_cpu,
             });
             self.planned = self.planned.min(left);
             if left.is_zero() {
@@ -293,9 +313,13 @@ impl Seen {
     /// Returns how long it has left.
     fn look(&mut self, found: &Found) -> Duration {
         let Found { at, since, .. } = *found;
-        let cpu = found.thread.map_or(self.cpu, |thread| thread.cpu);
+        let cpu = found.thread.map(|thread| thread.cpu).or(found.process_cpu);
+        let cpu = cpu.unwrap_or(self.cpu);
         let ran = cpu.saturating_sub(self.cpu);
-        let is_starved = found.thread.is_some_and(|thread| thread.is_awake) && ran < since / STARVED_BELOW;
+        let is_starved = match found.thread {
+            Some(thread) => thread.is_awake && ran < since / STARVED_BELOW,
+            None => found.process_cpu.is_some() && !ran.is_zero(),
+        };
         // What it did before, and whether it was let run, is not known.
         let is_first = self.due.is_zero();
         if found.due != self.due {
@@ -353,6 +377,7 @@ mod tests {
                 is_late,
                 due,
                 thread,
+                process_cpu: None,
             };
             seen.look(&found).is_zero()
         })
@@ -406,6 +431,26 @@ mod tests {
     }
 
     #[test]
+    fn before_threads_can_be_listed_who_gets_any_cpu_time_is_not_stuck() {
+        let overdue_after = |stops_at: u32| {
+            let mut seen = Seen::default();
+            (0..60).find(|number| {
+                let found = Found {
+                    at: *number * SECOND,
+                    since: SECOND,
+                    is_late: false,
+                    due: PATIENCE,
+                    thread: None,
+                    process_cpu: Some((*number).min(stops_at) * SECOND / 1000 + SECOND),
+                };
+                seen.look(&found).is_zero()
+            })
+        };
+        assert_eq!(overdue_after(60), None);
+        assert_eq!(overdue_after(0), Some(5));
+    }
+
+    #[test]
     fn one_that_is_overdue_when_it_is_first_seen_has_a_moment() {
         let at_ten = |number| {
             (
@@ -420,8 +465,10 @@ mod tests {
     #[test]
     fn who_does_what_takes_long_says_so_before() {
         let tasks = Tasks::load(0).unwrap();
-        let (life, file) = Life::new(&tasks.threads).unwrap();
+        let (life, file) = Life::new().unwrap();
         let other = Life::of(&file).unwrap();
+        assert!(other.threads().is_err());
+        life.list_by(&tasks.threads).unwrap();
         let own = other.threads().unwrap().thread(gettid().as_raw().cast_unsigned());
         assert!(own.unwrap().unwrap().is_awake);
         assert_eq!(other.daemon(), Some(Named::own().unwrap()));

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::actuate::thread::take_priority;
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Threads;
-use crate::life::{Life, Watch, Who};
+use crate::life::{Life, Sight, Watch, Who};
 
 /// A guardian that is let go ends within this time, or is killed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -64,7 +64,10 @@ impl Guarded {
     pub fn look_after(&mut self, threads: &Threads) -> Result<bool> {
         self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let has_died = !matches!(self.child.try_wait(), Ok(None));
-        let is_silent = self.watch.look(self.life, &[Who::Guardian], Some(threads)).is_some();
+        let is_silent = self
+            .watch
+            .look(self.life, &[Who::Guardian], Sight::Threads(threads))
+            .is_some();
         if !has_died && !is_silent {
             return Ok(false);
         }

@@ -74,15 +74,16 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let done = if args.dry_run { "would be" } else { "is" };
         tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
     }
-    // Before all else that is loaded: a start that hangs is a death, too.
+    // Before anything is loaded: a start that hangs is a death, too.
+    let (life, page) = Life::new()?;
+    let starts = life.sign(Who::MainLoop);
+    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
+    lock.name(guarded.as_ref().map(Guarded::pid));
     let owners = OwnerReader::open(place.netns_inum()).context(
         "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
-    let (life, page) = Life::new(&owners.tasks().threads)?;
-    let starts = life.sign(Who::MainLoop);
+    life.list_by(&owners.tasks().threads)?;
     starts.give_for(LONG_WORK);
-    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
-    lock.name(guarded.as_ref().map(Guarded::pid));
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
