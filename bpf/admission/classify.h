@@ -23,9 +23,10 @@ struct {
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
 
+/* 1: background, whatever its packets are marked with; 0: not, in the same way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 6144);
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");
@@ -110,17 +111,20 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 		.family = p->tuple.family,
 	};
 	struct bpf_sock *sk;
+	__u8 *known;
 
-	if (skb->priority == 1 || p->dscp == DSCP_LE)
-		return true;
 	if (config->background_flows) {
 		__builtin_memcpy(key.remote, p->tuple.remote, 16);
-		if (bpf_map_lookup_elem(&background_flows, &key))
-			return true;
-		key.local_port = 0;
-		if (bpf_map_lookup_elem(&background_flows, &key))
-			return true;
+		known = bpf_map_lookup_elem(&background_flows, &key);
+		if (!known) {
+			key.local_port = 0;
+			known = bpf_map_lookup_elem(&background_flows, &key);
+		}
+		if (known)
+			return *known;
 	}
+	if (skb->priority == 1 || p->dscp == DSCP_LE)
+		return true;
 	if (!has_nice_sockets)
 		return false;
 	sk = skb->sk;

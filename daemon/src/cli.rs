@@ -55,8 +55,10 @@ pub enum Command {
     Key(KeyCommand),
     /// Undo everything that giveway has changed in this network namespace, now, and end the daemon
     Revert(RevertArgs),
-    /// Print the configuration file with every key, its documentation and default
-    Config,
+    /// Read the rules for classes again
+    Reload,
+    /// Print the configuration file with every key, its documentation and default, or check files
+    Config(ConfigArgs),
     /// Wait for the daemon's end and undo what it left behind (started by `run` itself)
     #[command(hide = true)]
     Guardian,
@@ -76,6 +78,25 @@ pub struct RunArgs {
     /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d and /usr/share/giveway/rules.d; where there are
+    /// several, those of the first come first
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: Option<ConfigCommand>,
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with files, each with its line; those in a folder rules.d have only rules
+    Check {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Args)]

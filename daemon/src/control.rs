@@ -42,6 +42,8 @@ pub enum Request {
         priority: u32,
         cpus: Vec<u32>,
     },
+    /// Read the rules for classes again; answered by [`Reloaded`].
+    Reload,
     /// Undo everything and end.
     Stop,
 }
@@ -51,6 +53,12 @@ pub enum Request {
 pub struct Launched {
     /// The RLIMIT_RTTIME to set.
     pub rttime_ms: u32,
+}
+
+/// The rules for classes that are in force.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Reloaded {
+    pub rules: usize,
 }
 
 /// The flows that are background by their addresses.

@@ -73,6 +73,8 @@ pub struct QueueActuator {
     requests: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: BTreeMap<BackgroundFlow, Option<u32>>,
+    /// Flows whose class decides whether they are.
+    classified: BTreeMap<BackgroundFlow, bool>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
@@ -98,6 +100,7 @@ impl QueueActuator {
                 .iter()
                 .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
                 .collect(),
+            classified: BTreeMap::new(),
             admission: None,
             qdisc: None,
             ingress: None,
@@ -175,7 +178,7 @@ impl QueueActuator {
             Some(Backend::Htb) => htb::CLASS_OF_BAND,
             _ => [0; 3],
         };
-        admission.configure(plan, class_of_band, self.background.len())
+        admission.configure(plan, class_of_band, self.background.len() + self.classified.len())
     }
 
     /// From now on these packets are background, as this user asks. False where they already were.
@@ -221,9 +224,30 @@ impl QueueActuator {
         }
         self.background.remove(&flow);
         if let Some(admission) = &self.admission {
-            admission.remove_background(&flow)?;
+            match self.classified.get(&flow) {
+                Some(is_background) => admission.set_background(&flow, *is_background)?,
+                None => admission.remove_background(&flow)?,
+            }
         }
         self.configure().map(|()| true)
+    }
+
+    /// Whether the flow's class makes it background; None: it has none that says so. One that was named stays what it
+    /// was named.
+    pub fn set_band(&mut self, flow: BackgroundFlow, background: Option<bool>) -> Result<()> {
+        let before = match background {
+            Some(is_background) => self.classified.insert(flow, is_background),
+            None => self.classified.remove(&flow),
+        };
+        let (Some(admission), false) = (&self.admission, self.background.contains_key(&flow)) else {
+            return Ok(());
+        };
+        match (background, before) {
+            (Some(is_background), _) => admission.set_background(&flow, is_background)?,
+            (None, Some(_)) => admission.remove_background(&flow)?,
+            (None, None) => {}
+        }
+        self.configure()
     }
 
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
@@ -374,6 +398,11 @@ impl QueueActuator {
                         .inspect_err(|error| tracing::warn!("{}: {error:#}", flow.address))
                         .is_ok()
                 });
+                for (flow, is_background) in &self.classified {
+                    if !self.background.contains_key(flow) {
+                        admission.set_background(flow, *is_background)?;
+                    }
+                }
                 admission
             }
         };

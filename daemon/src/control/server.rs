@@ -17,7 +17,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Background, Request};
+use super::{Answer, Background, Reloaded, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -45,6 +45,8 @@ pub enum Call {
         uid: u32,
         answer: oneshot::Sender<Result<Background, String>>,
     },
+    /// The rules for classes are read again.
+    Reload(oneshot::Sender<Result<Reloaded, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -179,6 +181,7 @@ async fn answer(
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
+        Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
@@ -243,6 +246,7 @@ fn authorise(request: &Request, uid: u32, is_reader: bool) -> Result<(), String>
     match request {
         _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
+        Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
         Request::RealtimeAdd { .. }
         | Request::RealtimeRemove { .. }
         | Request::RealtimeList

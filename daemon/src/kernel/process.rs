@@ -157,6 +157,7 @@ impl Handle {
                     uid: facts.uid,
                     euid: facts.euid,
                     cgroup: facts.cgroup,
+                    idleness: facts.idleness,
                 },
                 tasks: facts.tasks,
                 cpu: self.cpu(),
@@ -238,6 +239,8 @@ mod tests {
     use std::fs;
     use std::os::linux::fs::MetadataExt as _;
 
+    use giveway_engine::matcher::Idleness;
+
     use super::*;
 
     fn tasks() -> Tasks {
@@ -284,6 +287,42 @@ mod tests {
             "the test runs beside the main thread"
         );
         assert!(tasks.process(2).unwrap().is_none(), "a thread of the kernel");
+    }
+
+    /// What is found of a program that is started so.
+    fn idleness_of(words: &[&str]) -> Idleness {
+        let mut command = std::process::Command::new(words[0]);
+        let mut child = command.args(&words[1..]).arg("sleep").arg("60").spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        let tasks = tasks();
+        let read = || handle.read(&tasks, &Wanted::default()).unwrap().started.process;
+        let found = (0..500).map(|_| read()).find(|process| {
+            std::thread::sleep(Duration::from_millis(10));
+            process.exe.ends_with("/sleep")
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        found.expect("it becomes the command").idleness
+    }
+
+    #[test]
+    fn ways_to_say_that_nobody_waits_are_told_apart() {
+        let none = Idleness::default();
+        assert_eq!(idleness_of(&["nice", "-n", "18"]), none);
+        assert_eq!(idleness_of(&["ionice", "-c", "2"]), none);
+        for (words, found) in [
+            (["nice", "-n", "19"].as_slice(), Idleness { nice_19: true, ..none }),
+            (
+                &["chrt", "-i", "0"],
+                Idleness {
+                    sched_idle: true,
+                    ..none
+                },
+            ),
+            (&["ionice", "-c", "3"], Idleness { io_idle: true, ..none }),
+        ] {
+            assert_eq!(idleness_of(words), found, "{words:?}");
+        }
     }
 
     #[test]

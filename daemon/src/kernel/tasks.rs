@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::matcher::{Idleness, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Program, ProgramMut};
@@ -80,6 +80,7 @@ pub struct Facts {
     pub netns_inum: u32,
     /// In cgroup v2. Empty for one that is nested too deep: no rule matches it.
     pub cgroup: String,
+    pub idleness: Idleness,
     pub share: Option<Share>,
 }
 
@@ -264,7 +265,18 @@ fn facts(found: &types::gw_process) -> Facts {
         tasks: found.tasks,
         netns_inum: found.netns_inum,
         cgroup: path_of(&found.cgroup).unwrap_or_default(),
+        idleness: idleness_of(found.idleness),
         share,
+    }
+}
+
+fn idleness_of(found: types::gw_idleness) -> Idleness {
+    let is = |way: types::gw_idleness| found.0 & way.0 != 0;
+    Idleness {
+        nice_19: is(types::gw_idleness::GW_NICE_19),
+        sched_idle: is(types::gw_idleness::GW_SCHED_IDLE),
+        io_idle: is(types::gw_idleness::GW_IO_IDLE),
+        group_idle: is(types::gw_idleness::GW_GROUP_IDLE),
     }
 }
 

@@ -84,11 +84,12 @@ pub enum Direction {
     Down,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Realtime,
     Stream,
+    #[default]
     Standard,
     Bulk,
     Background,

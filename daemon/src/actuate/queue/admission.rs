@@ -162,9 +162,14 @@ impl Admission {
     }
 
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
+        self.set_background(flow, true)
+    }
+
+    /// Whatever its packets are marked with.
+    pub fn set_background(&self, flow: &BackgroundFlow, is_background: bool) -> Result<()> {
         self.background_flows
-            .update(bytes_of(&key_of(flow)), &[1], MapFlags::ANY)
-            .context("cannot make a flow background")
+            .update(bytes_of(&key_of(flow)), &[is_background.into()], MapFlags::ANY)
+            .context("cannot tell the queue of a background flow")
     }
 
     pub fn remove_background(&self, flow: &BackgroundFlow) -> Result<()> {
