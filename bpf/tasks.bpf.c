@@ -17,6 +17,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+#include "choice.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -200,6 +201,14 @@ static __always_inline __u32 idleness_of(struct task_struct *task)
 	return idleness;
 }
 
+static __always_inline void show_choice(struct gw_process *to, struct task_struct *task)
+{
+	struct gw_choice *choice = bpf_task_storage_get(&choices, task, NULL, 0);
+
+	to->chosen = choice ? choice->class : 0;
+	to->chosen_by = choice ? choice->uid : 0;
+}
+
 static __always_inline void show_executable(struct gw_process *to, struct mm_struct *mm)
 {
 	struct file *file = mm->exe_file;
@@ -234,6 +243,7 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	to->tasks = BPF_CORE_READ(task, signal, nr_threads);
 	to->netns_inum = netns_of(task);
 	to->idleness = idleness_of(task);
+	show_choice(to, task);
 	show_executable(to, mm);
 	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp, kn));
 	show_share(to, task);

@@ -66,6 +66,8 @@ struct gw_process {
 	__u32 netns_inum;
 	enum gw_share_kind share_kind;
 	enum gw_idleness idleness; /* any of them, of its main thread */
+	__u32 chosen; /* a class by choice.h; 0: none */
+	__u32 chosen_by;
 	__u32 reserved;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */

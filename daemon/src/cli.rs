@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use giveway_engine::class::Class;
 use giveway_engine::config::SchedPolicyName;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
@@ -182,6 +183,9 @@ pub struct RevertArgs {
 
 #[derive(Args)]
 pub struct ExecArgs {
+    /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
+    #[arg(long, value_parser = classes())]
+    pub class: Option<Class>,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,
@@ -197,6 +201,13 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn classes() -> impl TypedValueParser<Value = Class> {
+    PossibleValuesParser::new(Class::ALL.map(Class::name)).map(|name| {
+        let named = |class: &Class| class.name() == name;
+        Class::ALL.into_iter().find(named).unwrap_or_default()
+    })
 }
 
 /// The scheduling policies by their names in the configuration.

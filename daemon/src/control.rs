@@ -8,6 +8,7 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
+use giveway_engine::class::Class;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::network::queue::BackgroundFlow;
 
@@ -41,6 +42,10 @@ pub enum Request {
         policy: SchedPolicyName,
         priority: u32,
         cpus: Vec<u32>,
+    },
+    /// This class for the asking process, and for what it starts; answered by nothing but consent.
+    Choose {
+        class: Class,
     },
     /// Read the rules for classes again; answered by [`Reloaded`].
     Reload,

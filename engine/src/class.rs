@@ -3,17 +3,19 @@
 //! the five classes, with the rule (file and line) or the evidence. It decides once; when to decide anew is the network
 //! engine's business.
 //!
-//! In this order: a flow that was named as background; the first rule that matches; what Linux already knows
-//! ([`evidence`]); else it is standard.
+//! In this order: a flow that was named as background; what was chosen for its process (`giveway exec --class`); the first
+//! rule that matches; what Linux already knows ([`evidence`]); else it is standard.
 
-use crate::matcher::{Ends, Marks, Process};
+use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
 
 mod evidence;
+mod packets;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Says};
 pub use rules::{Folders, Rules, Source};
 
 /// What is known of a flow.
@@ -39,12 +41,15 @@ pub struct Verdict {
     /// A rule's file and line, or the kind of evidence.
     pub rule: String,
     pub why: String,
+    /// The number of the rule's rate limit.
+    pub limit: Option<LimitNumber>,
 }
 
 /// What decided.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum By {
     Name,
+    Choice,
     Rule,
     Evidence,
     #[default]
@@ -58,6 +63,7 @@ impl Default for Verdict {
             by: By::Nothing,
             rule: "default".to_owned(),
             why: "no rule matches, and nothing says that it can wait".to_owned(),
+            limit: None,
         }
     }
 }
@@ -65,6 +71,7 @@ impl Default for Verdict {
 /// Decides.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     named(seen)
+        .or_else(|| chosen(seen))
         .or_else(|| rules.judge(seen))
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default()
@@ -76,10 +83,30 @@ fn named(seen: &Seen<'_>) -> Option<Verdict> {
         by: By::Name,
         rule: seen.named?.to_owned(),
         why: "the flow was named as background".to_owned(),
+        limit: None,
+    })
+}
+
+fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
+    let Choice { class, uid } = seen.process?.chosen?;
+    Some(Verdict {
+        class,
+        by: By::Choice,
+        rule: "giveway exec".to_owned(),
+        why: format!("uid {uid} has chosen it for this process, or for one that started it"),
+        limit: None,
     })
 }
 
 impl Class {
+    pub const ALL: [Self; 5] = [
+        Self::Realtime,
+        Self::Stream,
+        Self::Standard,
+        Self::Bulk,
+        Self::Background,
+    ];
+
     /// As users write it.
     pub fn name(self) -> &'static str {
         match self {

@@ -19,8 +19,9 @@ pub(crate) mod together;
 pub use conditions::{Conditions, Dscp, Prefix, Protocol};
 pub use lines::{Located, read, read_rules};
 pub use sections::{
-    BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, Config, Control, Deadline, GrantRule, Group,
-    LinkSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection, SchedPolicyName,
+    BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
+    GrantRule, Group, LinkSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,
+    SchedPolicyName,
 };
 
 use sections::{SECTIONS, TOP_KEYS};

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Conditions, Dscp, Prefix, Protocol};
+use crate::wire::Class;
 
 mod glob;
 
@@ -43,6 +44,16 @@ pub struct Process {
     pub cgroup: String,
     #[serde(default)]
     pub idleness: Idleness,
+    /// By `giveway exec --class`, for it or for one that started it.
+    #[serde(default)]
+    pub chosen: Option<Choice>,
+}
+
+/// A class, and the user who chose it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Choice {
+    pub class: Class,
+    pub uid: u32,
 }
 
 /// Ways in which a process was told that nobody waits for it; of its main thread.
@@ -153,6 +164,11 @@ impl Matcher {
     /// Whether a condition is on the process itself, beyond the cgroup that it is in.
     pub fn asks_who(&self) -> bool {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()
+    }
+
+    /// Whether a packet says all that it asks for.
+    pub fn asks_only_packet(&self) -> bool {
+        !self.asks_who() && self.unit.is_none() && self.cgroup.is_none()
     }
 
     /// How many patterns have to be matched.

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::PipeReader;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use giveway_engine::class::Rules;
-use giveway_engine::matcher::{Process, ProcessId};
+use giveway_engine::matcher::{Choice, Process, ProcessId};
 
+use super::choices::Choices;
 use super::process::{Executable, Handle, Wanted};
 use super::tasks::Tasks;
 use crate::lookup::{Answer, LookUps, Looked};
@@ -29,6 +30,8 @@ pub struct OwnerReader {
     need_arguments: bool,
     look_ups: Option<LookUps>,
     arguments: BTreeMap<ProcessId, Arguments>,
+    /// From the first choice on.
+    choices: Option<Choices>,
 }
 
 /// Of one image of a process.
@@ -48,6 +51,7 @@ impl OwnerReader {
             need_arguments: false,
             look_ups: None,
             arguments: BTreeMap::new(),
+            choices: None,
         })
     }
 
@@ -154,6 +158,24 @@ impl OwnerReader {
             known.is_asked = look_ups.is_some_and(|look_ups| look_ups.arguments(uid, id, image));
         }
         known.text.clone().unwrap_or_default()
+    }
+
+    /// From now on this class is chosen for this process of that user, and for what it starts.
+    ///
+    /// # Errors
+    /// Where it has ended, or the kernel cannot.
+    pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<()> {
+        let handle = Handle::open(pid)?;
+        let found = handle.read(&self.tasks, &Wanted::default())?;
+        ensure!(
+            found.started.process.uid == choice.uid,
+            "its number has gone to another"
+        );
+        let choices = match self.choices.take() {
+            Some(choices) => choices,
+            None => Choices::open(&self.tasks)?,
+        };
+        self.choices.insert(choices).choose(&self.tasks, handle.fd(), choice)
     }
 
     pub fn tasks(&self) -> &Tasks {

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -116,6 +116,10 @@ impl Handle {
         Ok(handle)
     }
 
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
     pub fn is_alive(&self) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut ended, PollTimeout::ZERO) == Ok(0)
@@ -158,6 +162,7 @@ impl Handle {
                     euid: facts.euid,
                     cgroup: facts.cgroup,
                     idleness: facts.idleness,
+                    chosen: facts.chosen,
                 },
                 tasks: facts.tasks,
                 cpu: self.cpu(),

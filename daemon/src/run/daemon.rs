@@ -112,6 +112,7 @@ impl Daemon {
             daemon: calls,
             realtime: realtime.client(),
             limits: Rc::new(self.config.realtime_limits.clone()),
+            users_may_choose: self.config.classes.users_may_choose.clone().into(),
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
         let mut running = Running {

@@ -2,12 +2,14 @@
 //! Classes of open sockets: by rule, read again while the daemon runs, and by what Linux knows of their processes.
 
 use std::fs;
-use std::io::Read as _;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
@@ -17,7 +19,7 @@ use socket2::SockRef;
 use tempfile::TempDir;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
-use crate::support::process::{Copy, Daemon, KillOnDrop, backend, failure, giveway};
+use crate::support::process::{Copy, Daemon, KillOnDrop, backend, failure, giveway, program};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
@@ -125,9 +127,13 @@ fn a_broken_file_at_the_start_costs_its_own_rules_only() {
     assert!(daemon.status()["degraded"].to_string().contains("40-broken.toml:1"));
 }
 
-/// A program that sends a line ten times a second to this port.
+/// A script that sends a line ten times a second to this port.
+fn talk(port: u16) -> String {
+    format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done")
+}
+
 fn talker(port: u16, words: &str) -> KillOnDrop {
-    let script = format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done");
+    let script = talk(port);
     let mut command = Command::new("bash");
     command
         .args(["-c", &script, words])
@@ -231,6 +237,87 @@ fn the_queue_serves_a_flow_by_its_class() {
     assert!(background() - before <= 1, "its packets are background still");
 }
 
+/// Bytes that have left the near side, headers included.
+fn sent_bytes() -> u64 {
+    let shown = run("ip -j -s link show dev gwv");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    shown.pointer("/0/stats64/tx/bytes").unwrap().as_u64().unwrap()
+}
+
+/// Sends as much as it is let, until it is told to stop.
+fn flood(stop: &Arc<AtomicBool>, mut send: impl FnMut() -> std::io::Result<usize> + Send + 'static) {
+    let stop = Arc::clone(stop);
+    thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            // A full buffer is what is to be expected.
+            let _ = send();
+        }
+    });
+}
+
+#[test]
+fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let limit = format!("address = \"{FAR_V4}\"\nrate_limit_mbit = 8.0");
+    rules.write("50-test.toml", &rule(&limit, "bulk"));
+    let config = Scratch::new("limit.toml", "[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"htb\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let patience = Some(Duration::from_millis(100));
+    let _sinks: Vec<UdpSocket> = (0..2)
+        .map(|_| {
+            let mut tcp = TcpStream::connect((FAR_V4, reader(&lab))).unwrap();
+            tcp.set_write_timeout(patience).unwrap();
+            flood(&stop, move || tcp.write(&[0; 16 * 1024]));
+            let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+            let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+            udp.connect(sink.local_addr().unwrap()).unwrap();
+            udp.set_write_timeout(patience).unwrap();
+            flood(&stop, move || udp.send(&[0; 1000]));
+            sink
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(1));
+    let (before, began) = (sent_bytes(), Instant::now());
+    thread::sleep(Duration::from_secs(4));
+    let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    assert!((7.6..8.4).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn a_packet_of_udp_is_background_by_a_rule_on_its_port() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("udp.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let background = || daemon.counted("/bands/background/classified");
+    let send = || udp.send_to(b"x", (FAR_V4, port)).unwrap();
+    (0..5).for_each(|_| assert_eq!(send(), 1));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(background(), 0);
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("protocol = \"udp\"\nport = {port}"), "background"),
+    );
+    assert!(giveway(&["reload"]).status.success());
+    until("its packets are background", || {
+        send();
+        background() > 5
+    });
+}
+
 #[test]
 fn only_root_has_the_rules_read_again() {
     let (_lab, rules) = (Lab::enter(), Rules::new());
@@ -239,6 +326,68 @@ fn only_root_has_the_rules_read_again() {
     let (line, code) = failure(&copy.as_nobody(&["reload"]));
     assert!(line.contains("only root may change rules"), "{line}");
     assert_eq!(code, 1);
+}
+
+/// The arguments of `giveway exec` for a shell that leaves this script behind as an orphan in a session of its own.
+fn orphan_of(class: &str, script: &str) -> Vec<String> {
+    let quoted = format!("setsid bash -c '{script}' >/dev/null 2>&1 & exit 0");
+    ["exec", "--class", class, "--require", "--", "bash", "-c", &quoted]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn run_by(copy: &Copy, arguments: &[String]) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = copy.as_nobody(&arguments);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_class_that_a_user_chooses_holds_for_orphans_too_and_for_nothing_else() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let copy = Copy::new("choose");
+    let ports = [reader(&lab), reader(&lab)];
+    run_by(&copy, &orphan_of("bulk", &talk(ports[0])));
+    let _other = talker(ports[1], "talker");
+    until("the orphan's flow has its class", || {
+        has_class(&daemon, ports[0], "bulk")
+    });
+    until("the other one is seen", || has_class(&daemon, ports[1], "standard"));
+    let flow = flow_to(&daemon, ports[0]);
+    assert_eq!(flow["class_rule"], "giveway exec");
+    run(&format!("kill {}", flow["pid"]));
+}
+
+#[test]
+fn what_is_chosen_wins_over_rules() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = reader(&lab);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let mut command = Command::new(program());
+    let arguments = ["exec", "--class", "stream", "--require", "--", "bash", "-c"];
+    command.args(arguments).arg(talk(port)).stderr(Stdio::null());
+    let _talker = KillOnDrop::spawn(&mut command);
+    until("it has the class that root chose", || {
+        has_class(&daemon, port, "stream")
+    });
+}
+
+#[test]
+fn users_choose_only_what_the_configuration_lets_them() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let config = Scratch::new("choose.toml", "[classes]\nusers_may_choose = [\"bulk\"]\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let _daemon = Daemon::start(&arguments);
+    let copy = Copy::new("may-choose");
+    let choose = |class| copy.as_nobody(&["exec", "--class", class, "--require", "--", "true"]);
+    assert!(choose("bulk").status.success());
+    let (line, code) = failure(&choose("background"));
+    assert!(code == 125 && line.contains("users may choose: bulk"), "{line}");
+    let ran = copy.as_nobody(&["exec", "--class", "background", "--", "sh", "-c", "exit 7"]);
+    let (line, code) = failure(&ran);
+    assert!(code == 7 && line.contains("the command runs without it"), "{line}");
 }
 
 #[test]

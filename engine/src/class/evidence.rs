@@ -83,6 +83,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
         by: By::Evidence,
         rule: found.rule.to_owned(),
         why: found.why.to_owned(),
+        limit: None,
     })
 }
 

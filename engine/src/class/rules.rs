@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{By, Class, Seen, Verdict};
+use super::{By, Class, LimitNumber, MOST_LIMITS, Says, Seen, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, read, read_rules};
 use crate::matcher::{Matcher, Process};
@@ -33,9 +33,11 @@ pub struct Folders {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
-    matcher: Matcher,
-    class: Class,
+pub(super) struct Rule {
+    pub matcher: Matcher,
+    pub class: Class,
+    /// Its number, and bytes a second.
+    pub limit: Option<(LimitNumber, u64)>,
     place: String,
     why: String,
 }
@@ -43,7 +45,7 @@ struct Rule {
 /// Rules; the first that matches counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    rules: Vec<Rule>,
+    pub(super) rules: Vec<Rule>,
 }
 
 impl Rules {
@@ -78,9 +80,17 @@ impl Rules {
             let problem = format!("there are more than {CLASS_RULES} rules in all files together");
             return Err(refused(Some(*line), problem));
         }
+        let mut limits = self.rules.iter().filter(|rule| rule.limit.is_some()).count();
         let made = |(line, rule): (usize, ClassRule)| {
             let place = format!("{}:{line}", source.path);
-            Rule::new(place, &rule, uid).map_err(|problem| refused(Some(line), problem))
+            let refused = |problem| refused(Some(line), problem);
+            limits += usize::from(rule.rate_limit_mbit.is_some());
+            if limits > MOST_LIMITS {
+                return Err(refused(format!(
+                    "there are more than {MOST_LIMITS} rate limits in all files together"
+                )));
+            }
+            Rule::new(place, &rule, limits as LimitNumber, uid).map_err(refused)
         };
         written.into_iter().map(made).collect()
     }
@@ -138,12 +148,19 @@ impl Rules {
             by: By::Rule,
             rule: rule.place.clone(),
             why: rule.why.clone(),
+            limit: rule.says().limit,
         })
     }
 }
 
 impl Rule {
-    fn new(place: String, rule: &ClassRule, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Self, String> {
+    /// `number`: of its rate limit, where it has one.
+    fn new(
+        place: String,
+        rule: &ClassRule,
+        number: LimitNumber,
+        uid: &dyn Fn(&str) -> Option<u32>,
+    ) -> Result<Self, String> {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
@@ -151,12 +168,23 @@ impl Rule {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
         };
+        let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
         Ok(Self {
+            limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),
             class: rule.class.ok_or("`rule.class`: must be given")?,
             matcher,
             place,
             why,
         })
+    }
+}
+
+impl Rule {
+    pub fn says(&self) -> Says {
+        Says {
+            background: self.class == Class::Background,
+            limit: self.limit.map(|(number, _)| number),
+        }
     }
 }
 

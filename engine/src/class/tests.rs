@@ -94,6 +94,29 @@ fn each_condition_gives_the_class_and_a_wrong_one_does_not() {
 }
 
 #[test]
+fn what_was_chosen_comes_before_rules_and_after_a_name() {
+    let choice = Choice {
+        class: Class::Bulk,
+        uid: UNPRIVILEGED,
+    };
+    let process = Process {
+        chosen: Some(choice),
+        ..backup()
+    };
+    let rules = rules("[[rule]]\nport = 443\nclass = \"background\"\n");
+    let seen = seen(Some(&process));
+    assert_eq!(
+        (judge(&rules, &seen).class, judge(&rules, &seen).by),
+        (Class::Bulk, By::Choice)
+    );
+    let named = Seen {
+        named: Some("[[background]]"),
+        ..seen
+    };
+    assert_eq!(judge(&rules, &named).class, Class::Background);
+}
+
+#[test]
 fn the_verdict_names_file_line_reason_and_conditions() {
     let text =
         "\n[[rule]]\nexe = \"/usr/bin/restic\"\nport = 443\nclass = \"background\"\nreason = \"backups can wait\"\n";
@@ -158,8 +181,8 @@ fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
             "/etc/a.toml:1: `rule.user`: there is no user",
         ),
         (
-            "protocol = \"udp\"\nclass = \"bulk\"",
-            "/etc/a.toml:2: `rule.protocol`: must be \"tcp\"",
+            "protocol = \"udp\"\nexe = \"/usr/bin/restic\"\nclass = \"bulk\"",
+            "/etc/a.toml:2: `rule.protocol`: can be \"udp\" only",
         ),
         (
             "dscp = \"AF99\"\nclass = \"bulk\"",
@@ -336,4 +359,33 @@ fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
     };
     assert!(rules.cost(Some(&hostile)) < 500_000);
     assert_eq!(judge(&rules, &seen(Some(&hostile))).by, By::Nothing);
+}
+
+#[test]
+fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_process() {
+    let text = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n\
+                [[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n\
+                [[rule]]\nprotocol = \"udp\"\naddress = \"192.0.2.0/24\"\nclass = \"background\"\nrate_limit_mbit = 8\n";
+    let rules = rules(text);
+    let limits: Vec<(u64, bool)> = rules
+        .limits()
+        .iter()
+        .map(|limit| (limit.bytes_per_s, limit.background))
+        .collect();
+    assert_eq!(limits, [(62_500, false), (1_000_000, true)]);
+    let said: Vec<Says> = rules.packet_rules().iter().map(|rule| rule.says).collect();
+    let says = |background, limit| Says { background, limit };
+    assert_eq!(said, [says(false, Some(1)), says(true, Some(2))]);
+}
+
+#[test]
+fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
+    let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
+    assert!(udp("user = \"0\"").contains("its process is not known"));
+    assert!(udp("unit = \"a.service\"").contains("its process is not known"));
+    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(64);
+    assert_eq!(
+        problem(&many),
+        "/etc/a.toml:253: there are more than 63 rate limits in all files together"
+    );
 }

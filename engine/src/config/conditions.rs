@@ -133,6 +133,19 @@ impl Prefix {
         (self.bits == width(self.address)).then_some(self.address)
     }
 
+    /// The address's bytes, and which of their bits count. IPv4 has the first four.
+    pub fn masked(&self) -> ([u8; 16], [u8; 16]) {
+        let ignored = u32::from(128 - self.bits);
+        let mask = u128::MAX.checked_shl(ignored).unwrap_or(0);
+        let unused = u32::from(128 - width(self.address));
+        let bits = (number(self.address) << unused) & mask;
+        (bits.to_be_bytes(), mask.to_be_bytes())
+    }
+
+    pub fn is_ipv4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
     /// An IPv4 address that is mapped into IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -199,6 +212,10 @@ impl Dscp {
     /// Its lower six bits.
     pub const fn new(number: u8) -> Self {
         Self(number & 0x3f)
+    }
+
+    pub fn number(self) -> u8 {
+        self.0
     }
 
     fn by_name(name: &str) -> Option<u8> {

@@ -24,6 +24,7 @@ pub struct Config {
     pub control: Control,
     pub realtime_limits: RealtimeLimits,
     pub receive: ReceiveSection,
+    pub classes: ClassesSection,
     pub deadline: Vec<Deadline>,
     pub background: Vec<Background>,
     pub realtime: Vec<RealtimeRule>,
@@ -46,6 +47,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section::of::<Control>("control"),
     Section::of::<RealtimeLimits>("realtime_limits"),
     Section::of::<ReceiveSection>("receive"),
+    Section::of::<ClassesSection>("classes"),
     Section::list_of::<Deadline>("deadline"),
     Section::list_of::<Background>("background"),
     Section::list_of::<RealtimeRule>("realtime"),
@@ -367,6 +369,14 @@ impl Chain {
     }
 }
 
+section! {
+    /// The classes of traffic (docs/classes.md).
+    ClassesSection {
+        /// What users other than root may choose for their own programs, by `giveway exec --class`.
+        users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
+    }
+}
+
 const RULE: Matching = Matching {
     accepts: &[
         ("exe", Given::May),
@@ -392,6 +402,8 @@ section! {
     ClassRule matching Conditions as RULE {
         /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
         class: Option<Class> = None, example "background";
+        /// All flows of this rule together send at most so much, Mbit/s with all headers; where htb orders the packets.
+        rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
         /// Why, in a few words: `why` says it.
         reason: Option<String> = None, example "nobody waits for a backup";
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, wrong};
-use crate::matcher::Glob;
+use crate::matcher::{Glob, Matcher};
 
 /// All chains together may use so much of one CPU: the other processes need the rest.
 const CHAINS_PERCENT: u64 = 80;
@@ -125,10 +125,11 @@ impl Config {
                 "rule.class",
                 "is for every flow there is, since the rule has no condition",
             )?;
+            let asks_only_packet = Matcher::new(conditions, None).asks_only_packet() && conditions.user.is_none();
             require(
-                conditions.protocol != Some(Protocol::Udp),
+                conditions.protocol != Some(Protocol::Udp) || asks_only_packet,
                 "rule.protocol",
-                "must be \"tcp\": only its connections are followed so far",
+                "can be \"udp\" only beside conditions on the packet: its process is not known",
             )?;
             require(
                 conditions.exe.as_ref().is_none_or(|exe| exe.starts_with('/')),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::Rules;
+use crate::class::{Rules, Says};
 use crate::matcher::{Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
@@ -105,11 +105,8 @@ pub enum Action {
         processes: Vec<ProcessId>,
         cgroups: Vec<u64>,
     },
-    /// The queue serves this flow in the background, or as best effort whatever it is marked with; None: as it did before.
-    Band {
-        flow: BackgroundFlow,
-        background: Option<bool>,
-    },
+    /// The queue serves this flow so, whatever it is marked with; None: as it did before.
+    Band { flow: BackgroundFlow, says: Option<Says> },
     /// Send this to the neighbours.
     Report(Outgoing),
     /// Something worth a line in the record.

@@ -13,7 +13,7 @@ use super::owners::Owners;
 use super::queue::BackgroundFlow;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, Rules, Seen, Verdict, judge};
+use crate::class::{By, Class, Rules, Says, Seen, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process};
 use crate::model::{Cookie, Flow};
@@ -32,7 +32,7 @@ pub struct Classes {
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
-    told: BTreeMap<Cookie, (BackgroundFlow, bool)>,
+    told: BTreeMap<Cookie, (BackgroundFlow, Says)>,
 }
 
 /// A flow's verdict, and what it was judged by.
@@ -119,30 +119,34 @@ impl Classes {
 
     /// What the queue is to be told of the flow, where that is news.
     fn tell(&mut self, flow: &Flow, verdict: &Verdict) -> Option<Action> {
-        let wanted = match (verdict.by, verdict.class == Class::Background) {
+        let says = Says {
+            background: verdict.class == Class::Background,
+            limit: verdict.limit,
+        };
+        let wanted = match (verdict.by, says.background) {
             // It knows those already.
             (By::Name | By::Nothing, _) | (By::Evidence, false) => None,
-            (By::Rule | By::Evidence, is_background) => Some(is_background),
+            (By::Choice | By::Rule | By::Evidence, _) => Some(says),
         };
-        let told = self.told.get(&flow.cookie).map(|(_, is_background)| *is_background);
+        let told = self.told.get(&flow.cookie).map(|(_, says)| *says);
         if wanted == told || (told.is_none() && self.told.len() == TOLD) {
             return None;
         }
-        let Some(is_background) = wanted else {
+        let Some(says) = wanted else {
             return self.end(flow.cookie);
         };
         let named = flow_of(flow);
-        self.told.insert(flow.cookie, (named, is_background));
+        self.told.insert(flow.cookie, (named, says));
         Some(Action::Band {
             flow: named,
-            background: Some(is_background),
+            says: Some(says),
         })
     }
 
     /// The flow is no more: the queue forgets it.
     pub fn end(&mut self, cookie: Cookie) -> Option<Action> {
         let (flow, _) = self.told.remove(&cookie)?;
-        Some(Action::Band { flow, background: None })
+        Some(Action::Band { flow, says: None })
     }
 }
 
@@ -158,6 +162,8 @@ fn flow_of(flow: &Flow) -> BackgroundFlow {
 
 impl Network {
     pub(super) fn set_rules(&mut self, now: Duration, rules: Arc<Rules>) {
+        let wanted = self.queue.follow(rules.limits(), rules.packet_rules());
+        self.ask_queue(now, wanted);
         self.classes.rules = rules;
         self.judge_all(now);
     }

@@ -95,14 +95,8 @@ pub enum Class {
     Background,
 }
 
-/// The numbers on the wire are the places in these lists and in [`CaState::BY_NUMBER`], which hold all values in order.
-const CLASSES: [Class; 5] = [
-    Class::Realtime,
-    Class::Stream,
-    Class::Standard,
-    Class::Bulk,
-    Class::Background,
-];
+/// The numbers on the wire are the places in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold all values
+/// in order.
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 const DOWN: u8 = 1 << 6;
 
@@ -184,7 +178,7 @@ impl Sender {
             ca_state: *CaState::BY_NUMBER
                 .get(place(kind))
                 .ok_or(Malformed("unknown congestion-avoidance state"))?,
-            class: *CLASSES.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
+            class: *Class::ALL.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
             direction: if kind & DOWN == 0 {
                 Direction::Up
             } else {

@@ -79,9 +79,9 @@ impl Running {
                         .map(|id| (id, self.daemon.owners.cgroup(id)))
                         .collect(),
                 }),
-                Action::Band { flow, background } => {
+                Action::Band { flow, says } => {
                     // It is shown with its class all the same; only the queue does not know.
-                    if let Err(error) = self.daemon.queue.set_band(flow, background) {
+                    if let Err(error) = self.daemon.queue.say(flow, says) {
                         tracing::warn!("{error:#}");
                     }
                 }

@@ -30,6 +30,10 @@ impl Running {
             Call::Lbe { flow, add, uid, answer } => {
                 let _ = answer.send(self.change_background(flow, add, uid)?);
             }
+            Call::Choose { pid, choice, answer } => {
+                let chosen = self.daemon.owners.choose(pid, choice);
+                let _ = answer.send(chosen.map_err(|error| one_line(&error)));
+            }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
         }

@@ -62,9 +62,9 @@ fn class(engine: &Network) -> (Class, String) {
 
 fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
-        Action::Band { flow, background } => {
+        Action::Band { flow, says } => {
             assert_eq!((flow.port, flow.local_port), (5201, Some(5201)));
-            Some(*background)
+            Some(says.map(|says| says.background))
         }
         _ => None,
     };
