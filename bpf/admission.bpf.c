@@ -39,13 +39,17 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
 	struct verdict *verdict = verdict_of(p, now_ns);
 	struct promise promise = {};
+	__u32 limit;
 
 	if (verdict && verdict->refused)
 		return TCX_DROP;
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
 	if (!work_ns) {
-		stamp(skb, config, is_background(skb, config, p) ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
+		bool background = is_background(skb, config, p, &limit);
+
+		stamp(skb, config, background ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
+		hold_to(skb, config, limit);
 		return TCX_PASS;
 	}
 	promise.deadline_ns = verdict->deadline_ns;
@@ -112,6 +116,7 @@ int gw_admit(struct __sk_buff *skb)
 	struct packet p = {};
 	struct gw_rule *rule;
 	__u64 deadline_ns;
+	__u32 limit;
 	bool granted;
 
 	skb->cb[0] = 0;
@@ -125,7 +130,7 @@ int gw_admit(struct __sk_buff *skb)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
 		forget(&p);
-	if (config->rules || config->background_flows)
+	if (config->rules || config->background_flows || config->packet_rules)
 		read_ports(skb, &p);
 	rule = find_rule(config, &p);
 	deadline_ns = find_deadline(skb, config, &p, rule, &granted);
@@ -137,7 +142,8 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	stamp(skb, config, band_without_deadline(skb, config, &p), &none, 0, 0);
+	stamp(skb, config, band_without_deadline(skb, config, &p, &limit), &none, 0, 0);
+	hold_to(skb, config, limit);
 	return TCX_PASS;
 }
 

@@ -190,6 +190,20 @@ static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_soc
 	f->retransmits = tp->total_retrans;
 }
 
+static __always_inline void describe_marks(struct gw_flow *f, struct sock *sk)
+{
+	struct inet_sock *inet = (struct inet_sock *)sk;
+	struct ipv6_pinfo *ipv6 = NULL;
+
+	f->priority = sk->sk_priority;
+	f->tos = BPF_CORE_READ(inet, tos);
+	if (f->tuple.family != AF_INET6 || !bpf_core_field_exists(inet->pinet6))
+		return;
+	ipv6 = BPF_CORE_READ(inet, pinet6);
+	if (ipv6)
+		f->tclass = BPF_CORE_READ(ipv6, tclass);
+}
+
 static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
 {
 	struct net_device *device = egress_device(sk);
@@ -210,6 +224,7 @@ static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
 		__builtin_memcpy(f->command, o->command, sizeof(f->command));
 	}
 	describe_tuple(&f->tuple, sk);
+	describe_marks(f, sk);
 }
 
 static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, const struct tcp_sock *tp)

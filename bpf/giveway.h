@@ -54,6 +54,10 @@ struct gw_flow {
 	char congestion_control[GW_CA_NAME_LEN];
 	struct gw_tuple tuple;
 	__u32 uid; /* of the user that made the socket */
+	__u32 priority; /* SO_PRIORITY */
+	__u8 tos; /* IP_TOS: the DSCP and two bits of ECN */
+	__u8 tclass; /* the same for IPv6 */
+	__u16 reserved;
 };
 
 enum gw_event_kind {

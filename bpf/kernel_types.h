@@ -153,6 +153,7 @@ struct sock {
 	kuid_t sk_uid;
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
+	__u32 sk_priority;
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
 };
@@ -165,9 +166,15 @@ struct udp_sock {
 	struct sk_buff_head reader_queue;
 };
 
+struct ipv6_pinfo {
+	__u8 tclass;
+};
+
 struct inet_sock {
 	struct sock sk;
+	struct ipv6_pinfo *pinet6;
 	__be16 inet_sport;
+	__u8 tos;
 };
 
 struct tcp_congestion_ops {
@@ -332,7 +339,13 @@ struct rt_bandwidth {
 
 struct task_group {
 	struct cgroup_subsys_state css;
+	struct task_group *parent;
 	struct rt_bandwidth rt_bandwidth;
+	int idle;
+};
+
+struct io_context {
+	unsigned short ioprio;
 };
 
 struct path {
@@ -381,6 +394,7 @@ struct task_struct {
 	const struct cred *cred;
 	struct css_set *cgroups;
 	struct task_group *sched_task_group;
+	struct io_context *io_context;
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;
 	struct rt_mutex_waiter *pi_blocked_on;

@@ -50,7 +50,31 @@ struct gw_link_config {
 	__u32 background_flows;       /* how many entries background_flows has */
 	__u32 class_of_band[3]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
 	__u32 user_percent;           /* of what is promised, for each user, while there are several; 0: equal shares */
-	__u32 reserved;
+	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: limits do not hold */
+	__u32 packet_rules;           /* how many of packet_rules count */
+	__u32 rules_of;               /* another number whenever these have changed */
+};
+
+#define GW_PACKET_RULES 64
+
+/*
+ * What is said of a flow: the number of its rate limit << 1, and whether it is background. 0 is a number of none.
+ * A rule that needs nothing but the packet counts for every flow that the daemon has not told of: UDP, what is
+ * forwarded, a connection's first packets.
+ */
+#define GW_SAYS_BACKGROUND 1
+
+struct gw_packet_rule {
+	__u8 remote[16];   /* those bits that count; the others are 0 */
+	__u8 mask[16];
+	__u32 family;      /* of the address; 0: any packet */
+	__u32 ifindex;     /* 0: any */
+	__u16 remote_port; /* 0: any, and so below */
+	__u16 local_port;
+	__u8 protocol;
+	__u8 dscp;         /* 0xff: any */
+	__u8 says;
+	__u8 reserved;
 };
 
 /* Deadlines of unmodified programs, by protocol and remote port. */

@@ -17,6 +17,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+#include "choice.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -26,6 +27,10 @@ char LICENSE[] SEC("license") = "GPL";
 #define PF_EXITING 0x4
 #define SIGNAL_GROUP_EXIT 0x4
 #define DEEPEST 32
+#define DEEPEST_GROUP 16
+#define POLICY_IDLE 5
+#define IOPRIO_CLASS_IDLE 3
+#define IOPRIO_CLASS_SHIFT 13
 
 const volatile __u32 netns_inum;
 
@@ -156,6 +161,54 @@ static __always_inline void show_share(struct gw_process *to, struct task_struct
 		to->share_kind = GW_SHARE_V2;
 }
 
+static __always_inline bool is_idle_group(struct task_struct *task)
+{
+	struct task_group *group = NULL;
+
+	if (!bpf_core_field_exists(group->idle) || !bpf_core_field_exists(task->sched_task_group))
+		return false;
+	group = BPF_CORE_READ(task, sched_task_group);
+	for (int depth = 0; group && depth < DEEPEST_GROUP; depth++) {
+		if (BPF_CORE_READ(group, idle) > 0)
+			return true;
+		group = BPF_CORE_READ(group, parent);
+	}
+	return false;
+}
+
+static __always_inline bool is_io_idle(struct task_struct *task)
+{
+	struct io_context *io;
+
+	if (!bpf_core_field_exists(task->io_context))
+		return false;
+	io = BPF_CORE_READ(task, io_context);
+	return io && BPF_CORE_READ(io, ioprio) >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_IDLE;
+}
+
+static __always_inline __u32 idleness_of(struct task_struct *task)
+{
+	__u32 idleness = 0;
+
+	if (task->static_prio == NICE_19_PRIO)
+		idleness |= GW_NICE_19;
+	if (task->policy == POLICY_IDLE)
+		idleness |= GW_SCHED_IDLE;
+	if (is_io_idle(task))
+		idleness |= GW_IO_IDLE;
+	if (is_idle_group(task))
+		idleness |= GW_GROUP_IDLE;
+	return idleness;
+}
+
+static __always_inline void show_choice(struct gw_process *to, struct task_struct *task)
+{
+	struct gw_choice *choice = bpf_task_storage_get(&choices, task, NULL, 0);
+
+	to->chosen = choice ? choice->class : 0;
+	to->chosen_by = choice ? choice->uid : 0;
+}
+
 static __always_inline void show_executable(struct gw_process *to, struct mm_struct *mm)
 {
 	struct file *file = mm->exe_file;
@@ -189,6 +242,8 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	to->euid = BPF_CORE_READ(task, real_cred, euid.val);
 	to->tasks = BPF_CORE_READ(task, signal, nr_threads);
 	to->netns_inum = netns_of(task);
+	to->idleness = idleness_of(task);
+	show_choice(to, task);
 	show_executable(to, mm);
 	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp, kn));
 	show_share(to, task);

@@ -42,6 +42,14 @@ enum gw_share_kind {
 	GW_SHARE_V2,
 };
 
+/* What the user has said of a process: that nobody waits for it. */
+enum gw_idleness {
+	GW_NICE_19 = 1,
+	GW_SCHED_IDLE = 2,
+	GW_IO_IDLE = 4,
+	GW_GROUP_IDLE = 8, /* cpu.idle of its cgroup, or of one above it */
+};
+
 struct gw_process {
 	__u64 start_ns;
 	__u64 image;  /* another one after each exec; only its being the same means something */
@@ -57,6 +65,10 @@ struct gw_process {
 	__u32 tasks;
 	__u32 netns_inum;
 	enum gw_share_kind share_kind;
+	enum gw_idleness idleness; /* any of them, of its main thread */
+	__u32 chosen; /* a class by choice.h; 0: none */
+	__u32 chosen_by;
+	__u32 reserved;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */
 	struct gw_cgroup_names share;  /* the group by which real time is shared out */

@@ -23,12 +23,37 @@ struct {
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
 
+/* What the daemon says of flows, whatever their packets are marked with. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 6144);
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");
+
+/* In their order; the first that matches counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GW_PACKET_RULES);
+	__type(key, __u32);
+	__type(value, struct gw_packet_rule);
+} packet_rules SEC(".maps");
+
+/* What they say of flows seen lately. */
+struct flow_key {
+	struct gw_background_key flow;
+	__u32 rules_of;
+	__u8 protocol;
+	__u8 dscp;
+	__u16 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow_key);
+	__type(value, __s32);
+} said_of_flows SEC(".maps");
 
 /* Sockets created by a task at nice 19. */
 struct {
@@ -101,26 +126,89 @@ static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct g
 	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
 }
 
-static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
-					  const struct packet *p)
+static __always_inline bool matches(const struct gw_packet_rule *rule, const struct gw_link_config *config,
+				    const struct packet *p)
 {
-	struct gw_background_key key = {
-		.remote_port = p->tuple.remote_port,
-		.local_port = p->tuple.local_port,
-		.family = p->tuple.family,
+	const __u64 *wanted = (const __u64 *)rule->remote, *mask = (const __u64 *)rule->mask;
+	const __u64 *remote = (const __u64 *)p->tuple.remote;
+
+	if ((rule->remote_port && rule->remote_port != p->tuple.remote_port) ||
+	    (rule->local_port && rule->local_port != p->tuple.local_port) ||
+	    (rule->protocol && rule->protocol != p->protocol) || (rule->dscp != 0xff && rule->dscp != p->dscp) ||
+	    (rule->ifindex && rule->ifindex != config->ifindex))
+		return false;
+	return !rule->family || (rule->family == p->tuple.family && (remote[0] & mask[0]) == wanted[0] &&
+				 (remote[1] & mask[1]) == wanted[1]);
+}
+
+/* What the first packet rule that matches says; -1: none does. */
+static __noinline int first_match(const struct gw_link_config *config, const struct packet *p)
+{
+	int n, says = -1;
+
+	bpf_for(n, 0, (int)config->packet_rules) {
+		__u32 at = n;
+		struct gw_packet_rule *rule = bpf_map_lookup_elem(&packet_rules, &at);
+
+		if (!rule)
+			break;
+		if (matches(rule, config, p)) {
+			says = rule->says;
+			break;
+		}
+	}
+	return says;
+}
+
+/* What the daemon says of the flow, or else a packet rule; -1: neither. */
+static __noinline int said_of(const struct gw_link_config *config, const struct packet *p)
+{
+	struct flow_key key = {
+		.flow.remote_port = p->tuple.remote_port,
+		.flow.local_port = p->tuple.local_port,
+		.flow.family = p->tuple.family,
+		.rules_of = config->rules_of,
+		.protocol = p->protocol,
+		.dscp = p->dscp,
 	};
+	__u8 *told;
+	__s32 *known, says;
+
+	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
+	if (config->background_flows) {
+		struct gw_background_key any = key.flow;
+
+		any.local_port = 0;
+		told = bpf_map_lookup_elem(&background_flows, &key.flow);
+		if (!told)
+			told = bpf_map_lookup_elem(&background_flows, &any);
+		if (told)
+			return *told;
+	}
+	if (!config->packet_rules)
+		return -1;
+	known = bpf_map_lookup_elem(&said_of_flows, &key);
+	if (known)
+		return *known;
+	says = first_match(config, p);
+	bpf_map_update_elem(&said_of_flows, &key, &says, BPF_ANY);
+	return says;
+}
+
+/* `limit`: the number of its rate limit. */
+static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
+					  const struct packet *p, __u32 *limit)
+{
+	int says = config->background_flows || config->packet_rules ? said_of(config, p) : -1;
 	struct bpf_sock *sk;
 
+	*limit = 0;
+	if (says >= 0) {
+		*limit = says >> 1;
+		return says & GW_SAYS_BACKGROUND;
+	}
 	if (skb->priority == 1 || p->dscp == DSCP_LE)
 		return true;
-	if (config->background_flows) {
-		__builtin_memcpy(key.remote, p->tuple.remote, 16);
-		if (bpf_map_lookup_elem(&background_flows, &key))
-			return true;
-		key.local_port = 0;
-		if (bpf_map_lookup_elem(&background_flows, &key))
-			return true;
-	}
 	if (!has_nice_sockets)
 		return false;
 	sk = skb->sk;
@@ -130,12 +218,12 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 
 /* Also records a background flow, so that ingress.bpf.c recognises its answers. */
 static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-							  struct packet *p)
+							  struct packet *p, __u32 *limit)
 {
 	struct gw_background_key key = { .family = p->tuple.family };
 	__u8 yes = 1;
 
-	if (!is_background(skb, config, p))
+	if (!is_background(skb, config, p, limit))
 		return GW_BEST_EFFORT;
 	if (config->flags & GW_LEARN) {
 		read_ports(skb, p);

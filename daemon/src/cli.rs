@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use giveway_engine::class::Class;
 use giveway_engine::config::SchedPolicyName;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
@@ -55,8 +56,10 @@ pub enum Command {
     Key(KeyCommand),
     /// Undo everything that giveway has changed in this network namespace, now, and end the daemon
     Revert(RevertArgs),
-    /// Print the configuration file with every key, its documentation and default
-    Config,
+    /// Read the rules for classes again
+    Reload,
+    /// Print the configuration file with every key, its documentation and default, or check files
+    Config(ConfigArgs),
     /// Wait for the daemon's end and undo what it left behind (started by `run` itself)
     #[command(hide = true)]
     Guardian,
@@ -76,6 +79,25 @@ pub struct RunArgs {
     /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d and /usr/share/giveway/rules.d; where there are
+    /// several, those of the first come first
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: Option<ConfigCommand>,
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with files, each with its line; those in a folder rules.d have only rules
+    Check {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -161,6 +183,9 @@ pub struct RevertArgs {
 
 #[derive(Args)]
 pub struct ExecArgs {
+    /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
+    #[arg(long, value_parser = classes())]
+    pub class: Option<Class>,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,
@@ -176,6 +201,13 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn classes() -> impl TypedValueParser<Value = Class> {
+    PossibleValuesParser::new(Class::ALL.map(Class::name)).map(|name| {
+        let named = |class: &Class| class.name() == name;
+        Class::ALL.into_iter().find(named).unwrap_or_default()
+    })
 }
 
 /// The scheduling policies by their names in the configuration.

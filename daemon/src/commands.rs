@@ -3,6 +3,7 @@
 //! cleans up; none is part of the daemon itself.
 
 mod chart;
+pub mod config;
 pub mod doctor;
 pub mod exec;
 pub mod jitter;
@@ -10,6 +11,7 @@ pub mod lbe;
 pub mod plot;
 pub mod realtime;
 pub mod record;
+pub mod reload;
 pub mod revert;
 pub mod status;
 pub mod why;

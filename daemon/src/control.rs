@@ -8,6 +8,7 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
+use giveway_engine::class::Class;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::network::queue::BackgroundFlow;
 
@@ -42,6 +43,12 @@ pub enum Request {
         priority: u32,
         cpus: Vec<u32>,
     },
+    /// This class for the asking process, and for what it starts; answered by nothing but consent.
+    Choose {
+        class: Class,
+    },
+    /// Read the rules for classes again; answered by [`Reloaded`].
+    Reload,
     /// Undo everything and end.
     Stop,
 }
@@ -51,6 +58,12 @@ pub enum Request {
 pub struct Launched {
     /// The RLIMIT_RTTIME to set.
     pub rttime_ms: u32,
+}
+
+/// The rules for classes that are in force.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Reloaded {
+    pub rules: usize,
 }
 
 /// The flows that are background by their addresses.

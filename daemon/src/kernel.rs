@@ -19,6 +19,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 pub mod arrival;
 pub mod cgroup;
+mod choices;
 pub mod flow_monitor;
 pub mod lending;
 pub mod libbpf_log;

@@ -19,5 +19,6 @@ pub mod neighbours;
 pub mod notify;
 pub mod pins;
 pub mod place;
+pub mod rules;
 pub mod run;
 pub mod undo;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
-use giveway::commands::{doctor, exec, jitter, lbe, plot, print, realtime, record, revert, status, why};
+use giveway::commands::{config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, why};
 use giveway::{exit, guardian, key, lookup, run};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -42,7 +42,8 @@ fn main() -> ExitCode {
         Command::Realtime(command) => realtime::run(command),
         Command::Key(command) => key::run(command),
         Command::Revert(args) => revert::run(args),
-        Command::Config => print(&giveway_engine::config::Config::default_file()),
+        Command::Reload => reload::run(),
+        Command::Config(args) => config::run(args),
         Command::Guardian => guardian::run(),
         Command::LookUp => lookup::serve(),
     };

@@ -10,6 +10,7 @@ mod support;
 mod daemon {
     mod admission;
     mod chain;
+    mod classes;
     mod exec;
     mod failures;
     mod hang;

@@ -9,16 +9,19 @@ use thiserror::Error;
 
 mod conditions;
 mod key;
+mod lines;
 mod names;
 mod sections;
 #[cfg(test)]
 mod tests;
-mod together;
+pub(crate) mod together;
 
-pub use conditions::{Conditions, Prefix, Protocol};
+pub use conditions::{Conditions, Dscp, Prefix, Protocol};
+pub use lines::{Located, read, read_rules};
 pub use sections::{
-    BackendName, Background, Cap, CapPolicyName, Chain, Config, Control, Deadline, GrantRule, Group, LinkSection,
-    Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection, SchedPolicyName,
+    BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
+    GrantRule, Group, LinkSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,
+    SchedPolicyName,
 };
 
 use sections::{SECTIONS, TOP_KEYS};
@@ -75,7 +78,10 @@ impl Config {
     /// [`ConfigError`] for text that is not TOML, an unknown section or key, a value of the wrong type or
     /// out of range, a condition that its table cannot enforce.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let mut table: toml::Table = toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?;
+        Self::from_table(toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?)
+    }
+
+    fn from_table(mut table: toml::Table) -> Result<Self, ConfigError> {
         names::check(&table)?;
         sections::fill_defaults(&mut table);
         let config: Self = table

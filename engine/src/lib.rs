@@ -11,6 +11,7 @@
 
 pub mod back_off;
 pub mod change;
+pub mod class;
 pub mod config;
 pub mod matcher;
 pub mod model;

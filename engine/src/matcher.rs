@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Conditions, Prefix, Protocol};
+use crate::config::{Conditions, Dscp, Prefix, Protocol};
+use crate::wire::Class;
 
 mod glob;
 
@@ -41,6 +42,28 @@ pub struct Process {
     pub euid: u32,
     /// Below the mount of the hierarchy: `/system.slice/camera.service`.
     pub cgroup: String,
+    #[serde(default)]
+    pub idleness: Idleness,
+    /// By `giveway exec --class`, for it or for one that started it.
+    #[serde(default)]
+    pub chosen: Option<Choice>,
+}
+
+/// A class, and the user who chose it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Choice {
+    pub class: Class,
+    pub uid: u32,
+}
+
+/// Ways in which a process was told that nobody waits for it; of its main thread.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Idleness {
+    pub nice_19: bool,
+    pub sched_idle: bool,
+    pub io_idle: bool,
+    /// cpu.idle (`CPUWeight=idle`) of its cgroup, or of one above it.
+    pub group_idle: bool,
 }
 
 /// The two ends of a packet or flow.
@@ -49,6 +72,14 @@ pub struct Ends {
     pub protocol: Protocol,
     pub local: SocketAddr,
     pub remote: SocketAddr,
+}
+
+/// What a socket says of its packets, and where they leave.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Marks<'a> {
+    pub dscp: Dscp,
+    /// None where it is not known.
+    pub interface: Option<&'a str>,
 }
 
 /// [`Conditions`] whose names are looked up; all that are given must hold.
@@ -67,6 +98,8 @@ pub struct Matcher {
     pub address: Option<Prefix>,
     pub port: Option<u16>,
     pub local_port: Option<u16>,
+    pub dscp: Option<Dscp>,
+    pub interface: Option<String>,
 }
 
 impl Matcher {
@@ -83,6 +116,8 @@ impl Matcher {
             address: conditions.address,
             port: conditions.port,
             local_port: conditions.local_port,
+            dscp: conditions.dscp,
+            interface: conditions.interface.clone(),
         }
     }
 
@@ -92,6 +127,11 @@ impl Matcher {
 
     /// Whether all conditions hold. One on a part that is not known does not.
     pub fn holds(&self, process: Option<&Process>, ends: Option<&Ends>) -> bool {
+        self.holds_for_flow(process, ends, None)
+    }
+
+    /// The same, of a flow whose marks are known.
+    pub fn holds_for_flow(&self, process: Option<&Process>, ends: Option<&Ends>, marks: Option<&Marks<'_>>) -> bool {
         given(&self.exe, process, |exe, process| process.executables.contains(exe))
             && given(&self.uid, process, |uid, process| {
                 [process.uid, process.euid] == [*uid; 2]
@@ -109,12 +149,26 @@ impl Matcher {
             && given(&self.address, ends, |address, ends| address.contains(ends.remote.ip()))
             && given(&self.port, ends, |port, ends| *port == ends.remote.port())
             && given(&self.local_port, ends, |port, ends| *port == ends.local.port())
+            && given(&self.dscp, marks, |dscp, marks| *dscp == marks.dscp)
+            && given(&self.interface, marks, |interface, marks| {
+                marks.interface == Some(interface)
+            })
     }
 
     /// Whether what it matches can be trusted with more than others have: a user is named, or only root decides what
     /// the executable does.
     pub fn is_trusted(&self, process: &Process) -> bool {
         self.uid.is_some() || self.exe.as_ref().is_some_and(|exe| process.trusted.contains(exe))
+    }
+
+    /// Whether a condition is on the process itself, beyond the cgroup that it is in.
+    pub fn asks_who(&self) -> bool {
+        self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()
+    }
+
+    /// Whether a packet says all that it asks for.
+    pub fn asks_only_packet(&self) -> bool {
+        !self.asks_who() && self.unit.is_none() && self.cgroup.is_none()
     }
 
     /// How many patterns have to be matched.
@@ -135,6 +189,8 @@ impl Matcher {
             self.address.map(|address| format!("address {address}")),
             self.port.map(|port| format!("port {port}")),
             self.local_port.map(|port| format!("local port {port}")),
+            self.dscp.map(|dscp| format!("dscp {dscp}")),
+            self.interface.as_ref().map(|name| format!("interface {name}")),
         ];
         conditions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }

@@ -121,6 +121,11 @@ pub struct Flow {
     /// The user that made the socket; None where the record was made by an older giveway.
     #[serde(default)]
     pub uid: Option<u32>,
+    /// SO_PRIORITY and the DSCP that the application has set.
+    #[serde(default)]
+    pub priority: u32,
+    #[serde(default)]
+    pub dscp: u8,
     /// The cgroup (v2) that the socket was created in, by its id.
     pub cgroup_id: u64,
     /// The interface that the socket's packets leave by; 0 while the kernel has chosen none.

@@ -13,12 +13,13 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Setting, Subject, Value};
 use crate::config::Config;
-use crate::model::{Flow, FlowEvent, Interface};
+use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
 use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
 use action::{Action, Input};
 use allotment::{Allotment, Link, Sharing};
+use classes::Classes;
 use flows::{Flows, Tracked};
 use owners::Owners;
 use queue::traffic::Refusal;
@@ -26,6 +27,7 @@ use queue::{Backends, BackgroundFlow, Queue};
 
 pub mod action;
 pub mod allotment;
+mod classes;
 mod flows;
 mod limiting;
 pub mod limits;
@@ -59,6 +61,7 @@ pub struct Network {
     cooperates: bool,
     flows: Flows,
     owners: Owners,
+    classes: Classes,
     interface: Option<Interface>,
     sharing: Sharing,
     /// When everything was last decided upon, and whether the devices that send have changed since.
@@ -84,6 +87,7 @@ impl Network {
             neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
             flows: Flows::default(),
             owners: Owners::default(),
+            classes: Classes::new(&config.background),
             interface: None,
             sharing: Sharing::default(),
             decided: now,
@@ -118,7 +122,7 @@ impl Network {
             Input::Events(events) => events.into_iter().for_each(|(cookie, event)| {
                 self.flows.event(cookie, event);
                 if event == FlowEvent::Close {
-                    self.changes.ended(&Subject::Socket { cookie });
+                    self.end(cookie);
                 }
             }),
             Input::CappedAtConnect(new) => self.note_capped(now, new),
@@ -127,7 +131,13 @@ impl Network {
                     self.conclude(now, cookie, &setting, outcome);
                 }
             }
-            Input::Identified { processes, cgroups } => self.owners.identified(processes, cgroups),
+            Input::Identified { processes, cgroups } => {
+                if self.owners.identified(processes, cgroups) {
+                    self.judge_again(now);
+                }
+            }
+            Input::Rules(rules) => self.set_rules(now, rules),
+            Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),
             Input::Uplink(uplink) => {
                 let wanted = self.queue.observe(uplink);
                 self.ask_queue(now, wanted);
@@ -170,11 +180,13 @@ impl Network {
         // What lives for less than a pass is gone before it could be read: a stranger decides how many such there are.
         let lasting = |flow: &&Flow| complete || self.flows.get(flow.cookie).is_some();
         let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
-        self.actions.extend(self.owners.unknown(&lasting, complete));
+        let lasting_ones: Vec<Cookie> = lasting.iter().map(|flow| flow.cookie).collect();
+        self.actions.extend(self.owners.unknown(now, &lasting, complete));
         let seen = self.flows.observe(now, flows, complete);
         for cookie in seen.ended {
-            self.changes.ended(&Subject::Socket { cookie });
+            self.end(cookie);
         }
+        self.judge_seen(now, &lasting_ones);
         // In a dry run none of the limits is really there.
         if !self.dry_run {
             self.resolve_doubts(now, seen.doubtful);
@@ -182,6 +194,11 @@ impl Network {
         if complete {
             self.limit_idle(now);
         }
+    }
+
+    fn end(&mut self, cookie: Cookie) {
+        self.changes.ended(&Subject::Socket { cookie });
+        self.actions.extend(self.classes.end(cookie));
     }
 
     fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8]) {
@@ -292,6 +309,9 @@ impl Network {
         uid: u32,
         outcome: Result<(), String>,
     ) {
+        if outcome.is_ok() {
+            self.name_background(now, flow, add.then(|| format!("lbe add by uid {uid}")));
+        }
         let (background, by_default) = (Value::from("background"), Value::default());
         let (verb, old, new) = match add {
             true => ("add", by_default, background),

@@ -41,6 +41,9 @@ pub struct DaemonStatus {
     pub walks: Cost,
     /// What does not work, and why.
     pub degraded: Vec<String>,
+    /// How many rules for classes are in force.
+    #[serde(default)]
+    pub class_rules: usize,
 }
 
 /// CPU time of one kind of work since the start.
@@ -105,6 +108,11 @@ pub struct FlowView {
     #[serde(flatten)]
     pub flow: Flow,
     pub class: Class,
+    /// The rule that gives it, by file and line, or the evidence.
+    #[serde(default)]
+    pub class_rule: String,
+    #[serde(default)]
+    pub class_why: String,
     pub cap: Option<u32>,
     pub sender: bool,
     /// Another tool holds a setting of this socket, and giveway leaves that alone.

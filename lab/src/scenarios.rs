@@ -16,6 +16,7 @@ mod join_leave;
 mod lift;
 mod monitor_cost;
 mod qdisc_cost;
+mod rate_limit;
 pub mod runaway;
 mod single_cap;
 mod starts;
@@ -45,6 +46,7 @@ pub const ALL: &[Scenario] = &[
     lift::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
+    rate_limit::SCENARIO,
     runaway::SCENARIO,
     single_cap::SCENARIO,
     starts::SCENARIO,

@@ -236,6 +236,15 @@ fn watching_is_cheaper_than_asking_ss() {
 }
 
 #[test]
+fn a_rate_limit_is_reached_and_not_passed() {
+    let Some(_turn) = turn() else { return };
+    // Bounds are on every window.
+    let settings = ["variants=tcp-1/5,udp-20/5", "seconds=2", "warmup_s=1"];
+    let result = run("rate-limit", &settings);
+    assert!(metric(&result, "udp-20/5", "goodput_of_limit") > 0.95);
+}
+
+#[test]
 fn a_lifted_connection_grows_past_its_cap() {
     let Some(_turn) = turn() else { return };
     let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
@@ -312,6 +321,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
     ("monitor-cost", Tests(&[watching_is_cheaper_than_asking_ss])),
     ("qdisc-cost", Tests(&[each_queue_costs_a_packet_something])),
+    ("rate-limit", Tests(&[a_rate_limit_is_reached_and_not_passed])),
     (
         "runaway",
         Tests(&[

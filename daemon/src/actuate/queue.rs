@@ -11,6 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use giveway_engine::class::Says;
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
@@ -73,6 +74,8 @@ pub struct QueueActuator {
     requests: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: BTreeMap<BackgroundFlow, Option<u32>>,
+    /// What is said of flows by their classes.
+    classified: BTreeMap<BackgroundFlow, Says>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
@@ -98,6 +101,7 @@ impl QueueActuator {
                 .iter()
                 .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
                 .collect(),
+            classified: BTreeMap::new(),
             admission: None,
             qdisc: None,
             ingress: None,
@@ -143,6 +147,9 @@ impl QueueActuator {
     fn write_tuning(&mut self, tuning: &Tuning) -> Result<()> {
         let plan = self.in_force.as_mut().context("no queue is in force")?;
         plan.tuning.clone_from(tuning);
+        if let Some(admission) = &mut self.admission {
+            admission.set_packet_rules(&tuning.packet_rules)?;
+        }
         self.configure()?;
         match &self.in_force {
             Some(plan) if plan.backend == Backend::Htb => htb::tune(&mut self.netlink, plan),
@@ -171,11 +178,7 @@ impl QueueActuator {
             return Ok(());
         };
         let plan = self.in_force.as_ref();
-        let class_of_band = match plan.map(|plan| plan.backend) {
-            Some(Backend::Htb) => htb::CLASS_OF_BAND,
-            _ => [0; 3],
-        };
-        admission.configure(plan, class_of_band, self.background.len())
+        admission.configure(plan, self.background.len() + self.classified.len())
     }
 
     /// From now on these packets are background, as this user asks. False where they already were.
@@ -221,9 +224,29 @@ impl QueueActuator {
         }
         self.background.remove(&flow);
         if let Some(admission) = &self.admission {
-            admission.remove_background(&flow)?;
+            match self.classified.get(&flow) {
+                Some(says) => admission.say(&flow, *says)?,
+                None => admission.remove_background(&flow)?,
+            }
         }
         self.configure().map(|()| true)
+    }
+
+    /// What a flow's class says of it; None: nothing. One that was named stays what it was named.
+    pub fn say(&mut self, flow: BackgroundFlow, says: Option<Says>) -> Result<()> {
+        let before = match says {
+            Some(says) => self.classified.insert(flow, says),
+            None => self.classified.remove(&flow),
+        };
+        let (Some(admission), false) = (&self.admission, self.background.contains_key(&flow)) else {
+            return Ok(());
+        };
+        match (says, before) {
+            (Some(says), _) => admission.say(&flow, says)?,
+            (None, Some(_)) => admission.remove_background(&flow)?,
+            (None, None) => {}
+        }
+        self.configure()
     }
 
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
@@ -303,7 +326,9 @@ impl QueueActuator {
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        [nice, gate, ingress].into_iter().flatten().collect()
+        let limits = (plan.backend == Backend::Qdisc && !plan.tuning.limits.is_empty())
+            .then(|| "rate limits of rules do not hold: only htb has them (backend = \"htb\" in [queue])".to_owned());
+        [nice, gate, ingress, limits].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
@@ -328,6 +353,9 @@ impl QueueActuator {
         self.load(plan.backend)?;
         // Before anything is attached: it goes by this from its first packet on.
         self.in_force = Some(plan.clone());
+        if let Some(admission) = &mut self.admission {
+            admission.set_packet_rules(&plan.tuning.packet_rules)?;
+        }
         self.configure()?;
         let admission = self.admission.as_mut().context("admission is not loaded")?;
         admission.follow_htb(plan.backend == Backend::Htb)?;
@@ -374,6 +402,11 @@ impl QueueActuator {
                         .inspect_err(|error| tracing::warn!("{}: {error:#}", flow.address))
                         .is_ok()
                 });
+                for (flow, says) in &self.classified {
+                    if !self.background.contains_key(flow) {
+                        admission.say(flow, *says)?;
+                    }
+                }
                 admission
             }
         };

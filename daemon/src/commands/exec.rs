@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
+use giveway_engine::class::Class;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -25,17 +26,31 @@ use crate::place::Place;
 const GRACE_MS: u64 = 200;
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
-    if let Some(priority) = args.realtime
-        && let Err(error) = ask_for_real_time(args, priority)
-    {
-        if args.require {
-            return Err(error
-                .context(Code(125))
-                .context("no real-time priority, so the command was not run"));
-        }
-        eprintln!("giveway: no real-time priority, the command runs without it: {error:#}");
+    if let Some(class) = args.class {
+        accept(args, "no class of its own", ask_for_class(class))?;
+    }
+    if let Some(priority) = args.realtime {
+        accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
     become_the_command(args)
+}
+
+/// Goes on where `missing` is not required.
+fn accept(args: &ExecArgs, missing: &str, outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if args.require => Err(error
+            .context(Code(125))
+            .context(format!("{missing}, so the command was not run"))),
+        Err(error) => {
+            eprintln!("giveway: {missing}, the command runs without it: {error:#}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn ask_for_class(class: Class) -> Result<()> {
+    client::ask(&Place::here()?, Request::Choose { class })?.first()
 }
 
 fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
+use giveway_engine::class::Class;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -52,6 +53,9 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     }
     for flow in flows {
         text += &flow_line(flow, is_wide);
+        if flow.class != Class::Standard {
+            text += &format!("                 {}: {}\n", flow.class.name(), flow.class_why);
+        }
     }
     if !network.neighbours.is_empty() {
         text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway why`: the changes of one process, connection or device, oldest first, with rule, evidence and time.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
+use giveway_engine::class::Class;
+use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::Refusal;
 use giveway_engine::status::FlowView;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::WhyArgs;
@@ -14,23 +19,27 @@ use crate::place::Place;
 
 pub fn run(args: &WhyArgs) -> Result<()> {
     let mut status = client::status(&Place::here()?)?;
+    let mut classes = Vec::new();
     if let Some(subject) = &args.subject {
         let flows = &status.network.flows;
+        let concerned = flows.iter().filter(|view| is_flow(subject, view));
+        classes.extend(concerned.map(Classified::of));
         status.changes.retain(|latest| concerns(subject, latest, flows));
         status.network.refusals.retain(|refusal| is_of(subject, refusal));
     }
     let (changes, refusals) = (status.changes, status.network.refusals);
     if args.output.json {
-        let answer = json!({ "changes": changes, "refusals": refusals });
+        let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes });
         return print(&format!("{answer}\n"));
     }
-    if changes.is_empty() && refusals.is_empty() {
+    if changes.is_empty() && refusals.is_empty() && classes.is_empty() {
         return print(&nothing(args.subject.as_deref()));
     }
     let columns = terminal_columns();
     let lines = alike(&refusals)
         .into_iter()
         .map(|(latest, times)| refusal_line(latest, times));
+    let lines = classes.iter().map(Classified::line).chain(lines);
     let lines = lines.chain(changes.iter().map(change_line));
     let text: String = lines.map(|line| hanging("", 4, &line, columns) + "\n").collect();
     print(&text)
@@ -62,20 +71,10 @@ fn alike(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
 /// Whether it is the rule, the process, the socket, one of its addresses, or the device.
 fn concerns(subject: &str, latest: &Latest, flows: &[FlowView]) -> bool {
     let change = &latest.change;
-    let of_flow = |view: &FlowView| {
-        let flow = &view.flow;
-        flow.remote.to_string() == subject
-            || flow.local.to_string() == subject
-            || flow
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.pid.to_string() == subject)
-            || view.exe.as_deref() == Some(subject)
-    };
     let of_subject = match &change.subject {
         Subject::Socket { cookie } => {
             let flow = flows.iter().find(|view| view.flow.cookie == *cookie);
-            cookie.0.to_string() == subject || flow.is_some_and(of_flow)
+            cookie.0.to_string() == subject || flow.is_some_and(|view| is_flow(subject, view))
         }
         Subject::Process { id } => id.pid.to_string() == subject,
         Subject::Thread { tid } => tid.to_string() == subject,
@@ -93,6 +92,55 @@ fn concerns(subject: &str, latest: &Latest, flows: &[FlowView]) -> bool {
         _ => change.rule == subject,
     };
     of_subject || of_setting || of_rule || change.name == subject || change.name.ends_with(&format!(" port {subject}"))
+}
+
+/// Whether it is the flow's process, executable, address, port or socket.
+fn is_flow(subject: &str, view: &FlowView) -> bool {
+    let flow = &view.flow;
+    let owner = flow.owner.as_ref().map(|owner| owner.pid.to_string());
+    let ends = [flow.local, flow.remote];
+    owner.as_deref() == Some(subject)
+        || view.exe.as_deref() == Some(subject)
+        || flow.cookie.0.to_string() == subject
+        || ends
+            .iter()
+            .any(|end| end.to_string() == subject || end.port().to_string() == subject)
+}
+
+/// A flow's class, and why it has it.
+#[derive(Serialize)]
+struct Classified<'a> {
+    cookie: Cookie,
+    local: SocketAddr,
+    remote: SocketAddr,
+    class: Class,
+    rule: &'a str,
+    why: &'a str,
+}
+
+impl<'a> Classified<'a> {
+    fn of(view: &'a FlowView) -> Self {
+        Self {
+            cookie: view.flow.cookie,
+            local: view.flow.local,
+            remote: view.flow.remote,
+            class: view.class,
+            rule: &view.class_rule,
+            why: &view.class_why,
+        }
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "socket {}, {} to {}, is {} now; rule {}: {}",
+            self.cookie.0,
+            self.local,
+            self.remote,
+            self.class.name(),
+            self.rule,
+            self.why
+        )
+    }
 }
 
 /// Whether it came from this socket, by its cookie or one of its addresses.

@@ -17,11 +17,13 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Background, Request};
+use super::{Answer, Background, Reloaded, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
+use giveway_engine::class::Class;
 use giveway_engine::config::RealtimeLimits;
+use giveway_engine::matcher::Choice;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::record::{Header, Record, What};
@@ -45,6 +47,14 @@ pub enum Call {
         uid: u32,
         answer: oneshot::Sender<Result<Background, String>>,
     },
+    /// This class is chosen for this process.
+    Choose {
+        pid: u32,
+        choice: Choice,
+        answer: oneshot::Sender<Result<(), String>>,
+    },
+    /// The rules for classes are read again.
+    Reload(oneshot::Sender<Result<Reloaded, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
 }
@@ -68,6 +78,7 @@ pub struct Handlers {
     /// The real-time thread.
     pub realtime: Client,
     pub limits: Rc<RealtimeLimits>,
+    pub users_may_choose: Rc<[Class]>,
 }
 
 /// Opens the socket and serves it until the receiver of `handlers.daemon` is gone.
@@ -118,7 +129,9 @@ pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
 /// How long the next request of its user waits after this one.
 fn time_of(request: &Request) -> Duration {
     match request {
-        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
+        Request::Launch { .. } | Request::Choose { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => {
+            BETWEEN_REQUESTS
+        }
         _ => AFTER_MUCH,
     }
 }
@@ -154,7 +167,7 @@ async fn answer(
         _ => tokio::task::spawn_blocking(move || groups_of(&peer)).await?,
     };
     let is_reader = peer.uid() == 0 || readers.is_some_and(|gid| gids.contains(&gid.as_raw()));
-    if let Err(reason) = authorise(&request, peer.uid(), is_reader) {
+    if let Err(reason) = authorise(&request, peer.uid(), is_reader, &handlers.users_may_choose) {
         return refuse(&mut stream, &reason).await;
     }
     match request {
@@ -179,6 +192,8 @@ async fn answer(
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
+        Request::Choose { class } => respond(&mut stream, handlers.choose(&peer, class).await?).await,
+        Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
@@ -203,6 +218,16 @@ impl Handlers {
 
     async fn lbe(&self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
         self.call(|answer| Call::Lbe { flow, add, uid, answer }).await
+    }
+
+    async fn choose(&self, peer: &UCred, class: Class) -> Result<Result<(), String>> {
+        let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+        let Some(pid) = pid else {
+            return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
+        };
+        let uid = peer.uid();
+        let choice = Choice { class, uid };
+        self.call(|answer| Call::Choose { pid, choice, answer }).await
     }
 
     /// All of it for a reader; their own for others who may have real time.
@@ -238,17 +263,33 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
 }
 
 /// The group reads, and names background flows, which can only lower a flow. The grants decide about real-time
-/// priority. Root changes the rest.
-fn authorise(request: &Request, uid: u32, is_reader: bool) -> Result<(), String> {
+/// priority, the configuration about classes. Root changes the rest.
+fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class]) -> Result<(), String> {
     match request {
         _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
-        Request::RealtimeAdd { .. }
+        Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
+        Request::Choose { class } if !may_choose.contains(class) => Err(format!(
+            "only root may choose the class {}; users may choose: {} (users_may_choose in [classes])",
+            class.name(),
+            names_of(may_choose)
+        )),
+        Request::Choose { .. }
+        | Request::RealtimeAdd { .. }
         | Request::RealtimeRemove { .. }
         | Request::RealtimeList
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
+    }
+}
+
+fn names_of(classes: &[Class]) -> String {
+    let names: Vec<&str> = classes.iter().map(|class| class.name()).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
     }
 }
 

@@ -192,6 +192,8 @@ fn flow(f: &types::gw_flow) -> Flow {
             start_ns: start_of(f.start_ns),
         }),
         uid: Some(f.uid),
+        priority: f.priority,
+        dscp: (if remote.is_ipv4() { f.tos } else { f.tclass }) >> 2,
         cgroup_id: f.cgroup_id,
         ifindex: f.ifindex,
         cwnd: f.cwnd,

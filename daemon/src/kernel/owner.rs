@@ -1,33 +1,188 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose a socket is. Input: a process and the id of a cgroup, as sockets name them. Output: what is known of the
-//! process now, and the cgroup's path. Remembers nothing; the engine asks only once for each.
+//! Whose a socket is. Input: a process and the id of a cgroup, as sockets name them; what rules ask about. Output: what
+//! is known of the process now, and the cgroup's path. The engine decides when to ask.
+//!
+//! What a user may keep from ever answering (the executables that rules name, arguments) is looked up by processes apart
+//! ([`crate::lookup`]), which are there only while a rule needs them.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::PipeReader;
 use std::sync::Arc;
 
-use anyhow::Result;
-use giveway_engine::matcher::{Process, ProcessId};
+use anyhow::{Result, ensure};
+use giveway_engine::class::Rules;
+use giveway_engine::matcher::{Choice, Process, ProcessId};
 
-use super::process::{Handle, Wanted};
+use super::choices::Choices;
+use super::process::{Executable, Handle, Wanted};
 use super::tasks::Tasks;
+use crate::lookup::{Answer, LookUps, Looked};
 
-pub struct OwnerReader(Tasks);
+/// Processes whose arguments are kept; all are forgotten when there are more.
+const KEPT: usize = 4096;
+/// So often is one asked about that does not answer.
+const TRIES: u32 = 3;
+
+pub struct OwnerReader {
+    tasks: Tasks,
+    wanted: Wanted,
+    paths: BTreeSet<(u32, String)>,
+    need_arguments: bool,
+    look_ups: Option<LookUps>,
+    arguments: BTreeMap<ProcessId, Arguments>,
+    /// From the first choice on.
+    choices: Option<Choices>,
+}
+
+/// Of one image of a process.
+struct Arguments {
+    image: u64,
+    text: Option<String>,
+    is_asked: bool,
+    tries: u32,
+}
 
 impl OwnerReader {
     pub fn open(netns_inum: u32) -> Result<Self> {
-        Tasks::load(netns_inum).map(Self)
+        Ok(Self {
+            tasks: Tasks::load(netns_inum)?,
+            wanted: Wanted::default(),
+            paths: BTreeSet::new(),
+            need_arguments: false,
+            look_ups: None,
+            arguments: BTreeMap::new(),
+            choices: None,
+        })
+    }
+
+    /// From now on these rules are asked about.
+    pub fn follow(&mut self, rules: &Rules) {
+        self.paths = rules
+            .executables()
+            .into_iter()
+            .map(|path| (0, path.to_owned()))
+            .collect();
+        self.need_arguments = rules.need_arguments();
+        let paths = &self.paths;
+        let is_named = |known: &Executable| paths.contains(&(0, known.path.clone()));
+        self.wanted.executables.retain(is_named);
+    }
+
+    /// Brings what is looked up up to date. `death`: of the daemon.
+    pub fn look_up(&mut self, death: Option<PipeReader>) -> Result<()> {
+        if self.paths.is_empty() && !self.need_arguments {
+            self.look_ups = None;
+            return Ok(());
+        }
+        if self.look_ups.is_none() {
+            self.look_ups = Some(LookUps::start(death.as_ref())?);
+        }
+        if let Some(look_ups) = &mut self.look_ups {
+            look_ups.want(&self.paths);
+        }
+        Ok(())
+    }
+
+    /// Takes what was looked up meanwhile; returns the processes whose arguments are known now.
+    pub fn looked_up(&mut self) -> Vec<ProcessId> {
+        let Some(look_ups) = &mut self.look_ups else {
+            return Vec::new();
+        };
+        let Ok(answers) = look_ups.answers() else {
+            // Another one is started within a second.
+            self.look_ups = None;
+            self.arguments
+                .values_mut()
+                .for_each(|arguments| arguments.is_asked = false);
+            return Vec::new();
+        };
+        let mut known = Vec::new();
+        for answer in answers {
+            match answer {
+                Answer::Path { path, found, .. } => self.take_path(path, found),
+                Answer::Arguments { id, image, text } => {
+                    if let Some(arguments) = self.arguments.get_mut(&id)
+                        && arguments.image == image
+                    {
+                        (arguments.is_asked, arguments.tries) = (false, arguments.tries + 1);
+                        arguments.text = text;
+                        known.push(id);
+                    }
+                }
+            }
+        }
+        known
+    }
+
+    fn take_path(&mut self, path: String, found: Looked) {
+        self.wanted.executables.retain(|known| known.path != path);
+        if let (Looked::File { file, is_roots }, true) = (found, self.paths.contains(&(0, path.clone()))) {
+            self.wanted.executables.push(Executable {
+                path,
+                file,
+                path_is_roots: is_roots,
+            });
+        }
     }
 
     /// None where it has ended, or its number is another's now.
-    pub fn process(&self, id: ProcessId) -> Option<Arc<Process>> {
-        let found = Handle::open(id.pid).ok()?.read(&self.0, &Wanted::default()).ok()?;
-        (found.started.id == id).then(|| Arc::new(found.started.process))
+    pub fn process(&mut self, id: ProcessId) -> Option<Arc<Process>> {
+        let found = Handle::open(id.pid).ok()?.read(&self.tasks, &self.wanted).ok()?;
+        let mut process = found.started.process;
+        if found.started.id != id {
+            return None;
+        }
+        if self.need_arguments {
+            process.cmdline = self.arguments(id, found.image, process.uid);
+        }
+        Some(Arc::new(process))
+    }
+
+    /// Empty until they are known.
+    fn arguments(&mut self, id: ProcessId, image: u64, uid: u32) -> String {
+        if self.arguments.len() >= KEPT && !self.arguments.contains_key(&id) {
+            self.arguments.clear();
+        }
+        let unknown = || Arguments {
+            image,
+            text: None,
+            is_asked: false,
+            tries: 0,
+        };
+        let known = self.arguments.entry(id).or_insert_with(unknown);
+        if known.image != image {
+            *known = unknown();
+        }
+        if known.text.is_none() && !known.is_asked && known.tries < TRIES {
+            let look_ups = self.look_ups.as_ref();
+            known.is_asked = look_ups.is_some_and(|look_ups| look_ups.arguments(uid, id, image));
+        }
+        known.text.clone().unwrap_or_default()
+    }
+
+    /// From now on this class is chosen for this process of that user, and for what it starts.
+    ///
+    /// # Errors
+    /// Where it has ended, or the kernel cannot.
+    pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<()> {
+        let handle = Handle::open(pid)?;
+        let found = handle.read(&self.tasks, &Wanted::default())?;
+        ensure!(
+            found.started.process.uid == choice.uid,
+            "its number has gone to another"
+        );
+        let choices = match self.choices.take() {
+            Some(choices) => choices,
+            None => Choices::open(&self.tasks)?,
+        };
+        self.choices.insert(choices).choose(&self.tasks, handle.fd(), choice)
     }
 
     pub fn tasks(&self) -> &Tasks {
-        &self.0
+        &self.tasks
     }
 
     pub fn cgroup(&self, id: u64) -> Option<Arc<str>> {
-        self.0.cgroup(id).map(Into::into)
+        self.tasks.cgroup(id).map(Into::into)
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -116,6 +116,10 @@ impl Handle {
         Ok(handle)
     }
 
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
     pub fn is_alive(&self) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut ended, PollTimeout::ZERO) == Ok(0)
@@ -157,6 +161,8 @@ impl Handle {
                     uid: facts.uid,
                     euid: facts.euid,
                     cgroup: facts.cgroup,
+                    idleness: facts.idleness,
+                    chosen: facts.chosen,
                 },
                 tasks: facts.tasks,
                 cpu: self.cpu(),
@@ -238,6 +244,8 @@ mod tests {
     use std::fs;
     use std::os::linux::fs::MetadataExt as _;
 
+    use giveway_engine::matcher::Idleness;
+
     use super::*;
 
     fn tasks() -> Tasks {
@@ -284,6 +292,42 @@ mod tests {
             "the test runs beside the main thread"
         );
         assert!(tasks.process(2).unwrap().is_none(), "a thread of the kernel");
+    }
+
+    /// What is found of a program that is started so.
+    fn idleness_of(words: &[&str]) -> Idleness {
+        let mut command = std::process::Command::new(words[0]);
+        let mut child = command.args(&words[1..]).arg("sleep").arg("60").spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        let tasks = tasks();
+        let read = || handle.read(&tasks, &Wanted::default()).unwrap().started.process;
+        let found = (0..500).map(|_| read()).find(|process| {
+            std::thread::sleep(Duration::from_millis(10));
+            process.exe.ends_with("/sleep")
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        found.expect("it becomes the command").idleness
+    }
+
+    #[test]
+    fn ways_to_say_that_nobody_waits_are_told_apart() {
+        let none = Idleness::default();
+        assert_eq!(idleness_of(&["nice", "-n", "18"]), none);
+        assert_eq!(idleness_of(&["ionice", "-c", "2"]), none);
+        for (words, found) in [
+            (["nice", "-n", "19"].as_slice(), Idleness { nice_19: true, ..none }),
+            (
+                &["chrt", "-i", "0"],
+                Idleness {
+                    sched_idle: true,
+                    ..none
+                },
+            ),
+            (&["ionice", "-c", "3"], Idleness { io_idle: true, ..none }),
+        ] {
+            assert_eq!(idleness_of(words), found, "{words:?}");
+        }
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::class::Class;
+use giveway_engine::matcher::{Choice, Idleness, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Program, ProgramMut};
+use libbpf_rs::{MapHandle, Program, ProgramMut};
 
 use super::libbpf_log::explain;
 use super::process::{FileId, start_of};
@@ -31,6 +32,8 @@ pub struct Tasks {
     pub threads: Threads,
     show_process: OwnedFd,
     show_cgroup: OwnedFd,
+    /// By which [`Self::process`] tells what was chosen.
+    pub choices: MapHandle,
 }
 
 /// The one that lists threads. It stays loaded while any process has it.
@@ -80,6 +83,8 @@ pub struct Facts {
     pub netns_inum: u32,
     /// In cgroup v2. Empty for one that is nested too deep: no rule matches it.
     pub cgroup: String,
+    pub idleness: Idleness,
+    pub chosen: Option<Choice>,
     pub share: Option<Share>,
 }
 
@@ -121,6 +126,7 @@ impl Tasks {
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
+            choices: MapHandle::try_from(&skeleton.maps.choices).context("cannot keep the map of choices")?,
         })
     }
 
@@ -264,7 +270,27 @@ fn facts(found: &types::gw_process) -> Facts {
         tasks: found.tasks,
         netns_inum: found.netns_inum,
         cgroup: path_of(&found.cgroup).unwrap_or_default(),
+        idleness: idleness_of(found.idleness),
+        chosen: choice_of(found),
         share,
+    }
+}
+
+fn choice_of(found: &types::gw_process) -> Option<Choice> {
+    let class = usize::try_from(found.chosen.checked_sub(1)?).ok()?;
+    Some(Choice {
+        class: *Class::ALL.get(class)?,
+        uid: found.chosen_by,
+    })
+}
+
+fn idleness_of(found: types::gw_idleness) -> Idleness {
+    let is = |way: types::gw_idleness| found.0 & way.0 != 0;
+    Idleness {
+        nice_19: is(types::gw_idleness::GW_NICE_19),
+        sched_idle: is(types::gw_idleness::GW_SCHED_IDLE),
+        io_idle: is(types::gw_idleness::GW_IO_IDLE),
+        group_idle: is(types::gw_idleness::GW_GROUP_IDLE),
     }
 }
 

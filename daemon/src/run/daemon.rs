@@ -39,11 +39,13 @@ use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use actions::Lines;
 use records::Records;
+use rules::ClassRules;
 
 mod actions;
 mod end;
 mod records;
 mod requests;
+pub mod rules;
 mod sources;
 mod supervision;
 
@@ -63,6 +65,7 @@ pub struct Daemon {
     pub queue: QueueActuator,
     pub receiver: Receiver,
     pub owners: OwnerReader,
+    pub rules: ClassRules,
     pub guarded: Option<Guarded>,
     pub realtime: Option<PriorityThread>,
     /// None works alone.
@@ -109,6 +112,7 @@ impl Daemon {
             daemon: calls,
             realtime: realtime.client(),
             limits: Rc::new(self.config.realtime_limits.clone()),
+            users_may_choose: self.config.classes.users_may_choose.clone().into(),
         };
         server::serve(&self.place, &self.config.control.group, handlers)?;
         let mut running = Running {
@@ -134,7 +138,10 @@ impl Daemon {
             walks: Cost::default(),
             daemon: self,
         };
-        let outcome = running.serve(requests).await;
+        let outcome = match running.apply_rules() {
+            Ok(()) => running.serve(requests).await,
+            Err(error) => Err(error),
+        };
         let (undone, client) = (running.end(), outcome?);
         drop(client);
         undone
@@ -146,6 +153,7 @@ impl Running {
     async fn serve(&mut self, mut requests: mpsc::Receiver<Call>) -> Result<Option<mpsc::Sender<()>>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let period = Duration::from_secs(1) / self.daemon.config.monitor.passes_per_second;
         // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
         let passes = unsafe { AsyncFd::register(every(period)?) }.context("cannot wait for the time of a pass")?;
@@ -158,6 +166,8 @@ impl Running {
             tokio::select! {
                 _ = terminate.recv() => return Ok(None),
                 _ = interrupt.recv() => return Ok(None),
+                _ = hangup.recv() => self.begin_reload(None),
+                read = self.daemon.rules.read() => self.end_reload(read)?,
                 ready = passes.readable() => {
                     ready?.clear_ready();
                     passes.get_ref().read_exact(&mut [0; 8]).context("cannot read the timer of the passes")?;
@@ -191,10 +201,12 @@ impl Running {
             self.note_filtered()?;
             self.reread_keys()?;
             self.supervise();
+            self.look_after_rules()?;
             self.cap_new()?;
         } else if self.links.as_ref().is_some_and(LinkEvents::any) {
             self.look_at_link()?;
         }
+        self.take_looked_up()?;
         self.pass()?;
         self.drain_refusals()?;
         self.notifier.ready();

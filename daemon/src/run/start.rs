@@ -16,6 +16,7 @@ use nix::unistd::Group;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::daemon::Daemon;
+use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
 use super::priority::receive::{Receiver, chains_of};
 use crate::actuate::queue::QueueActuator;
@@ -34,6 +35,7 @@ use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
 use crate::life::{LONG_WORK, Life, Who};
 use crate::place::Place;
+use crate::rules::RuleFiles;
 use crate::undo;
 
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -41,6 +43,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let Some(interface) = &args.interface {
         config.interface = Some(interface.clone());
     }
+    let rules = class_rules(args)?;
     let choice = choose_interface(&config)?;
     let mut keys = config.group.key_file.as_deref().map(KeyFile::new);
     let keyring = keys
@@ -150,6 +153,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         queue,
         receiver,
         owners,
+        rules,
         guarded,
         realtime: Some(realtime),
         keys,
@@ -170,6 +174,19 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
         ))
     })?;
     Ok(Config::parse(&text).map_err(|e| Usage(format!("{}: {e}; nothing was changed", path.display())))?)
+}
+
+/// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.
+fn class_rules(args: &RunArgs) -> Result<ClassRules> {
+    let files = RuleFiles::new(args.config.as_deref(), &args.rules);
+    let (rules, problems) = files.read();
+    for problem in &problems {
+        if Some(&problem.file) == files.main().as_ref() {
+            return Err(Usage(format!("{problem}; nothing was changed")).into());
+        }
+        tracing::warn!("{problem}; its rules are not in force");
+    }
+    Ok(ClassRules::new(files, (rules, problems)))
 }
 
 fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {

@@ -25,13 +25,17 @@ section! {
         /// The cgroup's path below the mount of cgroup v2, with * and ?.
         cgroup: Option<String> = None, example "/system.slice/*";
         /// "udp" or "tcp".
-        protocol: Option<Protocol> = None, example "udp";
+        protocol: Option<Protocol> = None, example "tcp";
         /// The remote address.
         address: Option<Prefix> = None, example "192.0.2.1";
         /// The remote port.
         port: Option<u16> = None, example 5005, in 1..=65535;
         /// The local port.
         local_port: Option<u16> = None, example 5006, in 1..=65535;
+        /// The DSCP that the application has set: a name ("LE", "CS1", "AF21", "EF") or a number ("46").
+        dscp: Option<Dscp> = None, example "CS1";
+        /// The interface that it leaves by.
+        interface: Option<String> = None, example "wlan0";
     }
 }
 
@@ -129,6 +133,19 @@ impl Prefix {
         (self.bits == width(self.address)).then_some(self.address)
     }
 
+    /// The address's bytes, and which of their bits count. IPv4 has the first four.
+    pub fn masked(&self) -> ([u8; 16], [u8; 16]) {
+        let ignored = u32::from(128 - self.bits);
+        let mask = u128::MAX.checked_shl(ignored).unwrap_or(0);
+        let unused = u32::from(128 - width(self.address));
+        let bits = (number(self.address) << unused) & mask;
+        (bits.to_be_bytes(), mask.to_be_bytes())
+    }
+
+    pub fn is_ipv4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
     /// An IPv4 address that is mapped into IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -179,6 +196,71 @@ impl fmt::Display for Prefix {
         match self.single() {
             Some(address) => address.fmt(f),
             None => write!(f, "{}/{}", self.address, self.bits),
+        }
+    }
+}
+
+/// A differentiated services code point (RFC 2474, RFC 8622).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Dscp(u8);
+
+impl Dscp {
+    pub const LE: Self = Self(1);
+    pub const CS1: Self = Self(8);
+
+    /// Its lower six bits.
+    pub const fn new(number: u8) -> Self {
+        Self(number & 0x3f)
+    }
+
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    fn by_name(name: &str) -> Option<u8> {
+        let name = name.to_ascii_uppercase();
+        let digits = |prefix: &str| name.strip_prefix(prefix).map(str::as_bytes);
+        match name.as_str() {
+            "LE" => return Some(1),
+            "EF" => return Some(46),
+            "VA" => return Some(44),
+            _ => {}
+        }
+        match (digits("CS"), digits("AF")) {
+            (Some([class @ b'0'..=b'7']), _) => Some((class - b'0') << 3),
+            (_, Some([class @ b'1'..=b'4', drop @ b'1'..=b'3'])) => Some((class - b'0') << 3 | (drop - b'0') << 1),
+            _ => name.parse().ok().filter(|number| *number < 64),
+        }
+    }
+}
+
+impl TryFrom<String> for Dscp {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let found = Self::by_name(&text).map(Self);
+        found.ok_or_else(|| {
+            format!("`{text}` is neither the name of a DSCP, such as CS1, AF21 or EF, nor one from 0 to 63")
+        })
+    }
+}
+
+impl From<Dscp> for String {
+    fn from(dscp: Dscp) -> Self {
+        dscp.to_string()
+    }
+}
+
+impl fmt::Display for Dscp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("LE"),
+            44 => f.write_str("VA"),
+            46 => f.write_str("EF"),
+            n if n % 8 == 0 => write!(f, "CS{}", n / 8),
+            n if (1..=4).contains(&(n / 8)) && [2, 4, 6].contains(&(n % 8)) => write!(f, "AF{}{}", n / 8, n % 8 / 2),
+            n => write!(f, "{n}"),
         }
     }
 }

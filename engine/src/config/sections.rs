@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::conditions::{Conditions, Given, Matching};
 use super::key::{Absent, Key, Section, key, section};
 use crate::priority::CEILING;
+use crate::wire::Class;
 
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -23,11 +24,13 @@ pub struct Config {
     pub control: Control,
     pub realtime_limits: RealtimeLimits,
     pub receive: ReceiveSection,
+    pub classes: ClassesSection,
     pub deadline: Vec<Deadline>,
     pub background: Vec<Background>,
     pub realtime: Vec<RealtimeRule>,
     pub grant: Vec<GrantRule>,
     pub chain: Vec<Chain>,
+    pub rule: Vec<ClassRule>,
 }
 
 pub(super) const TOP_KEYS: &[Key] = &[key!(
@@ -44,11 +47,13 @@ pub(super) const SECTIONS: &[Section] = &[
     Section::of::<Control>("control"),
     Section::of::<RealtimeLimits>("realtime_limits"),
     Section::of::<ReceiveSection>("receive"),
+    Section::of::<ClassesSection>("classes"),
     Section::list_of::<Deadline>("deadline"),
     Section::list_of::<Background>("background"),
     Section::list_of::<RealtimeRule>("realtime"),
     Section::list_of::<GrantRule>("grant"),
     Section::list_of::<Chain>("chain"),
+    Section::list_of::<ClassRule>("rule"),
 ];
 
 /// Gives each rule what counts where a key is absent, so that its [`Conditions`] say all that must hold.
@@ -361,5 +366,45 @@ impl Chain {
     /// The service's user, by name or number.
     pub fn user(&self) -> &str {
         self.conditions.user.as_deref().unwrap_or_default()
+    }
+}
+
+section! {
+    /// The classes of traffic (docs/classes.md).
+    ClassesSection {
+        /// What users other than root may choose for their own programs, by `giveway exec --class`.
+        users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
+    }
+}
+
+const RULE: Matching = Matching {
+    accepts: &[
+        ("exe", Given::May),
+        ("cmdline", Given::May),
+        ("user", Given::May),
+        ("unit", Given::May),
+        ("cgroup", Given::May),
+        ("protocol", Given::May),
+        ("address", Given::May),
+        ("port", Given::May),
+        ("local_port", Given::May),
+        ("dscp", Given::May),
+        ("interface", Given::May),
+    ],
+    why: "a class is given to a flow and its process",
+    instead_of_process: "leave it out",
+    instead_of_ends: "leave it out",
+};
+
+section! {
+    /// Which class a flow has. All conditions that are given must hold, one at least; the first rule that matches counts.
+    /// Rules are also read from rules.d (docs/classes.md).
+    ClassRule matching Conditions as RULE {
+        /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
+        class: Option<Class> = None, example "background";
+        /// All flows of this rule together send at most so much, Mbit/s with all headers; where htb orders the packets.
+        rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
+        /// Why, in a few words: `why` says it.
+        reason: Option<String> = None, example "nobody waits for a backup";
     }
 }

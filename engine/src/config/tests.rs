@@ -71,6 +71,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         realtime: Vec::new(),
         grant: Vec::new(),
         chain: Vec::new(),
+        rule: Vec::new(),
         ..config
     };
     assert_eq!(rest, Config::default());
@@ -152,7 +153,8 @@ fn an_integer_capacity_is_accepted() {
 /// A section's text in which everything that must be given is given, and this key has this value.
 fn with(section: &Section, key: &Key, value: &str) -> String {
     let keys = section.keys();
-    let needs = |other: &Key, absent: &Absent| matches!(absent, Absent::Refused) || other.name == "user";
+    let needs =
+        |other: &Key, absent: &Absent| matches!(absent, Absent::Refused) || ["user", "class"].contains(&other.name);
     let mut text = if section.repeated {
         format!("[[{}]]\n", section.name)
     } else {

@@ -4,16 +4,19 @@
 
 use std::time::Duration;
 
-use super::{CapPolicyName, Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
-use crate::matcher::Glob;
+use super::{CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, wrong};
+use crate::matcher::{Glob, Matcher};
 
 /// All chains together may use so much of one CPU: the other processes need the rest.
 const CHAINS_PERCENT: u64 = 80;
 /// Rules of each table: the kernel has room for so many.
 const RULES: usize = 256;
 const FLOWS: usize = 1024;
+/// In all files together.
+pub const CLASS_RULES: usize = 1024;
 /// Bytes of a rule's name.
 const LONGEST_NAME: usize = 128;
+const LONGEST_REASON: usize = 200;
 
 fn require(holds: bool, key: &str, problem: &str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(wrong(key, problem)) }
@@ -37,6 +40,7 @@ impl Config {
             )?;
         }
         self.check_rules()?;
+        self.check_class_rules()?;
         require(
             self.grant.iter().all(|g| g.user.is_some() || g.group.is_some()),
             "grant.user",
@@ -68,6 +72,7 @@ impl Config {
             ("realtime", self.realtime.len(), RULES),
             ("grant", self.grant.len(), RULES),
             ("chain", self.chain.len(), RULES),
+            ("rule", self.rule.len(), CLASS_RULES),
         ];
         for (key, given, most) in lists {
             require(given <= most, key, &format!("must be given at most {most} times"))?;
@@ -103,6 +108,46 @@ impl Config {
             }
             if rule.policy == SchedPolicyName::Deadline {
                 rule.deadline_times()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    fn check_class_rules(&self) -> Result<(), ConfigError> {
+        for rule in &self.rule {
+            let conditions = &rule.conditions;
+            let known = "must be \"realtime\", \"stream\", \"standard\", \"bulk\" or \"background\"";
+            require(rule.class.is_some(), "rule.class", known)?;
+            require(
+                *conditions != Conditions::default(),
+                "rule.class",
+                "is for every flow there is, since the rule has no condition",
+            )?;
+            let asks_only_packet = Matcher::new(conditions, None).asks_only_packet() && conditions.user.is_none();
+            require(
+                conditions.protocol != Some(Protocol::Udp) || asks_only_packet,
+                "rule.protocol",
+                "can be \"udp\" only beside conditions on the packet: its process is not known",
+            )?;
+            require(
+                conditions.exe.as_ref().is_none_or(|exe| exe.starts_with('/')),
+                "rule.exe",
+                "must be an absolute path",
+            )?;
+            require(
+                rule.reason.as_ref().is_none_or(|reason| reason.len() <= LONGEST_REASON),
+                "rule.reason",
+                &format!("must be at most {LONGEST_REASON} bytes long"),
+            )?;
+            let patterns = [
+                ("rule.cmdline", &conditions.cmdline),
+                ("rule.unit", &conditions.unit),
+                ("rule.cgroup", &conditions.cgroup),
+            ];
+            for (key, pattern) in patterns {
+                pattern.as_ref().map_or(Ok(()), |pattern| Glob::check(key, pattern))?;
             }
         }
         Ok(())

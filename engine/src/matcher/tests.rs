@@ -12,6 +12,7 @@ fn camera() -> Process {
         uid: 1000,
         euid: 1000,
         cgroup: "/system.slice/camera@1.service/worker".to_owned(),
+        ..Process::default()
     }
 }
 

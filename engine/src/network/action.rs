@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The inputs of the network engine and what it asks for. The daemon provides the one and carries out the other.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
+use crate::class::{Rules, Says};
 use crate::matcher::{Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
@@ -49,6 +51,10 @@ pub enum Input<'a> {
         uid: u32,
         outcome: Result<(), String>,
     },
+    /// The rules for classes, read anew.
+    Rules(Arc<Rules>),
+    /// The interfaces there are, by their numbers; needed where a rule names one.
+    Interfaces(BTreeMap<u32, String>),
     /// The group's keys, read anew; None works alone.
     Keys(Option<Keyring>),
     /// A datagram on the group's port.
@@ -99,6 +105,8 @@ pub enum Action {
         processes: Vec<ProcessId>,
         cgroups: Vec<u64>,
     },
+    /// The queue serves this flow so, whatever it is marked with; None: as it did before.
+    Band { flow: BackgroundFlow, says: Option<Says> },
     /// Send this to the neighbours.
     Report(Outgoing),
     /// Something worth a line in the record.

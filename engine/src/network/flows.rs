@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::change::{Setting, Value};
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
+use crate::network::classes::Judged;
 use crate::network::limits::{Held, shown_by};
 use crate::wire::Class;
 
@@ -21,6 +22,7 @@ pub struct Tracked {
     pub flow: Flow,
     pub sending: bool,
     pub class: Class,
+    pub judged: Judged,
     /// What limits it, or once did.
     pub held: BTreeMap<Setting, Held>,
     queued_passes: u32,
@@ -33,6 +35,7 @@ impl Tracked {
             flow,
             sending: false,
             class: Class::Standard,
+            judged: Judged::default(),
             held: BTreeMap::new(),
             queued_passes: 0,
             last_queued: Duration::ZERO,

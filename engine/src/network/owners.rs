@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The owners of flows. Input: flows, which name a process and a cgroup each, and what was read of those. Output: what
-//! to read next, each once and a bounded number at a time. Bounded: those that no flow names go at the next complete pass,
-//! then the oldest.
+//! to read next, a bounded number at a time: each cgroup once, each process again and again while it has flows. What is
+//! unknown comes first. Bounded: those that no flow names go at the next complete pass, then the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::action::Action;
 use crate::matcher::{Process, ProcessId};
@@ -14,6 +15,8 @@ use crate::model::Flow;
 const KEPT: usize = 4096;
 /// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next pass.
 const ASKED_AT_ONCE: usize = 64;
+/// A process may become another program, or be told to run at nice 19: it is asked about again after so long.
+const VALID_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Owners {
@@ -23,25 +26,28 @@ pub struct Owners {
 
 impl Owners {
     /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
-    pub fn unknown(&mut self, flows: &[&Flow], complete: bool) -> Option<Action> {
+    pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Action> {
         let ids = || flows.iter().copied().filter_map(process_of);
         let cgroup_ids = || flows.iter().map(|flow| flow.cgroup_id);
         if complete {
             self.processes.retain(&ids().collect());
             self.cgroups.retain(&cgroup_ids().collect());
         }
-        let processes = self.processes.ask(ids(), ASKED_AT_ONCE);
-        let cgroups = self.cgroups.ask(cgroup_ids(), ASKED_AT_ONCE - processes.len());
+        let mut processes = self.processes.ask(now, ids(), ASKED_AT_ONCE);
+        let cgroups = self.cgroups.ask(now, cgroup_ids(), ASKED_AT_ONCE - processes.len());
+        let left = ASKED_AT_ONCE - processes.len() - cgroups.len();
+        processes.extend(self.processes.ask_again(now, ids(), left));
         (!processes.is_empty() || !cgroups.is_empty()).then_some(Action::Identify { processes, cgroups })
     }
 
+    /// Whether anything is news.
     pub fn identified(
         &mut self,
         processes: Vec<(ProcessId, Option<Arc<Process>>)>,
         cgroups: Vec<(u64, Option<Arc<str>>)>,
-    ) {
-        self.processes.answer(processes);
-        self.cgroups.answer(cgroups);
+    ) -> bool {
+        let processes = self.processes.answer(processes);
+        self.cgroups.answer(cgroups) || processes
     }
 
     pub fn process(&self, flow: &Flow) -> Option<&Arc<Process>> {
@@ -61,21 +67,28 @@ fn process_of(flow: &Flow) -> Option<ProcessId> {
     })
 }
 
+#[derive(Debug)]
+struct Entry<V> {
+    asked: Duration,
+    found: Option<V>,
+}
+
 #[derive(Debug, Default)]
 struct Known<K, V> {
-    /// Asked for, answered or not, each with its place in the order of asking.
-    entries: BTreeMap<K, (u64, Option<V>)>,
+    /// Asked for, answered or not.
+    entries: BTreeMap<K, Entry<V>>,
     order: BTreeMap<u64, K>,
     asked: u64,
 }
 
-impl<K: Copy + Ord, V> Known<K, V> {
+impl<K: Copy + Ord, V: PartialEq> Known<K, V> {
     fn retain(&mut self, present: &BTreeSet<K>) {
         self.entries.retain(|key, _| present.contains(key));
         self.order.retain(|_, key| present.contains(key));
     }
 
-    fn ask(&mut self, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
+    /// What is not known.
+    fn ask(&mut self, now: Duration, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
         let mut unknown = Vec::new();
         for key in keys {
             if unknown.len() == at_most {
@@ -90,24 +103,48 @@ impl<K: Copy + Ord, V> Known<K, V> {
                 self.entries.remove(&oldest);
             }
             self.asked += 1;
-            self.entries.insert(key, (self.asked, None));
+            let (asked, found) = (now, None);
+            self.entries.insert(key, Entry { asked, found });
             self.order.insert(self.asked, key);
             unknown.push(key);
         }
         unknown
     }
 
-    /// What was not asked for, or forgotten since, is of no use.
-    fn answer(&mut self, answers: Vec<(K, Option<V>)>) {
-        for (key, answer) in answers {
-            if let Some((_, known)) = self.entries.get_mut(&key) {
-                *known = answer;
+    /// What was asked for too long ago, longest first.
+    fn ask_again(&mut self, now: Duration, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
+        let Some(stale) = now.checked_sub(VALID_FOR) else {
+            return Vec::new();
+        };
+        let asked = |key: K| Some((self.entries.get(&key)?.asked, key));
+        let all: BTreeSet<(Duration, K)> = keys.filter_map(asked).filter(|(asked, _)| *asked <= stale).collect();
+        let chosen: Vec<K> = all.into_iter().map(|(_, key)| key).take(at_most).collect();
+        for key in &chosen {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.asked = now;
             }
         }
+        chosen
+    }
+
+    /// What was not asked for, or forgotten since, is of no use; what has ended stays what it was. Whether anything is
+    /// news.
+    fn answer(&mut self, answers: Vec<(K, Option<V>)>) -> bool {
+        let mut news = false;
+        for (key, answer) in answers {
+            if let Some(entry) = self.entries.get_mut(&key)
+                && answer.is_some()
+                && entry.found != answer
+            {
+                entry.found = answer;
+                news = true;
+            }
+        }
+        news
     }
 
     fn get(&self, key: &K) -> Option<&V> {
-        self.entries.get(key)?.1.as_ref()
+        self.entries.get(key)?.found.as_ref()
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
+use crate::class::{PacketRule, RateLimit};
 use crate::config::{BackendName, Background, LinkSection, QueueSection};
 use crate::network::action::Action;
 
@@ -147,6 +148,11 @@ pub struct Tuning {
     pub admission: bool,
     pub drop_late: bool,
     pub gate: bool,
+    /// By their numbers, from 1 on.
+    #[serde(default)]
+    pub limits: Vec<RateLimit>,
+    #[serde(default)]
+    pub packet_rules: Vec<PacketRule>,
 }
 
 /// Packets that are background wherever they are met: P0's triple, seen from here.
@@ -184,6 +190,8 @@ pub struct Queue {
     link: LinkSection,
     queue: QueueSection,
     backends: Backends,
+    limits: Vec<RateLimit>,
+    packet_rules: Vec<PacketRule>,
     uplink: Option<Uplink>,
     asked: Option<Option<Plan>>,
     /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
@@ -215,6 +223,8 @@ impl Queue {
             link,
             queue,
             backends,
+            limits: Vec::new(),
+            packet_rules: Vec::new(),
             uplink: None,
             asked: None,
             failed: Vec::new(),
@@ -257,6 +267,13 @@ impl Queue {
             self.again.reset();
         }
         self.notice_others();
+        self.ask()
+    }
+
+    /// Takes in what rules say. Returns what to ask for.
+    pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Action> {
+        (self.limits, self.packet_rules) = (limits, packet_rules);
+        self.view.in_force.as_ref()?;
         self.ask()
     }
 
@@ -436,6 +453,8 @@ impl Queue {
             admission: self.queue.admission,
             drop_late: self.queue.drop_late,
             gate: self.queue.gate,
+            limits: self.limits.clone(),
+            packet_rules: self.packet_rules.clone(),
         };
         Plan {
             ifindex: uplink.ifindex,

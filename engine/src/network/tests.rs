@@ -8,6 +8,7 @@ use super::limiting::ELSEWHERE;
 use super::*;
 use crate::model::{CaState, Cookie, Owner, TcpState};
 
+mod classes;
 mod datagrams;
 
 fn interface(index: u32) -> Interface {
@@ -28,6 +29,8 @@ fn upload() -> Flow {
         state: TcpState::Established,
         owner: None,
         uid: Some(0),
+        priority: 0,
+        dscp: 0,
         cgroup_id: 1,
         ifindex: 2,
         cwnd: 100,

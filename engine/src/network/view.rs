@@ -55,6 +55,8 @@ impl Network {
         FlowView {
             flow: flow.clone(),
             class: tracked.class,
+            class_rule: tracked.judged.verdict.rule.clone(),
+            class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             sender: tracked.sending,
             stepped_back: tracked.held.values().any(|held| held.stepped_back),

@@ -66,6 +66,7 @@ fn process(exe: &str) -> Process {
         uid: 1000,
         euid: 1000,
         cgroup: "/".to_owned(),
+        ..Process::default()
     }
 }
 

@@ -84,24 +84,19 @@ pub enum Direction {
     Down,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Realtime,
     Stream,
+    #[default]
     Standard,
     Bulk,
     Background,
 }
 
-/// The numbers on the wire are the places in these lists and in [`CaState::BY_NUMBER`], which hold all values in order.
-const CLASSES: [Class; 5] = [
-    Class::Realtime,
-    Class::Stream,
-    Class::Standard,
-    Class::Bulk,
-    Class::Background,
-];
+/// The numbers on the wire are the places in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold all values
+/// in order.
 const PURPOSES: [Purpose; 3] = [Purpose::Telling, Purpose::Leaving, Purpose::Asking];
 const DOWN: u8 = 1 << 6;
 
@@ -183,7 +178,7 @@ impl Sender {
             ca_state: *CaState::BY_NUMBER
                 .get(place(kind))
                 .ok_or(Malformed("unknown congestion-avoidance state"))?,
-            class: *CLASSES.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
+            class: *Class::ALL.get(place(kind >> 3)).ok_or(Malformed("unknown class"))?,
             direction: if kind & DOWN == 0 {
                 Direction::Up
             } else {

@@ -252,7 +252,8 @@ impl World {
                 | Action::CapNew { .. }
                 | Action::Queue(_)
                 | Action::TuneQueue(_)
-                | Action::Identify { .. } => {}
+                | Action::Identify { .. }
+                | Action::Band { .. } => {}
             }
         }
     }
@@ -362,6 +363,8 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         state: TcpState::Established,
         owner: None,
         uid: None,
+        priority: 0,
+        dscp: 0,
         cgroup_id: 1,
         ifindex: IFINDEX,
         cwnd: 10,

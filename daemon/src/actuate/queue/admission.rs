@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::config::Deadline;
+use giveway_engine::class::{PacketRule, Says};
+use giveway_engine::config::{Deadline, Dscp, Prefix, Protocol};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
@@ -17,7 +18,9 @@ use libbpf_rs::libbpf_sys::bpf_raw_tracepoint_open;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
 
+use super::htb;
 use crate::kernel::cgroup;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{self, bytes_of, socket_address};
@@ -31,6 +34,9 @@ pub use types::gw_admission_counters as Counters;
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 16_384;
 const FIRST: [u8; 4] = 0u32.to_ne_bytes();
+/// GW_SAYS_BACKGROUND of bpf/queueing.h, and what stands there for any DSCP.
+const BACKGROUND: u8 = 1;
+const ANY_DSCP: u8 = 0xff;
 
 /// The loaded program; dropping it takes it off the link.
 pub struct Admission {
@@ -47,6 +53,9 @@ pub struct Admission {
     /// Answers have their requests' deadlines.
     inherits: bool,
     background_flows: MapHandle,
+    packet_rules: MapHandle,
+    /// How many were written, and how often.
+    written: (u32, u32),
     counters: MapHandle,
     events: Ring<types::gw_queue_event>,
 }
@@ -108,6 +117,8 @@ impl Admission {
             rules: u32::try_from(rules.len())?,
             inherits: requests.is_some(),
             background_flows: keep(&maps.background_flows)?,
+            packet_rules: keep(&maps.packet_rules)?,
+            written: (0, 0),
             counters: keep(&maps.admission_counters)?,
         })
     }
@@ -118,9 +129,9 @@ impl Admission {
     }
 
     /// What both programs go by from now on. None: no link is managed, every packet passes.
-    pub fn configure(&self, plan: Option<&Plan>, class_of_band: [u32; 3], background_flows: usize) -> Result<()> {
+    pub fn configure(&self, plan: Option<&Plan>, background_flows: usize) -> Result<()> {
         let mut config = plan.map(config_of).unwrap_or_default();
-        config.class_of_band = class_of_band;
+        (config.packet_rules, config.rules_of) = self.written;
         config.rules = self.rules;
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
@@ -161,10 +172,30 @@ impl Admission {
         Ok(())
     }
 
+    /// In the order in which they count. In force with the next [`Self::configure`].
+    pub fn set_packet_rules(&mut self, rules: &[PacketRule]) -> Result<()> {
+        for (at, rule) in (0u32..).zip(rules) {
+            self.packet_rules
+                .update(&at.to_ne_bytes(), bytes_of(&packet_rule_of(rule)), MapFlags::ANY)
+                .context("cannot tell the queue of a rule")?;
+        }
+        self.written = (u32::try_from(rules.len())?, self.written.1.wrapping_add(1));
+        Ok(())
+    }
+
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
+        let says = Says {
+            background: true,
+            limit: None,
+        };
+        self.say(flow, says)
+    }
+
+    /// Whatever its packets are marked with.
+    pub fn say(&self, flow: &BackgroundFlow, says: Says) -> Result<()> {
         self.background_flows
-            .update(bytes_of(&key_of(flow)), &[1], MapFlags::ANY)
-            .context("cannot make a flow background")
+            .update(bytes_of(&key_of(flow)), &[number_of(says)], MapFlags::ANY)
+            .context("cannot tell the queue of a flow")
     }
 
     pub fn remove_background(&self, flow: &BackgroundFlow) -> Result<()> {
@@ -203,7 +234,13 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.gate, flag::GW_GATE),
         (plan.ingress, flag::GW_LEARN),
     ];
+    let (class_of_band, class_of_limits) = match plan.backend {
+        Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),
+        Backend::Qdisc => Default::default(),
+    };
     types::gw_link_config {
+        class_of_band,
+        class_of_limits,
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
         trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
         ifindex: plan.ifindex,
@@ -238,6 +275,36 @@ fn rule_of(rule: &Deadline) -> (types::gw_rule_key, types::gw_rule) {
         signal: rule.sigurg.into(),
     };
     (key, value)
+}
+
+fn number_of(says: Says) -> u8 {
+    let background = if says.background { BACKGROUND } else { 0 };
+    says.limit.unwrap_or(0) << 1 | background
+}
+
+fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
+    let (remote, mask) = rule.address.map(|address| address.masked()).unwrap_or_default();
+    let family = |address: Prefix| {
+        if address.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        }
+    };
+    // One that is not there has no packets.
+    let ifindex = |name: &String| if_nametoindex(name.as_str()).unwrap_or(u32::MAX);
+    types::gw_packet_rule {
+        remote,
+        mask,
+        family: rule.address.map_or(0, family) as u32,
+        ifindex: rule.interface.as_ref().map_or(0, ifindex),
+        remote_port: rule.port.unwrap_or(0),
+        local_port: rule.local_port.unwrap_or(0),
+        protocol: rule.protocol.map_or(0, Protocol::number),
+        dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
+        says: number_of(rule.says),
+        reserved: 0,
+    }
 }
 
 fn key_of(flow: &BackgroundFlow) -> types::gw_background_key {

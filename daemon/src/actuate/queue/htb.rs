@@ -7,11 +7,14 @@
 //! | real time | its share | its share | everything |
 //! | best effort | the rest | the link's | background |
 //! | background | its trickle | the link's | nothing |
+//! | a rate limit of best effort | the limit, but all of them no more than half of what best effort has for sure | the limit | background |
+//! | a rate limit of background | nothing | the limit | nothing |
 //!
 //! htb serves first the classes within their own rate, then by priority those that borrow. It takes the class of a packet
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
 use anyhow::{Context as _, Result};
+use giveway_engine::class::RateLimit;
 use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
@@ -27,9 +30,14 @@ const LINK: u32 = 1;
 const REALTIME: u32 = 0x10;
 const BEST_EFFORT: u32 = 0x20;
 const BACKGROUND: u32 = 0x30;
+/// Rate limit N has this one plus 2 N, so that each kind of queue below it finds a handle of its own.
+const LIMITS: u32 = 0x100;
 
 /// The class of each band, for skb->priority.
 pub const CLASS_OF_BAND: [u32; 3] = [HANDLE | REALTIME, HANDLE | BEST_EFFORT, HANDLE | BACKGROUND];
+
+/// The class of rate limit 0, for skb->priority; see `class_of_limits` in bpf/queueing.h.
+pub const CLASS_OF_LIMITS: u32 = HANDLE | LIMITS;
 
 /// Attributes of htb and its structs (include/uapi/linux/pkt_sched.h).
 const TCA_HTB_PARMS: u16 = 1;
@@ -48,6 +56,11 @@ const TCA_FQ_CODEL_ECN: u16 = 4;
 const TICK_NS: u64 = 64;
 /// Timers are as fine as this at best: a class may catch up on so much of its rate.
 const BURST_US: u64 = 100;
+/// The same for a rate limit, which has to be reached on a busy machine, too.
+const LIMIT_BURST_US: u64 = 5_000;
+/// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
+/// and with shorter queues many slow sockets lose so many that they do not reach the limit.
+const LIMIT_TARGET_PACKETS: u64 = 200;
 /// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
 /// if it has given up what a link that stopped still holds.
 const REALTIME_PACKETS: u32 = 2 * 4096;
@@ -79,6 +92,7 @@ struct Class {
     rate: u64,
     ceil: u64,
     priority: u32,
+    burst_us: u64,
 }
 
 /// Puts the tree up at the root, or changes the one that is there.
@@ -98,7 +112,13 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
             .with_context(|| format!("cannot make htb's class {:x}", class.minor))?;
     }
     for (minor, fair) in [(REALTIME, false), (BEST_EFFORT, true), (BACKGROUND, true)] {
-        put_leaf(netlink, plan, rate, minor, fair).context("cannot give htb's classes their queues")?;
+        let target_us = u64::from(plan.tuning.sojourn_target_us) * u64::from(fair);
+        put_leaf(netlink, plan, rate, minor, target_us).context("cannot give htb's classes their queues")?;
+    }
+    for (minor, limit) in limits(plan) {
+        let packet_us = u64::from(plan.tuning.max_packet_bytes) * 1_000_000 / limit.bytes_per_s.max(1);
+        let target_us = (LIMIT_TARGET_PACKETS * packet_us).max(plan.tuning.sojourn_target_us.into());
+        put_leaf(netlink, plan, limit.bytes_per_s, minor, target_us).context("cannot give a rate limit its queue")?;
     }
     Ok(())
 }
@@ -119,7 +139,11 @@ fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
     })
 }
 
-fn classes(plan: &Plan, rate: u64) -> [Class; 4] {
+fn limits(plan: &Plan) -> impl Iterator<Item = (u32, &RateLimit)> {
+    (LIMITS + 2..).step_by(2).zip(&plan.tuning.limits)
+}
+
+fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
     let realtime = (rate * u64::from(plan.tuning.realtime_percent) / 100).max(1);
     let background = plan.tuning.trickle_bytes_per_s.clamp(1, rate);
     let class = |minor, rate, ceil, priority| Class {
@@ -128,16 +152,39 @@ fn classes(plan: &Plan, rate: u64) -> [Class; 4] {
         rate,
         ceil,
         priority,
+        burst_us: BURST_US,
     };
-    [
+    let best_effort = (rate - realtime).max(1);
+    // What all classes have for sure must not be more than the link has.
+    let shares = limits(plan).filter(|(_, limit)| !limit.background).count() as u64;
+    let mut left = best_effort;
+    let mut limited = Vec::new();
+    for (minor, limit) in limits(plan) {
+        let sure = match limit.background {
+            true => 1,
+            false => limit.bytes_per_s.min(best_effort / 2 / shares).max(1),
+        };
+        left = left.saturating_sub(sure);
+        limited.push(Class {
+            burst_us: LIMIT_BURST_US,
+            ..class(
+                minor,
+                sure,
+                limit.bytes_per_s.min(rate),
+                1 + u32::from(limit.background),
+            )
+        });
+    }
+    let bands = [
         Class {
             parent: 0,
             ..class(LINK, rate, rate, 0)
         },
         class(REALTIME, realtime, realtime, 0),
-        class(BEST_EFFORT, (rate - realtime).max(1), rate, 1),
+        class(BEST_EFFORT, left.max(1), rate, 1),
         class(BACKGROUND, background, rate, 2),
-    ]
+    ];
+    bands.into_iter().chain(limited).collect()
 }
 
 impl Class {
@@ -149,7 +196,7 @@ impl Class {
         .concat();
         let packet = u64::from(plan.tuning.max_packet_bytes + plan.tuning.overhead_bytes);
         let burst_ticks = |rate: u64| {
-            let burst_bytes = packet.max(rate * BURST_US / 1_000_000);
+            let burst_bytes = packet.max(rate * self.burst_us / 1_000_000);
             u32::try_from(burst_bytes * 1_000_000_000 / rate / TICK_NS).unwrap_or(u32::MAX)
         };
         // struct tc_htb_opt goes on: buffer, cbuffer, quantum, level, prio.
@@ -187,20 +234,25 @@ fn ratespec(rate: u64, overhead_bytes: u32) -> Vec<u8> {
     .concat()
 }
 
-/// A queue for a class: a plain FIFO in the order admitted, or a fair one where the kernel has it.
-fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: bool) -> Result<()> {
+/// A queue for a class: a plain FIFO in the order admitted, or, with a target, a fair one where the kernel has it.
+fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, target_us: u64) -> Result<()> {
     // Each kind has a handle of its own: what stands there under the same handle could not be replaced by another kind.
     let message = |kind, offset: u32| {
         let handle = HANDLE + ((minor + offset) << 16);
         tcmsg(plan.ifindex, handle, HANDLE | minor).text(qdisc::KIND, kind)
     };
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let fair = minor != REALTIME;
     // A target of 0 stands for none.
-    if fair && plan.tuning.sojourn_target_us > 0 {
+    if target_us > 0 {
         let number = |value: u32| value.to_ne_bytes();
+        let target_us = u32::try_from(target_us).unwrap_or(u32::MAX);
         let options = Body::default()
-            .attribute(TCA_FQ_CODEL_TARGET, &number(plan.tuning.sojourn_target_us))
-            .attribute(TCA_FQ_CODEL_INTERVAL, &number(plan.tuning.sojourn_interval_us))
+            .attribute(TCA_FQ_CODEL_TARGET, &number(target_us))
+            .attribute(
+                TCA_FQ_CODEL_INTERVAL,
+                &number(plan.tuning.sojourn_interval_us.max(target_us.saturating_mul(2))),
+            )
             .attribute(TCA_FQ_CODEL_LIMIT, &number(MOST_PACKETS as u32))
             .attribute(TCA_FQ_CODEL_ECN, &number(1));
         match netlink.change(
@@ -212,7 +264,8 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, fair: boo
             done => return done,
         }
     }
-    let packets = rate * QUEUE_US / 1_000_000 / u64::from(plan.tuning.max_packet_bytes.max(1));
+    // A rate limit's long target asks for room: a local drop costs a slow socket a timeout, many of them the connection.
+    let packets = rate * QUEUE_US.max(5 * target_us) / 1_000_000 / u64::from(plan.tuning.max_packet_bytes.max(1));
     let limit = if fair {
         packets.clamp(FEWEST_PACKETS, MOST_PACKETS) as u32
     } else {

@@ -79,6 +79,12 @@ impl Running {
                         .map(|id| (id, self.daemon.owners.cgroup(id)))
                         .collect(),
                 }),
+                Action::Band { flow, says } => {
+                    // It is shown with its class all the same; only the queue does not know.
+                    if let Err(error) = self.daemon.queue.say(flow, says) {
+                        tracing::warn!("{error:#}");
+                    }
+                }
                 Action::Report(report) => self.send(&report),
                 Action::Record(what) => {
                     if let What::Change(change) = &what {

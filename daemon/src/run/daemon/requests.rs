@@ -30,6 +30,11 @@ impl Running {
             Call::Lbe { flow, add, uid, answer } => {
                 let _ = answer.send(self.change_background(flow, add, uid)?);
             }
+            Call::Choose { pid, choice, answer } => {
+                let chosen = self.daemon.owners.choose(pid, choice);
+                let _ = answer.send(chosen.map_err(|error| one_line(&error)));
+            }
+            Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
         }
         Ok(None)
@@ -54,7 +59,9 @@ impl Running {
                     .chain(&self.unguarded)
                     .cloned()
                     .chain(missing)
+                    .chain(daemon.rules.missing())
                     .collect(),
+                class_rules: daemon.rules.len(),
             },
             network: daemon.engine.status(now()),
             // The real-time thread adds its part, and its changes.

@@ -255,6 +255,8 @@ fn tuning() -> Tuning {
         admission: true,
         drop_late: true,
         gate: false,
+        limits: Vec::new(),
+        packet_rules: Vec::new(),
     }
 }
 

@@ -39,6 +39,21 @@ fn a_prefix_contains_what_begins_with_its_bits() {
     }
 }
 
+#[test]
+fn a_dscp_is_written_as_it_is_read() {
+    for number in 0..64 {
+        let dscp = Dscp::new(number);
+        assert_eq!(Dscp::try_from(dscp.to_string()), Ok(dscp));
+        assert_eq!(Dscp::try_from(number.to_string()), Ok(dscp));
+    }
+    for (name, number) in [("le", 1), ("CS1", 8), ("AF21", 18), ("AF41", 34), ("ef", 46)] {
+        assert_eq!(Dscp::try_from(name.to_owned()), Ok(Dscp::new(number)), "{name}");
+    }
+    for wrong in ["", "64", "-1", "AF51", "AF14", "CS8", "ÄF"] {
+        assert!(Dscp::try_from(wrong.to_owned()).is_err(), "{wrong}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_prefix_is_written_as_it_is_read(address: IpAddr, bits in 0u8..=128) {

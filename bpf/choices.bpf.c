@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A class that was chosen for a process holds for every thread and process that it starts from then on, for theirs, and
+ * across exec: one look-up at each start of a task on this machine. Loaded with the first choice. Changes no task.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "choice.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Puts the type into the skeleton. */
+struct gw_choice *choice_type __attribute__((unused));
+
+/* Runs in the parent, before the new task first runs. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
+{
+	struct gw_choice *chosen = bpf_task_storage_get(&choices, bpf_get_current_task_btf(), NULL, 0);
+
+	if (chosen)
+		bpf_task_storage_get(&choices, task, chosen, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	return 0;
+}

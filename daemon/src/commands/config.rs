@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway config`: prints every key, or checks files without a daemon.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use giveway_engine::class::{Folders, Rules, Source};
+use giveway_engine::config::{Config, Located};
+
+use super::print;
+use crate::cli::{ConfigArgs, ConfigCommand};
+use crate::exit::Usage;
+use crate::kernel::uid_of;
+
+pub fn run(args: &ConfigArgs) -> Result<()> {
+    match &args.command {
+        Some(ConfigCommand::Check { files }) => check(files),
+        None => print(&Config::default_file()),
+    }
+}
+
+fn check(files: &[impl AsRef<Path>]) -> Result<()> {
+    let mut problems = Vec::new();
+    for path in files.iter().map(AsRef::as_ref) {
+        match rules_of(path) {
+            Ok(rules) => println!("{}: right, {rules} rules", path.display()),
+            Err(problem) => problems.push(problem.to_string()),
+        }
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Usage(problems.join("\ngiveway: ")).into())
+}
+
+/// A file in a folder `rules.d` has only rules.
+fn rules_of(path: &Path) -> Result<usize, Located> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
+    let source = Source {
+        path: path.display().to_string(),
+        name: String::new(),
+        text,
+    };
+    let folder = path.parent().and_then(Path::file_name);
+    let folders = match folder.is_some_and(|name| name == "rules.d") {
+        true => Folders {
+            main: None,
+            folders: vec![vec![source]],
+        },
+        false => Folders {
+            main: Some(source),
+            folders: Vec::new(),
+        },
+    };
+    let (rules, mut problems) = Rules::of(folders, &uid_of);
+    problems.pop().map_or(Ok(rules.len()), Err)
+}

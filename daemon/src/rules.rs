@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads the files that have rules for classes: giveway.toml, the administrator's folder, the vendor's. Input: paths.
+//! Output: their texts in the engine's words, or why one cannot be read. Decides nothing about rules.
+//!
+//! A rule can raise a flow above others, so only root's files count, and only in folders that nobody else writes to.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use giveway_engine::class::{Folders, Rules, Source};
+use giveway_engine::config::Located;
+
+use crate::kernel::uid_of;
+
+/// The earlier one's files come first.
+const FOLDERS: [&str; 2] = ["/etc/giveway/rules.d", "/usr/share/giveway/rules.d"];
+const FILES: usize = 256;
+/// More than any file may have.
+const BYTES: u64 = 1 << 20;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Where rules are read from, again and again.
+#[derive(Clone, Debug)]
+pub struct RuleFiles {
+    main: Option<PathBuf>,
+    folders: Vec<PathBuf>,
+}
+
+impl RuleFiles {
+    /// `folders`: in place of the usual ones, where there are any.
+    pub fn new(main: Option<&Path>, folders: &[PathBuf]) -> Self {
+        let usual = || FOLDERS.map(PathBuf::from).to_vec();
+        Self {
+            main: main.map(Path::to_owned),
+            folders: if folders.is_empty() { usual() } else { folders.to_vec() },
+        }
+    }
+
+    pub fn main(&self) -> Option<String> {
+        self.main.as_ref().map(|path| path.display().to_string())
+    }
+
+    /// The rules of all that is right, and what is not. It may wait for a file system, or for who knows the users.
+    pub fn read(&self) -> (Rules, Vec<Located>) {
+        let folders = Folders {
+            main: self.main.as_deref().map(|path| source(path, text(path, false))),
+            folders: self.folders.iter().map(|folder| sources(folder)).collect(),
+        };
+        Rules::of(folders, &uid_of)
+    }
+}
+
+fn source(path: &Path, text: Result<String, String>) -> Source {
+    let name = path.file_name().unwrap_or_default();
+    Source {
+        path: path.display().to_string(),
+        name: name.to_string_lossy().into_owned(),
+        text,
+    }
+}
+
+/// Every file of rules in the folder; none where there is no such folder.
+fn sources(folder: &Path) -> Vec<Source> {
+    let found = match names(folder) {
+        Ok(found) => found,
+        Err(why) => return vec![source(folder, Err(why))],
+    };
+    found.iter().map(|path| source(path, text(path, true))).collect()
+}
+
+fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| error.to_string())?,
+    };
+    check_owner(&fs::metadata(folder).map_err(|error| error.to_string())?)?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| error.to_string())?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            found.push(path);
+        }
+        if found.len() > FILES {
+            return Err(format!("has more than {FILES} files"));
+        }
+    }
+    Ok(found)
+}
+
+/// Of the usual size, whatever the file says of its own.
+fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
+    let read = || {
+        // A named pipe must not keep us waiting.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let about = file.metadata()?;
+        let mut bytes = Vec::new();
+        if about.is_file() {
+            file.take(BYTES).read_to_end(&mut bytes)?;
+        }
+        Ok((about, bytes))
+    };
+    let (about, bytes) = read().map_err(|error: io::Error| format!("cannot be read: {error}"))?;
+    if !about.is_file() {
+        return Err("is not a file".to_owned());
+    }
+    if must_be_roots {
+        check_owner(&about)?;
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
+}
+
+fn check_owner(about: &fs::Metadata) -> Result<(), String> {
+    if about.uid() != 0 {
+        return Err(format!("belongs to uid {}, and rules must be root's", about.uid()));
+    }
+    if about.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err("may be written by others than root (chmod go-w)".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    use super::*;
+
+    const RULE: &str = "[[rule]]\nport = 873\nclass = \"background\"\n";
+
+    fn problems(folder: &Path) -> Vec<String> {
+        let (_, problems) = RuleFiles::new(None, &[folder.to_owned()]).read();
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn only_roots_files_in_roots_folders_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let [good, open, theirs, other] = ["a.toml", "b.toml", "c.toml", "d.txt"].map(|name| folder.path().join(name));
+        for path in [&good, &open, &theirs, &other] {
+            fs::write(path, RULE).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o664)).unwrap();
+        chown(&theirs, Some(1000), None).unwrap();
+        let files = RuleFiles::new(None, &[folder.path().to_owned()]);
+        let (rules, _) = files.read();
+        assert_eq!(rules.len(), 1);
+        let told = problems(folder.path());
+        assert!(told[0].contains("b.toml: may be written by others"), "{told:?}");
+        assert!(told[1].contains("c.toml: belongs to uid 1000"), "{told:?}");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(files.read().0.len(), 0, "in a folder that others write to");
+    }
+
+    #[test]
+    fn what_is_no_file_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        nix::unistd::mkfifo(
+            &folder.path().join("a.toml"),
+            nix::sys::stat::Mode::from_bits_truncate(0o644),
+        )
+        .unwrap();
+        assert!(problems(folder.path())[0].ends_with("a.toml: is not a file"));
+        assert!(problems(Path::new("/nonexistent/rules.d")).is_empty());
+    }
+}

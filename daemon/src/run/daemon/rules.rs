@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rules for classes: read at the start, and again on SIGHUP and `giveway reload`. A file system or a name service
+//! may keep the reader waiting, so that is another thread. Where anything is wrong, all rules stay as they were.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::Arc;
+
+use anyhow::Result;
+use giveway_engine::class::Rules;
+use giveway_engine::config::Located;
+use giveway_engine::network::action::Input;
+use nix::net::if_::if_nameindex;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::Running;
+use crate::control::Reloaded;
+use crate::guardian::guarded::Guarded;
+use crate::rules::RuleFiles;
+
+type Read = (Rules, Vec<Located>);
+type Waiting = oneshot::Sender<Result<Reloaded, String>>;
+
+/// What is known of rules, and who waits for what.
+pub struct ClassRules {
+    files: RuleFiles,
+    in_force: Arc<Rules>,
+    /// What is wrong with the files as they were read last.
+    problems: Vec<String>,
+    /// Why executables and arguments are not looked up.
+    blind: Option<String>,
+    interfaces: BTreeMap<u32, String>,
+    reading: Option<JoinHandle<Read>>,
+    waiting: Vec<Waiting>,
+    /// Asked while the files were being read, which may have changed since.
+    again: Option<Vec<Waiting>>,
+}
+
+impl ClassRules {
+    pub fn new(files: RuleFiles, (rules, problems): Read) -> Self {
+        Self {
+            files,
+            in_force: Arc::new(rules),
+            problems: shown(&problems),
+            blind: None,
+            interfaces: BTreeMap::new(),
+            reading: None,
+            waiting: Vec::new(),
+            again: None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.in_force.len()
+    }
+
+    /// What does not work.
+    pub fn missing(&self) -> impl Iterator<Item = String> {
+        let problem = |problem: &String| format!("{problem}; the rules of files that are wrong are not in force");
+        self.problems.iter().map(problem).chain(self.blind.clone())
+    }
+
+    /// Waits for ever where nothing is being read.
+    pub async fn read(&mut self) -> Option<Read> {
+        match &mut self.reading {
+            Some(reading) => reading.await.ok(),
+            None => pending().await,
+        }
+    }
+
+    fn begin(&mut self) {
+        let files = self.files.clone();
+        self.reading = Some(spawn_blocking(move || files.read()));
+    }
+}
+
+impl Running {
+    pub(super) fn apply_rules(&mut self) -> Result<()> {
+        let rules = self.daemon.rules.in_force.clone();
+        self.daemon.owners.follow(&rules);
+        self.look_after_rules()?;
+        self.step(Input::Rules(rules))
+    }
+
+    /// What rules ask about may change at any time.
+    pub(super) fn look_after_rules(&mut self) -> Result<()> {
+        let daemon = &mut self.daemon;
+        let death = daemon.guarded.as_ref().and_then(|guarded| Guarded::death(guarded).ok());
+        let looked = daemon.owners.look_up(death);
+        let blind = |error: anyhow::Error| format!("rules with `exe` or `cmdline` match nothing: {error:#}");
+        daemon.rules.blind = looked.err().map(blind);
+        if !daemon.rules.in_force.need_interfaces() {
+            return Ok(());
+        }
+        let Ok(found) = if_nameindex() else { return Ok(()) };
+        let named = |found: &nix::net::if_::Interface| (found.index(), found.name().to_string_lossy().into_owned());
+        let interfaces: BTreeMap<u32, String> = found.iter().map(named).collect();
+        if interfaces == daemon.rules.interfaces {
+            return Ok(());
+        }
+        daemon.rules.interfaces.clone_from(&interfaces);
+        self.step(Input::Interfaces(interfaces))
+    }
+
+    /// Arguments that were asked for.
+    pub(super) fn take_looked_up(&mut self) -> Result<()> {
+        let owners = &mut self.daemon.owners;
+        let known = owners.looked_up();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let processes = known.into_iter().map(|id| (id, owners.process(id))).collect();
+        self.step(Input::Identified {
+            processes,
+            cgroups: Vec::new(),
+        })
+    }
+
+    pub(super) fn begin_reload(&mut self, waiting: Option<Waiting>) {
+        let rules = &mut self.daemon.rules;
+        if rules.reading.is_some() {
+            rules.again.get_or_insert_default().extend(waiting);
+            return;
+        }
+        rules.waiting.extend(waiting);
+        rules.begin();
+    }
+
+    pub(super) fn end_reload(&mut self, read: Option<Read>) -> Result<()> {
+        let rules = &mut self.daemon.rules;
+        rules.reading = None;
+        let Some((new, problems)) = read else { return Ok(()) };
+        rules.problems = shown(&problems);
+        let outcome = if problems.is_empty() {
+            tracing::info!("{} rules for classes were read", new.len());
+            let reloaded = Reloaded { rules: new.len() };
+            rules.in_force = Arc::new(new);
+            Ok(reloaded)
+        } else {
+            for problem in &rules.problems {
+                tracing::warn!("{problem}; the rules read before stay in force");
+            }
+            Err(format!(
+                "{}; the rules read before stay in force",
+                rules.problems.join("; ")
+            ))
+        };
+        for waiting in std::mem::take(&mut rules.waiting) {
+            // The client may have gone meanwhile.
+            let _ = waiting.send(outcome.clone());
+        }
+        if let Some(again) = rules.again.take() {
+            rules.waiting = again;
+            rules.begin();
+        }
+        match outcome {
+            Ok(_) => self.apply_rules(),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+fn shown(problems: &[Located]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Classes of open sockets: by rule, read again while the daemon runs, and by what Linux knows of their processes.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Priority;
+use serde_json::Value;
+use socket2::SockRef;
+use tempfile::TempDir;
+
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
+use crate::support::process::{Copy, Daemon, KillOnDrop, backend, failure, giveway, program};
+use crate::support::scratch::Scratch;
+use crate::support::wait::{await_some, until};
+
+/// A folder of rules.
+struct Rules(TempDir);
+
+impl Rules {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.0.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    }
+}
+
+fn rule(condition: &str, class: &str) -> String {
+    format!("[[rule]]\n{condition}\nclass = \"{class}\"\n")
+}
+
+/// The flow to this port, as `status` shows it.
+fn flow_to(daemon: &Daemon, port: u16) -> Value {
+    let remote = format!("{FAR_V4}:{port}");
+    let status = daemon.status();
+    let mut flows = status["flows"].as_array().unwrap().iter();
+    flows.find(|flow| flow["remote"] == remote).cloned().unwrap_or_default()
+}
+
+fn has_class(daemon: &Daemon, port: u16, class: &str) -> bool {
+    flow_to(daemon, port)["class"] == class
+}
+
+fn port_of(stream: &TcpStream) -> u16 {
+    stream.peer_addr().unwrap().port()
+}
+
+#[test]
+fn an_open_socket_has_the_class_of_its_rule_and_sighup_changes_it() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    let condition = format!("port = {port}");
+    let file = rules.write("50-test.toml", &rule(&condition, "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    until("the rule gives its class", || has_class(&daemon, port, "bulk"));
+    let place = format!("{}:1", file.display());
+    assert_eq!(flow_to(&daemon, port)["class_rule"], place);
+
+    fs::write(&file, rule(&condition, "background")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    until("the new rule gives its class", || {
+        has_class(&daemon, port, "background")
+    });
+
+    let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    assert!(why.contains("class bulk -> background; rule"), "{why}");
+    assert!(why.contains(&place), "{why}");
+}
+
+#[test]
+fn a_broken_file_keeps_the_old_rules_and_is_told_of_with_its_line() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    let file = rules.write("50-test.toml", &rule(&format!("port = {port}"), "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    until("the rule gives its class", || has_class(&daemon, port, "bulk"));
+
+    let broken = rules.write("60-broken.toml", &rule("prt = 5", "bulk"));
+    fs::write(&file, rule(&format!("port = {port}"), "stream")).unwrap();
+    let (line, code) = failure(&giveway(&["reload"]));
+    assert!(
+        line.contains(&format!("{}:2: unknown key `rule.prt`", broken.display())),
+        "{line}"
+    );
+    assert_eq!(code, 1);
+    assert!(
+        has_class(&daemon, port, "bulk"),
+        "a rule beside the broken file was taken over"
+    );
+    let degraded = daemon.status()["degraded"].to_string();
+    assert!(degraded.contains("60-broken.toml:2"), "{degraded}");
+
+    fs::remove_file(broken).unwrap();
+    assert!(giveway(&["reload"]).status.success());
+    until("the rules are read", || has_class(&daemon, port, "stream"));
+    assert!(!daemon.status()["degraded"].to_string().contains("60-broken"));
+}
+
+#[test]
+fn a_broken_file_at_the_start_costs_its_own_rules_only() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "bulk"));
+    rules.write("40-broken.toml", "[[rule]]\n");
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    until("the rule gives its class", || has_class(&daemon, port, "bulk"));
+    assert!(daemon.status()["degraded"].to_string().contains("40-broken.toml:1"));
+}
+
+/// A script that sends a line ten times a second to this port.
+fn talk(port: u16) -> String {
+    format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done")
+}
+
+fn talker(port: u16, words: &str) -> KillOnDrop {
+    let script = talk(port);
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", &script, words])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    KillOnDrop::spawn(&mut command)
+}
+
+/// Something at the far end that reads whatever comes; returns its port.
+fn reader(lab: &Lab) -> u16 {
+    let listener = lab.far_listener(FAR_V4);
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
+    });
+    port
+}
+
+#[test]
+fn a_process_that_is_put_to_nice_19_is_background_within_two_seconds_and_back_again() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let port = reader(&lab);
+    let talker = talker(port, "talker");
+    until("it sends", || has_class(&daemon, port, "standard"));
+    for (nice, class) in [("19", "background"), ("0", "standard")] {
+        run(&format!("renice -n {nice} -p {}", talker.id()));
+        let took = until("its class follows", || has_class(&daemon, port, class));
+        assert!(took < Duration::from_secs(2), "{class} after {took:?}");
+    }
+}
+
+#[test]
+fn what_an_application_says_of_its_socket_is_seen_over_both_protocols() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let mut sockets = Vec::new();
+    let mut marked = |to: &str, rule: &'static str, mark: &dyn Fn(&TcpStream)| {
+        let (near, far) = lab.connect(to);
+        mark(&near);
+        sockets.push((near.local_addr().unwrap().to_string(), rule, near, far));
+    };
+    marked(FAR_V4, "DSCP CS1", &|socket| {
+        SockRef::from(socket).set_tos_v4(0x20).unwrap()
+    });
+    marked(FAR_V6, "DSCP LE", &|socket| {
+        SockRef::from(socket).set_tclass_v6(0x04).unwrap()
+    });
+    for to in [FAR_V4, FAR_V6] {
+        marked(to, "SO_PRIORITY 1", &|socket| setsockopt(socket, Priority, &1).unwrap());
+        marked(to, "default", &|_| ());
+    }
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let flows = await_some("all are shown", || {
+        let flows = daemon.status()["flows"].as_array()?.clone();
+        (flows.len() >= sockets.len()).then_some(flows)
+    });
+    for (local, rule, ..) in &sockets {
+        let flow = flows.iter().find(|flow| flow["local"] == *local).unwrap();
+        assert_eq!(flow["class_rule"], *rule, "{local}");
+    }
+}
+
+#[test]
+fn a_program_is_told_by_its_file_and_by_its_arguments() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let bash = fs::canonicalize("/bin/bash").unwrap();
+    let exe = format!("exe = \"{}\"", bash.display());
+    let both = format!("{exe}\ncmdline = \"*--give-way\"");
+    rules.write("50-test.toml", &(rule(&both, "background") + &rule(&exe, "bulk")));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let ports = [reader(&lab), reader(&lab)];
+    let _talkers = [talker(ports[0], "--give-way"), talker(ports[1], "--whatever")];
+    until("both have their classes", || {
+        has_class(&daemon, ports[0], "background") && has_class(&daemon, ports[1], "bulk")
+    });
+}
+
+#[test]
+fn the_queue_serves_a_flow_by_its_class() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("classes.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let port = reader(&lab);
+    let _talker = talker(port, "talker");
+    until("it sends", || has_class(&daemon, port, "standard"));
+    let background = || daemon.counted("/bands/background/classified");
+    assert_eq!(background(), 0);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "background"));
+    assert!(giveway(&["reload"]).status.success());
+    until("its packets are background", || background() > 5);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "standard"));
+    assert!(giveway(&["reload"]).status.success());
+    let before = background();
+    thread::sleep(Duration::from_secs(1));
+    assert!(background() - before <= 1, "its packets are background still");
+}
+
+/// Bytes that have left the near side, headers included.
+fn sent_bytes() -> u64 {
+    let shown = run("ip -j -s link show dev gwv");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    shown.pointer("/0/stats64/tx/bytes").unwrap().as_u64().unwrap()
+}
+
+/// Sends as much as it is let, until it is told to stop.
+fn flood(stop: &Arc<AtomicBool>, mut send: impl FnMut() -> std::io::Result<usize> + Send + 'static) {
+    let stop = Arc::clone(stop);
+    thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            // A full buffer is what is to be expected.
+            let _ = send();
+        }
+    });
+}
+
+#[test]
+fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let limit = format!("address = \"{FAR_V4}\"\nrate_limit_mbit = 8.0");
+    rules.write("50-test.toml", &rule(&limit, "bulk"));
+    let config = Scratch::new("limit.toml", "[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"htb\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let patience = Some(Duration::from_millis(100));
+    let _sinks: Vec<UdpSocket> = (0..2)
+        .map(|_| {
+            let mut tcp = TcpStream::connect((FAR_V4, reader(&lab))).unwrap();
+            tcp.set_write_timeout(patience).unwrap();
+            flood(&stop, move || tcp.write(&[0; 16 * 1024]));
+            let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+            let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+            udp.connect(sink.local_addr().unwrap()).unwrap();
+            udp.set_write_timeout(patience).unwrap();
+            flood(&stop, move || udp.send(&[0; 1000]));
+            sink
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(1));
+    let (before, began) = (sent_bytes(), Instant::now());
+    thread::sleep(Duration::from_secs(4));
+    let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    assert!((7.6..8.4).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn a_packet_of_udp_is_background_by_a_rule_on_its_port() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("udp.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let background = || daemon.counted("/bands/background/classified");
+    let send = || udp.send_to(b"x", (FAR_V4, port)).unwrap();
+    (0..5).for_each(|_| assert_eq!(send(), 1));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(background(), 0);
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("protocol = \"udp\"\nport = {port}"), "background"),
+    );
+    assert!(giveway(&["reload"]).status.success());
+    until("its packets are background", || {
+        send();
+        background() > 5
+    });
+}
+
+#[test]
+fn only_root_has_the_rules_read_again() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let _daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let copy = Copy::new("reload");
+    let (line, code) = failure(&copy.as_nobody(&["reload"]));
+    assert!(line.contains("only root may change rules"), "{line}");
+    assert_eq!(code, 1);
+}
+
+/// The arguments of `giveway exec` for a shell that leaves this script behind as an orphan in a session of its own.
+fn orphan_of(class: &str, script: &str) -> Vec<String> {
+    let quoted = format!("setsid bash -c '{script}' >/dev/null 2>&1 & exit 0");
+    ["exec", "--class", class, "--require", "--", "bash", "-c", &quoted]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn run_by(copy: &Copy, arguments: &[String]) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = copy.as_nobody(&arguments);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_class_that_a_user_chooses_holds_for_orphans_too_and_for_nothing_else() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let copy = Copy::new("choose");
+    let ports = [reader(&lab), reader(&lab)];
+    run_by(&copy, &orphan_of("bulk", &talk(ports[0])));
+    let _other = talker(ports[1], "talker");
+    until("the orphan's flow has its class", || {
+        has_class(&daemon, ports[0], "bulk")
+    });
+    until("the other one is seen", || has_class(&daemon, ports[1], "standard"));
+    let flow = flow_to(&daemon, ports[0]);
+    assert_eq!(flow["class_rule"], "giveway exec");
+    run(&format!("kill {}", flow["pid"]));
+}
+
+#[test]
+fn what_is_chosen_wins_over_rules() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = reader(&lab);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let mut command = Command::new(program());
+    let arguments = ["exec", "--class", "stream", "--require", "--", "bash", "-c"];
+    command.args(arguments).arg(talk(port)).stderr(Stdio::null());
+    let _talker = KillOnDrop::spawn(&mut command);
+    until("it has the class that root chose", || {
+        has_class(&daemon, port, "stream")
+    });
+}
+
+#[test]
+fn users_choose_only_what_the_configuration_lets_them() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let config = Scratch::new("choose.toml", "[classes]\nusers_may_choose = [\"bulk\"]\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let _daemon = Daemon::start(&arguments);
+    let copy = Copy::new("may-choose");
+    let choose = |class| copy.as_nobody(&["exec", "--class", class, "--require", "--", "true"]);
+    assert!(choose("bulk").status.success());
+    let (line, code) = failure(&choose("background"));
+    assert!(code == 125 && line.contains("users may choose: bulk"), "{line}");
+    let ran = copy.as_nobody(&["exec", "--class", "background", "--", "sh", "-c", "exit 7"]);
+    let (line, code) = failure(&ran);
+    assert!(code == 7 && line.contains("the command runs without it"), "{line}");
+}
+
+#[test]
+fn files_are_checked_without_a_daemon() {
+    let rules = Rules::new();
+    let folder = rules.0.path().join("rules.d");
+    fs::create_dir(&folder).unwrap();
+    let good = rules.write("rules.d/good.toml", &rule("port = 873", "bulk"));
+    let bad = rules.write("rules.d/bad.toml", "\n[cap]\ncapacity_mbit = 20\n");
+    let worse = rules.write("giveway.toml", "[cap]\n\ncapacity = 20\n");
+    let paths = [&good, &bad, &worse].map(|path| path.to_str().unwrap());
+    let output = giveway(&["config", "check", paths[0], paths[1], paths[2]]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(2), 2), "{told}");
+    assert!(lines[0].contains("bad.toml:2: `cap`: does not belong"), "{told}");
+    assert!(
+        lines[1].contains("giveway.toml:3: unknown key `cap.capacity`"),
+        "{told}"
+    );
+    assert!(giveway(&["config", "check", paths[0]]).status.success());
+}
+
+#[test]
+fn the_vendors_rules_are_right() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rules.d/50-background.toml");
+    let output = giveway(&["config", "check", file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The class of a flow, and why it has it. Input: rules, and what is known of the flow and its process. Output: one of
+//! the five classes, with the rule (file and line) or the evidence. It decides once; when to decide anew is the network
+//! engine's business.
+//!
+//! In this order: a flow that was named as background; what was chosen for its process (`giveway exec --class`); the first
+//! rule that matches; what Linux already knows ([`evidence`]); else it is standard.
+
+use crate::matcher::{Choice, Ends, Marks, Process};
+pub use crate::wire::Class;
+
+mod evidence;
+mod packets;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Says};
+pub use rules::{Folders, Rules, Source};
+
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// None where its process is not known.
+    pub process: Option<&'a Process>,
+    /// Of the process, or where that is not known, of the socket.
+    pub cgroup: &'a str,
+    pub ends: Ends,
+    pub marks: Marks<'a>,
+    /// SO_PRIORITY.
+    pub priority: u32,
+    /// Who has named this very flow as background.
+    pub named: Option<&'a str>,
+}
+
+/// A class, and why.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Verdict {
+    pub class: Class,
+    pub by: By,
+    /// A rule's file and line, or the kind of evidence.
+    pub rule: String,
+    pub why: String,
+    /// The number of the rule's rate limit.
+    pub limit: Option<LimitNumber>,
+}
+
+/// What decided.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum By {
+    Name,
+    Choice,
+    Rule,
+    Evidence,
+    #[default]
+    Nothing,
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self {
+            class: Class::Standard,
+            by: By::Nothing,
+            rule: "default".to_owned(),
+            why: "no rule matches, and nothing says that it can wait".to_owned(),
+            limit: None,
+        }
+    }
+}
+
+/// Decides.
+pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
+    named(seen)
+        .or_else(|| chosen(seen))
+        .or_else(|| rules.judge(seen))
+        .or_else(|| evidence::judge(seen))
+        .unwrap_or_default()
+}
+
+fn named(seen: &Seen<'_>) -> Option<Verdict> {
+    Some(Verdict {
+        class: Class::Background,
+        by: By::Name,
+        rule: seen.named?.to_owned(),
+        why: "the flow was named as background".to_owned(),
+        limit: None,
+    })
+}
+
+fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
+    let Choice { class, uid } = seen.process?.chosen?;
+    Some(Verdict {
+        class,
+        by: By::Choice,
+        rule: "giveway exec".to_owned(),
+        why: format!("uid {uid} has chosen it for this process, or for one that started it"),
+        limit: None,
+    })
+}
+
+impl Class {
+    pub const ALL: [Self; 5] = [
+        Self::Realtime,
+        Self::Stream,
+        Self::Standard,
+        Self::Bulk,
+        Self::Background,
+    ];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Realtime => "realtime",
+            Self::Stream => "stream",
+            Self::Standard => "standard",
+            Self::Bulk => "bulk",
+            Self::Background => "background",
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What says, without any rule, that nobody waits for a flow. Evidence only lowers: whoever sets any of this gives up
+//! something of its own. The first that holds counts; `docs/classes.md` has the same table.
+//!
+//! giveway sets none of these itself, so what it did is never taken for evidence.
+
+use super::{By, Class, Seen, Verdict};
+use crate::config::Dscp;
+use crate::matcher::Idleness;
+
+/// IPTOS_THROUGHPUT of RFC 1349, which ssh has long set for what is not interactive.
+const THROUGHPUT: Dscp = Dscp::new(0x08 >> 2);
+const SSH: u16 = 22;
+
+struct Evidence {
+    rule: &'static str,
+    holds: fn(&Seen<'_>) -> bool,
+    class: Class,
+    why: &'static str,
+}
+
+const EVIDENCE: [Evidence; 9] = [
+    Evidence {
+        rule: "SCHED_IDLE",
+        holds: |seen| idleness(seen).sched_idle,
+        class: Class::Background,
+        why: "its process runs only when the CPU has nothing else to do",
+    },
+    Evidence {
+        rule: "nice 19",
+        holds: |seen| idleness(seen).nice_19,
+        class: Class::Background,
+        why: "its process gives way to all others on the CPU",
+    },
+    Evidence {
+        rule: "idle I/O class",
+        holds: |seen| idleness(seen).io_idle,
+        class: Class::Background,
+        why: "its process uses the disk only when nobody else does (ionice -c 3)",
+    },
+    Evidence {
+        rule: "CPUWeight=idle",
+        holds: |seen| idleness(seen).group_idle,
+        class: Class::Background,
+        why: "cpu.idle is set for its cgroup or one above it",
+    },
+    Evidence {
+        rule: "background.slice",
+        holds: |seen| seen.cgroup.split('/').any(|name| name == "background.slice"),
+        class: Class::Background,
+        why: "its process is in a background.slice",
+    },
+    Evidence {
+        rule: "SO_PRIORITY 1",
+        holds: |seen| seen.priority == 1,
+        class: Class::Background,
+        why: "the application has said so of its socket",
+    },
+    Evidence {
+        rule: "DSCP LE",
+        holds: |seen| seen.marks.dscp == Dscp::LE,
+        class: Class::Background,
+        why: "the application marks it as lower effort (RFC 8622)",
+    },
+    Evidence {
+        rule: "DSCP of ssh",
+        holds: |seen| is_ssh(seen) && [Dscp::CS1, THROUGHPUT].contains(&seen.marks.dscp),
+        class: Class::Bulk,
+        why: "ssh marks so what is not interactive; someone may wait for it",
+    },
+    Evidence {
+        rule: "DSCP CS1",
+        holds: |seen| seen.marks.dscp == Dscp::CS1,
+        class: Class::Background,
+        why: "the application marks it as low priority (RFC 3662)",
+    },
+];
+
+pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
+    let found = EVIDENCE.iter().find(|evidence| (evidence.holds)(seen))?;
+    Some(Verdict {
+        class: found.class,
+        by: By::Evidence,
+        rule: found.rule.to_owned(),
+        why: found.why.to_owned(),
+        limit: None,
+    })
+}
+
+fn idleness(seen: &Seen<'_>) -> Idleness {
+    seen.process.map(|process| process.idleness).unwrap_or_default()
+}
+
+fn is_ssh(seen: &Seen<'_>) -> bool {
+    [seen.ends.local.port(), seen.ends.remote.port()].contains(&SSH)
+}

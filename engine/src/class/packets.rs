@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the queue is told of classes: rules that a packet alone can match, what they say, and rate limits. It needs no
+//! socket and no process for them, so they hold for UDP, for what is forwarded, and for a connection's first packet.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Class, Rules};
+use crate::config::{Dscp, Prefix, Protocol};
+
+/// From 1 on.
+pub type LimitNumber = u8;
+
+/// `GW_LIMITS` of bpf/queueing.h, without number 0.
+pub const MOST_LIMITS: usize = 63;
+/// `GW_PACKET_RULES` there.
+pub const MOST_PACKET_RULES: usize = 64;
+
+/// Of one flow.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Says {
+    pub background: bool,
+    pub limit: Option<LimitNumber>,
+}
+
+/// All flows of one rule together.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RateLimit {
+    pub bytes_per_s: u64,
+    pub background: bool,
+}
+
+/// What is given must hold.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PacketRule {
+    pub protocol: Option<Protocol>,
+    pub address: Option<Prefix>,
+    pub port: Option<u16>,
+    pub local_port: Option<u16>,
+    pub dscp: Option<Dscp>,
+    pub interface: Option<String>,
+    pub says: Says,
+}
+
+impl Rules {
+    /// By their numbers, from 1 on.
+    pub fn limits(&self) -> Vec<RateLimit> {
+        let limit = |rule: &super::rules::Rule| {
+            let (_, bytes_per_s) = rule.limit?;
+            let background = rule.class == Class::Background;
+            Some(RateLimit {
+                bytes_per_s,
+                background,
+            })
+        };
+        self.rules.iter().filter_map(limit).collect()
+    }
+
+    /// The first ones of those that ask for nothing but the packet.
+    pub fn packet_rules(&self) -> Vec<PacketRule> {
+        let all = self.rules.iter().filter(|rule| rule.matcher.asks_only_packet());
+        let of = |rule: &super::rules::Rule| PacketRule {
+            protocol: rule.matcher.protocol,
+            address: rule.matcher.address,
+            port: rule.matcher.port,
+            local_port: rule.matcher.local_port,
+            dscp: rule.matcher.dscp,
+            interface: rule.matcher.interface.clone(),
+            says: rule.says(),
+        };
+        all.map(of).take(MOST_PACKET_RULES).collect()
+    }
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which class a flow has: rules in their order, then evidence.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Dscp, Protocol};
+use crate::matcher::Idleness;
+
+const UNPRIVILEGED: u32 = 1000;
+
+fn uid(name: &str) -> Option<u32> {
+    name.parse().ok().or((name == "robot").then_some(UNPRIVILEGED))
+}
+
+fn source(name: &str, text: &str) -> Source {
+    Source {
+        path: format!("/etc/{name}"),
+        name: name.to_owned(),
+        text: Ok(text.to_owned()),
+    }
+}
+
+fn rules(text: &str) -> Rules {
+    let folders = vec![vec![source("a.toml", text)]];
+    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    assert!(problems.is_empty(), "{problems:?}");
+    rules
+}
+
+fn problem(text: &str) -> String {
+    let folders = vec![vec![source("a.toml", text)]];
+    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    assert!(rules.is_empty(), "a file with a problem is refused as a whole");
+    problems[0].to_string()
+}
+
+fn backup() -> Process {
+    Process {
+        exe: "/usr/bin/restic".to_owned(),
+        executables: vec!["/usr/bin/restic".to_owned()],
+        cmdline: "restic backup /home".to_owned(),
+        uid: UNPRIVILEGED,
+        euid: UNPRIVILEGED,
+        cgroup: "/system.slice/backup.service".to_owned(),
+        ..Process::default()
+    }
+}
+
+fn seen(process: Option<&Process>) -> Seen<'_> {
+    Seen {
+        process,
+        cgroup: process.map_or("/", |process| &process.cgroup),
+        ends: Ends {
+            protocol: Protocol::Tcp,
+            local: "192.0.2.7:40000".parse().unwrap(),
+            remote: "198.51.100.1:443".parse().unwrap(),
+        },
+        marks: Marks {
+            dscp: Dscp::new(0),
+            interface: Some("wlan0"),
+        },
+        priority: 0,
+        named: None,
+    }
+}
+
+fn class_by(rules: &Rules, seen: &Seen<'_>) -> (Class, String) {
+    let verdict = judge(rules, seen);
+    (verdict.class, verdict.rule)
+}
+
+#[test]
+fn each_condition_gives_the_class_and_a_wrong_one_does_not() {
+    let process = backup();
+    let seen = seen(Some(&process));
+    for (right, wrong) in [
+        ("exe = \"/usr/bin/restic\"", "exe = \"/usr/bin/rsync\""),
+        ("cmdline = \"restic backup*\"", "cmdline = \"restic restore*\""),
+        ("user = \"robot\"", "user = \"0\""),
+        ("unit = \"backup.service\"", "unit = \"web.service\""),
+        ("cgroup = \"/system.slice/*\"", "cgroup = \"/user.slice/*\""),
+        ("protocol = \"tcp\"", "protocol = \"tcp\"\nport = 80"),
+        ("address = \"198.51.100.0/24\"", "address = \"192.0.2.0/24\""),
+        ("port = 443", "port = 80"),
+        ("local_port = 40000", "local_port = 443"),
+        ("dscp = \"CS0\"", "dscp = \"CS1\""),
+        ("interface = \"wlan0\"", "interface = \"lte0\""),
+    ] {
+        let rule = |condition: &str| rules(&format!("[[rule]]\n{condition}\nclass = \"bulk\"\n"));
+        assert_eq!(judge(&rule(right), &seen).class, Class::Bulk, "{right}");
+        assert_eq!(judge(&rule(wrong), &seen), Verdict::default(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_was_chosen_comes_before_rules_and_after_a_name() {
+    let choice = Choice {
+        class: Class::Bulk,
+        uid: UNPRIVILEGED,
+    };
+    let process = Process {
+        chosen: Some(choice),
+        ..backup()
+    };
+    let rules = rules("[[rule]]\nport = 443\nclass = \"background\"\n");
+    let seen = seen(Some(&process));
+    assert_eq!(
+        (judge(&rules, &seen).class, judge(&rules, &seen).by),
+        (Class::Bulk, By::Choice)
+    );
+    let named = Seen {
+        named: Some("[[background]]"),
+        ..seen
+    };
+    assert_eq!(judge(&rules, &named).class, Class::Background);
+}
+
+#[test]
+fn the_verdict_names_file_line_reason_and_conditions() {
+    let text =
+        "\n[[rule]]\nexe = \"/usr/bin/restic\"\nport = 443\nclass = \"background\"\nreason = \"backups can wait\"\n";
+    let process = backup();
+    let verdict = judge(&rules(text), &seen(Some(&process)));
+    assert_eq!((verdict.class, verdict.by), (Class::Background, By::Rule));
+    assert_eq!(verdict.rule, "/etc/a.toml:2");
+    assert_eq!(verdict.why, "backups can wait (exe /usr/bin/restic, port 443)");
+}
+
+#[test]
+fn an_administrators_file_comes_before_the_vendors_and_stands_in_for_it() {
+    let rule = |class: &str| format!("[[rule]]\nport = 443\nclass = \"{class}\"\n");
+    let by = |main: Option<&str>, admin: &[(&str, &str)], vendor: &[(&str, &str)]| {
+        let folder = |files: &[(&str, &str)]| files.iter().map(|(name, class)| source(name, &rule(class))).collect();
+        let folders = Folders {
+            main: main.map(|class| source("giveway.toml", &rule(class))),
+            folders: vec![folder(admin), folder(vendor)],
+        };
+        let (rules, problems) = Rules::of(folders, &uid);
+        assert!(problems.is_empty());
+        (judge(&rules, &seen(None)).class, rules.len())
+    };
+    assert_eq!(by(None, &[("90", "bulk")], &[("10", "stream")]), (Class::Bulk, 2));
+    assert_eq!(by(None, &[], &[("90", "bulk"), ("10", "stream")]), (Class::Stream, 2));
+    assert_eq!(by(None, &[("10", "bulk")], &[("10", "stream")]), (Class::Bulk, 1));
+    assert_eq!(by(Some("realtime"), &[("10", "bulk")], &[]), (Class::Realtime, 2));
+}
+
+#[test]
+fn a_broken_file_costs_only_its_own_rules() {
+    let good = "[[rule]]\nport = 443\nclass = \"bulk\"\n";
+    let unreadable = Source {
+        text: Err("permission denied".to_owned()),
+        ..source("c", "")
+    };
+    let half = format!("{good}[[rule]]\nprt = 443\nclass = \"bulk\"\n");
+    let folders = vec![vec![source("b", good), source("a", &half), unreadable]];
+    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(class_by(&rules, &seen(None)), (Class::Bulk, "/etc/b:1".to_owned()));
+    assert!(
+        problems[0].starts_with("/etc/a:5: unknown key `rule.prt`"),
+        "{problems:?}"
+    );
+    assert_eq!(problems[1], "/etc/c: permission denied");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
+    let long = "a*".repeat(200);
+    for (rule, refusal) in [
+        ("class = \"bulk\"", "/etc/a.toml:2: `rule.class`: is for every flow"),
+        ("port = 1", "/etc/a.toml:1: `rule.class`: must be"),
+        (
+            "port = 1\nclass = \"slow\"",
+            "/etc/a.toml:3: `rule.class`: unknown variant",
+        ),
+        (
+            "user = \"nobody-here\"\nclass = \"bulk\"",
+            "/etc/a.toml:1: `rule.user`: there is no user",
+        ),
+        (
+            "protocol = \"udp\"\nexe = \"/usr/bin/restic\"\nclass = \"bulk\"",
+            "/etc/a.toml:2: `rule.protocol`: can be \"udp\" only",
+        ),
+        (
+            "dscp = \"AF99\"\nclass = \"bulk\"",
+            "/etc/a.toml:2: `rule.dscp`: `AF99` is neither",
+        ),
+        (
+            &format!("cmdline = \"{long}\"\nclass = \"bulk\""),
+            "/etc/a.toml:2: `rule.cmdline`: must be at most 256",
+        ),
+    ] {
+        let problem = problem(&format!("[[rule]]\n{rule}\n"));
+        assert!(problem.starts_with(refusal), "{problem}");
+        assert_eq!(problem.lines().count(), 1);
+    }
+}
+
+#[test]
+fn all_files_together_have_a_bound() {
+    let rule = "[[rule]]\nport = 443\nclass = \"bulk\"\n";
+    let folders = vec![vec![source("a", &rule.repeat(1000)), source("b", &rule.repeat(25))]];
+    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    assert_eq!(rules.len(), 1000);
+    let told = "/etc/b:73: there are more than 1024 rules in all files together";
+    assert_eq!(problems[0].to_string(), told);
+}
+
+#[test]
+fn evidence_lowers_and_each_kind_has_its_name() {
+    let none = Rules::default();
+    let process = |idleness| Process { idleness, ..backup() };
+    let idle = Idleness::default();
+    for (idleness, rule) in [
+        (Idleness { nice_19: true, ..idle }, "nice 19"),
+        (
+            Idleness {
+                sched_idle: true,
+                ..idle
+            },
+            "SCHED_IDLE",
+        ),
+        (Idleness { io_idle: true, ..idle }, "idle I/O class"),
+        (
+            Idleness {
+                group_idle: true,
+                ..idle
+            },
+            "CPUWeight=idle",
+        ),
+    ] {
+        let process = process(idleness);
+        assert_eq!(
+            class_by(&none, &seen(Some(&process))),
+            (Class::Background, rule.to_owned())
+        );
+    }
+    let marked = |priority, dscp| {
+        let mut marked = seen(None);
+        (marked.priority, marked.marks.dscp) = (priority, Dscp::new(dscp));
+        class_by(&none, &marked)
+    };
+    assert_eq!(marked(1, 0), (Class::Background, "SO_PRIORITY 1".to_owned()));
+    assert_eq!(marked(0, 1), (Class::Background, "DSCP LE".to_owned()));
+    assert_eq!(marked(0, 8), (Class::Background, "DSCP CS1".to_owned()));
+    assert_eq!(
+        marked(6, 46),
+        (Class::Standard, "default".to_owned()),
+        "an application's own mark does not raise"
+    );
+}
+
+#[test]
+fn what_ssh_marks_as_not_interactive_is_bulk() {
+    for (port, dscp, class) in [
+        (22, 8, Class::Bulk),
+        (22, 2, Class::Bulk),
+        (22, 18, Class::Standard),
+        (23, 2, Class::Standard),
+    ] {
+        let mut ssh = seen(None);
+        ssh.ends.remote.set_port(port);
+        ssh.marks.dscp = Dscp::new(dscp);
+        assert_eq!(judge(&Rules::default(), &ssh).class, class, "port {port}, DSCP {dscp}");
+    }
+}
+
+#[test]
+fn only_a_slice_of_that_very_name_is_background() {
+    for (cgroup, class) in [
+        (
+            "/user.slice/user-1.slice/user@1.service/background.slice/sync.service",
+            Class::Background,
+        ),
+        ("/background.slice", Class::Background),
+        ("/not-background.slice", Class::Standard),
+    ] {
+        let seen = Seen { cgroup, ..seen(None) };
+        assert_eq!(judge(&Rules::default(), &seen).class, class, "{cgroup}");
+    }
+}
+
+#[test]
+fn a_rule_wins_over_evidence_and_a_named_flow_over_a_rule() {
+    let rules = rules("[[rule]]\nport = 443\nclass = \"standard\"\n");
+    let mut seen = seen(None);
+    seen.priority = 1;
+    assert_eq!(class_by(&rules, &seen), (Class::Standard, "/etc/a.toml:1".to_owned()));
+    seen.named = Some("lbe add by uid 0");
+    assert_eq!(
+        class_by(&rules, &seen),
+        (Class::Background, "lbe add by uid 0".to_owned())
+    );
+}
+
+#[test]
+fn where_the_process_is_not_known_only_its_cgroup_is_judged() {
+    let by = |condition: &str| {
+        let rules = rules(&format!("[[rule]]\n{condition}\nclass = \"bulk\"\n"));
+        let seen = Seen {
+            cgroup: "/system.slice/backup.service",
+            ..seen(None)
+        };
+        judge(&rules, &seen).class
+    };
+    assert_eq!(by("unit = \"backup.service\""), Class::Bulk);
+    for unknown in ["cmdline = \"*\"", "user = \"0\"", "exe = \"/usr/bin/restic\""] {
+        assert_eq!(by(unknown), Class::Standard, "{unknown}");
+    }
+}
+
+fn condition() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (1u16..5).prop_map(|port| format!("port = {port}")),
+        "[ab*?]{0,6}".prop_map(|pattern| format!("cmdline = \"{pattern}\"")),
+        "[ab*?]{0,6}".prop_map(|pattern| format!("cgroup = \"{pattern}\"")),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_first_rule_that_matches_counts(
+        conditions in prop::collection::vec(condition(), 0..8),
+        port in 1u16..5,
+        cmdline in "[ab]{0,6}",
+        cgroup in "[ab]{0,6}",
+    ) {
+        let process = Process { cmdline, cgroup, ..Process::default() };
+        let mut seen = seen(Some(&process));
+        seen.ends.remote.set_port(port);
+        let text = |conditions: &[String]| -> String {
+            conditions.iter().map(|condition| format!("[[rule]]\n{condition}\nclass = \"bulk\"\n")).collect()
+        };
+        let alone = |condition: &String| judge(&rules(&text(std::slice::from_ref(condition))), &seen).by == By::Rule;
+        let expected = conditions.iter().position(alone).map(|at| format!("/etc/a.toml:{}", 3 * at + 1));
+        let found = judge(&rules(&text(&conditions)), &seen);
+        prop_assert_eq!((found.by == By::Rule).then_some(found.rule), expected);
+    }
+
+    #[test]
+    fn no_text_breaks_the_reader_and_no_refused_file_leaves_a_rule(text: String) {
+        let folders = vec![vec![source("a", &text)]];
+        let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+        prop_assert!(rules.is_empty() || problems.is_empty());
+        prop_assert!(problems.iter().all(|problem| problem.to_string().lines().count() == 1));
+    }
+}
+
+#[test]
+fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
+    let pattern = format!("{}b", "*a".repeat(127));
+    let rules = rules(&format!("[[rule]]\ncmdline = \"{pattern}\"\nclass = \"bulk\"\n").repeat(100));
+    let hostile = Process {
+        cmdline: "a".repeat(4096),
+        ..Process::default()
+    };
+    assert!(rules.cost(Some(&hostile)) < 500_000);
+    assert_eq!(judge(&rules, &seen(Some(&hostile))).by, By::Nothing);
+}
+
+#[test]
+fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_process() {
+    let text = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n\
+                [[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n\
+                [[rule]]\nprotocol = \"udp\"\naddress = \"192.0.2.0/24\"\nclass = \"background\"\nrate_limit_mbit = 8\n";
+    let rules = rules(text);
+    let limits: Vec<(u64, bool)> = rules
+        .limits()
+        .iter()
+        .map(|limit| (limit.bytes_per_s, limit.background))
+        .collect();
+    assert_eq!(limits, [(62_500, false), (1_000_000, true)]);
+    let said: Vec<Says> = rules.packet_rules().iter().map(|rule| rule.says).collect();
+    let says = |background, limit| Says { background, limit };
+    assert_eq!(said, [says(false, Some(1)), says(true, Some(2))]);
+}
+
+#[test]
+fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
+    let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
+    assert!(udp("user = \"0\"").contains("its process is not known"));
+    assert!(udp("unit = \"a.service\"").contains("its process is not known"));
+    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(64);
+    assert_eq!(
+        problem(&many),
+        "/etc/a.toml:253: there are more than 63 rate limits in all files together"
+    );
+}
