@@ -30,7 +30,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define BASE_HISTORY_MS 300000U /* of each half: ten minutes in all */
 
 /* Ours. */
-#define TARGET_FLOOR_US 10000U
+#define TARGET_FLOOR_US 5000U
 #define LEARNT_FLOOR_US 3000U
 #define SLOWDOWN_EVERY_MS 10000U
 #define FOREIGN_FLOOR_US 4000U
@@ -38,8 +38,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define YIELD_MS 1000U
 #define YIELD_MAX_MS 16000U
 #define CLEAR_US 2000
-#define BLIND 5
-#define STRIKES 4
+#define BLIND 8
+#define BLIND_MAX_MS 32000U
+#define STRIKES 3
 #define GRACE_ROUNDS 4
 #define AGAIN_MS 4000U
 #define ROUTE_MS 16000U
@@ -95,6 +96,7 @@ struct lbe {
 	__u8 from_yield : 1; /* the ramp */
 	__u8 lull_lost : 1; /* something, while it yields */
 	__u8 is_queueless : 1; /* the last loss of our own making */
+	__u8 is_held : 1; /* by a delay, in this round of a slow start */
 	__u8 is_shared : 1; /* others' packets stand in the same queue */
 };
 
@@ -128,7 +130,19 @@ static __always_inline __u32 gain_divisor(const struct lbe *ca)
 
 static __always_inline __u32 target_us(const struct lbe *ca)
 {
-	return least(least(greatest(ca->base_us / 4, TARGET_FLOOR_US), TARGET_US), ca->learnt_us);
+	return least(least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US), ca->learnt_us);
+}
+
+/* Up to here it may be a single packet of somebody's. */
+static __always_inline __u32 clear_us(__u32 target)
+{
+	return greatest(target / 4, least(target, 2000)) + CLEAR_US;
+}
+
+/* A slow start ends here. */
+static __always_inline __u32 climb_us(__u32 target)
+{
+	return greatest(target / 4 * 3, clear_us(target));
 }
 
 /* The delay that we do not make ourselves, whatever the path's jitter. */
@@ -148,18 +162,8 @@ static __always_inline __u32 own_target_us(const struct lbe *ca, __u32 delay_us)
 	return least(target / 2 + SHARE_PACKETS * rtt_us / greatest(packets, 2), target / 2 * 3);
 }
 
-#ifdef DEBUG
-#define SAY(...) bpf_printk(__VA_ARGS__)
-#else
-#define SAY(...)
-#endif
-
 static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
 {
-	SAY("%d->%d after %d", ca->mode, mode, now - ca->mode_since_ms);
-	SAY("   w %d goal %d round %d", ca->window / 1024, ca->goal / 1024, ca->round_us);
-	SAY("   base %d target %d hold %d", ca->base_us, target_us(ca), ca->hold_ms);
-	SAY("   lost %d floor %d peak %d", ca->round_lost, ca->floor, ca->peak);
 	ca->mode = mode;
 	ca->mode_since_ms = now;
 	ca->rounds = 0;
@@ -179,20 +183,27 @@ static __always_inline void drain(struct lbe *ca, __u32 delay_us, __u32 to_us)
 	ca->window = greatest(ca->window - least(excess, ca->window / 2), LEAST);
 }
 
+/* What the path held at the highest rate that we had. */
+static __always_inline __u32 pipe(const struct lbe *ca)
+{
+	return least((__u64)ca->peak * least(ca->base_us, 1000000) / (USEC_PER_SEC / PACKET), MOST);
+}
+
 static __always_inline void yield(struct lbe *ca, __u32 now)
 {
 	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
 	ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
-		ca->goal = greatest(ca->window, ca->goal / 2);
+		ca->goal = greatest(ca->window, pipe(ca));
 	ca->window = LEAST;
 	ca->clear_ms = now;
 	ca->band_ms = now;
 	ca->lull_us[0] = UNKNOWN_US;
 	ca->lull_us[1] = 0;
 	ca->lull_lost = 0;
-	ca->trial_left = 0;
+	ca->trial_left = TRIAL_PACKETS;
+	ca->trial_lost = 0;
 	enter(ca, YIELD, now);
 }
 
@@ -201,6 +212,7 @@ static __always_inline void ramp(struct lbe *ca, __u32 now, bool from_yield)
 	enter(ca, RAMP, now);
 	ca->from_yield = from_yield;
 	ca->strikes = 0;
+	ca->trial_left = 0;
 	if (from_yield)
 		ca->yield_end_ms = now;
 }
@@ -222,9 +234,11 @@ static __always_inline void grow(struct lbe *ca, __u32 acked, __u32 rtt_us)
 {
 	__u32 by = least(acked, 1024) * PACKET;
 
-	if (rtt_us > ca->base_us + target_us(ca) / 4 * 3)
+	if (rtt_us > ca->base_us + climb_us(target_us(ca))) {
+		ca->is_held = 1;
 		return;
-	if (ca->mode == START || (ca->mode == RAMP && ca->from_yield))
+	}
+	if (ca->mode == START || (ca->mode == RAMP && ca->from_yield && ca->is_queueless))
 		ca->window += by / gain_divisor(ca);
 	else if (ca->mode == RAMP)
 		ca->window += by;
@@ -263,19 +277,23 @@ static __always_inline void learn_target(struct lbe *ca, __u32 delay_us)
 
 static __always_inline void end_trial(struct lbe *ca, __u32 now)
 {
+	bool yields = ca->mode == YIELD;
+
 	ca->trial_left = 0;
-	ca->rounds = 0;
 	ca->trial_in = TRIAL_EVERY;
-	if (ca->trial_lost >= 2) {
+	if (ca->trial_lost >= (yields ? 3 : 2)) {
 		ca->floor = greatest(LOSS_ONE / TRIAL_PACKETS * ca->trial_lost, ca->floor);
-		ca->window = greatest(ca->window, ca->loss_window);
-		ca->loss_window = 0;
 		ca->learnt_us = TARGET_US;
-		if (ca->began_slow)
+		if (!yields)
+			ca->window = greatest(ca->window, ca->loss_window);
+		ca->loss_window = 0;
+		if (!yields && ca->began_slow)
 			enter(ca, START, now);
-		return;
+	} else if (!yields) {
+		ca->window = greatest(ca->window, below_loss(ca));
 	}
-	ca->window = greatest(ca->window, below_loss(ca));
+	if (!yields)
+		ca->rounds = 0;
 }
 
 /* Sends half as much, to see whether less is lost. */
@@ -284,6 +302,7 @@ static __always_inline void begin_trial(struct lbe *ca, __u32 now)
 	ca->began_slow = ca->mode == START;
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
+	ca->rounds = 0;
 	ca->window = greatest(ca->window / 2, LEAST);
 	if (ca->mode == START)
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
@@ -295,12 +314,13 @@ static __always_inline bool is_heavy(const struct lbe *ca)
 }
 
 /* Who else is of our kind gives way within these rounds. */
-static __always_inline void strike(struct lbe *ca, __u32 now)
+static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 {
-	if (++ca->strikes >= STRIKES || is_heavy(ca))
-		yield(ca, now);
-	else
-		ca->window = greatest(ca->window / 4 * 3, LEAST);
+	if (++ca->strikes < STRIKES && !is_final)
+		return;
+	/* The link may have become slower for good. */
+	ca->peak -= ca->peak / 8;
+	yield(ca, now);
 }
 
 static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 now)
@@ -308,7 +328,8 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 no
 	bool fell = ca->loss_window && ca->window < ca->loss_window / 4 * 3;
 
 	if (ca->mode == RAMP && ca->from_yield) {
-		strike(ca, now);
+		ca->window = greatest(ca->window / 4 * 3, LEAST);
+		strike(ca, is_heavy(ca), now);
 		return;
 	}
 	if (ca->mode != START && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
@@ -316,10 +337,8 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 no
 		yield(ca, now);
 		return;
 	}
-	if (ca->trial_left) {
-		ca->trial_lost += ca->trial_lost < 15;
+	if (ca->trial_left)
 		return;
-	}
 	ca->loss_ms = now;
 	ca->is_queueless = delay_us < LEARNT_FLOOR_US;
 	if (!ca->floor)
@@ -353,7 +372,7 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 	__u32 target = own_target_us(ca, delay_us);
 
 	if (ca->rounds >= GRACE_ROUNDS &&
-	    (delay_us > foreign_us(ca, jitter_us) || (delay_us > target && has_lost_share(ca, rate)))) {
+	    (delay_us > foreign_us(ca, jitter_us) || (delay_us > CLEAR_US && has_lost_share(ca, rate)))) {
 		yield(ca, now);
 		return;
 	}
@@ -368,29 +387,31 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 	}
 }
 
-/* Up to here it may be a single packet of somebody's. */
-static __always_inline __u32 clear_us(__u32 target)
-{
-	return greatest(target / 4, least(target, 2000)) + CLEAR_US;
-}
-
 static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 {
-	__u32 target = target_us(ca);
+	__u32 target = target_us(ca), hold_ms;
 
+	/* Our own packets are still in the queue. */
+	if (ca->rounds < SLOWDOWN_ROUNDS) {
+		ca->clear_ms = now;
+		ca->band_ms = now;
+		return;
+	}
 	ca->lull_us[0] = least(ca->lull_us[0], delay_us);
 	ca->lull_us[1] = greatest(ca->lull_us[1], delay_us);
 	if (ca->round_lost || ca->is_marked)
 		ca->lull_lost = 1;
+	hold_ms = ca->lull_us[1] > target ? ca->hold_ms : least(ca->hold_ms * BLIND, BLIND_MAX_MS);
 	if (delay_us > clear_us(target))
 		ca->clear_ms = now;
 	if (delay_us <= clear_us(target) || delay_us > target / 2 * 3)
 		ca->band_ms = now;
-	if (now - ca->clear_ms >= ca->hold_ms * (ca->lull_us[1] > target ? 1 : BLIND)) {
+	if (now - ca->clear_ms >= hold_ms) {
 		ramp(ca, now, true);
 	} else if (now - ca->band_ms >= ca->hold_ms) {
 		/* A queue as one of our kind holds it. */
 		ca->yield_end_ms = now;
+		ca->trial_left = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost &&
@@ -407,6 +428,7 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 	if (ca->rounds + 1 < SLOWDOWN_ROUNDS)
 		return;
 	ca->peak -= ca->peak / 32;
+	ca->floor -= ca->floor / 16;
 	ca->learnt_us = least(ca->learnt_us + ca->learnt_us / 8, TARGET_US);
 	if (delay_us > foreign_us(ca, jitter_us)) {
 		yield(ca, now);
@@ -421,19 +443,18 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 	__u32 target = target_us(ca);
 
 	if (ca->mode == START) {
-		if (ca->is_limited && delay_us > target / 4 * 3) {
+		if (ca->is_limited && delay_us > climb_us(target)) {
 			avoid(ca, now, 2 * (ca->base_us + delay_us) / 1000);
 			drain(ca, delay_us, target / 2);
 		}
 		return;
 	}
-	if (ca->from_yield && delay_us > target / 2 * 3 + CLEAR_US) {
-		drain(ca, delay_us, target / 2);
-		if (++ca->strikes >= STRIKES)
-			yield(ca, now);
+	if (ca->from_yield && ca->is_held && delay_us > climb_us(target) / 2) {
+		drain(ca, delay_us, target);
+		strike(ca, false, now);
 		return;
 	}
-	if (ca->window < ca->goal && (ca->from_yield || delay_us <= target / 4 * 3))
+	if (ca->window < ca->goal && delay_us <= climb_us(target))
 		return;
 	if (ca->from_yield)
 		ca->is_shared = 0;
@@ -450,6 +471,8 @@ static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now
 		ca->peak = greatest(ca->peak, rate);
 	note_loss(ca);
 	if (ca->trial_left) {
+		/* What was sent before is still lost in the first rounds. */
+		ca->trial_lost += ca->round_lost && ca->rounds >= SLOWDOWN_ROUNDS && ca->trial_lost < 15;
 		ca->trial_left -= least(ca->trial_left, ca->round_delivered + ca->round_lost);
 		if (!ca->trial_left)
 			end_trial(ca, now);
@@ -473,6 +496,7 @@ static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now
 	ca->round_delivered = 0;
 	ca->is_limited = 0;
 	ca->is_marked = 0;
+	ca->is_held = 0;
 }
 
 /* At two packets a round bursts do no harm, and a pace would only make the receiver delay its acknowledgement. */
