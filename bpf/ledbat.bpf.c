@@ -371,7 +371,8 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 {
 	__u32 target = own_target_us(ca, delay_us);
 
-	if (ca->rounds >= GRACE_ROUNDS &&
+	/* A lone small packet's acknowledgement may be late by itself. */
+	if (ca->is_limited && ca->rounds >= GRACE_ROUNDS &&
 	    (delay_us > foreign_us(ca, jitter_us) || (delay_us > CLEAR_US && has_lost_share(ca, rate)))) {
 		yield(ca, now);
 		return;
