@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -52,6 +53,8 @@ struct Guardian {
     /// None where it was dead before, too.
     daemon: Option<Handle>,
     threads: Option<Threads>,
+    /// Held until everything is undone. None where caps are undone by value.
+    marks: Option<MapHandle>,
     pipe: OwnedFd,
     /// The thread that gives real time. None on kernels that cannot tell of a thread's end: the process's has to do.
     thread: Option<(u32, OwnedFd)>,
@@ -85,8 +88,6 @@ pub fn run() -> Result<()> {
     // What it must set back may be computing without end. Where this is refused, nothing was granted either.
     let _ = take_priority();
     let place = Place::here()?;
-    // Held until everything is undone. None where caps are undone by value.
-    let _marks = marks::find(&place, None);
     give_back_memory();
     let pipe = std::io::stdin().as_fd().try_clone_to_owned();
     let pipe = pipe.context("cannot wait for the daemon")?;
@@ -95,6 +96,7 @@ pub fn run() -> Result<()> {
         named,
         daemon: None,
         threads: None,
+        marks: None,
         pipe,
         thread: None,
         ended: None,
@@ -162,6 +164,9 @@ impl Guardian {
         }
         if self.threads.is_none() {
             self.threads = self.life.threads().ok();
+        }
+        if self.marks.is_none() {
+            self.marks = self.life.marks().and_then(marks::of_number);
         }
         let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {

@@ -67,6 +67,8 @@ struct Shared {
     daemon: [AtomicU64; 4],
     /// The number of the program that lists threads.
     threads: AtomicU32,
+    /// The number of the map with the marks of sockets; 0: none yet.
+    marks: AtomicU32,
     is_over: AtomicBool,
     slots: [Slot; ALL],
 }
@@ -124,6 +126,15 @@ impl Life {
         let _ = unsafe { mlock(page, length) };
         // SAFETY: mapped for good, page-aligned, and made of atomics, for which every content is valid.
         Ok(Self(unsafe { &*page.cast::<Shared>() }))
+    }
+
+    /// The guardian holds these marks from its next look on, should their pin be removed.
+    pub fn hold_marks(self, map_id: u32) {
+        self.0.marks.store(map_id, Ordering::Release);
+    }
+
+    pub fn marks(self) -> Option<u32> {
+        Some(self.0.marks.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
     /// From now on the calling thread is watched, until the sign is dropped.

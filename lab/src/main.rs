@@ -49,7 +49,7 @@ mod uplink;
 mod usage;
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -170,16 +170,28 @@ fn act(name: &str, description: &str) -> Result<()> {
 }
 
 fn list() -> Result<bool> {
-    println!("giveway-lab run SCENARIO [--set KEY=VALUE]...; each KEY with default and limits\n");
+    let mut out = io::stdout().lock();
+    match write_list(&mut out) {
+        // A reader that has seen enough, as `head`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
+        written => Ok(written.map(|()| true)?),
+    }
+}
+
+fn write_list(out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "giveway-lab run SCENARIO [--set KEY=VALUE]...; each KEY with default and limits\n"
+    )?;
     for scenario in scenarios::ALL {
-        println!("{}\n    {}", scenario.name, scenario.about);
+        writeln!(out, "{}\n    {}", scenario.name, scenario.about)?;
         for parameter in scenario.all_parameters() {
             let accepted = parameter.kind.describe();
-            println!("  {:<15} {accepted:<25} {}", parameter.name, parameter.about);
+            writeln!(out, "  {:<15} {accepted:<25} {}", parameter.name, parameter.about)?;
         }
-        println!();
+        writeln!(out)?;
     }
-    Ok(true)
+    out.flush()
 }
 
 fn run(arguments: &RunArguments) -> Result<bool> {

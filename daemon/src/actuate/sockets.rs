@@ -39,6 +39,11 @@ pub trait SocketActuator {
         Vec::new()
     }
 
+    /// The map by which all is undone after this process's death, which the guardian holds as well.
+    fn marks_id(&self) -> Option<u32> {
+        None
+    }
+
     /// From now on connections that leave by this interface have these caps (segments, 0 for none) as they open, by
     /// the steps of [`cap::rtt_floors_us`].
     fn cap_new(&mut self, _ifindex: u32, _caps: &[u32]) -> Result<()> {
@@ -77,6 +82,10 @@ impl Sockets {
             journal: Some(Journal::at(place.journal(JournalFile::Sockets))),
         };
         (sockets, missing)
+    }
+
+    pub fn marks_id(&self) -> Option<u32> {
+        self.actuators.iter().find_map(|actuator| actuator.marks_id())
     }
 
     pub fn is_empty(&self) -> bool {

@@ -74,6 +74,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let done = if args.dry_run { "would be" } else { "is" };
         tracing::info!("an earlier daemon died; what it left behind {done} undone: {left_over}");
     }
+    // Before all else that is loaded: a start that hangs is a death, too.
+    let owners = OwnerReader::open(place.netns_inum()).context(
+        "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
+    )?;
+    let (life, page) = Life::new(&owners.tasks().threads)?;
+    let starts = life.sign(Who::MainLoop);
+    starts.give_for(LONG_WORK);
+    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
+    lock.name(guarded.as_ref().map(Guarded::pid));
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
@@ -84,6 +93,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
         true => Default::default(),
         false => Sockets::open(&place),
     };
+    if let Some(marks) = sockets.marks_id() {
+        life.hold_marks(marks);
+    }
     let failed = left_over.failed.iter();
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     if keys.is_none() {
@@ -115,13 +127,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let queue = QueueActuator::open(&place, &config, receiver.requests())?;
-    let owners = OwnerReader::open(place.netns_inum())?;
-    let (life, page) = Life::new(&owners.tasks().threads)?;
-    // From the guardian's start on: a start that hangs is a death, too.
-    let starts = life.sign(Who::MainLoop);
-    starts.give_for(LONG_WORK);
-    let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
-    lock.name(guarded.as_ref().map(Guarded::pid));
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(Guarded::death).transpose()?;
     let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;

@@ -298,6 +298,10 @@ impl SocketActuator for CapActuator {
         Ok(found.len())
     }
 
+    fn marks_id(&self) -> Option<u32> {
+        self.marks_id.as_ref().ok().copied()
+    }
+
     fn missing(&self) -> Vec<String> {
         let by_value = self.marks_id.as_ref().err().map(|error| {
             format!("should giveway be killed, caps are lifted by value, which may lift another tool's: {error:#}")

@@ -96,9 +96,13 @@ pub fn find(place: &Place, map_id: Option<u32>) -> Option<MapHandle> {
         let pins = place.pins();
         pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()))
     };
+    map_id.and_then(of_number).or_else(|| pinned().ok().flatten().flatten())
+}
+
+/// None where the map of this number is something else.
+pub fn of_number(map_id: u32) -> Option<MapHandle> {
     let is_marks = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(MARKS);
-    let by_id = || MapHandle::from_map_id(map_id?).ok().filter(is_marks);
-    by_id().or_else(|| pinned().ok().flatten().flatten())
+    MapHandle::from_map_id(map_id).ok().filter(is_marks)
 }
 
 /// Pins the marks, unless these are; returns their number.
