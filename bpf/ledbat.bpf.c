@@ -344,6 +344,9 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 no
 	if (!ca->floor)
 		learn_target(ca, delay_us);
 	drain(ca, delay_us, target_us(ca));
+	/* A slow start has gone on growing until the loss was seen. */
+	if (ca->mode == START)
+		ca->window = greatest(least(ca->window, pipe(ca)), LEAST);
 	ca->loss_window = ca->window;
 	if (!ca->is_marked && !ca->trial_in) {
 		begin_trial(ca, now);
@@ -562,7 +565,8 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 		ca->is_marked = 1;
 	if (state != TCP_CA_LOSS)
 		return;
-	if (!ca->floor) {
+	/* What the first slow start does is its own doing, and so is what is lost after it. */
+	if (!ca->floor && ca->mode != START && (!ca->trial_left || ca->mode == YIELD)) {
 		yield(ca, now);
 		return;
 	}
