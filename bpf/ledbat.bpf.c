@@ -408,11 +408,11 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 	hold_ms = ca->lull_us[1] > target ? ca->hold_ms : least(ca->hold_ms * BLIND, BLIND_MAX_MS);
 	if (delay_us > clear_us(target))
 		ca->clear_ms = now;
-	if (delay_us <= clear_us(target) || delay_us > target / 2 * 3)
+	if (delay_us <= clear_us(target) || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
 	if (now - ca->clear_ms >= hold_ms) {
 		ramp(ca, now, true);
-	} else if (now - ca->band_ms >= ca->hold_ms) {
+	} else if (now - ca->band_ms >= least(ca->hold_ms, AGAIN_MS)) {
 		/* A queue as one of our kind holds it. */
 		ca->yield_end_ms = now;
 		ca->trial_left = 0;
