@@ -42,6 +42,18 @@ enum {
 enum {
 	TCP_CA_OPEN = 0,
 	TCP_CA_DISORDER = 1,
+	TCP_CA_CWR = 2,
+	TCP_CA_LOSS = 4,
+};
+
+/* enum tcp_ca_event of include/net/tcp.h */
+enum tcp_ca_event {
+	CA_EVENT_TX_START,
+};
+
+/* enum sk_pacing of include/net/sock.h: the socket paces itself unless fq does it. */
+enum {
+	SK_PACING_NEEDED = 1,
 };
 
 /* Of bpf_for; newer than Debian 12's <linux/bpf.h>. */
@@ -153,7 +165,11 @@ struct sock {
 	kuid_t sk_uid;
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
+<<<<<<< HEAD
 	__u32 sk_priority;
+=======
+	__u32 sk_pacing_status;
+>>>>>>> s6-ledbat
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
 };
@@ -177,10 +193,21 @@ struct inet_sock {
 	__u8 tos;
 };
 
+struct rate_sample {
+	__u32 prior_delivered;
+	long rtt_us;
+	int losses;
+	__u32 acked_sacked;
+	__u32 prior_in_flight;
+};
+
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event ev);
 	__u32 (*undo_cwnd)(struct sock *sk);
+	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
 	void (*init)(struct sock *sk);
 	char name[16];
 };
@@ -189,6 +216,7 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
+	__u64 icsk_ca_priv[13];
 };
 
 struct minmax_sample {
@@ -203,6 +231,8 @@ struct minmax {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 mss_cache;
+	__u64 tcp_mstamp; /* us */
+	__u32 delivered;
 	__u32 snd_cwnd;
 	__u32 lost_out;
 	__u32 sacked_out;

@@ -10,6 +10,7 @@ mod support;
 mod kernel {
     mod admission;
     mod cap;
+    mod lbe;
     mod lending;
     mod monitor;
     mod schedule;

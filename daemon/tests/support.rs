@@ -2,6 +2,7 @@
 //! What the three test crates share: network namespaces, TCP traffic between them, the built program as a process,
 //! temporary files, directories that never answer, and waiting for a condition with a deadline.
 
+pub mod bottleneck;
 pub mod freezer;
 pub mod held;
 pub mod host;

@@ -14,6 +14,7 @@ use crate::kernel::load_patiently;
 use crate::place::{JournalFile, Place};
 
 pub mod cap;
+pub mod lbe;
 
 use cap::marks::Capped;
 

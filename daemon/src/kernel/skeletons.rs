@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices ease flow_monitor ingress lending lift qdisc report_filter task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices ease flow_monitor ingress ledbat lending lift qdisc report_filter task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key;

@@ -116,7 +116,7 @@ pub fn run(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn visit(netns: &str) {
+pub fn visit(netns: &str) {
     setns(
         File::open(format!("/run/netns/{netns}")).unwrap(),
         CloneFlags::CLONE_NEWNET,
