@@ -165,11 +165,8 @@ struct sock {
 	kuid_t sk_uid;
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
-<<<<<<< HEAD
 	__u32 sk_priority;
-=======
 	__u32 sk_pacing_status;
->>>>>>> s6-ledbat
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
 };
