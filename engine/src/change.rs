@@ -15,8 +15,6 @@ use crate::model::Cookie;
 
 /// Settings of subjects that are remembered.
 pub const KEPT: usize = 4096;
-/// Of those, what was not made, or is of a subject that has ended: a user can make as much of that as they like.
-const OF_THE_PAST: usize = 512;
 
 /// Whose setting was changed.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -109,8 +107,6 @@ pub struct Latest {
 pub struct Changes {
     latest: BTreeMap<Key, Entry>,
     first_to_go: BTreeMap<Place, Key>,
-    /// How many of them are [`OF_THE_PAST`]: these are the first to go.
-    of_the_past: usize,
     noted: u64,
 }
 
@@ -125,12 +121,6 @@ struct Place {
     noted: u64,
 }
 
-impl Place {
-    fn is_of_the_past(self) -> bool {
-        !(self.made && self.lives)
-    }
-}
-
 #[derive(Debug)]
 struct Entry {
     latest: Latest,
@@ -143,7 +133,11 @@ impl Changes {
         let before = self.latest.remove(&key);
         if let Some(before) = &before {
             self.first_to_go.remove(&before.place);
-            self.of_the_past -= usize::from(before.place.is_of_the_past());
+        }
+        if self.latest.len() == KEPT
+            && let Some((_, oldest)) = self.first_to_go.pop_first()
+        {
+            self.latest.remove(&oldest);
         }
         self.noted += 1;
         let place = Place {
@@ -157,18 +151,7 @@ impl Changes {
             times: before.map_or(0, |before| before.latest.times) + 1,
         };
         self.first_to_go.insert(place, key.clone());
-        self.of_the_past += usize::from(place.is_of_the_past());
         self.latest.insert(key, Entry { latest, place });
-        self.forget();
-    }
-
-    fn forget(&mut self) {
-        while (self.latest.len() > KEPT || self.of_the_past > OF_THE_PAST)
-            && let Some((place, key)) = self.first_to_go.pop_first()
-        {
-            self.of_the_past -= usize::from(place.is_of_the_past());
-            self.latest.remove(&key);
-        }
     }
 
     /// The subject has ended: what is known of it goes before what is known of others.
@@ -177,11 +160,9 @@ impl Changes {
         let settings = self.latest.range_mut((subject.clone(), Setting::Cap)..);
         for (key, entry) in settings.take_while(|(key, _)| key.0 == *subject) {
             self.first_to_go.remove(&entry.place);
-            self.of_the_past += usize::from(!entry.place.is_of_the_past());
             entry.place.lives = false;
             self.first_to_go.insert(entry.place, key.clone());
         }
-        self.forget();
     }
 
     /// Oldest first.
