@@ -54,7 +54,7 @@ pub struct Abuse {
 
 impl Abuse {
     pub fn estimated_s(&self) -> f64 {
-        self.seconds as f64 + SETTLED_S + 5.0
+        self.seconds as f64 + SETTLED_S + 15.0
     }
 
     pub fn run(&self, run: &Run) -> Result<Outcome> {
@@ -223,10 +223,11 @@ impl Spent {
     }
 }
 
-/// The least that is resident within a second: what a single request needs comes and goes, 2 MB here, and is no growth.
+/// The least that is resident within five seconds: what single requests need comes and goes, 2 MB here, and is no growth. It
+/// may stay for more than a second.
 fn settled_mb(daemon: i32) -> Result<f64> {
     let mut least = f64::INFINITY;
-    for _ in 0..20 {
+    for _ in 0..100 {
         least = least.min(resident_mb(daemon)?);
         pause(0.05)?;
     }
