@@ -68,13 +68,16 @@ impl Default for Verdict {
     }
 }
 
-/// Decides.
+/// Decides. A user may choose a class, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
-    named(seen)
+    let by_rule = rules.judge(seen);
+    let limit = by_rule.as_ref().and_then(|verdict| verdict.limit);
+    let verdict = named(seen)
         .or_else(|| chosen(seen))
-        .or_else(|| rules.judge(seen))
+        .or(by_rule)
         .or_else(|| evidence::judge(seen))
-        .unwrap_or_default()
+        .unwrap_or_default();
+    Verdict { limit, ..verdict }
 }
 
 fn named(seen: &Seen<'_>) -> Option<Verdict> {

@@ -73,7 +73,7 @@ pub struct QueueActuator {
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
-    background: BTreeMap<BackgroundFlow, Option<u32>>,
+    background: Named,
     /// What is said of flows by their classes.
     classified: BTreeMap<BackgroundFlow, Says>,
     /// Loaded when the first queue is put up, and kept from then on.
@@ -84,6 +84,18 @@ pub struct QueueActuator {
     in_force: Option<Plan>,
     /// What htb has counted, and when that was read.
     served: Option<(Duration, [Served; 3])>,
+}
+
+type Named = BTreeMap<BackgroundFlow, Option<u32>>;
+
+/// One that was named is background; a rate limit holds for it all the same.
+fn said_of(named: &Named, classified: &BTreeMap<BackgroundFlow, Says>, flow: &BackgroundFlow) -> Option<Says> {
+    let by_class = classified.get(flow).copied();
+    let named = named.contains_key(flow).then_some(Says {
+        background: true,
+        limit: by_class.and_then(|says| says.limit),
+    });
+    named.or(by_class)
 }
 
 impl QueueActuator {
@@ -190,10 +202,11 @@ impl QueueActuator {
             return Ok(false);
         }
         self.has_room_for(uid)?;
-        if let Some(admission) = &self.admission {
-            admission.add_background(&flow)?;
-        }
         self.background.insert(flow, Some(uid));
+        if let Err(error) = self.tell(&flow) {
+            self.background.remove(&flow);
+            return Err(error);
+        }
         self.configure().map(|()| true)
     }
 
@@ -223,30 +236,31 @@ impl QueueActuator {
             bail!("{by} made this flow background; only that user and root take it back");
         }
         self.background.remove(&flow);
-        if let Some(admission) = &self.admission {
-            match self.classified.get(&flow) {
-                Some(says) => admission.say(&flow, *says)?,
-                None => admission.remove_background(&flow)?,
-            }
-        }
+        self.tell(&flow)?;
         self.configure().map(|()| true)
     }
 
-    /// What a flow's class says of it; None: nothing. One that was named stays what it was named.
+    /// What a flow's class says of it; None: nothing.
     pub fn say(&mut self, flow: BackgroundFlow, says: Option<Says>) -> Result<()> {
         let before = match says {
             Some(says) => self.classified.insert(flow, says),
             None => self.classified.remove(&flow),
         };
-        let (Some(admission), false) = (&self.admission, self.background.contains_key(&flow)) else {
-            return Ok(());
-        };
-        match (says, before) {
-            (Some(says), _) => admission.say(&flow, says)?,
-            (None, Some(_)) => admission.remove_background(&flow)?,
-            (None, None) => {}
+        if says.is_some() || before.is_some() {
+            self.tell(&flow)?;
         }
         self.configure()
+    }
+
+    /// Tells admission what is known of the flow now.
+    fn tell(&self, flow: &BackgroundFlow) -> Result<()> {
+        let Some(admission) = &self.admission else {
+            return Ok(());
+        };
+        match said_of(&self.background, &self.classified, flow) {
+            Some(says) => admission.say(flow, says),
+            None => admission.remove_background(flow),
+        }
     }
 
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
@@ -396,17 +410,15 @@ impl QueueActuator {
                     self.requests.as_ref().map(|map| map.as_fd()),
                 )?);
                 // Whatever is in the table, the queue starts.
-                self.background.retain(|flow, _| {
-                    let added = admission.add_background(flow);
-                    added
-                        .inspect_err(|error| tracing::warn!("{}: {error:#}", flow.address))
-                        .is_ok()
-                });
-                for (flow, says) in &self.classified {
-                    if !self.background.contains_key(flow) {
-                        admission.say(flow, *says)?;
+                let mut lost = Vec::new();
+                for flow in self.background.keys().chain(self.classified.keys()) {
+                    let says = said_of(&self.background, &self.classified, flow);
+                    if let Some(Err(error)) = says.map(|says| admission.say(flow, says)) {
+                        tracing::warn!("{}: {error:#}", flow.address);
+                        lost.push(*flow);
                     }
                 }
+                self.background.retain(|flow, _| !lost.contains(flow));
                 admission
             }
         };

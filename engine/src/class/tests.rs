@@ -117,6 +117,32 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
 }
 
 #[test]
+fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
+    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
+    let free = backup();
+    let choice = Choice {
+        class: Class::Bulk,
+        uid: UNPRIVILEGED,
+    };
+    let chosen = Process {
+        chosen: Some(choice),
+        ..backup()
+    };
+    let named = Seen {
+        named: Some("uid 1000"),
+        ..seen(Some(&free))
+    };
+    for (seen, class) in [
+        (seen(Some(&free)), Class::Background),
+        (seen(Some(&chosen)), Class::Bulk),
+        (named, Class::Background),
+    ] {
+        let verdict = judge(&rules, &seen);
+        assert_eq!((verdict.class, verdict.limit), (class, Some(1)), "{:?}", verdict.by);
+    }
+}
+
+#[test]
 fn the_verdict_names_file_line_reason_and_conditions() {
     let text =
         "\n[[rule]]\nexe = \"/usr/bin/restic\"\nport = 443\nclass = \"background\"\nreason = \"backups can wait\"\n";

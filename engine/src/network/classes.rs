@@ -123,11 +123,13 @@ impl Classes {
             background: verdict.class == Class::Background,
             limit: verdict.limit,
         };
-        let wanted = match (verdict.by, says.background) {
-            // It knows those already.
-            (By::Name | By::Nothing, _) | (By::Evidence, false) => None,
-            (By::Choice | By::Rule | By::Evidence, _) => Some(says),
+        let is_known = match verdict.by {
+            By::Name => says.limit.is_none(),
+            By::Evidence => !says.background,
+            By::Nothing => true,
+            By::Choice | By::Rule => false,
         };
+        let wanted = (!is_known).then_some(says);
         let told = self.told.get(&flow.cookie).map(|(_, says)| *says);
         if wanted == told || (told.is_none() && self.told.len() == TOLD) {
             return None;

@@ -183,14 +183,6 @@ impl Admission {
         Ok(())
     }
 
-    pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
-        let says = Says {
-            background: true,
-            limit: None,
-        };
-        self.say(flow, says)
-    }
-
     /// Whatever its packets are marked with.
     pub fn say(&self, flow: &BackgroundFlow, says: Says) -> Result<()> {
         self.background_flows
