@@ -62,7 +62,7 @@ struct gw_link_config {
  * A rule that needs nothing but the packet counts for every flow that the daemon has not told of: UDP, what is
  * forwarded, a connection's first packets.
  */
-#define GW_SAYS_BACKGROUND 1
+#define GW_TREAT_BACKGROUND 1
 
 struct gw_packet_rule {
 	__u8 remote[16];   /* those bits that count; the others are 0 */
@@ -73,7 +73,7 @@ struct gw_packet_rule {
 	__u16 local_port;
 	__u8 protocol;
 	__u8 dscp;         /* 0xff: any */
-	__u8 says;
+	__u8 treatment;
 	__u8 reserved;
 };
 

@@ -53,7 +53,7 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, struct flow_key);
 	__type(value, __s32);
-} said_of_flows SEC(".maps");
+} treatment_of_flows SEC(".maps");
 
 /* Sockets created by a task at nice 19. */
 struct {
@@ -141,10 +141,10 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 				 (remote[1] & mask[1]) == wanted[1]);
 }
 
-/* What the first packet rule that matches says; -1: none does. */
+/* Of the first packet rule that matches; -1: none does. */
 static __noinline int first_match(const struct gw_link_config *config, const struct packet *p)
 {
-	int n, says = -1;
+	int n, treatment = -1;
 
 	bpf_for(n, 0, (int)config->packet_rules) {
 		__u32 at = n;
@@ -153,15 +153,15 @@ static __noinline int first_match(const struct gw_link_config *config, const str
 		if (!rule)
 			break;
 		if (matches(rule, config, p)) {
-			says = rule->says;
+			treatment = rule->treatment;
 			break;
 		}
 	}
-	return says;
+	return treatment;
 }
 
 /* What the daemon says of the flow, or else a packet rule; -1: neither. */
-static __noinline int said_of(const struct gw_link_config *config, const struct packet *p)
+static __noinline int treatment_of(const struct gw_link_config *config, const struct packet *p)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -172,7 +172,7 @@ static __noinline int said_of(const struct gw_link_config *config, const struct 
 		.dscp = p->dscp,
 	};
 	__u8 *told;
-	__s32 *known, says;
+	__s32 *known, treatment;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
 	if (config->background_flows) {
@@ -187,25 +187,25 @@ static __noinline int said_of(const struct gw_link_config *config, const struct 
 	}
 	if (!config->packet_rules)
 		return -1;
-	known = bpf_map_lookup_elem(&said_of_flows, &key);
+	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
 	if (known)
 		return *known;
-	says = first_match(config, p);
-	bpf_map_update_elem(&said_of_flows, &key, &says, BPF_ANY);
-	return says;
+	treatment = first_match(config, p);
+	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
+	return treatment;
 }
 
 /* `limit`: the number of its rate limit. */
 static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
 					  const struct packet *p, __u32 *limit)
 {
-	int says = config->background_flows || config->packet_rules ? said_of(config, p) : -1;
+	int treatment = config->background_flows || config->packet_rules ? treatment_of(config, p) : -1;
 	struct bpf_sock *sk;
 
 	*limit = 0;
-	if (says >= 0) {
-		*limit = says >> 1;
-		return says & GW_SAYS_BACKGROUND;
+	if (treatment >= 0) {
+		*limit = treatment >> 1;
+		return treatment & GW_TREAT_BACKGROUND;
 	}
 	if (skb->priority == 1 || p->dscp == DSCP_LE)
 		return true;

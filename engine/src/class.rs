@@ -15,7 +15,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Says};
+pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
 
 /// What is known of a flow.

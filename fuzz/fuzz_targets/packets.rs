@@ -24,6 +24,7 @@ use giveway::kernel::arrival::{Arrival, Rule};
 use giveway::kernel::own_netns;
 use giveway::kernel::report_filter::ReportFilter;
 use giveway::kernel::skeletons::admission::types;
+use giveway_engine::class::Treatment;
 use giveway_engine::config::Config;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::wire::{Filtered, MAGIC, MAX_DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, VERSION};
@@ -97,7 +98,11 @@ impl Target {
             port,
             local_port: None,
         };
-        admission.add_background(&flow).expect("a background flow");
+        let background = Treatment {
+            background: true,
+            limit: None,
+        };
+        admission.treat(&flow, background).expect("a background flow");
         let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).expect("a socket");
         let reports = ReportFilter::attach(&socket).expect("the filter loads");
         let (admit, note) = (Program::find("gw_admit"), Program::find("gw_note_arrival"));

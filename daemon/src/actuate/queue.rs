@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::class::Says;
+use giveway_engine::class::Treatment;
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
@@ -75,7 +75,7 @@ pub struct QueueActuator {
     /// With the user who added it; None for one of the configuration.
     background: Named,
     /// What is said of flows by their classes.
-    classified: BTreeMap<BackgroundFlow, Says>,
+    classified: BTreeMap<BackgroundFlow, Treatment>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
@@ -89,11 +89,15 @@ pub struct QueueActuator {
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
 
 /// One that was named is background; a rate limit holds for it all the same.
-fn said_of(named: &Named, classified: &BTreeMap<BackgroundFlow, Says>, flow: &BackgroundFlow) -> Option<Says> {
+fn treatment_of(
+    named: &Named,
+    classified: &BTreeMap<BackgroundFlow, Treatment>,
+    flow: &BackgroundFlow,
+) -> Option<Treatment> {
     let by_class = classified.get(flow).copied();
-    let named = named.contains_key(flow).then_some(Says {
+    let named = named.contains_key(flow).then_some(Treatment {
         background: true,
-        limit: by_class.and_then(|says| says.limit),
+        limit: by_class.and_then(|treatment| treatment.limit),
     });
     named.or(by_class)
 }
@@ -241,12 +245,12 @@ impl QueueActuator {
     }
 
     /// What a flow's class says of it; None: nothing.
-    pub fn say(&mut self, flow: BackgroundFlow, says: Option<Says>) -> Result<()> {
-        let before = match says {
-            Some(says) => self.classified.insert(flow, says),
+    pub fn treat(&mut self, flow: BackgroundFlow, treatment: Option<Treatment>) -> Result<()> {
+        let before = match treatment {
+            Some(treatment) => self.classified.insert(flow, treatment),
             None => self.classified.remove(&flow),
         };
-        if says.is_some() || before.is_some() {
+        if treatment.is_some() || before.is_some() {
             self.tell(&flow)?;
         }
         self.configure()
@@ -257,8 +261,8 @@ impl QueueActuator {
         let Some(admission) = &self.admission else {
             return Ok(());
         };
-        match said_of(&self.background, &self.classified, flow) {
-            Some(says) => admission.say(flow, says),
+        match treatment_of(&self.background, &self.classified, flow) {
+            Some(treatment) => admission.treat(flow, treatment),
             None => admission.remove_background(flow),
         }
     }
@@ -412,8 +416,8 @@ impl QueueActuator {
                 // Whatever is in the table, the queue starts.
                 let mut lost = Vec::new();
                 for flow in self.background.keys().chain(self.classified.keys()) {
-                    let says = said_of(&self.background, &self.classified, flow);
-                    if let Some(Err(error)) = says.map(|says| admission.say(flow, says)) {
+                    let treatment = treatment_of(&self.background, &self.classified, flow);
+                    if let Some(Err(error)) = treatment.map(|treatment| admission.treat(flow, treatment)) {
                         tracing::warn!("{}: {error:#}", flow.address);
                         lost.push(*flow);
                     }

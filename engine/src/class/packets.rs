@@ -17,7 +17,7 @@ pub const MOST_PACKET_RULES: usize = 64;
 
 /// Of one flow.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Says {
+pub struct Treatment {
     pub background: bool,
     pub limit: Option<LimitNumber>,
 }
@@ -38,7 +38,7 @@ pub struct PacketRule {
     pub local_port: Option<u16>,
     pub dscp: Option<Dscp>,
     pub interface: Option<String>,
-    pub says: Says,
+    pub treatment: Treatment,
 }
 
 impl Rules {
@@ -65,7 +65,7 @@ impl Rules {
             local_port: rule.matcher.local_port,
             dscp: rule.matcher.dscp,
             interface: rule.matcher.interface.clone(),
-            says: rule.says(),
+            treatment: rule.treatment(),
         };
         all.map(of).take(MOST_PACKET_RULES).collect()
     }

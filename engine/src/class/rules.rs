@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{By, Class, LimitNumber, MOST_LIMITS, Says, Seen, Verdict};
+use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, read, read_rules};
 use crate::matcher::{Matcher, Process};
@@ -148,7 +148,7 @@ impl Rules {
             by: By::Rule,
             rule: rule.place.clone(),
             why: rule.why.clone(),
-            limit: rule.says().limit,
+            limit: rule.treatment().limit,
         })
     }
 }
@@ -180,8 +180,8 @@ impl Rule {
 }
 
 impl Rule {
-    pub fn says(&self) -> Says {
-        Says {
+    pub fn treatment(&self) -> Treatment {
+        Treatment {
             background: self.class == Class::Background,
             limit: self.limit.map(|(number, _)| number),
         }

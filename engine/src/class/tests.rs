@@ -399,9 +399,9 @@ fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_p
         .map(|limit| (limit.bytes_per_s, limit.background))
         .collect();
     assert_eq!(limits, [(62_500, false), (1_000_000, true)]);
-    let said: Vec<Says> = rules.packet_rules().iter().map(|rule| rule.says).collect();
-    let says = |background, limit| Says { background, limit };
-    assert_eq!(said, [says(false, Some(1)), says(true, Some(2))]);
+    let treatments: Vec<Treatment> = rules.packet_rules().iter().map(|rule| rule.treatment).collect();
+    let treatment = |background, limit| Treatment { background, limit };
+    assert_eq!(treatments, [treatment(false, Some(1)), treatment(true, Some(2))]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Rules, Says};
+use crate::class::{Rules, Treatment};
 use crate::matcher::{Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
@@ -106,7 +106,10 @@ pub enum Action {
         cgroups: Vec<u64>,
     },
     /// The queue serves this flow so, whatever it is marked with; None: as it did before.
-    Band { flow: BackgroundFlow, says: Option<Says> },
+    Treat {
+        flow: BackgroundFlow,
+        treatment: Option<Treatment>,
+    },
     /// Send this to the neighbours.
     Report(Outgoing),
     /// Something worth a line in the record.

@@ -13,7 +13,7 @@ use super::owners::Owners;
 use super::queue::BackgroundFlow;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, Rules, Says, Seen, Verdict, judge};
+use crate::class::{By, Class, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process};
 use crate::model::{Cookie, Flow};
@@ -32,7 +32,7 @@ pub struct Classes {
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
-    told: BTreeMap<Cookie, (BackgroundFlow, Says)>,
+    told: BTreeMap<Cookie, (BackgroundFlow, Treatment)>,
 }
 
 /// A flow's verdict, and what it was judged by.
@@ -119,36 +119,36 @@ impl Classes {
 
     /// What the queue is to be told of the flow, where that is news.
     fn tell(&mut self, flow: &Flow, verdict: &Verdict) -> Option<Action> {
-        let says = Says {
+        let treatment = Treatment {
             background: verdict.class == Class::Background,
             limit: verdict.limit,
         };
         let is_known = match verdict.by {
-            By::Name => says.limit.is_none(),
-            By::Evidence => !says.background,
+            By::Name => treatment.limit.is_none(),
+            By::Evidence => !treatment.background,
             By::Nothing => true,
             By::Choice | By::Rule => false,
         };
-        let wanted = (!is_known).then_some(says);
-        let told = self.told.get(&flow.cookie).map(|(_, says)| *says);
+        let wanted = (!is_known).then_some(treatment);
+        let told = self.told.get(&flow.cookie).map(|(_, treatment)| *treatment);
         if wanted == told || (told.is_none() && self.told.len() == TOLD) {
             return None;
         }
-        let Some(says) = wanted else {
+        let Some(treatment) = wanted else {
             return self.end(flow.cookie);
         };
         let named = flow_of(flow);
-        self.told.insert(flow.cookie, (named, says));
-        Some(Action::Band {
+        self.told.insert(flow.cookie, (named, treatment));
+        Some(Action::Treat {
             flow: named,
-            says: Some(says),
+            treatment: Some(treatment),
         })
     }
 
     /// The flow is no more: the queue forgets it.
     pub fn end(&mut self, cookie: Cookie) -> Option<Action> {
         let (flow, _) = self.told.remove(&cookie)?;
-        Some(Action::Band { flow, says: None })
+        Some(Action::Treat { flow, treatment: None })
     }
 }
 

@@ -253,7 +253,7 @@ impl World {
                 | Action::Queue(_)
                 | Action::TuneQueue(_)
                 | Action::Identify { .. }
-                | Action::Band { .. } => {}
+                | Action::Treat { .. } => {}
             }
         }
     }

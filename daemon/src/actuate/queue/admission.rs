@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{PacketRule, Says};
+use giveway_engine::class::{PacketRule, Treatment};
 use giveway_engine::config::{Deadline, Dscp, Prefix, Protocol};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
@@ -34,7 +34,7 @@ pub use types::gw_admission_counters as Counters;
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 16_384;
 const FIRST: [u8; 4] = 0u32.to_ne_bytes();
-/// GW_SAYS_BACKGROUND of bpf/queueing.h, and what stands there for any DSCP.
+/// GW_TREAT_BACKGROUND of bpf/queueing.h, and what stands there for any DSCP.
 const BACKGROUND: u8 = 1;
 const ANY_DSCP: u8 = 0xff;
 
@@ -184,9 +184,9 @@ impl Admission {
     }
 
     /// Whatever its packets are marked with.
-    pub fn say(&self, flow: &BackgroundFlow, says: Says) -> Result<()> {
+    pub fn treat(&self, flow: &BackgroundFlow, treatment: Treatment) -> Result<()> {
         self.background_flows
-            .update(bytes_of(&key_of(flow)), &[number_of(says)], MapFlags::ANY)
+            .update(bytes_of(&key_of(flow)), &[number_of(treatment)], MapFlags::ANY)
             .context("cannot tell the queue of a flow")
     }
 
@@ -269,9 +269,9 @@ fn rule_of(rule: &Deadline) -> (types::gw_rule_key, types::gw_rule) {
     (key, value)
 }
 
-fn number_of(says: Says) -> u8 {
-    let background = if says.background { BACKGROUND } else { 0 };
-    says.limit.unwrap_or(0) << 1 | background
+fn number_of(treatment: Treatment) -> u8 {
+    let background = if treatment.background { BACKGROUND } else { 0 };
+    treatment.limit.unwrap_or(0) << 1 | background
 }
 
 fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
@@ -294,7 +294,7 @@ fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
         local_port: rule.local_port.unwrap_or(0),
         protocol: rule.protocol.map_or(0, Protocol::number),
         dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
-        says: number_of(rule.says),
+        treatment: number_of(rule.treatment),
         reserved: 0,
     }
 }

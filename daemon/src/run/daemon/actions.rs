@@ -79,9 +79,9 @@ impl Running {
                         .map(|id| (id, self.daemon.owners.cgroup(id)))
                         .collect(),
                 }),
-                Action::Band { flow, says } => {
+                Action::Treat { flow, treatment } => {
                     // It is shown with its class all the same; only the queue does not know.
-                    if let Err(error) = self.daemon.queue.say(flow, says) {
+                    if let Err(error) = self.daemon.queue.treat(flow, treatment) {
                         tracing::warn!("{error:#}");
                     }
                 }

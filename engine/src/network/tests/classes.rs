@@ -62,9 +62,9 @@ fn class(engine: &Network) -> (Class, String) {
 
 fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
-        Action::Band { flow, says } => {
+        Action::Treat { flow, treatment } => {
             assert_eq!((flow.port, flow.local_port), (5201, Some(5201)));
-            Some(says.map(|says| says.background))
+            Some(treatment.map(|treatment| treatment.background))
         }
         _ => None,
     };

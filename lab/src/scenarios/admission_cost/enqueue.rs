@@ -118,20 +118,30 @@ impl Queue {
 
     /// Until so many are queued, or a few more: the link sends meanwhile.
     fn hold(&mut self, queued: u64) -> Result<()> {
+        let began = (monotonic_ns()?, self.sent);
+        // As many as leave during one look and the sending after it; as looks show.
+        let mut leave = MORE / 2;
         for _ in 0..LOOKS {
             let now = self.queued()?;
             if (queued..=queued + MORE).contains(&now) {
                 return Ok(());
             }
             if now > queued {
+                leave = leave.saturating_sub(1);
                 sleep_until(monotonic_ns()? + LOOK_EVERY_NS)?;
+                continue;
             }
-            let wanted = if now < queued { queued + MORE / 2 } else { now };
-            for _ in now..wanted {
+            for _ in now..queued + leave {
                 self.send()?;
             }
+            leave += 1;
         }
-        bail!("the queue does not come to hold {queued} packets")
+        let sent = self.sent - began.1;
+        bail!(
+            "the queue does not come to hold {queued} packets: it holds {} after {sent} in {} us",
+            self.queued()?,
+            (monotonic_ns()? - began.0) / 1_000
+        )
     }
 
     fn drain(&self) -> Result<()> {
