@@ -60,13 +60,16 @@ static __always_inline __s64 slack_min(__s64 a, __s64 b)
 	return a < b ? a : b;
 }
 
-/* The work of `a`, then that of `b`. */
-static __always_inline struct gw_slack slack_join(struct gw_slack a, struct gw_slack b)
+/*
+ * The work of `a`, then that of `b`. By pointers: of a struct that is passed by value clang 19 forgets the alignment, and
+ * reads it byte by byte.
+ */
+static __always_inline struct gw_slack slack_join(const struct gw_slack *a, const struct gw_slack *b)
 {
 	return (struct gw_slack){
-		.work_ns = a.work_ns + b.work_ns,
-		.need_ns = slack_max(a.need_ns, b.need_ns + a.work_ns),
-		.crowd_ns = slack_max(a.crowd_ns, b.crowd_ns + a.work_ns),
+		.work_ns = a->work_ns + b->work_ns,
+		.need_ns = slack_max(a->need_ns, b->need_ns + a->work_ns),
+		.crowd_ns = slack_max(a->crowd_ns, b->crowd_ns + a->work_ns),
 	};
 }
 
@@ -87,7 +90,7 @@ static __noinline int slack_later(const struct gw_slack_tree *t, __u32 leaf, __u
 #pragma clang loop unroll(disable)
 	for (__u32 level = 0; level < GW_LEVELS && level < levels; level++, node >>= 1)
 		if (!(node & 1))
-			sum = slack_join(sum, *slack_sibling(t, node));
+			sum = slack_join(&sum, slack_sibling(t, node));
 	*found = sum;
 	return 0;
 }
@@ -101,7 +104,7 @@ static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, _
 #pragma clang loop unroll(disable)
 	for (__u32 level = 0; level < GW_LEVELS && level < levels; level++, node >>= 1)
 		if (node & 1)
-			sum = slack_join(*slack_sibling(t, node), sum);
+			sum = slack_join(slack_sibling(t, node), &sum);
 	*found = sum;
 	return 0;
 }
@@ -146,7 +149,7 @@ static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t
 	levels += (GW_LEVELS - levels) & wraps;
 	slack_later(t, leaf, levels, &next);
 	slack_earlier(t, first, levels, &beyond);
-	return slack_join(next, beyond);
+	return slack_join(&next, &beyond);
 }
 
 /* Updates the nodes above a leaf. */
@@ -156,7 +159,7 @@ static __noinline void slack_climb(struct gw_slack_tree *t, __u32 leaf)
 	for (int level = 1; level <= GW_LEVELS; level++) {
 		__u32 node = ((GW_SLOTS + leaf) >> level) & (GW_SLOTS - 1);
 
-		t->node[node] = slack_join(t->node[2 * node], t->node[2 * node + 1]);
+		t->node[node] = slack_join(&t->node[2 * node], &t->node[2 * node + 1]);
 	}
 }
 
@@ -176,14 +179,15 @@ static __always_inline struct gw_latest slack_latest_start(struct gw_slack_tree 
 							   __s64 work_ns)
 {
 	__u32 leaf = slack_leaf(slot);
-	struct gw_slack here = *slack_at(t, leaf), after = slack_after(t, leaf);
-	__s64 before_ns = t->node[1].work_ns - after.work_ns - here.work_ns;
-	struct gw_slack others = slack_join(here, after);
+	const struct gw_slack *here = slack_at(t, leaf);
+	struct gw_slack after = slack_after(t, leaf);
+	__s64 before_ns = t->node[1].work_ns - after.work_ns - here->work_ns;
+	struct gw_slack others = slack_join(here, &after);
 
 	return (struct gw_latest){
-		.own_ns = deadline_ns - before_ns - here.work_ns - work_ns,
+		.own_ns = deadline_ns - before_ns - here->work_ns - work_ns,
 		.others_ns = GW_END_OF_TIME - others.need_ns - before_ns - work_ns,
-		.crowd_ns = slack_min((deadline_ns >> GW_CROWD_SHIFT) - here.work_ns,
+		.crowd_ns = slack_min((deadline_ns >> GW_CROWD_SHIFT) - here->work_ns,
 				      (GW_END_OF_TIME >> GW_CROWD_SHIFT) - others.crowd_ns) - before_ns - work_ns,
 	};
 }
