@@ -54,7 +54,9 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     for flow in flows {
         text += &flow_line(flow, is_wide);
         if flow.class != Class::Standard {
-            text += &format!("                 {}: {}\n", flow.class.name(), flow.class_why);
+            let control = flow.background_control.as_ref();
+            let control = control.map_or(String::new(), |name| format!("; gives way by {name}"));
+            text += &format!("                 {}: {}{control}\n", flow.class.name(), flow.class_why);
         }
     }
     if !network.neighbours.is_empty() {

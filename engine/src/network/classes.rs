@@ -227,6 +227,7 @@ impl Network {
         for change in changes {
             self.note(now, change);
         }
+        self.control(now, cookies);
     }
 }
 
