@@ -123,6 +123,9 @@ const ROLES: &[(&str, Act)] = &[
     ("source", traffic::stream::run_source),
     ("upload", traffic::http::run_upload),
     ("work", traffic::work::run),
+    ("yield-probe", scenarios::yielding::flows::run_probe),
+    ("yield-sender", scenarios::yielding::flows::run_sender),
+    ("yield-sink", scenarios::yielding::flows::run_sink),
 ];
 
 #[derive(Args)]

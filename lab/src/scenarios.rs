@@ -24,6 +24,7 @@ mod strangers;
 pub mod switch_cost;
 mod turmoil;
 mod wakeup;
+pub mod yielding;
 
 use anyhow::Result;
 
@@ -54,6 +55,7 @@ pub const ALL: &[Scenario] = &[
     switch_cost::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
+    yielding::SCENARIO,
 ];
 
 pub fn find(name: &str) -> Result<&'static Scenario> {

@@ -350,6 +350,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             a_rule_makes_timers_wake_up_sooner_in_virtual_time,
         ]),
     ),
+    ("yield", Tests(&[a_background_transfer_gives_way_to_another_device])),
 ];
 
 #[test]
@@ -416,6 +417,18 @@ fn requests_beside_an_upload_take_hardly_longer_than_without() {
     }
     assert!(metric(&result, "giveway", "background_percent_of_left") > 80.0);
     assert!(metric(&result, "giveway", "yield_max_s") < 0.1);
+}
+
+#[test]
+fn a_background_transfer_gives_way_to_another_device() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let settings = ["variants=fifo-100/giveway", "seconds=3", "warmup_s=4", "requests=1"];
+    let result = run("yield", &settings);
+    let of = |name| metric(&result, "fifo-100/giveway", name);
+    assert!(of("steady_mbit") > 15.0 && of("added_p95_ms") < 60.0, "{result}");
+    // CUBIC in its place has half of the link, and never goes below a twentieth.
+    assert!(of("yield_s") < 1.0 && of("background_percent") < 20.0, "{result}");
+    assert!(of("foreground_mbit") > 14.0, "{result}");
 }
 
 #[test]

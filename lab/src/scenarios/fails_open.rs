@@ -60,6 +60,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     for kind in [
         "kills_with_caps",
         "kills_with_queue",
+        "kills_with_control",
         "kills_with_rule",
         "kills_with_chain",
     ] {
@@ -74,7 +75,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ("time, s", "events that are over, %"),
             ["daemon", "both", "stopped"],
         )],
-        columns: "kills kills_with_caps kills_with_queue kills_with_rule kills_with_chain failures revert_p50_s \
-                  revert_max_s replaced_max_s",
+        columns: "kills kills_with_caps kills_with_queue kills_with_control kills_with_rule kills_with_chain failures \
+                  revert_p50_s revert_max_s replaced_max_s",
     })
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else giveway changes on a station, besides caps: the queue, a process that a rule gives real-time priority, and a
-//! thread that handles requests of a [[chain]]. Input: the station and its server. Output: what is in force, and what is
+//! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, a
+//! process that a rule gives real-time priority, and a thread that handles requests of a [[chain]]. Input: the station and its server. Output: what is in force, and what is
 //! left of it, by what the kernel says and not giveway. (The station's TAP device has no NAPI threads and no settings of
 //! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
 
-use std::net::UdpSocket;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::role::Role;
 use crate::scheduling::is_realtime;
 
 const PORT: u16 = 5_050;
+const BACKGROUND_PORT: u16 = PORT + 1;
+const CONTROL: &str = "gw_lbe_";
 const REQUEST_EVERY: Duration = Duration::from_millis(20);
 /// Above what the air carries, so that the cap still decides.
 const RATE_MBIT: f64 = 60.0;
@@ -37,6 +40,7 @@ pub struct Changes {
 #[derive(Default)]
 pub struct InForce {
     pub queue: bool,
+    pub control: bool,
     pub rule: bool,
     pub chain: bool,
 }
@@ -52,6 +56,7 @@ impl Changes {
         configuration["link"] = json!({"rate_mbit": RATE_MBIT});
         configuration["realtime"] = json!([{"exe": exe, "priority": PRIORITY}]);
         configuration["chain"] = json!([{"local_port": PORT, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}]);
+        configuration["rule"] = json!([{"local_port": BACKGROUND_PORT, "class": "background"}]);
         Ok(Self {
             program: Process::spawn(command)?,
             handler: Role::start(at, "request-handler", &address)?.into_process()?,
@@ -64,6 +69,7 @@ impl Changes {
     pub fn in_force(&self, at: &Namespace) -> Result<InForce> {
         Ok(InForce {
             queue: queue(at)? != self.queue_before,
+            control: String::from_utf8_lossy(&at.run("ss", "-tinOH")?.stdout).contains(CONTROL),
             rule: is_realtime(self.program.id()),
             chain: is_realtime(self.handler.id()),
         })
@@ -74,13 +80,22 @@ fn queue(at: &Namespace) -> Result<Vec<u8>> {
     at.tc(&format!("-d qdisc show dev {STATION_DEVICE}"))
 }
 
-/// The role `request-handler`: receives, and does nothing with it.
+/// The role `request-handler`: receives, and does nothing with it. Who connects gets a little of a background transfer now
+/// and then.
 pub fn run_handler(address: &str) -> Result<()> {
     let address: String = serde_json::from_str(address)?;
-    let socket = UdpSocket::bind((address, PORT))?;
+    let socket = UdpSocket::bind((address.as_str(), PORT))?;
+    let listener = TcpListener::bind((address.as_str(), BACKGROUND_PORT))?;
+    std::thread::spawn(move || listener.incoming().flatten().for_each(trickle));
     println!();
     loop {
         socket.recv_from(&mut [0; 64])?;
+    }
+}
+
+fn trickle(mut connection: TcpStream) {
+    while connection.write_all(&[0; 64]).is_ok() {
+        std::thread::sleep(REQUEST_EVERY);
     }
 }
 
@@ -88,6 +103,15 @@ pub fn run_handler(address: &str) -> Result<()> {
 pub fn run_sender(address: &str) -> Result<()> {
     let (address, port): (String, u16) = serde_json::from_str(address)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let from = address.clone();
+    std::thread::spawn(move || {
+        loop {
+            if let Ok(mut connection) = TcpStream::connect((from.as_str(), BACKGROUND_PORT)) {
+                while connection.read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+            }
+            std::thread::sleep(REQUEST_EVERY);
+        }
+    });
     loop {
         // While the handler is not there yet, its host refuses.
         let _ = socket.send_to(b"request", (address.as_str(), port));

@@ -340,9 +340,20 @@ impl Stage {
     }
 
     fn lacks(&self) -> Result<Vec<&'static str>> {
-        let InForce { queue, rule, chain } = self.changes.in_force(&self.near)?;
+        let InForce {
+            queue,
+            control,
+            rule,
+            chain,
+        } = self.changes.in_force(&self.near)?;
         let caps = answers::caps_found(&self.near)? > 0;
-        let all = [("caps", caps), ("queue", queue), ("rule", rule), ("chain", chain)];
+        let all = [
+            ("caps", caps),
+            ("queue", queue),
+            ("congestion control", control),
+            ("rule", rule),
+            ("chain", chain),
+        ];
         Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
     }
 

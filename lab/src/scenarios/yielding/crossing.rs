@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two devices that meet in a router which neither of them controls, on their way to the same far end.
+//! Input: what the router does with what exceeds its link. Output: four namespaces, connected; gone when dropped. All
+//! of the round trip's delay is on the way back, so whatever a packet waits on its way out it waits in the router.
+
+use anyhow::Result;
+use strum::IntoStaticStr;
+
+use crate::air::STATION_DEVICE;
+use crate::namespace::Namespace;
+use crate::network::{End, join};
+use crate::uplink::PACKET_BYTES;
+
+pub const LINK_MBIT: f64 = 20.0;
+pub const RTT_MS: u64 = 50;
+pub const FAR_ADDRESS: &str = "10.79.3.2";
+/// The router's device towards the far end.
+const CORE: &str = "core";
+/// More than what can be under way: the way back never drops.
+const BACK_LIMIT_PACKETS: u64 = 10_000;
+const POLICER_BYTES: u64 = 60_000;
+
+/// What the router does with what exceeds its link.
+#[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq)]
+pub enum Queue {
+    #[strum(serialize = "fifo-50")]
+    Fifo50,
+    #[strum(serialize = "fifo-100")]
+    Fifo100,
+    #[strum(serialize = "fifo-250")]
+    Fifo250,
+    #[strum(serialize = "codel")]
+    Codel,
+    #[strum(serialize = "fq-codel")]
+    FqCodel,
+    #[strum(serialize = "policer")]
+    Policer,
+    /// As `Fifo100`, and one packet of a hundred is lost whatever waits.
+    #[strum(serialize = "loss")]
+    Loss,
+}
+
+impl Queue {
+    pub const ALL: [Self; 7] = [
+        Self::Fifo50,
+        Self::Fifo100,
+        Self::Fifo250,
+        Self::Codel,
+        Self::FqCodel,
+        Self::Policer,
+        Self::Loss,
+    ];
+
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// How long the last packet waits where the queue is one for all and nothing else is lost.
+    pub fn fifo_ms(self) -> Option<u64> {
+        match self {
+            Self::Fifo50 => Some(50),
+            Self::Fifo100 => Some(100),
+            Self::Fifo250 => Some(250),
+            _ => None,
+        }
+    }
+
+    /// Lines for `tc`.
+    fn lines(self) -> Vec<String> {
+        let bytes = |ms: u64| (LINK_MBIT * 125.0) as u64 * ms;
+        let rate = format!("rate {LINK_MBIT}mbit");
+        let link =
+            |limit: u64| format!("qdisc add dev {CORE} root handle 1: tbf {rate} burst {PACKET_BYTES} limit {limit}");
+        let inner = |qdisc: String| vec![link(bytes(100)), format!("qdisc add dev {CORE} parent 1:1 {qdisc}")];
+        match (self, self.fifo_ms()) {
+            (_, Some(ms)) => vec![link(bytes(ms))],
+            (Self::Codel, _) => inner("codel".to_owned()),
+            (Self::FqCodel, _) => inner("fq_codel".to_owned()),
+            (Self::Policer, _) => vec![
+                format!("qdisc add dev {CORE} clsact"),
+                format!(
+                    "filter add dev {CORE} egress matchall action police {rate} burst {POLICER_BYTES} \
+                     conform-exceed drop/ok"
+                ),
+            ],
+            _ => inner(format!("netem loss 1% limit {}", bytes(100) / PACKET_BYTES)),
+        }
+    }
+}
+
+/// Fields go in this order: the middle last, as its ends are pairs with the others'.
+pub struct Crossing {
+    pub devices: [Namespace; 2],
+    pub far: Namespace,
+    router: Namespace,
+}
+
+impl Crossing {
+    pub fn raise(queue: Queue) -> Result<Self> {
+        let crossing = Self {
+            devices: [Namespace::create("device1")?, Namespace::create("device2")?],
+            far: Namespace::create("far")?,
+            router: Namespace::create("router")?,
+        };
+        let [first, second] = &crossing.devices;
+        crossing.wire(1, first, "first")?;
+        crossing.wire(2, second, "second")?;
+        crossing.wire(3, &crossing.far, CORE)?;
+        crossing.router.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
+        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {RTT_MS}ms limit {BACK_LIMIT_PACKETS}");
+        crossing.far.tc(&back)?;
+        for line in queue.lines() {
+            crossing.router.tc(&line)?;
+        }
+        Ok(crossing)
+    }
+
+    /// Network 10.79.NUMBER: the router is 1, the end is 2.
+    fn wire(&self, number: u8, end: &Namespace, device: &str) -> Result<()> {
+        let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
+        let address = |host: u8| format!("10.79.{number}.{host}");
+        let [router, near] = [1, 2].map(|host| (mac(host), format!("{}/24", address(host))));
+        join([
+            End::new(end, STATION_DEVICE, &near.0, &[&near.1]),
+            End::new(&self.router, device, &router.0, &[&router.1]),
+        ])?;
+        end.ip(&format!("route add default via {}", address(1)))
+    }
+}

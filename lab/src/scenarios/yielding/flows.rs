@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
+//! The role `yield-sender` writes until it is killed, and then nothing of it is sent any more. The role `yield-probe`
+//! sends a small datagram every so often. The role `yield-sink` notes when how much of what came, until its input ends.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _, stdin};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
+use socket2::SockRef;
+
+use crate::namespace::Namespace;
+use crate::process::Process;
+use crate::role::Role;
+use crate::traffic::realtime::{monotonic_ns, sleep_until};
+
+pub const BIN_NS: u64 = 20_000_000;
+const PROBE_PORT: u16 = 5_450;
+const PROBE_EVERY_NS: u64 = 20_000_000;
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// What has come.
+#[derive(Default, Deserialize, Serialize)]
+pub struct Arrivals {
+    pub begun_ns: u64,
+    /// Payload, by port and bin since then.
+    pub bytes: BTreeMap<u16, Vec<u32>>,
+    /// Of each probe: when it was sent, and its delay.
+    pub probes_ns: Vec<(u64, u64)>,
+}
+
+pub fn start_sink(at: &Namespace, ports: &[u16]) -> Result<Role> {
+    Role::start(at, "yield-sink", &ports)
+}
+
+/// Connected and writing when this returns; its packets go to this port.
+pub fn start_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> Result<Process> {
+    Role::start(at, "yield-sender", &(far, port, congestion))?.into_process()
+}
+
+pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
+    Role::start(at, "yield-probe", &far)?.into_process()
+}
+
+/// The role `yield-sender`.
+pub fn run_sender(description: &str) -> Result<()> {
+    let (far, port, congestion): (Ipv4Addr, u16, String) = serde_json::from_str(description)?;
+    let mut connection = TcpStream::connect((far, port)).context("cannot reach the far end")?;
+    setsockopt(&connection, sockopt::TcpCongestion, &congestion.as_str().into())
+        .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
+    // What waits in the socket goes with the process.
+    SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+    println!("connected");
+    let zeros = [0; CHUNK_BYTES];
+    loop {
+        connection.write_all(&zeros).context("the transfer broke")?;
+    }
+}
+
+/// The role `yield-probe`.
+pub fn run_probe(description: &str) -> Result<()> {
+    let far: Ipv4Addr = serde_json::from_str(description)?;
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    println!("ready");
+    let mut due_ns = monotonic_ns()?;
+    loop {
+        let sent_ns = monotonic_ns()?;
+        // What is refused is lost like any other.
+        let _ = socket.send_to(&sent_ns.to_ne_bytes(), (far, PROBE_PORT));
+        due_ns += PROBE_EVERY_NS;
+        sleep_until(due_ns)?;
+    }
+}
+
+/// The role `yield-sink`.
+pub fn run_sink(description: &str) -> Result<()> {
+    let ports: Vec<u16> = serde_json::from_str(description)?;
+    let arrivals = Arc::new(Mutex::new(Arrivals {
+        begun_ns: monotonic_ns()?,
+        ..Arrivals::default()
+    }));
+    let probes = UdpSocket::bind(("0.0.0.0", PROBE_PORT))?;
+    let of = arrivals.clone();
+    std::thread::spawn(move || while note_probe(&probes, &of).is_ok() {});
+    for port in ports {
+        let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("cannot listen on port {port}"))?;
+        let of = arrivals.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let of = of.clone();
+                std::thread::spawn(move || swallow(connection, port, &of));
+            }
+        });
+    }
+    println!("listening");
+    stdin().read_to_end(&mut Vec::new())?;
+    let arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("{}", serde_json::to_string(&*arrivals)?);
+    Ok(())
+}
+
+fn note_probe(socket: &UdpSocket, arrivals: &Mutex<Arrivals>) -> Result<()> {
+    let mut sent = [0; 8];
+    socket.recv(&mut sent)?;
+    let sent_ns = u64::from_ne_bytes(sent);
+    let delay_ns = monotonic_ns()?.saturating_sub(sent_ns);
+    let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+    arrivals.probes_ns.push((sent_ns, delay_ns));
+    Ok(())
+}
+
+/// Until it breaks: a reset is how a transfer ends here.
+fn swallow(mut connection: TcpStream, port: u16, arrivals: &Mutex<Arrivals>) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    while let (Ok(read @ 1..), Ok(now_ns)) = (connection.read(&mut buffer), monotonic_ns()) {
+        let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let bin = ((now_ns - arrivals.begun_ns) / BIN_NS) as usize;
+        let bins = arrivals.bytes.entry(port).or_default();
+        bins.resize(bins.len().max(bin + 1), 0);
+        bins[bin] += read as u32;
+    }
+}
