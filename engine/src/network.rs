@@ -33,6 +33,7 @@ mod limiting;
 pub mod limits;
 mod owners;
 pub mod queue;
+mod told;
 mod view;
 
 /// The latest refusals, for `why`.

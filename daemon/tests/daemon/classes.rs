@@ -277,6 +277,9 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
             let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
             udp.connect(sink.local_addr().unwrap()).unwrap();
             udp.set_write_timeout(patience).unwrap();
+            // Who names a flow lifts no limit by it.
+            let named = sink.local_addr().unwrap().port().to_string();
+            assert!(giveway(&["lbe", "add", FAR_V4, &named]).status.success());
             flood(&stop, move || udp.send(&[0; 1000]));
             sink
         })
@@ -316,6 +319,63 @@ fn a_packet_of_udp_is_background_by_a_rule_on_its_port() {
         send();
         background() > 5
     });
+}
+
+/// A daemon with these rules and a queue of 10 Mbit/s.
+fn daemon_with_queue(rules: &Rules) -> Daemon {
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("queue.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    daemon
+}
+
+/// Who has a port of UDP may be another user than who has the same port of TCP.
+#[test]
+fn what_a_connection_is_does_not_rub_off_on_udp_of_the_same_ports() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("protocol = \"tcp\"\nport = {port}"), "background"),
+    );
+    let daemon = daemon_with_queue(&rules);
+    until("the connection is background", || {
+        has_class(&daemon, port, "background")
+    });
+    let _sink = lab.far(|| UdpSocket::bind((FAR_V4, port)).unwrap());
+    let udp = UdpSocket::bind(("0.0.0.0", near.local_addr().unwrap().port())).unwrap();
+    let background = || daemon.counted("/bands/background/classified");
+    let before = background();
+    (0..20).for_each(|_| assert_eq!(udp.send_to(b"x", (FAR_V4, port)).unwrap(), 1));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(background() - before, 0);
+}
+
+/// Only the first one has the ports that a rule asks for.
+#[test]
+fn all_fragments_of_a_datagram_are_what_its_rule_says() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    for far in [FAR_V4, FAR_V6] {
+        let sink = lab.far(|| UdpSocket::bind((far, 0)).unwrap());
+        let port = sink.local_addr().unwrap().port();
+        rules.write(
+            "50-test.toml",
+            &rule(&format!("protocol = \"udp\"\nport = {port}"), "background"),
+        );
+        let daemon = daemon_with_queue(&rules);
+        let unspecified = if far == FAR_V4 { "0.0.0.0:0" } else { "[::]:0" };
+        let udp = UdpSocket::bind(unspecified).unwrap();
+        let background = || daemon.counted("/bands/background/classified");
+        let before = background();
+        (0..10).for_each(|_| assert_eq!(udp.send_to(&[0; 4_000], (far, port)).unwrap(), 4_000));
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(background() - before, 30, "{far}: ten datagrams of three fragments");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The class of each flow, judged anew when what it was judged by has changed. Input: rules, flows, their owners, names
 //! of interfaces, flows that were named as background. Output: verdicts, their changes, and what the queue is told.
-//! Bounded: what is looked at in one step, and how many flows the queue is told of; the rest waits for the next pass.
+//! Bounded: what is looked at in one step, by turns between users; the rest waits for the next pass. How many flows the
+//! queue is told of is [`super::told`]'s business.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::action::Action;
 use super::flows::Tracked;
 use super::owners::Owners;
 use super::queue::BackgroundFlow;
+use super::told::Told;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, Rules, Seen, Treatment, Verdict, judge};
@@ -20,8 +22,8 @@ use crate::model::{Cookie, Flow};
 
 /// Bytes of patterns and texts in a step: some milliseconds.
 const COST_OF_A_STEP: usize = 4 << 20;
-/// Flows that the queue is told of.
-const TOLD: usize = 3072;
+/// Whose flows those are of which the record does not say it.
+const NOBODY: u32 = u32::MAX;
 
 pub struct Classes {
     rules: Arc<Rules>,
@@ -32,7 +34,11 @@ pub struct Classes {
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
-    told: BTreeMap<Cookie, (BackgroundFlow, Treatment)>,
+    told: Told,
+    /// One of each step in which flows were judged.
+    turn: u64,
+    /// When each user's flows were judged last, while some wait.
+    served: BTreeMap<u32, u64>,
 }
 
 /// A flow's verdict, and what it was judged by.
@@ -40,6 +46,7 @@ pub struct Classes {
 pub struct Judged {
     pub verdict: Verdict,
     by: Option<Basis>,
+    turn: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -71,7 +78,9 @@ impl Classes {
             named: named.collect(),
             generation: 0,
             unfinished: false,
-            told: BTreeMap::new(),
+            told: Told::default(),
+            turn: 0,
+            served: BTreeMap::new(),
         }
     }
 
@@ -117,8 +126,9 @@ impl Classes {
         Some(by)
     }
 
-    /// What the queue is to be told of the flow, where that is news.
-    fn tell(&mut self, flow: &Flow, verdict: &Verdict) -> Option<Action> {
+    /// What the queue is to be told now. Who has a process, not who made its socket, counts: a listener may be root's,
+    /// and those that it accepts are strangers'.
+    fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             background: verdict.class == Class::Background,
             limit: verdict.limit,
@@ -130,26 +140,48 @@ impl Classes {
             By::Choice | By::Rule => false,
         };
         let wanted = (!is_known).then_some(treatment);
-        let told = self.told.get(&flow.cookie).map(|(_, treatment)| *treatment);
-        if wanted == told || (told.is_none() && self.told.len() == TOLD) {
-            return None;
-        }
-        let Some(treatment) = wanted else {
-            return self.end(flow.cookie);
-        };
-        let named = flow_of(flow);
-        self.told.insert(flow.cookie, (named, treatment));
-        Some(Action::Treat {
-            flow: named,
-            treatment: Some(treatment),
-        })
+        let uid = basis.process.as_ref().map_or(user_of(flow), |process| process.uid);
+        self.told.want(flow.cookie, uid, wanted)
     }
 
     /// The flow is no more: the queue forgets it.
-    pub fn end(&mut self, cookie: Cookie) -> Option<Action> {
-        let (flow, _) = self.told.remove(&cookie)?;
-        Some(Action::Treat { flow, treatment: None })
+    pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
+        self.told.end(cookie)
     }
+
+    /// In which order to judge these flows: users by turns, who was not served for longest first; of a user's, what was
+    /// not judged for longest.
+    fn in_turn(&self, mut flows: Vec<Pending>) -> Vec<Pending> {
+        flows.sort_unstable_by_key(|flow| (flow.uid, flow.judged, flow.cookie));
+        let (mut last, mut nth) = (None, 0);
+        let turn = |flow: Pending| {
+            nth = if last == Some(flow.uid) { nth + 1 } else { 0 };
+            last = Some(flow.uid);
+            let served = self.served.get(&flow.uid).copied().unwrap_or_default();
+            ((nth, served, flow.uid), flow)
+        };
+        let mut turns: Vec<((u64, u64, u32), Pending)> = flows.into_iter().map(turn).collect();
+        turns.sort_by_key(|(turn, _)| *turn);
+        turns.into_iter().map(|(_, flow)| flow).collect()
+    }
+}
+
+/// A flow that has to be judged.
+struct Pending {
+    cookie: Cookie,
+    uid: u32,
+    /// The turn in which it was judged last.
+    judged: u64,
+}
+
+fn user_of(flow: &Flow) -> u32 {
+    flow.uid.unwrap_or(NOBODY)
+}
+
+fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
+    let exact = flow_of(flow);
+    let local_port = named.local_port.and(exact.local_port);
+    *named == BackgroundFlow { local_port, ..exact }
 }
 
 /// As the queue names it.
@@ -176,11 +208,20 @@ impl Network {
     }
 
     pub(super) fn name_background(&mut self, now: Duration, flow: BackgroundFlow, by: Option<String>) {
+        let flow = flow.canonical();
         match by {
-            Some(by) => self.classes.named.entry(flow.canonical()).or_insert(by),
-            None => &mut self.classes.named.remove(&flow.canonical()).unwrap_or_default(),
+            Some(by) => self.classes.named.entry(flow).or_insert(by),
+            None => &mut self.classes.named.remove(&flow).unwrap_or_default(),
         };
-        self.judge_all(now);
+        // Nothing has changed for the others, of which there may be many.
+        let is_meant = |tracked: &&Tracked| flows_match(&flow, &tracked.flow);
+        let meant: Vec<Cookie> = self.flows.iter().filter(is_meant).map(|t| t.flow.cookie).collect();
+        for cookie in &meant {
+            if let Some(tracked) = self.flows.get_mut(*cookie) {
+                tracked.judged.by = None;
+            }
+        }
+        self.judge_flows(now, &meant);
     }
 
     fn judge_all(&mut self, now: Duration) {
@@ -191,6 +232,7 @@ impl Network {
     /// Owners are known now that were not, or have changed.
     pub(super) fn judge_again(&mut self, now: Duration) {
         let all: Vec<Cookie> = self.flows.iter().map(|tracked| tracked.flow.cookie).collect();
+        self.classes.unfinished = false;
         self.judge_flows(now, &all);
     }
 
@@ -203,37 +245,56 @@ impl Network {
     }
 
     fn judge_flows(&mut self, now: Duration, cookies: &[Cookie]) {
+        let pending = cookies.iter().filter_map(|cookie| self.pending(*cookie)).collect();
+        let pending = self.classes.in_turn(pending);
         let mut left = COST_OF_A_STEP;
-        self.classes.unfinished = false;
         let mut changes = Vec::new();
-        for cookie in cookies {
-            let Some(tracked) = self.flows.get_mut(*cookie) else {
+        self.classes.turn += 1;
+        for Pending { cookie, uid, .. } in pending {
+            let Some(tracked) = self.flows.get_mut(cookie) else {
                 continue;
             };
             let basis = self.classes.basis(&tracked.flow, &self.owners);
-            if tracked.judged.by.as_ref().is_some_and(|before| before.is(&basis)) {
-                continue;
-            }
-            let cost = self.classes.rules.cost(basis.process.as_deref());
+            let cost = self
+                .classes
+                .rules
+                .cost(basis.process.as_deref(), basis.cgroup.as_deref());
             if cost > left && left < COST_OF_A_STEP {
                 self.classes.unfinished = true;
                 break;
             }
             left = left.saturating_sub(cost);
             let verdict = self.classes.judge(&tracked.flow, &basis);
-            self.actions.extend(self.classes.tell(&tracked.flow, &verdict));
-            changes.extend(take_over(tracked, verdict, basis, !self.dry_run));
+            self.actions.extend(self.classes.tell(&tracked.flow, &basis, &verdict));
+            let turn = self.classes.turn;
+            self.classes.served.insert(uid, turn);
+            changes.extend(take_over(tracked, verdict, (basis, turn), !self.dry_run));
+        }
+        if !self.classes.unfinished {
+            self.classes.served.clear();
         }
         for change in changes {
             self.note(now, change);
         }
     }
+
+    /// None where nothing has changed that it was judged by.
+    fn pending(&self, cookie: Cookie) -> Option<Pending> {
+        let Tracked { flow, judged, .. } = self.flows.get(cookie)?;
+        let basis = self.classes.basis(flow, &self.owners);
+        let is_judged = judged.by.as_ref().is_some_and(|before| before.is(&basis));
+        (!is_judged).then(|| Pending {
+            cookie,
+            uid: user_of(flow),
+            judged: judged.turn,
+        })
+    }
 }
 
 /// Returns the change, if there is one.
-fn take_over(tracked: &mut Tracked, verdict: Verdict, basis: Basis, made: bool) -> Option<Change> {
+fn take_over(tracked: &mut Tracked, verdict: Verdict, (basis, turn): (Basis, u64), made: bool) -> Option<Change> {
     let before = std::mem::replace(&mut tracked.judged.verdict, verdict.clone());
-    tracked.judged.by = Some(basis);
+    (tracked.judged.by, tracked.judged.turn) = (Some(basis), turn);
     tracked.class = verdict.class;
     (before != verdict).then(|| Change {
         subject: Subject::Socket {
