@@ -34,6 +34,7 @@ pub mod limits;
 mod owners;
 pub mod queue;
 mod told;
+mod turns;
 mod view;
 
 /// The latest refusals, for `why`.

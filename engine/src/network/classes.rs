@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::flows::Tracked;
-use super::owners::Owners;
+use super::owners::{Owners, process_of, user_of};
 use super::queue::BackgroundFlow;
 use super::told::Told;
+use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
-use crate::matcher::{Ends, Marks, Process};
+use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
 
+/// A generation that is never the present one.
+const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
 const COST_OF_A_STEP: usize = 4 << 20;
-/// Whose flows those are of which the record does not say it.
-const NOBODY: u32 = u32::MAX;
 
 pub struct Classes {
     rules: Arc<Rules>,
@@ -35,10 +36,10 @@ pub struct Classes {
     /// Some flows wait to be judged.
     unfinished: bool,
     told: Told,
-    /// One of each step in which flows were judged.
-    turn: u64,
-    /// When each user's flows were judged last, while some wait.
-    served: BTreeMap<u32, u64>,
+    /// Of users whose flows have to be judged.
+    turns: Turns,
+    /// Steps in which flows were judged.
+    steps: u64,
 }
 
 /// A flow's verdict, and what it was judged by.
@@ -46,12 +47,14 @@ pub struct Classes {
 pub struct Judged {
     pub verdict: Verdict,
     by: Option<Basis>,
-    turn: u64,
+    /// In which step.
+    at: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Basis {
     generation: u64,
+    owner: Option<ProcessId>,
     process: Option<Arc<Process>>,
     cgroup: Option<Arc<str>>,
     priority: u32,
@@ -79,16 +82,21 @@ impl Classes {
             generation: 0,
             unfinished: false,
             told: Told::default(),
-            turn: 0,
-            served: BTreeMap::new(),
+            turns: Turns::default(),
+            steps: 0,
         }
     }
 
-    fn basis(&self, flow: &Flow, owners: &Owners) -> Basis {
+    /// What was known of the flow's owner counts for as long as nothing newer is known.
+    fn basis(&self, Tracked { flow, judged, .. }: &Tracked, owners: &Owners) -> Basis {
+        let (before, owner) = (judged.by.as_ref(), process_of(flow));
+        let of_same = || before.filter(|before| before.owner == owner)?.process.clone();
+        let of_before = || before?.cgroup.clone();
         Basis {
             generation: self.generation,
-            process: owners.process(flow).cloned(),
-            cgroup: owners.cgroup(flow).cloned(),
+            owner,
+            process: owners.process(flow).cloned().or_else(of_same),
+            cgroup: owners.cgroup(flow).cloned().or_else(of_before),
             priority: flow.priority,
             dscp: flow.dscp,
             ifindex: flow.ifindex,
@@ -148,34 +156,14 @@ impl Classes {
     pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
         self.told.end(cookie)
     }
-
-    /// In which order to judge these flows: users by turns, who was not served for longest first; of a user's, what was
-    /// not judged for longest.
-    fn in_turn(&self, mut flows: Vec<Pending>) -> Vec<Pending> {
-        flows.sort_unstable_by_key(|flow| (flow.uid, flow.judged, flow.cookie));
-        let (mut last, mut nth) = (None, 0);
-        let turn = |flow: Pending| {
-            nth = if last == Some(flow.uid) { nth + 1 } else { 0 };
-            last = Some(flow.uid);
-            let served = self.served.get(&flow.uid).copied().unwrap_or_default();
-            ((nth, served, flow.uid), flow)
-        };
-        let mut turns: Vec<((u64, u64, u32), Pending)> = flows.into_iter().map(turn).collect();
-        turns.sort_by_key(|(turn, _)| *turn);
-        turns.into_iter().map(|(_, flow)| flow).collect()
-    }
 }
 
 /// A flow that has to be judged.
 struct Pending {
-    cookie: Cookie,
     uid: u32,
-    /// The turn in which it was judged last.
+    /// The step in which it was judged last.
     judged: u64,
-}
-
-fn user_of(flow: &Flow) -> u32 {
-    flow.uid.unwrap_or(NOBODY)
+    cookie: Cookie,
 }
 
 fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
@@ -217,8 +205,12 @@ impl Network {
         let is_meant = |tracked: &&Tracked| flows_match(&flow, &tracked.flow);
         let meant: Vec<Cookie> = self.flows.iter().filter(is_meant).map(|t| t.flow.cookie).collect();
         for cookie in &meant {
-            if let Some(tracked) = self.flows.get_mut(*cookie) {
-                tracked.judged.by = None;
+            let judged = self
+                .flows
+                .get_mut(*cookie)
+                .and_then(|tracked| tracked.judged.by.as_mut());
+            if let Some(by) = judged {
+                by.generation = OVER;
             }
         }
         self.judge_flows(now, &meant);
@@ -245,16 +237,19 @@ impl Network {
     }
 
     fn judge_flows(&mut self, now: Duration, cookies: &[Cookie]) {
-        let pending = cookies.iter().filter_map(|cookie| self.pending(*cookie)).collect();
-        let pending = self.classes.in_turn(pending);
+        let mut pending: Vec<Pending> = cookies.iter().filter_map(|cookie| self.pending(*cookie)).collect();
+        // Of a user's, what was not judged for longest.
+        pending.sort_unstable_by_key(|flow| (flow.judged, flow.cookie));
+        let pending = pending.into_iter().map(|flow| (flow.uid, flow.cookie));
+        let pending = self.classes.turns.order(pending);
         let mut left = COST_OF_A_STEP;
         let mut changes = Vec::new();
-        self.classes.turn += 1;
-        for Pending { cookie, uid, .. } in pending {
+        self.classes.steps += 1;
+        for (uid, cookie) in pending {
             let Some(tracked) = self.flows.get_mut(cookie) else {
                 continue;
             };
-            let basis = self.classes.basis(&tracked.flow, &self.owners);
+            let basis = self.classes.basis(tracked, &self.owners);
             let cost = self
                 .classes
                 .rules
@@ -266,12 +261,9 @@ impl Network {
             left = left.saturating_sub(cost);
             let verdict = self.classes.judge(&tracked.flow, &basis);
             self.actions.extend(self.classes.tell(&tracked.flow, &basis, &verdict));
-            let turn = self.classes.turn;
-            self.classes.served.insert(uid, turn);
-            changes.extend(take_over(tracked, verdict, (basis, turn), !self.dry_run));
-        }
-        if !self.classes.unfinished {
-            self.classes.served.clear();
+            self.classes.turns.had(uid);
+            tracked.judged.at = self.classes.steps;
+            changes.extend(take_over(tracked, verdict, basis, !self.dry_run));
         }
         for change in changes {
             self.note(now, change);
@@ -280,21 +272,22 @@ impl Network {
 
     /// None where nothing has changed that it was judged by.
     fn pending(&self, cookie: Cookie) -> Option<Pending> {
-        let Tracked { flow, judged, .. } = self.flows.get(cookie)?;
-        let basis = self.classes.basis(flow, &self.owners);
+        let tracked = self.flows.get(cookie)?;
+        let basis = self.classes.basis(tracked, &self.owners);
+        let judged = &tracked.judged;
         let is_judged = judged.by.as_ref().is_some_and(|before| before.is(&basis));
         (!is_judged).then(|| Pending {
+            uid: user_of(&tracked.flow),
+            judged: judged.at,
             cookie,
-            uid: user_of(flow),
-            judged: judged.turn,
         })
     }
 }
 
 /// Returns the change, if there is one.
-fn take_over(tracked: &mut Tracked, verdict: Verdict, (basis, turn): (Basis, u64), made: bool) -> Option<Change> {
+fn take_over(tracked: &mut Tracked, verdict: Verdict, basis: Basis, made: bool) -> Option<Change> {
     let before = std::mem::replace(&mut tracked.judged.verdict, verdict.clone());
-    (tracked.judged.by, tracked.judged.turn) = (Some(basis), turn);
+    tracked.judged.by = Some(basis);
     tracked.class = verdict.class;
     (before != verdict).then(|| Change {
         subject: Subject::Socket {

@@ -348,3 +348,75 @@ fn flows_of_unknown_processes_cost_what_the_path_of_their_cgroup_does() {
     let judged = (1..65).filter(|n| class_of(&engine, *n) == Class::Background).count();
     assert!((1..64).contains(&judged), "{judged} at once");
 }
+
+fn of_process(flow: Flow, pid: u32) -> Flow {
+    let owner = Owner {
+        pid,
+        command: "hog".to_owned(),
+        start_ns: 1,
+    };
+    Flow {
+        owner: Some(owner),
+        ..flow
+    }
+}
+
+/// While a user starts 100 processes between two passes: the first pass from the second second on that asks for [`ID`],
+/// which is another user's and has a connection since this pass.
+fn asked_beside_many_new_processes(begins: u64) -> Option<u64> {
+    let mut engine = engine("", false);
+    let victim = Flow {
+        uid: Some(OTHER),
+        cookie: Cookie(1 << 40),
+        ..owned()
+    };
+    (1..40).find(|pass| {
+        let mut flows = flows_of(HOG, pass * 100, 100);
+        flows
+            .iter_mut()
+            .for_each(|flow| *flow = of_process(flow.clone(), flow.cookie.0 as u32 + 100));
+        if *pass >= begins {
+            flows.push(victim.clone());
+        }
+        let asked = asks_for_process(&see(&mut engine, pass * 100, flows, true));
+        asked && *pass >= 11
+    })
+}
+
+#[test]
+fn a_users_new_processes_do_not_keep_another_users_from_being_known() {
+    assert_eq!(asked_beside_many_new_processes(20), Some(20));
+}
+
+#[test]
+fn a_users_new_processes_do_not_keep_others_from_being_looked_at_again() {
+    let again = asked_beside_many_new_processes(1);
+    assert!(again.is_some_and(|pass| pass <= 15), "{again:?}");
+}
+
+#[test]
+fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
+    let mut engine = engine("", false);
+    let victim = Flow {
+        cookie: Cookie(1 << 40),
+        ..owned()
+    };
+    see(&mut engine, 100, vec![victim.clone()], true);
+    let nice = Process {
+        idleness: Idleness {
+            nice_19: true,
+            ..Idleness::default()
+        },
+        ..Process::default()
+    };
+    identify(&mut engine, 100, nice);
+    let mut flows = flows_of(HOG, 1, 5000);
+    flows
+        .iter_mut()
+        .for_each(|flow| *flow = of_process(flow.clone(), flow.cookie.0 as u32 + 100));
+    flows.push(victim);
+    for pass in 2..80 {
+        see(&mut engine, pass * 100, flows.clone(), true);
+        assert_eq!(class_of(&engine, 1 << 40), Class::Background, "in pass {pass}");
+    }
+}
