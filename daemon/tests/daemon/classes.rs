@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use giveway::kernel::cgroup::Root;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Priority;
@@ -376,6 +378,77 @@ fn all_fragments_of_a_datagram_are_what_its_rule_says() {
         thread::sleep(Duration::from_millis(500));
         assert_eq!(background() - before, 30, "{far}: ten datagrams of three fragments");
     }
+}
+
+/// Whoever may make cgroups may nest them.
+#[test]
+fn a_process_in_a_cgroup_that_is_nested_too_deep_is_in_those_above_it() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let name = format!("gw-deep-{}", std::process::id());
+    rules.write("50-test.toml", &rule(&format!("cgroup = \"/{name}/*\""), "background"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let root = Root::open().unwrap();
+    let top = PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(&name);
+    let deep = top.join(["d"; 40].join("/"));
+    fs::create_dir_all(&deep).unwrap();
+    let port = reader(&lab);
+    let talker = talker(port, "talker");
+    fs::write(deep.join("cgroup.procs"), talker.id().to_string()).unwrap();
+    let took = until("its class follows", || has_class(&daemon, port, "background"));
+    drop(talker);
+    until("the cgroups are empty", || {
+        deep.ancestors()
+            .take(41)
+            .all(|group| fs::remove_dir(group).is_ok() || !group.exists())
+    });
+    assert!(took < Duration::from_secs(4), "after {took:?}");
+}
+
+/// Its main thread ends, and another one sends ten times a second to the port that is its argument.
+const WITHOUT_MAIN_THREAD: &str = r#"
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void *talk(void *port)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	int to_there = socket(AF_INET, SOCK_STREAM, 0);
+
+	sleep(1);
+	inet_pton(AF_INET, "10.99.0.2", &to.sin_addr);
+	if (!connect(to_there, (void *)&to, sizeof(to)))
+		while (write(to_there, "x", 1) == 1)
+			usleep(100000);
+	return NULL;
+}
+
+int main(int count, char **words)
+{
+	pthread_t talker;
+
+	pthread_create(&talker, NULL, talk, words[1]);
+	pthread_exit(NULL);
+}
+"#;
+
+#[test]
+fn a_process_without_its_main_thread_is_still_known() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let source = rules.write("talk.c", WITHOUT_MAIN_THREAD);
+    let program = source.with_extension("");
+    run(&format!("cc -pthread -o {} {}", program.display(), source.display()));
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("exe = \"{}\"", program.display()), "background"),
+    );
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let port = reader(&lab);
+    let _talker = KillOnDrop::spawn(Command::new(&program).arg(port.to_string()));
+    until("its flow has the class of its rule", || {
+        has_class(&daemon, port, "background")
+    });
 }
 
 #[test]
