@@ -257,8 +257,7 @@ impl Target {
         }
         if !has_deadline && packet.has_more && is_registered(&packet) {
             self.background.insert(packet.datagram, Instant::now());
-        }
-        if has_deadline && can_promise && packet.has_more {
+        } else if has_deadline && can_promise && packet.has_more {
             self.refused
                 .insert(packet.datagram, (fate == Fate::Dropped, Instant::now()));
         }
