@@ -454,7 +454,7 @@ fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
         cmdline: "a".repeat(4096),
         ..Process::default()
     };
-    assert!(rules.cost(Some(&hostile)) < 500_000);
+    assert!(rules.cost(Some(&hostile), None) < 500_000);
     assert_eq!(judge(&rules, &seen(Some(&hostile))).by, By::Nothing);
 }
 
