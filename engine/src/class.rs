@@ -14,9 +14,11 @@ mod packets;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod units;
 
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
+pub use units::{KEY as UNIT_KEY, UnitFile};
 
 /// What is known of a flow.
 #[derive(Clone, Copy, Debug)]

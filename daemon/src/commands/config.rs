@@ -45,12 +45,12 @@ fn rules_of(path: &Path) -> Result<usize, Located> {
     let folder = path.parent().and_then(Path::file_name);
     let folders = match folder.is_some_and(|name| name == "rules.d") {
         true => Folders {
-            main: None,
             folders: vec![vec![source]],
+            ..Folders::default()
         },
         false => Folders {
             main: Some(source),
-            folders: Vec::new(),
+            ..Folders::default()
         },
     };
     let (rules, mut problems) = Rules::of(folders, &uid_of);

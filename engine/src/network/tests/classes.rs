@@ -17,8 +17,8 @@ fn rules(text: &str) -> Arc<Rules> {
         text: Ok(text.to_owned()),
     };
     let folders = Folders {
-        main: None,
         folders: vec![vec![source]],
+        ..Folders::default()
     };
     let (rules, problems) = Rules::of(folders, &|_| None);
     assert!(problems.is_empty(), "{problems:?}");
