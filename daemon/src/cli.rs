@@ -79,8 +79,8 @@ pub struct RunArgs {
     /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
-    /// A folder with rules for classes, in place of /etc/giveway/rules.d and /usr/share/giveway/rules.d; where there are
-    /// several, those of the first come first
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d, what units say, and /usr/share/giveway/rules.d;
+    /// where there are several, those of the first come first
     #[arg(long, value_name = "FOLDER")]
     pub rules: Vec<PathBuf>,
 }
