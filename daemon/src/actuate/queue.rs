@@ -222,8 +222,10 @@ impl QueueActuator {
             return Ok(false);
         };
         if uid != 0 && *by != Some(uid) {
-            let by = by.map_or("the configuration".to_owned(), |by| format!("uid {by}"));
-            bail!("{by} made this flow background; only that user and root take it back");
+            let Some(by) = by else {
+                bail!("the configuration made this flow background; only root takes it back");
+            };
+            bail!("uid {by} made this flow background; only that user and root take it back");
         }
         self.background.remove(&flow);
         if let Some(admission) = &self.admission {
@@ -321,9 +323,7 @@ impl QueueActuator {
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        let limits = (plan.backend == Backend::Qdisc && !plan.tuning.limits.is_empty())
-            .then(|| "rate limits of rules do not hold: only htb has them (backend = \"htb\" in [queue])".to_owned());
-        [nice, gate, ingress, limits].into_iter().flatten().collect()
+        [nice, gate, ingress].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {

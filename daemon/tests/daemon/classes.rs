@@ -110,6 +110,7 @@ fn a_broken_file_keeps_the_old_rules_and_is_told_of_with_its_line() {
     );
     let degraded = daemon.status()["degraded"].to_string();
     assert!(degraded.contains("60-broken.toml:2"), "{degraded}");
+    assert!(degraded.contains("the rules read before stay in force"), "{degraded}");
 
     fs::remove_file(broken).unwrap();
     assert!(giveway(&["reload"]).status.success());
@@ -292,6 +293,15 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
     let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     assert!((7.6..8.4).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn a_rate_limit_that_nothing_enforces_is_told_of() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    rules.write("50-test.toml", &rule("port = 1\nrate_limit_mbit = 2.0", "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let degraded = daemon.status()["degraded"].to_string();
+    assert!(degraded.contains("rate limits of rules do not hold"), "{degraded}");
 }
 
 #[test]

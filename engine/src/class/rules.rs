@@ -171,10 +171,13 @@ impl Rule {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
+        let limited = rule
+            .rate_limit_mbit
+            .map(|mbit| format!("; all its flows together at most {mbit} Mbit/s"));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
-        };
+        } + &limited.unwrap_or_default();
         let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
         Ok(Self {
             limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),
