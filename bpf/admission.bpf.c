@@ -32,26 +32,32 @@ struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 
-/* What was decided for the first fragment applies to the later ones, as far as it was promised. */
+static __always_inline int admit_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+						  __u32 treatment)
+{
+	struct promise none = {};
+
+	stamp(skb, config, treatment & GW_TREAT_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
+	hold_to(skb, config, treatment >> 1);
+	return TCX_PASS;
+}
+
+/* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
 static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct gw_link_config *config,
 					   const struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
 	struct verdict *verdict = verdict_of(p, now_ns);
 	struct promise promise = {};
-	__u32 limit;
 
 	if (verdict && verdict->refused)
 		return TCX_DROP;
+	if (verdict && verdict->treatment >= 0)
+		return admit_without_deadline(skb, config, verdict->treatment);
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
-	if (!work_ns) {
-		bool background = is_background(skb, config, p, &limit);
-
-		stamp(skb, config, background ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
-		hold_to(skb, config, limit);
-		return TCX_PASS;
-	}
+	if (!work_ns)
+		return admit_without_deadline(skb, config, treatment_of(skb, p, what_is_said(skb, config, p)));
 	promise.deadline_ns = verdict->deadline_ns;
 	promise.fifo_ns = verdict->fifo_ns;
 	promise.fifo_packets = verdict->fifo_packets;
@@ -116,8 +122,9 @@ int gw_admit(struct __sk_buff *skb)
 	struct packet p = {};
 	struct gw_rule *rule;
 	__u64 deadline_ns;
-	__u32 limit;
+	__u32 treatment;
 	bool granted;
+	int said;
 
 	skb->cb[0] = 0;
 	if (!config || !config->ifindex)
@@ -142,9 +149,13 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	stamp(skb, config, band_without_deadline(skb, config, &p, &limit), &none, 0, 0);
-	hold_to(skb, config, limit);
-	return TCX_PASS;
+	said = what_is_said(skb, config, &p);
+	treatment = treatment_of(skb, &p, said);
+	if (treatment & GW_TREAT_BACKGROUND && config->flags & GW_LEARN)
+		learn(skb, &p);
+	if (p.more_fragments && said >= 0)
+		remember_treatment(&p, treatment, bpf_ktime_get_ns());
+	return admit_without_deadline(skb, config, treatment);
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

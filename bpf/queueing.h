@@ -53,14 +53,16 @@ struct gw_link_config {
 	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: limits do not hold */
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
+	__u32 treated_sockets;        /* how many entries treated_sockets has */
+	__u32 reserved;
 };
 
 #define GW_PACKET_RULES 64
 
 /*
  * What is said of a flow: the number of its rate limit << 1, and whether it is background. 0 is a number of none.
- * A rule that needs nothing but the packet counts for every flow that the daemon has not told of: UDP, what is
- * forwarded, a connection's first packets.
+ * The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs nothing but the
+ * packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's first packets.
  */
 #define GW_TREAT_BACKGROUND 1
 

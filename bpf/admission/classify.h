@@ -23,10 +23,18 @@ struct {
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
 
-/* What the daemon says of flows, whatever their packets are marked with. */
+/* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 6144);
+	__uint(max_entries, 3072);
+	__type(key, __u64);
+	__type(value, __u8);
+} treated_sockets SEC(".maps");
+
+/* Flows that were named as background. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 3072);
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");
@@ -160,8 +168,37 @@ static __noinline int first_match(const struct gw_link_config *config, const str
 	return treatment;
 }
 
-/* What the daemon says of the flow, or else a packet rule; -1: neither. */
-static __noinline int treatment_of(const struct gw_link_config *config, const struct packet *p)
+/* What the daemon says of the socket; -1: nothing. */
+static __noinline int treatment_of_socket(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	__u8 *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+
+	return told ? *told : -1;
+}
+
+static __noinline int treatment_by_rules(const struct gw_link_config *config, const struct packet *p,
+					 const struct flow_key *key)
+{
+	__s32 *known = bpf_map_lookup_elem(&treatment_of_flows, key), treatment;
+
+	if (known)
+		return *known;
+	treatment = first_match(config, p);
+	bpf_map_update_elem(&treatment_of_flows, key, &treatment, BPF_ANY);
+	return treatment;
+}
+
+static __always_inline bool is_named(const struct gw_background_key *exact)
+{
+	struct gw_background_key any = *exact;
+
+	any.local_port = 0;
+	return bpf_map_lookup_elem(&background_flows, exact) || bpf_map_lookup_elem(&background_flows, &any);
+}
+
+/* Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; -1: of neither. */
+static __noinline int treatment_of_packet(const struct gw_link_config *config, const struct packet *p)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -171,42 +208,20 @@ static __noinline int treatment_of(const struct gw_link_config *config, const st
 		.protocol = p->protocol,
 		.dscp = p->dscp,
 	};
-	__u8 *told;
-	__s32 *known, treatment;
+	int treatment = -1;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
-	if (config->background_flows) {
-		struct gw_background_key any = key.flow;
-
-		any.local_port = 0;
-		told = bpf_map_lookup_elem(&background_flows, &key.flow);
-		if (!told)
-			told = bpf_map_lookup_elem(&background_flows, &any);
-		if (told)
-			return *told;
-	}
-	if (!config->packet_rules)
-		return -1;
-	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
-	if (known)
-		return *known;
-	treatment = first_match(config, p);
-	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
-	return treatment;
+	if (config->packet_rules)
+		treatment = treatment_by_rules(config, p, &key);
+	if (!config->background_flows || !is_named(&key.flow))
+		return treatment;
+	return treatment > 0 ? treatment | GW_TREAT_BACKGROUND : GW_TREAT_BACKGROUND;
 }
 
-/* `limit`: the number of its rate limit. */
-static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
-					  const struct packet *p, __u32 *limit)
+static __always_inline bool has_background_mark(struct __sk_buff *skb, const struct packet *p)
 {
-	int treatment = config->background_flows || config->packet_rules ? treatment_of(config, p) : -1;
 	struct bpf_sock *sk;
 
-	*limit = 0;
-	if (treatment >= 0) {
-		*limit = treatment >> 1;
-		return treatment & GW_TREAT_BACKGROUND;
-	}
 	if (skb->priority == 1 || p->dscp == DSCP_LE)
 		return true;
 	if (!has_nice_sockets)
@@ -216,24 +231,33 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* Also records a background flow, so that ingress.bpf.c recognises its answers. */
-static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-							  struct packet *p, __u32 *limit)
+/* What the daemon says of the socket, or else of the packet; -1: nothing. */
+static __always_inline int what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
+					const struct packet *p)
+{
+	int said = config->treated_sockets ? treatment_of_socket(skb) : -1;
+
+	return said < 0 && (config->background_flows || config->packet_rules) ? treatment_of_packet(config, p) : said;
+}
+
+/* Where nothing is said of it, its marks count. */
+static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, int said)
+{
+	return said >= 0 ? said : has_background_mark(skb, p) ? GW_TREAT_BACKGROUND : 0;
+}
+
+/* Records a background flow, so that ingress.bpf.c recognises its answers. */
+static __always_inline void learn(struct __sk_buff *skb, struct packet *p)
 {
 	struct gw_background_key key = { .family = p->tuple.family };
 	__u8 yes = 1;
 
-	if (!is_background(skb, config, p, limit))
-		return GW_BEST_EFFORT;
-	if (config->flags & GW_LEARN) {
-		read_ports(skb, p);
-		__builtin_memcpy(key.remote, p->tuple.remote, 16);
-		key.remote_port = p->tuple.remote_port;
-		key.local_port = p->tuple.local_port;
-		if (!bpf_map_lookup_elem(&background_answers, &key))
-			bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
-	}
-	return GW_BACKGROUND;
+	read_ports(skb, p);
+	__builtin_memcpy(key.remote, p->tuple.remote, 16);
+	key.remote_port = p->tuple.remote_port;
+	key.local_port = p->tuple.local_port;
+	if (!bpf_map_lookup_elem(&background_answers, &key))
+		bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
 }
 
 #endif

@@ -213,7 +213,7 @@ struct verdict {
 	__u32 refused;
 	__u64 fifo_ns;
 	__u32 fifo_packets;
-	__u32 reserved;
+	__s32 treatment; /* what is said of a datagram without a deadline (classify.h); -1: it has one */
 };
 
 /* A sender's fragments leave together. */
@@ -246,7 +246,17 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 		.refused = promise->refused,
 		.fifo_ns = promise->fifo_ns,
 		.fifo_packets = promise->fifo_packets,
+		.treatment = -1,
 	};
+
+	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
+}
+
+/* Only the first fragment has the ports by which this is said of the datagram. */
+static __noinline void remember_treatment(const struct packet *p, __u32 treatment, __u64 now_ns)
+{
+	struct datagram key = datagram_of(p);
+	struct verdict verdict = { .decided_ns = now_ns, .treatment = treatment };
 
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
 }

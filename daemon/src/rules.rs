@@ -87,7 +87,7 @@ fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|error| error.to_string())?,
     };
-    check_owner_of(folder)?;
+    check_owner(&fs::metadata(folder).map_err(|error| error.to_string())?)?;
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(|error| error.to_string())?.path();
@@ -121,10 +121,6 @@ fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
         check_owner(&about)?;
     }
     String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
-}
-
-fn check_owner_of(path: &Path) -> Result<(), String> {
-    check_owner(&fs::metadata(path).map_err(|error| error.to_string())?)
 }
 
 fn check_owner(about: &fs::Metadata) -> Result<(), String> {

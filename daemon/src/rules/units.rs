@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use giveway_engine::class::{UNIT_KEY, UnitFile};
 
-use super::{check_owner_of, source, text};
+use super::{source, text};
 
 /// A file in an earlier one stands in for one of the same name in a later one.
 pub const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"];
@@ -61,11 +61,21 @@ fn is_service(name: &str) -> bool {
     name.strip_suffix(".service").is_some_and(|name| !name.is_empty())
 }
 
-/// What cannot be read (a masked unit is a link to /dev/null) says nothing.
+/// What cannot be read (a masked unit is a link to /dev/null) says nothing. Neither does what is not root's alone: a unit
+/// may be a link to a user's file, who must not keep root's rules from being read by what is in it.
 fn says_something(unit: String, path: &Path) -> Option<UnitFile> {
-    let text = text(path, false).ok().filter(|text| text.contains(UNIT_KEY))?;
-    let source = source(path, check_owner_of(path).map(|()| text));
-    Some(UnitFile { unit, source })
+    let says = |text: &Result<String, String>| text.as_ref().is_ok_and(|text| text.contains(UNIT_KEY));
+    let roots = text(path, true);
+    if says(&roots) {
+        let source = source(path, roots);
+        return Some(UnitFile { unit, source });
+    }
+    if let Err(why) = roots
+        && says(&text(path, false))
+    {
+        tracing::warn!("{}: {why}; its {UNIT_KEY} does not count", path.display());
+    }
+    None
 }
 
 #[cfg(test)]
@@ -113,23 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_write_is_a_problem_only_where_it_names_a_class() {
+    fn a_file_that_others_may_write_says_nothing_and_keeps_no_other_from_being_read() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), "a.service", "stream");
-        fs::write(folder.path().join("b.service"), "[Service]\n").unwrap();
         for name in ["a.service", "b.service"] {
-            fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o666)).unwrap();
+            write(folder.path(), name, "stream");
         }
+        fs::set_permissions(folder.path().join("a.service"), fs::Permissions::from_mode(0o666)).unwrap();
         let found = read(&[folder.path().to_owned()]);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0]
-                .source
-                .text
-                .as_ref()
-                .unwrap_err()
-                .contains("may be written by others")
-        );
+        assert!(found[0].unit == "b.service" && found[0].source.text.is_ok());
     }
 }

@@ -86,7 +86,7 @@ fn a_later_fragment_gives_back_its_own_part_whatever_it_carries() {
     }
 }
 
-/// A promise without slack keeps others out for as long as it waits. What has no socket is one user's.
+/// A promise without slack keeps others out for as long as it waits. What a program is given for a test is root's.
 #[test]
 fn who_is_alone_leaves_room_for_the_first_deadlines_of_another() {
     let lab = Lab::enter();
@@ -97,7 +97,7 @@ fn who_is_alone_leaves_room_for_the_first_deadlines_of_another() {
     let promised = (0..100_000).take_while(|_| admission.admits(&far)).count();
     assert!((100..100_000).contains(&promised), "{promised}");
     let receiver = link.receiver(FAR_V4);
-    let sender = Sender::to(&receiver);
+    let sender = Sender::of_user(12_345, &receiver);
     sender.ask_for_deadlines();
     for _ in 0..5 {
         link.assert_admitted(100, || sender.send_by(&[7; 100], AMPLE));

@@ -124,16 +124,19 @@ impl Rules {
         self.rules.iter().any(|rule| rule.matcher.interface.is_some())
     }
 
-    /// Bytes that are looked at, at most, to judge a flow of this process.
-    pub fn cost(&self, process: Option<&Process>) -> usize {
-        let text = process.map_or(0, |process| process.cmdline.len() + process.cgroup.len());
+    /// Bytes that are looked at, at most, to judge a flow of this process, or of this cgroup where the process is not
+    /// known.
+    pub fn cost(&self, process: Option<&Process>, cgroup: Option<&str>) -> usize {
+        let of_process = |process: &Process| process.cmdline.len() + process.cgroup.len();
+        let text = process.map_or(cgroup.map_or(0, str::len), of_process);
         let of_rule = |rule: &Rule| LEAST_COST + rule.matcher.patterns() * text;
         self.rules.iter().map(of_rule).sum()
     }
 
     pub(super) fn judge(&self, seen: &Seen<'_>) -> Option<Verdict> {
-        let unnamed = || Process {
-            cgroup: seen.cgroup.to_owned(),
+        let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
+        let unnamed = Process {
+            cgroup: cgroup.to_owned(),
             ..Process::default()
         };
         let matches = |rule: &&Rule| {
@@ -142,7 +145,7 @@ impl Rules {
                 Some(process) => matcher.holds_for_flow(Some(process), Some(&seen.ends), Some(&seen.marks)),
                 // Only the cgroup is known, by the socket.
                 None => {
-                    !matcher.asks_who() && matcher.holds_for_flow(Some(&unnamed()), Some(&seen.ends), Some(&seen.marks))
+                    !matcher.asks_who() && matcher.holds_for_flow(Some(&unnamed), Some(&seen.ends), Some(&seen.marks))
                 }
             }
         };
@@ -168,10 +171,13 @@ impl Rule {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
+        let limited = rule
+            .rate_limit_mbit
+            .map(|mbit| format!("; all its flows together at most {mbit} Mbit/s"));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
-        };
+        } + &limited.unwrap_or_default();
         let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
         Ok(Self {
             limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),

@@ -124,6 +124,25 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
 }
 
 #[test]
+fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n");
+    let process = backup();
+    let of = |named| {
+        let seen = Seen {
+            named,
+            ..seen(Some(&process))
+        };
+        judge(&rules, &seen).why
+    };
+    assert_eq!(of(None), "port 443; all its flows together at most 0.5 Mbit/s");
+    let named = of(Some("uid 1000"));
+    assert!(
+        named.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+        "{named}"
+    );
+}
+
+#[test]
 fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
     let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
     let free = backup();
@@ -454,7 +473,7 @@ fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
         cmdline: "a".repeat(4096),
         ..Process::default()
     };
-    assert!(rules.cost(Some(&hostile)) < 500_000);
+    assert!(rules.cost(Some(&hostile), None) < 500_000);
     assert_eq!(judge(&rules, &seen(Some(&hostile))).by, By::Nothing);
 }
 

@@ -370,6 +370,16 @@ impl Sender {
         Self { socket }
     }
 
+    /// A socket has its maker's user.
+    pub fn of_user(uid: u32, receiver: &Receiver) -> Self {
+        let making = || {
+            // SAFETY: no pointers. Of the calling thread alone, which ends after this.
+            unsafe { libc::setfsuid(uid) };
+            Self::to(receiver)
+        };
+        std::thread::scope(|scope| scope.spawn(making).join().unwrap())
+    }
+
     pub fn local_port(&self) -> u16 {
         self.socket.local_addr().unwrap().port()
     }
