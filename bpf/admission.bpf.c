@@ -8,9 +8,10 @@
  *   admission/deadline.h   whether its deadline can be promised
  *   admission/users.h      whose it is, and whether that user has had its share
  *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
+ *   admission/mark.h       how the network and the radio learn of the class
  *
  * A packet that cannot be read is best effort. Attach this program last: what another program drops behind it has been
- * promised in vain.
+ * promised in vain. Filters of clsact come behind it in any case.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -19,18 +20,20 @@
 #include <bpf/bpf_tracing.h>
 #include "admission/classify.h"
 #include "admission/deadline.h"
+#include "admission/mark.h"
 #include "admission/notify.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define TCX_PASS 0
+#define TCX_NEXT -1
 #define TCX_DROP 2
 
 /* Puts the shared types into the skeleton. */
 struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
+enum gw_class *class_type __attribute__((unused));
 
 /* What was decided for the first fragment applies to the later ones, as far as it was promised. */
 static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct gw_link_config *config,
@@ -46,11 +49,12 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
 	if (!work_ns) {
-		bool background = is_background(skb, config, p, &limit);
+		enum gw_class class = class_of(skb, config, p, &limit);
 
-		stamp(skb, config, background ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
+		stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
 		hold_to(skb, config, limit);
-		return TCX_PASS;
+		mark(skb, config, p, class);
+		return TCX_NEXT;
 	}
 	promise.deadline_ns = verdict->deadline_ns;
 	promise.fifo_ns = verdict->fifo_ns;
@@ -59,7 +63,8 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		work_ns = 0;
 	stamp(skb, config, GW_REALTIME, &promise, work_ns, now_ns);
-	return TCX_PASS;
+	mark(skb, config, p, GW_CLASS_REALTIME);
+	return TCX_NEXT;
 }
 
 static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const struct gw_rule *rule,
@@ -105,7 +110,8 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		promise.own_ns = 0;
 	stamp(skb, config, GW_REALTIME, &promise, promise.own_ns, now_ns);
-	return TCX_PASS;
+	mark(skb, config, p, GW_CLASS_REALTIME);
+	return TCX_NEXT;
 }
 
 SEC("tcx/egress")
@@ -115,16 +121,17 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
+	enum gw_class class;
 	__u64 deadline_ns;
 	__u32 limit;
 	bool granted;
 
 	skb->cb[0] = 0;
 	if (!config || !config->ifindex)
-		return TCX_PASS;
+		return TCX_NEXT;
 	if (!read_packet(skb, &p)) {
 		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
-		return TCX_PASS;
+		return TCX_NEXT;
 	}
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
@@ -138,13 +145,18 @@ int gw_admit(struct __sk_buff *skb)
 	if (deadline_ns && !granted && !config->rate_bytes_per_s) {
 		none.deadline_ns = deadline_ns;
 		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
-		return TCX_PASS;
+		mark(skb, config, &p, GW_CLASS_STANDARD);
+		return TCX_NEXT;
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	stamp(skb, config, band_without_deadline(skb, config, &p, &limit), &none, 0, 0);
+	class = class_of(skb, config, &p, &limit);
+	if (class == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
+		learn(skb, &p);
+	stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
 	hold_to(skb, config, limit);
-	return TCX_PASS;
+	mark(skb, config, &p, class);
+	return TCX_NEXT;
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

@@ -28,7 +28,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 6144);
 	__type(key, struct gw_background_key);
-	__type(value, __u8);
+	__type(value, __u16);
 } background_flows SEC(".maps");
 
 /* In their order; the first that matches counts. */
@@ -52,7 +52,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, struct flow_key);
-	__type(value, __s32);
+	__type(value, __u32);
 } treatment_of_flows SEC(".maps");
 
 /* Sockets created by a task at nice 19. */
@@ -141,10 +141,11 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 				 (remote[1] & mask[1]) == wanted[1]);
 }
 
-/* Of the first packet rule that matches; -1: none does. */
-static __noinline int first_match(const struct gw_link_config *config, const struct packet *p)
+/* Of the first packet rule that matches; 0: none does. */
+static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p)
 {
-	int n, treatment = -1;
+	__u32 treatment = 0;
+	int n;
 
 	bpf_for(n, 0, (int)config->packet_rules) {
 		__u32 at = n;
@@ -160,8 +161,8 @@ static __noinline int first_match(const struct gw_link_config *config, const str
 	return treatment;
 }
 
-/* What the daemon says of the flow, or else a packet rule; -1: neither. */
-static __noinline int treatment_of(const struct gw_link_config *config, const struct packet *p)
+/* What the daemon says of the flow, or else a packet rule; 0: neither. */
+static __noinline __u32 treatment_of(const struct gw_link_config *config, const struct packet *p)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -171,8 +172,8 @@ static __noinline int treatment_of(const struct gw_link_config *config, const st
 		.protocol = p->protocol,
 		.dscp = p->dscp,
 	};
-	__u8 *told;
-	__s32 *known, treatment;
+	__u32 *known, treatment;
+	__u16 *told;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
 	if (config->background_flows) {
@@ -186,7 +187,7 @@ static __noinline int treatment_of(const struct gw_link_config *config, const st
 			return *told;
 	}
 	if (!config->packet_rules)
-		return -1;
+		return 0;
 	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
 	if (known)
 		return *known;
@@ -195,18 +196,10 @@ static __noinline int treatment_of(const struct gw_link_config *config, const st
 	return treatment;
 }
 
-/* `limit`: the number of its rate limit. */
-static __always_inline bool is_background(struct __sk_buff *skb, const struct gw_link_config *config,
-					  const struct packet *p, __u32 *limit)
+static __always_inline bool is_marked_background(struct __sk_buff *skb, const struct packet *p)
 {
-	int treatment = config->background_flows || config->packet_rules ? treatment_of(config, p) : -1;
 	struct bpf_sock *sk;
 
-	*limit = 0;
-	if (treatment >= 0) {
-		*limit = treatment >> 1;
-		return treatment & GW_TREAT_BACKGROUND;
-	}
 	if (skb->priority == 1 || p->dscp == DSCP_LE)
 		return true;
 	if (!has_nice_sockets)
@@ -216,24 +209,30 @@ static __always_inline bool is_background(struct __sk_buff *skb, const struct gw
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* Also records a background flow, so that ingress.bpf.c recognises its answers. */
-static __always_inline enum gw_band band_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-							  struct packet *p, __u32 *limit)
+/* Of a packet without a deadline; `limit`: the number of its rate limit. */
+static __always_inline enum gw_class class_of(struct __sk_buff *skb, const struct gw_link_config *config,
+					      const struct packet *p, __u32 *limit)
+{
+	__u32 treatment = config->background_flows || config->packet_rules ? treatment_of(config, p) : 0;
+
+	*limit = treatment >> GW_LIMIT_SHIFT;
+	if (treatment)
+		return treatment & ((1 << GW_LIMIT_SHIFT) - 1);
+	return is_marked_background(skb, p) ? GW_CLASS_BACKGROUND : GW_CLASS_STANDARD;
+}
+
+/* Records a background flow, so that ingress.bpf.c recognises its answers. */
+static __noinline void learn(struct __sk_buff *skb, struct packet *p)
 {
 	struct gw_background_key key = { .family = p->tuple.family };
 	__u8 yes = 1;
 
-	if (!is_background(skb, config, p, limit))
-		return GW_BEST_EFFORT;
-	if (config->flags & GW_LEARN) {
-		read_ports(skb, p);
-		__builtin_memcpy(key.remote, p->tuple.remote, 16);
-		key.remote_port = p->tuple.remote_port;
-		key.local_port = p->tuple.local_port;
-		if (!bpf_map_lookup_elem(&background_answers, &key))
-			bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
-	}
-	return GW_BACKGROUND;
+	read_ports(skb, p);
+	__builtin_memcpy(key.remote, p->tuple.remote, 16);
+	key.remote_port = p->tuple.remote_port;
+	key.local_port = p->tuple.local_port;
+	if (!bpf_map_lookup_elem(&background_answers, &key))
+		bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
 }
 
 #endif

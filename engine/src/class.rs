@@ -10,11 +10,13 @@ use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
 
 mod evidence;
+mod marks;
 mod packets;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use marks::{ClassMark, LinkMarks};
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
 

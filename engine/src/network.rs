@@ -95,7 +95,7 @@ impl Network {
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
             rtt_resolution: setup.rtt_resolution,
             dry_run: setup.dry_run,
-            queue: Queue::new(config.link.clone(), config.queue.clone(), setup.backends),
+            queue: Queue::new(config, setup.backends),
             changes: Changes::default(),
             refusals: VecDeque::new(),
             actions: Vec::new(),

@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::class::Treatment;
+use giveway_engine::class::{Class, Treatment};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
@@ -96,7 +96,7 @@ fn treatment_of(
 ) -> Option<Treatment> {
     let by_class = classified.get(flow).copied();
     let named = named.contains_key(flow).then_some(Treatment {
-        background: true,
+        class: Class::Background,
         limit: by_class.and_then(|treatment| treatment.limit),
     });
     named.or(by_class)
@@ -140,7 +140,7 @@ impl QueueActuator {
         if self.in_force.as_ref().is_some_and(|old| !goes_on(old)) {
             self.take_down()?;
         }
-        if self.before.is_none() {
+        if self.before.is_none() && plan.backend != Backend::None {
             // What could not be taken down then is no hindrance now.
             let undone = self.journal.undo();
             ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
@@ -282,6 +282,9 @@ impl QueueActuator {
 
     /// None before the first queue was put up. What htb counts costs more to read: it may be this old.
     pub fn counters(&mut self, at_most_old: Duration) -> Result<Option<QueueCounters>> {
+        if self.in_force.as_ref().is_some_and(|plan| plan.backend == Backend::None) {
+            return Ok(None);
+        }
         let served = self.bands(at_most_old)?;
         let Some(admission) = &self.admission else {
             return Ok(None);
@@ -344,7 +347,7 @@ impl QueueActuator {
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        let limits = (plan.backend == Backend::Qdisc && !plan.tuning.limits.is_empty())
+        let limits = (plan.backend != Backend::Htb && !plan.tuning.limits.is_empty())
             .then(|| "rate limits of rules do not hold: only htb has them (backend = \"htb\" in [queue])".to_owned());
         [nice, gate, ingress, limits].into_iter().flatten().collect()
     }
@@ -386,7 +389,8 @@ impl QueueActuator {
                 }
                 qdisc.put_up(&mut self.netlink, plan.ifindex)?;
             }
-            _ => htb::put_up(&mut self.netlink, plan)?,
+            (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
+            _ => return Ok(()),
         }
         if !plan.ingress {
             self.ingress = None;
@@ -401,7 +405,7 @@ impl QueueActuator {
 
     /// What the backend needs, unless it is loaded already.
     fn load(&mut self, backend: Backend) -> Result<()> {
-        if self.admission.is_some() && (backend == Backend::Htb || self.qdisc.is_some()) {
+        if self.admission.is_some() && (backend != Backend::Qdisc || self.qdisc.is_some()) {
             return Ok(());
         }
         let netns_inum = self.place.netns_inum();

@@ -13,7 +13,7 @@ use super::owners::Owners;
 use super::queue::BackgroundFlow;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, Rules, Seen, Treatment, Verdict, judge};
+use crate::class::{By, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process};
 use crate::model::{Cookie, Flow};
@@ -120,14 +120,13 @@ impl Classes {
     /// What the queue is to be told of the flow, where that is news.
     fn tell(&mut self, flow: &Flow, verdict: &Verdict) -> Option<Action> {
         let treatment = Treatment {
-            background: verdict.class == Class::Background,
+            class: verdict.class,
             limit: verdict.limit,
         };
         let is_known = match verdict.by {
             By::Name => treatment.limit.is_none(),
-            By::Evidence => !treatment.background,
             By::Nothing => true,
-            By::Choice | By::Rule => false,
+            By::Choice | By::Rule | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
         let told = self.told.get(&flow.cookie).map(|(_, treatment)| *treatment);

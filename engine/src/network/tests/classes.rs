@@ -64,7 +64,7 @@ fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
         Action::Treat { flow, treatment } => {
             assert_eq!((flow.port, flow.local_port), (5201, Some(5201)));
-            Some(treatment.map(|treatment| treatment.background))
+            Some(treatment.map(|treatment| treatment.class == Class::Background))
         }
         _ => None,
     };
