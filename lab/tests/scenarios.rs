@@ -257,6 +257,23 @@ fn a_lifted_connection_grows_past_its_cap() {
     assert!(metric(&result, "control/fixed54/beside", "goodput_mbit") > 2.1);
 }
 
+/// One boot for all: the simulated radios are up after some seconds each.
+#[test]
+fn frames_of_each_class_leave_in_the_access_category_that_the_table_says() {
+    let Some(_turn) = turn_in_guest() else { return };
+    let (result, _) = run_and_count_figures("marking", &["variants=default,htb"]);
+    for variant in ["default", "htb"] {
+        assert_eq!(
+            metric(&result, &format!("{variant}/background"), "user_priority_min"),
+            1.0
+        );
+        assert_eq!(
+            metric(&result, &format!("{variant}/standard"), "user_priority_max"),
+            0.0
+        );
+    }
+}
+
 #[test]
 fn what_does_not_exist_is_answered_with_the_nearest_name() {
     assert_usage_error(&["run", "contension"], "did you mean `contention`?");
@@ -319,6 +336,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ("gate", Tests(&[an_upload_waits_for_a_program_that_computes])),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
+    (
+        "marking",
+        Tests(&[frames_of_each_class_leave_in_the_access_category_that_the_table_says]),
+    ),
     ("monitor-cost", Tests(&[watching_is_cheaper_than_asking_ss])),
     ("qdisc-cost", Tests(&[each_queue_costs_a_packet_something])),
     ("rate-limit", Tests(&[a_rate_limit_is_reached_and_not_passed])),
