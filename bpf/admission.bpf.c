@@ -35,27 +35,34 @@ enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 enum gw_class *class_type __attribute__((unused));
 
-/* What was decided for the first fragment applies to the later ones, as far as it was promised. */
+static __always_inline int admit_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
+						  const struct packet *p, __u32 treatment)
+{
+	enum gw_class class = class_of(treatment);
+	struct promise none = {};
+
+	stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
+	hold_to(skb, config, treatment >> GW_LIMIT_SHIFT);
+	mark(skb, config, p, class);
+	return TCX_NEXT;
+}
+
+/* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
 static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct gw_link_config *config,
 					   const struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
 	struct verdict *verdict = verdict_of(p, now_ns);
 	struct promise promise = {};
-	__u32 limit;
 
 	if (verdict && verdict->refused)
 		return TCX_DROP;
+	if (verdict && verdict->treatment)
+		return admit_without_deadline(skb, config, p, verdict->treatment);
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
-	if (!work_ns) {
-		enum gw_class class = class_of(skb, config, p, &limit);
-
-		stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &promise, 0, 0);
-		hold_to(skb, config, limit);
-		mark(skb, config, p, class);
-		return TCX_NEXT;
-	}
+	if (!work_ns)
+		return admit_without_deadline(skb, config, p, treatment_of(skb, p, what_is_said(skb, config, p)));
 	promise.deadline_ns = verdict->deadline_ns;
 	promise.fifo_ns = verdict->fifo_ns;
 	promise.fifo_packets = verdict->fifo_packets;
@@ -121,9 +128,8 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
-	enum gw_class class;
+	__u32 said, treatment;
 	__u64 deadline_ns;
-	__u32 limit;
 	bool granted;
 
 	skb->cb[0] = 0;
@@ -150,13 +156,13 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	class = class_of(skb, config, &p, &limit);
-	if (class == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
+	said = what_is_said(skb, config, &p);
+	treatment = treatment_of(skb, &p, said);
+	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, &p);
-	stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
-	hold_to(skb, config, limit);
-	mark(skb, config, &p, class);
-	return TCX_NEXT;
+	if (p.more_fragments && said)
+		remember_treatment(&p, treatment, bpf_ktime_get_ns());
+	return admit_without_deadline(skb, config, &p, treatment);
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

@@ -113,7 +113,6 @@ struct dst_entry {
 
 struct kernfs_node {
 	__u64 id;
-	struct kernfs_node *__parent; /* `parent` before 6.15 */
 	const char *name;
 };
 
@@ -124,6 +123,8 @@ struct cgroup_root {
 struct cgroup {
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
+	int level; /* 0: the root */
+	struct cgroup *ancestors[]; /* by level, itself among them */
 };
 
 struct css_set {

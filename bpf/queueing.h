@@ -74,6 +74,8 @@ struct gw_link_config {
 	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: limits do not hold */
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
+	__u32 treated_sockets;        /* how many entries treated_sockets has */
+	__u32 reserved;
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
 
@@ -81,10 +83,12 @@ struct gw_link_config {
 
 /*
  * What is said of a flow, a number of 16 bits: its class (enum gw_class), and above it the number of its rate limit, 0
- * for none. A rule that needs nothing but the packet counts for every flow that the daemon has not told of: UDP, what
- * is forwarded, a connection's first packets.
+ * for none. The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs
+ * nothing but the packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's
+ * first packets.
  */
 #define GW_LIMIT_SHIFT 8
+#define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
 
 struct gw_packet_rule {
 	__u8 remote[16];   /* those bits that count; the others are 0 */

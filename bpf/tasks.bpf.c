@@ -6,7 +6,7 @@
  *
  *   gw_list_processes   each process of a network namespace, in a few words
  *   gw_list_threads     of one process or one thread, by the iterator's parameter
- *   gw_show_process     everything that rules ask about, of the process that is the parameter
+ *   gw_show_process     everything that rules ask about, of the process that is the parameter, or one of its threads
  *   gw_show_cgroup      the path of the cgroup that is the parameter
  *
  * All counts are read without a lock, while the process goes on. The reader holds it by a pidfd, and asks again whether
@@ -37,47 +37,45 @@ const volatile __u32 netns_inum;
 /* Too large for the stack. The daemon's threads load an object each, so that one at a time fills these. */
 struct gw_process process_record;
 struct gw_cgroup_names cgroup_record;
+__u64 shown_session;
 
 /* Puts the type into the skeleton. */
 struct gw_thread *thread_type __attribute__((unused));
 
-/* Before Linux 6.15. */
-struct kernfs_node___before {
-	struct kernfs_node *parent;
-} __attribute__((preserve_access_index));
-
-static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
+/*
+ * The outermost come first, and whoever may nest cgroups does not hide them: of one that is nested too deep they are all
+ * that is told, with a last name that says so. Returns whether that is so.
+ */
+static __noinline int name_cgroup(struct gw_cgroup_names *to, struct cgroup *cgroup)
 {
-	struct kernfs_node___before *before = (void *)node;
-
-	if (bpf_core_field_exists(before->parent))
-		return BPF_CORE_READ(before, parent);
-	return BPF_CORE_READ(node, __parent);
-}
-
-static __noinline int name_cgroup(struct gw_cgroup_names *to, struct kernfs_node *node)
-{
-	struct kernfs_node *parent;
+	static const char cut[] = "...";
+	int level = BPF_CORE_READ(cgroup, level);
 	__u32 at = 0;
 
-	to->bytes = ~0U;
-	for (int depth = 0; depth < DEEPEST; depth++) {
+	for (int depth = 1; depth <= DEEPEST && depth <= level && at <= GW_PATH_BYTES - sizeof(cut); depth++) {
+		struct cgroup *ancestor = NULL;
 		long bytes;
 
-		parent = parent_of(node);
-		if (!parent) {
+		bpf_probe_read_kernel(&ancestor, sizeof(ancestor),
+				      (void *)cgroup + bpf_core_field_offset(cgroup->ancestors) +
+					      depth * sizeof(ancestor));
+		bytes = bpf_probe_read_kernel_str(to->names + at, GW_NAME_BYTES, BPF_CORE_READ(ancestor, kn, name));
+		if (bytes <= 0 || bytes > GW_NAME_BYTES)
+			break;
+		at += bytes;
+		if (depth == level) {
 			to->bytes = at;
 			return 0;
 		}
-		if (at > GW_PATH_BYTES)
-			return 0;
-		bytes = bpf_probe_read_kernel_str(to->names + at, GW_NAME_BYTES, BPF_CORE_READ(node, name));
-		if (bytes <= 0 || bytes > GW_NAME_BYTES)
-			return 0;
-		at += bytes;
-		node = parent;
 	}
-	return 0;
+	to->bytes = at;
+	if (!level)
+		return 0;
+	if (at <= GW_PATH_BYTES + GW_NAME_BYTES - sizeof(cut)) {
+		__builtin_memcpy(to->names + at, cut, sizeof(cut));
+		to->bytes = at + sizeof(cut);
+	}
+	return 1;
 }
 
 static __always_inline __u32 netns_of(struct task_struct *task)
@@ -154,7 +152,8 @@ static __always_inline void show_share(struct gw_process *to, struct task_struct
 	/* Without limit it is ~0. */
 	if (to->share_us > 0)
 		to->share_us /= 1000;
-	name_cgroup(&to->share, BPF_CORE_READ(cgroup, kn));
+	if (name_cgroup(&to->share, cgroup))
+		to->share.bytes = ~0U;
 	if (BPF_CORE_READ(cgroup, root, hierarchy_id))
 		to->share_kind = GW_SHARE_V1;
 	else if (to->share.bytes)
@@ -232,7 +231,8 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	mm = task->mm;
-	if (!mm)
+	/* Of the threads of one process the first that lives will do. */
+	if (!mm || shown_session == ctx->meta->session_id)
 		return 0;
 	to->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 	to->image = (__u64)mm;
@@ -245,11 +245,11 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	to->idleness = idleness_of(task);
 	show_choice(to, task);
 	show_executable(to, mm);
-	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp, kn));
+	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp));
 	show_share(to, task);
 	/* An exec in between may have given this memory to another program. */
-	if (task->mm == mm)
-		bpf_seq_write(ctx->meta->seq, to, sizeof(*to));
+	if (task->mm == mm && !bpf_seq_write(ctx->meta->seq, to, sizeof(*to)))
+		shown_session = ctx->meta->session_id;
 	return 0;
 }
 
@@ -260,7 +260,7 @@ int gw_show_cgroup(struct bpf_iter__cgroup *ctx)
 
 	if (!cgroup)
 		return 0;
-	name_cgroup(&cgroup_record, BPF_CORE_READ(cgroup, kn));
+	name_cgroup(&cgroup_record, cgroup);
 	bpf_seq_write(ctx->meta->seq, &cgroup_record, sizeof(cgroup_record));
 	return 0;
 }

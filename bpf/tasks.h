@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 #define GW_NAME_BYTES 256  /* of one name in a path, with its end */
-#define GW_PATH_BYTES 1024 /* of a path; a longer one is not told */
+#define GW_PATH_BYTES 1024 /* of a path; of a longer one only the outer part is told */
 
 enum gw_thread_state {
 	GW_AWAKE = 1,  /* it runs, or would */
@@ -30,9 +30,9 @@ struct gw_thread {
 	__u32 tasks;    /* of its process */
 };
 
-/* The names of a cgroup and of those above it, each with its end; the root has none. */
+/* The names of those above a cgroup and its own, the outermost first, each with its end; the root has none. */
 struct gw_cgroup_names {
-	__u32 bytes; /* ~0: too many, or too deep */
+	__u32 bytes; /* ~0: not told */
 	char names[GW_PATH_BYTES + GW_NAME_BYTES];
 };
 

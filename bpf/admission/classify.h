@@ -23,12 +23,20 @@ struct {
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
 
-/* What the daemon says of flows, whatever their packets are marked with. */
+/* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 6144);
-	__type(key, struct gw_background_key);
+	__uint(max_entries, 3072);
+	__type(key, __u64);
 	__type(value, __u16);
+} treated_sockets SEC(".maps");
+
+/* Flows that were named as background. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 3072);
+	__type(key, struct gw_background_key);
+	__type(value, __u8);
 } background_flows SEC(".maps");
 
 /* In their order; the first that matches counts. */
@@ -161,8 +169,37 @@ static __noinline __u32 first_match(const struct gw_link_config *config, const s
 	return treatment;
 }
 
-/* What the daemon says of the flow, or else a packet rule; 0: neither. */
-static __noinline __u32 treatment_of(const struct gw_link_config *config, const struct packet *p)
+/* What the daemon says of the socket; 0: nothing. */
+static __noinline __u32 treatment_of_socket(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	__u16 *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+
+	return told ? *told : 0;
+}
+
+static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p,
+					   const struct flow_key *key)
+{
+	__u32 *known = bpf_map_lookup_elem(&treatment_of_flows, key), treatment;
+
+	if (known)
+		return *known;
+	treatment = first_match(config, p);
+	bpf_map_update_elem(&treatment_of_flows, key, &treatment, BPF_ANY);
+	return treatment;
+}
+
+static __always_inline bool is_named(const struct gw_background_key *exact)
+{
+	struct gw_background_key any = *exact;
+
+	any.local_port = 0;
+	return bpf_map_lookup_elem(&background_flows, exact) || bpf_map_lookup_elem(&background_flows, &any);
+}
+
+/* Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; 0: of neither. */
+static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -172,31 +209,17 @@ static __noinline __u32 treatment_of(const struct gw_link_config *config, const 
 		.protocol = p->protocol,
 		.dscp = p->dscp,
 	};
-	__u32 *known, treatment;
-	__u16 *told;
+	__u32 treatment = 0;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
-	if (config->background_flows) {
-		struct gw_background_key any = key.flow;
-
-		any.local_port = 0;
-		told = bpf_map_lookup_elem(&background_flows, &key.flow);
-		if (!told)
-			told = bpf_map_lookup_elem(&background_flows, &any);
-		if (told)
-			return *told;
-	}
-	if (!config->packet_rules)
-		return 0;
-	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
-	if (known)
-		return *known;
-	treatment = first_match(config, p);
-	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
-	return treatment;
+	if (config->packet_rules)
+		treatment = treatment_by_rules(config, p, &key);
+	if (!config->background_flows || !is_named(&key.flow))
+		return treatment;
+	return (treatment & ~GW_CLASS_MASK) | GW_CLASS_BACKGROUND;
 }
 
-static __always_inline bool is_marked_background(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool has_background_mark(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock *sk;
 
@@ -209,20 +232,28 @@ static __always_inline bool is_marked_background(struct __sk_buff *skb, const st
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* Of a packet without a deadline; `limit`: the number of its rate limit. */
-static __always_inline enum gw_class class_of(struct __sk_buff *skb, const struct gw_link_config *config,
-					      const struct packet *p, __u32 *limit)
+/* What the daemon says of the socket, or else of the packet; 0: nothing. */
+static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
+					  const struct packet *p)
 {
-	__u32 treatment = config->background_flows || config->packet_rules ? treatment_of(config, p) : 0;
+	__u32 said = config->treated_sockets ? treatment_of_socket(skb) : 0;
 
-	*limit = treatment >> GW_LIMIT_SHIFT;
-	if (treatment)
-		return treatment & ((1 << GW_LIMIT_SHIFT) - 1);
-	return is_marked_background(skb, p) ? GW_CLASS_BACKGROUND : GW_CLASS_STANDARD;
+	return !said && (config->background_flows || config->packet_rules) ? treatment_of_packet(config, p) : said;
+}
+
+/* Where nothing is said of it, its marks count. */
+static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 said)
+{
+	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_CLASS_STANDARD;
+}
+
+static __always_inline enum gw_class class_of(__u32 treatment)
+{
+	return treatment & GW_CLASS_MASK;
 }
 
 /* Records a background flow, so that ingress.bpf.c recognises its answers. */
-static __noinline void learn(struct __sk_buff *skb, struct packet *p)
+static __always_inline void learn(struct __sk_buff *skb, struct packet *p)
 {
 	struct gw_background_key key = { .family = p->tuple.family };
 	__u8 yes = 1;

@@ -38,11 +38,18 @@ static __always_inline __u64 latest_begin(const struct gw_link *link, const stru
 	       1000ULL * config->guard_us;
 }
 
+/*
+ * Alone, a user needs no share; but it leaves a quarter of what admission looks ahead, so that another one's deadlines can
+ * be promised from the first on: a promise without slack keeps others out for as long as it waits.
+ */
+#define GW_ALONE_NS (3ULL * ((__u64)GW_SLOTS << GW_SLOT_SHIFT) / 4)
+
 static __always_inline void admit_edf(struct gw_link *link, const struct gw_link_config *config, struct user *user,
 				      __u64 now_ns, struct promise *p)
 {
 	__u64 slot = slack_slot(p->deadline_ns), begin_ns = latest_begin(link, config, now_ns);
 	__u64 end = link->tree.first + GW_SLOTS - 1, charged_ns;
+	__u32 users = count_users(link, user, now_ns);
 	struct gw_latest latest;
 
 	if (slot < link->tree.first) {
@@ -55,15 +62,19 @@ static __always_inline void admit_edf(struct gw_link *link, const struct gw_link
 		p->deadline_ns = end << GW_SLOT_SHIFT;
 	}
 	latest = slack_latest_start(&link->tree, slot, p->deadline_ns, p->work_ns);
-	charged_ns = charge(link, config, user, p->work_ns, p->packets, now_ns);
+	charged_ns = charge(config, user, users, p->work_ns, p->packets, now_ns);
 	if ((__s64)begin_ns > latest.own_ns)
 		p->refused = GW_REFUSED_OWN;
 	else if ((__s64)begin_ns > latest.others_ns)
 		p->refused = GW_REFUSED_OTHERS;
 	else if (link->promised + p->packets > GW_PROMISES)
 		p->refused = GW_REFUSED_FULL;
+	else if (users < 2 && link->tree.node[1].work_ns + p->work_ns > GW_ALONE_NS)
+		p->refused = GW_REFUSED_SHARE;
+	else if (users < 2)
+		charge_alone(user, charged_ns, p->deadline_ns);
 	else if (charged_ns <= p->deadline_ns)
-		user->charged_ns = charged_ns ? charged_ns : user->charged_ns;
+		user->charged_ns = charged_ns;
 	else if ((__s64)(begin_ns >> GW_CROWD_SHIFT) > latest.crowd_ns ||
 		 link->promised + p->packets > GW_PROMISES >> GW_CROWD_SHIFT)
 		p->refused = GW_REFUSED_SHARE;
@@ -92,7 +103,7 @@ static __always_inline void admit_fifo(struct gw_link *link, const struct gw_lin
 	__u64 begin_ns = latest_begin(link, config, now_ns), horizon_ns = now_ns + GW_HORIZON_NS;
 	__u64 shared_ns = now_ns + GW_FIFO_SHARED_NS, charged_ns, done_ns;
 	struct gw_fifo *fifo = &link->fifo;
-	__u32 waiting;
+	__u32 users = count_users(link, user, now_ns), waiting;
 
 	if (now_ns > fifo->due_ns + GW_FIFO_LOST_NS) {
 		fifo->gone_ns = fifo->promised_ns;
@@ -104,13 +115,15 @@ static __always_inline void admit_fifo(struct gw_link *link, const struct gw_lin
 		shared_ns = p->deadline_ns;
 	done_ns = begin_ns + (fifo->promised_ns - fifo->gone_ns) + p->work_ns;
 	waiting = fifo->promised - fifo->gone + p->packets;
-	charged_ns = charge(link, config, user, p->work_ns, p->packets, now_ns);
+	charged_ns = charge(config, user, users, p->work_ns, p->packets, now_ns);
 	if (done_ns > p->deadline_ns)
 		p->refused = GW_REFUSED_OWN;
 	else if (waiting > GW_PROMISES)
 		p->refused = GW_REFUSED_FULL;
+	else if (users < 2)
+		charge_alone(user, charged_ns, shared_ns);
 	else if (charged_ns <= shared_ns)
-		user->charged_ns = charged_ns ? charged_ns : user->charged_ns;
+		user->charged_ns = charged_ns;
 	else if ((__s64)(done_ns - begin_ns) > (__s64)(shared_ns - begin_ns) >> GW_CROWD_SHIFT ||
 		 waiting > GW_PROMISES >> GW_CROWD_SHIFT)
 		p->refused = GW_REFUSED_SHARE;
@@ -200,7 +213,7 @@ struct verdict {
 	__u32 refused;
 	__u64 fifo_ns;
 	__u32 fifo_packets;
-	__u32 reserved;
+	__u32 treatment; /* what is said of a datagram without a deadline (classify.h); 0: it has one */
 };
 
 /* A sender's fragments leave together. */
@@ -234,6 +247,15 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 		.fifo_ns = promise->fifo_ns,
 		.fifo_packets = promise->fifo_packets,
 	};
+
+	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
+}
+
+/* Only the first fragment has the ports by which this is said of the datagram. */
+static __noinline void remember_treatment(const struct packet *p, __u32 treatment, __u64 now_ns)
+{
+	struct datagram key = datagram_of(p);
+	struct verdict verdict = { .decided_ns = now_ns, .treatment = treatment };
 
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
 }

@@ -70,18 +70,29 @@ static __always_inline __u32 count_users(struct gw_link *link, struct user *user
 	return users < MOST_SHARES ? users : MOST_SHARES;
 }
 
-/* Until when a link of the user's share would be busy with one more promise; 0: it is alone and needs no share. */
-static __always_inline __u64 charge(struct gw_link *link, const struct gw_link_config *config, struct user *user,
+/*
+ * Until when a link of the user's share would be busy with one more promise. Who is alone is charged as one of two, so
+ * that what it holds already counts when another comes.
+ */
+static __always_inline __u64 charge(const struct gw_link_config *config, const struct user *user, __u32 users,
 				    __u64 work_ns, __u32 packets, __u64 now_ns)
 {
-	__u32 users = count_users(link, user, now_ns);
 	__u64 begin_ns = user->charged_ns > now_ns ? user->charged_ns : now_ns;
 	__u64 least_ns = packets * LEAST_CHARGE_NS;
 	__u64 charged_ns = work_ns > least_ns ? work_ns : least_ns;
 
 	if (users < 2)
-		return 0;
+		users = 2;
 	return begin_ns + (config->user_percent ? charged_ns * 100 / config->user_percent : charged_ns * users);
+}
+
+/* Alone, a user owes nothing beyond the deadline that it was just promised. */
+static __always_inline void charge_alone(struct user *user, __u64 charged_ns, __u64 deadline_ns)
+{
+	if (charged_ns > deadline_ns)
+		charged_ns = deadline_ns;
+	if (charged_ns > user->charged_ns)
+		user->charged_ns = charged_ns;
 }
 
 #endif

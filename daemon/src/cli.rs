@@ -25,7 +25,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon for this network namespace, in the foreground
     Run(RunArgs),
-    /// Show what is in force: policy, senders, sockets, neighbours
+    /// Show what is in force: caps, queue, priorities, rules, sockets with their classes, neighbours
     ///
     /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
     /// because another tool has set it or the kernel refused it.
@@ -46,7 +46,7 @@ pub enum Command {
     /// Name flows that are background: lower than best effort, for as long as the daemon runs
     #[command(subcommand)]
     Lbe(LbeCommand),
-    /// Run a command with real-time priority, as far as the configuration grants it to you
+    /// Run a command as traffic of a class, with real-time priority, or both, as far as the configuration lets you
     Exec(ExecArgs),
     /// Name processes that get real-time priority as soon as they are started
     #[command(subcommand)]
@@ -79,8 +79,8 @@ pub struct RunArgs {
     /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,
-    /// A folder with rules for classes, in place of /etc/giveway/rules.d and /usr/share/giveway/rules.d; where there are
-    /// several, those of the first come first
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d, what units say, and /usr/share/giveway/rules.d;
+    /// where there are several, those of the first come first
     #[arg(long, value_name = "FOLDER")]
     pub rules: Vec<PathBuf>,
 }
@@ -93,8 +93,10 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with files, each with its line; those in a folder rules.d have only rules
+    /// Say what is wrong with files, each with its line; those in a folder rules.d have only rules. What else depends on
+    /// the machine (key, interface, users of other sections) `run --dry-run` tells
     Check {
+        /// A configuration, or files of rules
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -118,9 +120,9 @@ pub struct DoctorArgs {
 
 #[derive(Args)]
 pub struct WhyArgs {
-    /// A process or thread id, a socket cookie, an address and port as `status` prints them, a chain's port, a rule's
-    /// name, `queue`, or `receive` ([receive] and chains); everything if absent
-    #[arg(value_name = "PID|TID|FLOW|PORT|RULE")]
+    /// A process or thread id, an executable, an address and port as `status` prints them, a port, a socket cookie, a
+    /// rule's name, `queue`, or `receive` ([receive] and chains); everything if absent
+    #[arg(value_name = "PID|TID|ADDRESS:PORT|PORT|RULE")]
     pub subject: Option<String>,
     #[command(flatten)]
     pub output: Json,
@@ -145,9 +147,9 @@ pub struct PlotArgs {
 pub enum LbeCommand {
     /// Packets to this address and port are background from now on
     Add(LbeFlow),
-    /// They are no longer
+    /// Packets to this address and port are no longer background
     Remove(LbeFlow),
-    /// Show which are
+    /// Show the flows that were named
     List(Json),
 }
 
@@ -221,9 +223,9 @@ fn policies(names: &'static [&'static str]) -> impl TypedValueParser<Value = Sch
 
 #[derive(Subcommand)]
 pub enum RealtimeCommand {
-    /// Processes of this kind, those that run already included, for as long as the daemon runs
+    /// Give it to processes of this kind, also to those that run already, until the daemon ends
     Add(RealtimeRuleArgs),
-    /// They no longer get it, and those that have it lose it
+    /// Remove a rule: its processes lose the priority
     Remove {
         /// As `list` shows it
         name: String,

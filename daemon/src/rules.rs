@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the files that have rules for classes: giveway.toml, the administrator's folder, the vendor's. Input: paths.
+//! Reads the files that have rules for classes: giveway.toml, the administrator's folder, systemd's units, the vendor's
+//! folder. Input: paths.
 //! Output: their texts in the engine's words, or why one cannot be read. Decides nothing about rules.
 //!
 //! A rule can raise a flow above others, so only root's files count, and only in folders that nobody else writes to.
@@ -14,6 +15,8 @@ use giveway_engine::config::Located;
 
 use crate::kernel::uid_of;
 
+mod units;
+
 /// The earlier one's files come first.
 const FOLDERS: [&str; 2] = ["/etc/giveway/rules.d", "/usr/share/giveway/rules.d"];
 const FILES: usize = 256;
@@ -26,15 +29,23 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub struct RuleFiles {
     main: Option<PathBuf>,
     folders: Vec<PathBuf>,
+    units: Vec<PathBuf>,
 }
 
 impl RuleFiles {
-    /// `folders`: in place of the usual ones, where there are any.
+    /// `folders`: in place of the usual ones and of systemd's, where there are any.
     pub fn new(main: Option<&Path>, folders: &[PathBuf]) -> Self {
-        let usual = || FOLDERS.map(PathBuf::from).to_vec();
+        let (usual, units) = match folders {
+            [] => (
+                FOLDERS.map(PathBuf::from).to_vec(),
+                units::FOLDERS.map(PathBuf::from).to_vec(),
+            ),
+            _ => (folders.to_vec(), Vec::new()),
+        };
         Self {
             main: main.map(Path::to_owned),
-            folders: if folders.is_empty() { usual() } else { folders.to_vec() },
+            folders: usual,
+            units,
         }
     }
 
@@ -47,6 +58,7 @@ impl RuleFiles {
         let folders = Folders {
             main: self.main.as_deref().map(|path| source(path, text(path, false))),
             folders: self.folders.iter().map(|folder| sources(folder)).collect(),
+            units: units::read(&self.units),
         };
         Rules::of(folders, &uid_of)
     }

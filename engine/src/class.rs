@@ -15,10 +15,12 @@ mod packets;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod units;
 
 pub use marks::{ClassMark, LinkMarks};
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
+pub use units::{KEY as UNIT_KEY, UnitFile};
 
 /// What is known of a flow.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +76,18 @@ impl Default for Verdict {
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     let by_rule = rules.judge(seen);
     let limit = by_rule.as_ref().and_then(|verdict| verdict.limit);
-    let verdict = named(seen)
+    let limited_by = by_rule
+        .as_ref()
+        .filter(|_| limit.is_some())
+        .map(|verdict| verdict.rule.clone());
+    let mut verdict = named(seen)
         .or_else(|| chosen(seen))
         .or(by_rule)
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default();
+    if let Some(rule) = limited_by.filter(|_| verdict.by != By::Rule) {
+        verdict.why += &format!("; the rate limit of {rule} is for it too");
+    }
     Verdict { limit, ..verdict }
 }
 

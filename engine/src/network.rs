@@ -33,6 +33,8 @@ mod limiting;
 pub mod limits;
 mod owners;
 pub mod queue;
+mod told;
+mod turns;
 mod view;
 
 /// The latest refusals, for `why`.

@@ -122,6 +122,8 @@ pub enum Input {
     },
     /// [`Action::Grant`] failed for want of what passes: when it is found the next time, it is judged as if it were new.
     NotGiven { id: ProcessId, why: String },
+    /// It ended before it could be told whether it has it.
+    EndedBefore { id: ProcessId },
     /// Of all that [`Priority::granted`] names, some times within a window; and of all NAPI threads together.
     Usage { processes: Vec<Usage>, napi: Duration },
     /// Told before the CPU time or the end of whom it is about.
@@ -272,6 +274,7 @@ impl Priority {
             Input::Exited { id, cpu } => self.forget(now, id, cpu),
             Input::Outcome { id, outcome } => self.conclude(id, outcome),
             Input::NotGiven { id, why } => self.put_off(id, why),
+            Input::EndedBefore { id } => self.ended_before(id),
             Input::Usage { processes, napi } => self.account(now, processes, napi),
             Input::Lent(lent) => self.lend(now, lent),
             Input::Canary { cpu, waited } => self.watch_canary(now, cpu, waited),

@@ -25,7 +25,6 @@ use giveway::kernel::arrival::{Arrival, Rule};
 use giveway::kernel::own_netns;
 use giveway::kernel::report_filter::ReportFilter;
 use giveway::kernel::skeletons::admission::types;
-use giveway_engine::class::{Class, Treatment};
 use giveway_engine::config::Config;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::wire::{Filtered, MAGIC, MAX_DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, VERSION};
@@ -68,6 +67,8 @@ struct Target {
     config: types::gw_link_config,
     /// Of first fragments: whether the datagram was refused, and when.
     refused: HashMap<Datagram, (bool, Instant)>,
+    /// Of first fragments of a background flow, which later ones cannot be told to be.
+    background: HashMap<Datagram, Instant>,
     settled: Instant,
     inputs: u32,
 }
@@ -98,11 +99,7 @@ impl Target {
             port,
             local_port: None,
         };
-        let background = Treatment {
-            class: Class::Background,
-            limit: None,
-        };
-        admission.treat(&flow, background).expect("a background flow");
+        admission.add_background(&flow).expect("a background flow");
         let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).expect("a socket");
         let reports = ReportFilter::attach(&socket).expect("the filter loads");
         let (admit, note) = (Program::find("gw_admit"), Program::find("gw_note_arrival"));
@@ -118,6 +115,7 @@ impl Target {
             _socket: socket,
             config: types::gw_link_config::default(),
             refused: HashMap::new(),
+            background: HashMap::new(),
             settled: Instant::now(),
             inputs: 0,
         }
@@ -234,7 +232,10 @@ impl Target {
             let refused = decided
                 .filter(|(_, at)| at.elapsed() < VERDICT_HOLDS)
                 .map(|(refused, _)| *refused);
+            let begun = self.background.get(&packet.datagram);
+            let is_of_flow = begun.is_some_and(|at| at.elapsed() < VERDICT_HOLDS);
             match fate {
+                Fate::Background if is_of_flow => {}
                 Fate::Dropped => assert_eq!(refused, Some(true), "{packet:?}"),
                 Fate::Realtime => assert_eq!(refused, Some(false), "{packet:?}"),
                 fate => assert_eq!(fate, plain(is_background), "{packet:?}"),
@@ -243,6 +244,7 @@ impl Target {
         }
         if packet.has_more {
             self.refused.remove(&packet.datagram);
+            self.background.remove(&packet.datagram);
         }
         let rule_ms = packet
             .remote_port
@@ -267,7 +269,9 @@ impl Target {
                 );
             }
         }
-        if has_deadline && can_promise && packet.has_more {
+        if !has_deadline && packet.has_more && is_registered(&packet) {
+            self.background.insert(packet.datagram, Instant::now());
+        } else if has_deadline && can_promise && packet.has_more {
             self.refused
                 .insert(packet.datagram, (fate == Fate::Dropped, Instant::now()));
         }

@@ -11,8 +11,9 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::class::{Class, Treatment};
+use giveway_engine::class::Treatment;
 use giveway_engine::config::{Config, Deadline};
+use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
 use libbpf_rs::MapHandle;
@@ -74,8 +75,8 @@ pub struct QueueActuator {
     requests: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: Named,
-    /// What is said of flows by their classes.
-    classified: BTreeMap<BackgroundFlow, Treatment>,
+    /// What is said of sockets by their classes.
+    treated: BTreeMap<Cookie, Treatment>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
@@ -87,20 +88,6 @@ pub struct QueueActuator {
 }
 
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
-
-/// One that was named is background; a rate limit holds for it all the same.
-fn treatment_of(
-    named: &Named,
-    classified: &BTreeMap<BackgroundFlow, Treatment>,
-    flow: &BackgroundFlow,
-) -> Option<Treatment> {
-    let by_class = classified.get(flow).copied();
-    let named = named.contains_key(flow).then_some(Treatment {
-        class: Class::Background,
-        limit: by_class.and_then(|treatment| treatment.limit),
-    });
-    named.or(by_class)
-}
 
 impl QueueActuator {
     pub fn open(place: &Place, config: &Config, requests: Option<&MapHandle>) -> Result<Self> {
@@ -117,7 +104,7 @@ impl QueueActuator {
                 .iter()
                 .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
                 .collect(),
-            classified: BTreeMap::new(),
+            treated: BTreeMap::new(),
             admission: None,
             qdisc: None,
             ingress: None,
@@ -194,7 +181,7 @@ impl QueueActuator {
             return Ok(());
         };
         let plan = self.in_force.as_ref();
-        admission.configure(plan, self.background.len() + self.classified.len())
+        admission.configure(plan, self.background.len(), self.treated.len())
     }
 
     /// From now on these packets are background, as this user asks. False where they already were.
@@ -206,11 +193,10 @@ impl QueueActuator {
             return Ok(false);
         }
         self.has_room_for(uid)?;
-        self.background.insert(flow, Some(uid));
-        if let Err(error) = self.tell(&flow) {
-            self.background.remove(&flow);
-            return Err(error);
+        if let Some(admission) = &self.admission {
+            admission.add_background(&flow)?;
         }
+        self.background.insert(flow, Some(uid));
         self.configure().map(|()| true)
     }
 
@@ -236,35 +222,28 @@ impl QueueActuator {
             return Ok(false);
         };
         if uid != 0 && *by != Some(uid) {
-            let by = by.map_or("the configuration".to_owned(), |by| format!("uid {by}"));
-            bail!("{by} made this flow background; only that user and root take it back");
+            let Some(by) = by else {
+                bail!("the configuration made this flow background; only root takes it back");
+            };
+            bail!("uid {by} made this flow background; only that user and root take it back");
         }
         self.background.remove(&flow);
-        self.tell(&flow)?;
+        if let Some(admission) = &self.admission {
+            admission.remove_background(&flow)?;
+        }
         self.configure().map(|()| true)
     }
 
-    /// What a flow's class says of it; None: nothing.
-    pub fn treat(&mut self, flow: BackgroundFlow, treatment: Option<Treatment>) -> Result<()> {
-        let before = match treatment {
-            Some(treatment) => self.classified.insert(flow, treatment),
-            None => self.classified.remove(&flow),
-        };
-        if treatment.is_some() || before.is_some() {
-            self.tell(&flow)?;
-        }
-        self.configure()
-    }
-
-    /// Tells admission what is known of the flow now.
-    fn tell(&self, flow: &BackgroundFlow) -> Result<()> {
-        let Some(admission) = &self.admission else {
+    /// What its class says of a socket; None: nothing.
+    pub fn treat(&mut self, socket: Cookie, treatment: Option<Treatment>) -> Result<()> {
+        if treatment.is_none() && self.treated.remove(&socket).is_none() {
             return Ok(());
-        };
-        match treatment_of(&self.background, &self.classified, flow) {
-            Some(treatment) => admission.treat(flow, treatment),
-            None => admission.remove_background(flow),
         }
+        if let Some(admission) = &self.admission {
+            admission.treat(socket, treatment)?;
+        }
+        self.treated.extend(treatment.map(|treatment| (socket, treatment)));
+        self.configure()
     }
 
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
@@ -347,9 +326,7 @@ impl QueueActuator {
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        let limits = (plan.backend != Backend::Htb && !plan.tuning.limits.is_empty())
-            .then(|| "rate limits of rules do not hold: only htb has them (backend = \"htb\" in [queue])".to_owned());
-        [nice, gate, ingress, limits].into_iter().flatten().collect()
+        [nice, gate, ingress].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
@@ -419,14 +396,18 @@ impl QueueActuator {
                 )?);
                 // Whatever is in the table, the queue starts.
                 let mut lost = Vec::new();
-                for flow in self.background.keys().chain(self.classified.keys()) {
-                    let treatment = treatment_of(&self.background, &self.classified, flow);
-                    if let Some(Err(error)) = treatment.map(|treatment| admission.treat(flow, treatment)) {
+                for flow in self.background.keys() {
+                    if let Err(error) = admission.add_background(flow) {
                         tracing::warn!("{}: {error:#}", flow.address);
                         lost.push(*flow);
                     }
                 }
                 self.background.retain(|flow, _| !lost.contains(flow));
+                for (socket, treatment) in &self.treated {
+                    if let Err(error) = admission.treat(*socket, Some(*treatment)) {
+                        tracing::warn!("{error:#}");
+                    }
+                }
                 admission
             }
         };

@@ -8,7 +8,7 @@ use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{Config, Located};
 
-use super::print;
+use super::{counted, print};
 use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
 use crate::kernel::uid_of;
@@ -24,7 +24,7 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     let mut problems = Vec::new();
     for path in files.iter().map(AsRef::as_ref) {
         match rules_of(path) {
-            Ok(rules) => println!("{}: right, {rules} rules", path.display()),
+            Ok(rules) => println!("{}: right, {}", path.display(), counted(rules, "rule")),
             Err(problem) => problems.push(problem.to_string()),
         }
     }
@@ -45,12 +45,12 @@ fn rules_of(path: &Path) -> Result<usize, Located> {
     let folder = path.parent().and_then(Path::file_name);
     let folders = match folder.is_some_and(|name| name == "rules.d") {
         true => Folders {
-            main: None,
             folders: vec![vec![source]],
+            ..Folders::default()
         },
         false => Folders {
             main: Some(source),
-            folders: Vec::new(),
+            ..Folders::default()
         },
     };
     let (rules, mut problems) = Rules::of(folders, &uid_of);

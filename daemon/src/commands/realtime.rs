@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway realtime`: asks the daemon to add or remove a rule, or lists the rules and the processes that they match.
 
+use std::path::Path;
+
 use anyhow::Result;
 use giveway_engine::config::{Conditions, RealtimeRule};
 use giveway_engine::priority::{HeldStatus, PriorityStatus};
@@ -15,10 +17,11 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
     match command {
         RealtimeCommand::Add(args) => {
             let rule = Box::new(RealtimeRule::from(args));
+            let exe = rule.conditions.exe.clone();
             let _: Option<Launched> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
             println!("the rule holds until the daemon ends; `giveway realtime list` shows it");
-            if let Some(exe) = args.exe.as_ref().filter(|exe| !exe.exists()) {
-                eprintln!("giveway: there is no {} now; the rule waits for it", exe.display());
+            if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
+                eprintln!("giveway: there is no {exe} now; the rule waits for it");
             }
         }
         RealtimeCommand::Remove { name } => {

@@ -3,11 +3,12 @@
 
 use anyhow::Result;
 
+use crate::commands::counted;
 use crate::control::{Reloaded, Request, client};
 use crate::place::Place;
 
 pub fn run() -> Result<()> {
     let Reloaded { rules } = client::ask(&Place::here()?, Request::Reload)?.first()?;
-    println!("{rules} rules for classes are in force");
+    println!("in force: {} for classes", counted(rules, "rule"));
     Ok(())
 }

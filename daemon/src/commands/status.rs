@@ -15,6 +15,9 @@ use crate::commands::{WIDE, counted, hanging, print, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
+/// Below a socket's remote end.
+const CLASS_INDENT: usize = 17;
+
 pub fn run(args: &Json) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     if args.json {
@@ -54,7 +57,9 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     for flow in flows {
         text += &flow_line(flow, is_wide);
         if flow.class != Class::Standard {
-            text += &format!("                 {}: {}\n", flow.class.name(), flow.class_why);
+            let class = format!("{}: {}", flow.class.name(), flow.class_why);
+            text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &class, columns);
+            text += "\n";
         }
     }
     if !network.neighbours.is_empty() {
@@ -86,6 +91,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.extend(marks_line(&network.queue.marks).map(|line| ("marks", line)));
     let counters = network.queue.counters.as_ref();
     lines.extend(counters.map(|counters| ("deadlines", deadline_line(counters))));
+    lines.push(("classes", counted(daemon.class_rules, "rule")));
     lines.push(("real time", realtime_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
     lines.push(("neighbours", neighbours_line(network)));

@@ -49,8 +49,8 @@ pub fn run(args: &WhyArgs) -> Result<()> {
 fn nothing(subject: Option<&str>) -> String {
     match subject {
         Some(subject) => format!(
-            "giveway has changed nothing on `{subject}`, of the {KEPT} settings that it remembers; \
-             `giveway why` alone shows all that it has changed\n"
+            "giveway knows of no change of `{subject}`; `giveway why` alone shows all that it remembers, \
+             the latest {KEPT}\n"
         ),
         None => "giveway has changed nothing\n".to_owned(),
     }
@@ -75,7 +75,9 @@ fn concerns(subject: &str, latest: &Latest, flows: &[FlowView]) -> bool {
     let of_subject = match &change.subject {
         Subject::Socket { cookie } => {
             let flow = flows.iter().find(|view| view.flow.cookie == *cookie);
-            cookie.0.to_string() == subject || flow.is_some_and(|view| is_flow(subject, view))
+            cookie.0.to_string() == subject
+                || flow.is_some_and(|view| is_flow(subject, view))
+                || is_named(subject, &change.name)
         }
         Subject::Process { id } => id.pid.to_string() == subject,
         Subject::Thread { tid } => tid.to_string() == subject,
@@ -93,6 +95,14 @@ fn concerns(subject: &str, latest: &Latest, flows: &[FlowView]) -> bool {
         _ => change.rule == subject,
     };
     of_subject || of_setting || of_rule || change.name == subject || change.name.ends_with(&format!(" port {subject}"))
+}
+
+/// Whether it is the process, address or port in the name of a socket, which may have been closed: `iperf3 (77) to 192.0.2.1:873`.
+fn is_named(subject: &str, name: &str) -> bool {
+    let Some((process, remote)) = name.split_once(" to ") else {
+        return false;
+    };
+    remote == subject || remote.ends_with(&format!(":{subject}")) || process.ends_with(&format!("({subject})"))
 }
 
 /// Whether it is the flow's process, executable, address, port or socket.
@@ -149,12 +159,15 @@ impl<'a> Classified<'a> {
     }
 }
 
-/// Whether it came from this socket, by its cookie or one of its addresses.
+/// Whether it came from this socket, by its cookie or one of its addresses or ports.
 fn is_of(subject: &str, refusal: &Refusal) -> bool {
     let ends = [refusal.local, refusal.remote];
     subject == "queue"
         || refusal.cookie.is_some_and(|cookie| cookie.0.to_string() == subject)
-        || ends.iter().flatten().any(|address| address.to_string() == subject)
+        || ends
+            .iter()
+            .flatten()
+            .any(|end| end.to_string() == subject || end.port().to_string() == subject)
 }
 
 fn change_line(latest: &Latest) -> String {

@@ -18,7 +18,7 @@ use super::process::{Executable, Handle, Wanted};
 use super::tasks::Tasks;
 use crate::lookup::{Answer, LookUps, Looked};
 
-/// Processes whose arguments are kept; all are forgotten when there are more.
+/// Processes whose arguments are kept; when there are more, those of the user who has most are forgotten.
 const KEPT: usize = 4096;
 /// So often is one asked about that does not answer.
 const TRIES: u32 = 3;
@@ -36,6 +36,7 @@ pub struct OwnerReader {
 
 /// Of one image of a process.
 struct Arguments {
+    uid: u32,
     image: u64,
     text: Option<String>,
     is_asked: bool,
@@ -127,7 +128,10 @@ impl OwnerReader {
 
     /// None where it has ended, or its number is another's now.
     pub fn process(&mut self, id: ProcessId) -> Option<Arc<Process>> {
-        let found = Handle::open(id.pid).ok()?.read(&self.tasks, &self.wanted).ok()?;
+        let found = Handle::open(id.pid)
+            .ok()?
+            .read_any_thread(&self.tasks, &self.wanted)
+            .ok()?;
         let mut process = found.started.process;
         if found.started.id != id {
             return None;
@@ -141,9 +145,10 @@ impl OwnerReader {
     /// Empty until they are known.
     fn arguments(&mut self, id: ProcessId, image: u64, uid: u32) -> String {
         if self.arguments.len() >= KEPT && !self.arguments.contains_key(&id) {
-            self.arguments.clear();
+            forget_most(&mut self.arguments);
         }
         let unknown = || Arguments {
+            uid,
             image,
             text: None,
             is_asked: false,
@@ -184,5 +189,42 @@ impl OwnerReader {
 
     pub fn cgroup(&self, id: u64) -> Option<Arc<str>> {
         self.tasks.cgroup(id).map(Into::into)
+    }
+}
+
+/// Root's only where nobody else has any.
+fn forget_most(arguments: &mut BTreeMap<ProcessId, Arguments>) {
+    let mut users = BTreeMap::<u32, usize>::new();
+    for known in arguments.values() {
+        *users.entry(known.uid).or_default() += 1;
+    }
+    let most = users.into_iter().max_by_key(|(uid, has)| (*uid != 0, *has));
+    arguments.retain(|_, known| most.is_some_and(|(uid, _)| uid != known.uid));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_processes_are_most_makes_room_and_not_root() {
+        let mut arguments = BTreeMap::new();
+        for (from, uid, count) in [(0, 0, 50), (100, 1000, 30), (200, 1001, 2)] {
+            arguments.extend((from..from + count).map(|pid| {
+                let of = Arguments {
+                    uid,
+                    image: 1,
+                    text: None,
+                    is_asked: false,
+                    tries: 0,
+                };
+                (ProcessId { pid, start_ns: 1 }, of)
+            }));
+        }
+        let mut left = || {
+            forget_most(&mut arguments);
+            arguments.len()
+        };
+        assert_eq!([left(), left(), left()], [52, 50, 0]);
     }
 }

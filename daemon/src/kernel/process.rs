@@ -136,7 +136,20 @@ impl Handle {
     /// # Errors
     /// Where it has ended, is a thread of the kernel, or cannot be read now.
     pub fn read(&self, tasks: &Tasks, wanted: &Wanted) -> Result<Found> {
-        let facts = tasks.process(self.pid)?.context("it has ended, or has no executable")?;
+        self.found_alive(tasks.process(self.pid)?, wanted)
+    }
+
+    /// The same, even where its main thread has ended: no user hides a process by that.
+    pub fn read_any_thread(&self, tasks: &Tasks, wanted: &Wanted) -> Result<Found> {
+        let facts = match tasks.process(self.pid)? {
+            None => tasks.process_without_main_thread(self.pid)?,
+            facts => facts,
+        };
+        self.found_alive(facts, wanted)
+    }
+
+    fn found_alive(&self, facts: Option<Facts>, wanted: &Wanted) -> Result<Found> {
+        let facts = facts.context("it has ended, or has no executable")?;
         ensure!(self.is_alive(), "it has ended");
         Ok(self.found(facts, wanted))
     }

@@ -81,7 +81,7 @@ pub struct Facts {
     pub parent: u32,
     pub tasks: u32,
     pub netns_inum: u32,
-    /// In cgroup v2. Empty for one that is nested too deep: no rule matches it.
+    /// In cgroup v2. Of one that is nested too deep the outer part, which ends in `/...`.
     pub cgroup: String,
     pub idleness: Idleness,
     pub chosen: Option<Choice>,
@@ -147,6 +147,12 @@ impl Tasks {
     /// Where that cannot be told now, here and below.
     pub fn process(&self, pid: u32) -> Result<Option<Facts>> {
         let found = run::<types::gw_process>(&self.show_process, &Of::Thread(pid)).context("cannot read a process")?;
+        Ok(found.first().map(facts))
+    }
+
+    /// The same of a process whose main thread has ended, and others not. Any of them speaks for it.
+    pub fn process_without_main_thread(&self, pid: u32) -> Result<Option<Facts>> {
+        let found = run::<types::gw_process>(&self.show_process, &Of::Process(pid)).context("cannot read a process")?;
         Ok(found.first().map(facts))
     }
 
@@ -312,8 +318,8 @@ fn text(bytes: &[i8]) -> String {
 fn path_of(cgroup: &types::gw_cgroup_names) -> Option<String> {
     let names = cgroup.names.get(..cgroup.bytes as usize)?;
     let mut path = String::new();
-    // The last one ends like the others.
-    for name in names.split(|byte| *byte == 0).rev().skip(1) {
+    let names = names.strip_suffix(&[0]).unwrap_or_default();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         path.push('/');
         path.push_str(&text(name));
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use giveway::kernel::cgroup::Root;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Priority;
@@ -109,6 +110,7 @@ fn a_broken_file_keeps_the_old_rules_and_is_told_of_with_its_line() {
     );
     let degraded = daemon.status()["degraded"].to_string();
     assert!(degraded.contains("60-broken.toml:2"), "{degraded}");
+    assert!(degraded.contains("the rules read before stay in force"), "{degraded}");
 
     fs::remove_file(broken).unwrap();
     assert!(giveway(&["reload"]).status.success());
@@ -278,6 +280,9 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
             let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
             udp.connect(sink.local_addr().unwrap()).unwrap();
             udp.set_write_timeout(patience).unwrap();
+            // Who names a flow lifts no limit by it.
+            let named = sink.local_addr().unwrap().port().to_string();
+            assert!(giveway(&["lbe", "add", FAR_V4, &named]).status.success());
             flood(&stop, move || udp.send(&[0; 1000]));
             sink
         })
@@ -288,6 +293,15 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
     let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     assert!((7.6..8.4).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn a_rate_limit_that_nothing_enforces_is_told_of() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    rules.write("50-test.toml", &rule("port = 1\nrate_limit_mbit = 2.0", "bulk"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let degraded = daemon.status()["degraded"].to_string();
+    assert!(degraded.contains("rate limits of rules do not hold"), "{degraded}");
 }
 
 #[test]
@@ -369,6 +383,134 @@ fn an_open_socket_is_shown_with_its_mark() {
     let _daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     let why = || String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
     until("its mark is told", || why().contains("its packets are marked LE"));
+}
+
+/// A daemon with these rules and a queue of 10 Mbit/s.
+fn daemon_with_queue(rules: &Rules) -> Daemon {
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("queue.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    daemon
+}
+
+/// Who has a port of UDP may be another user than who has the same port of TCP.
+#[test]
+fn what_a_connection_is_does_not_rub_off_on_udp_of_the_same_ports() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("protocol = \"tcp\"\nport = {port}"), "background"),
+    );
+    let daemon = daemon_with_queue(&rules);
+    until("the connection is background", || {
+        has_class(&daemon, port, "background")
+    });
+    let _sink = lab.far(|| UdpSocket::bind((FAR_V4, port)).unwrap());
+    let udp = UdpSocket::bind(("0.0.0.0", near.local_addr().unwrap().port())).unwrap();
+    let background = || daemon.counted("/bands/background/classified");
+    let before = background();
+    (0..20).for_each(|_| assert_eq!(udp.send_to(b"x", (FAR_V4, port)).unwrap(), 1));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(background() - before, 0);
+}
+
+/// Only the first one has the ports that a rule asks for.
+#[test]
+fn all_fragments_of_a_datagram_are_what_its_rule_says() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    for far in [FAR_V4, FAR_V6] {
+        let sink = lab.far(|| UdpSocket::bind((far, 0)).unwrap());
+        let port = sink.local_addr().unwrap().port();
+        rules.write(
+            "50-test.toml",
+            &rule(&format!("protocol = \"udp\"\nport = {port}"), "background"),
+        );
+        let daemon = daemon_with_queue(&rules);
+        let unspecified = if far == FAR_V4 { "0.0.0.0:0" } else { "[::]:0" };
+        let udp = UdpSocket::bind(unspecified).unwrap();
+        let background = || daemon.counted("/bands/background/classified");
+        let before = background();
+        (0..10).for_each(|_| assert_eq!(udp.send_to(&[0; 4_000], (far, port)).unwrap(), 4_000));
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(background() - before, 30, "{far}: ten datagrams of three fragments");
+    }
+}
+
+/// Whoever may make cgroups may nest them.
+#[test]
+fn a_process_in_a_cgroup_that_is_nested_too_deep_is_in_those_above_it() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let name = format!("gw-deep-{}", std::process::id());
+    rules.write("50-test.toml", &rule(&format!("cgroup = \"/{name}/*\""), "background"));
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let root = Root::open().unwrap();
+    let top = PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(&name);
+    let deep = top.join(["d"; 40].join("/"));
+    fs::create_dir_all(&deep).unwrap();
+    let port = reader(&lab);
+    let talker = talker(port, "talker");
+    fs::write(deep.join("cgroup.procs"), talker.id().to_string()).unwrap();
+    let took = until("its class follows", || has_class(&daemon, port, "background"));
+    drop(talker);
+    until("the cgroups are empty", || {
+        deep.ancestors()
+            .take(41)
+            .all(|group| fs::remove_dir(group).is_ok() || !group.exists())
+    });
+    assert!(took < Duration::from_secs(4), "after {took:?}");
+}
+
+/// Its main thread ends, and another one sends ten times a second to the port that is its argument.
+const WITHOUT_MAIN_THREAD: &str = r#"
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void *talk(void *port)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	int to_there = socket(AF_INET, SOCK_STREAM, 0);
+
+	sleep(1);
+	inet_pton(AF_INET, "10.99.0.2", &to.sin_addr);
+	if (!connect(to_there, (void *)&to, sizeof(to)))
+		while (write(to_there, "x", 1) == 1)
+			usleep(100000);
+	return NULL;
+}
+
+int main(int count, char **words)
+{
+	pthread_t talker;
+
+	pthread_create(&talker, NULL, talk, words[1]);
+	pthread_exit(NULL);
+}
+"#;
+
+#[test]
+fn a_process_without_its_main_thread_is_still_known() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let source = rules.write("talk.c", WITHOUT_MAIN_THREAD);
+    let program = source.with_extension("");
+    run(&format!("cc -pthread -o {} {}", program.display(), source.display()));
+    rules.write(
+        "50-test.toml",
+        &rule(&format!("exe = \"{}\"", program.display()), "background"),
+    );
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let port = reader(&lab);
+    let _talker = KillOnDrop::spawn(Command::new(&program).arg(port.to_string()));
+    until("its flow has the class of its rule", || {
+        has_class(&daemon, port, "background")
+    });
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn a_datagram_in_fragments_is_admitted_whole_or_not_at_all() {
 }
 
 const TIME_LEFT: [u8; 8] = [0x9e, 6, 0, 3, 0, 0, 0, 0];
+const A_SECOND_LEFT: [u8; 8] = [0x9e, 6, 0, 15, 0x42, 0x40, 0, 0];
 const NO_TIME_LEFT: [u8; 8] = [0x9e, 6, 0, 0, 0, 0, 0, 0];
 
 /// Bytes 4 and 5 of what follows are the sender's data, where the first fragment has the datagram's length.
@@ -83,6 +84,24 @@ fn a_later_fragment_gives_back_its_own_part_whatever_it_carries() {
         // The datagram is over: what says that it belongs to it has no promise.
         let after = admission.stamp(&parts[1]);
         assert_eq!(after, (types::gw_band::GW_BEST_EFFORT.0, 0), "{value:x}");
+    }
+}
+
+/// A promise without slack keeps others out for as long as it waits. What a program is given for a test is root's.
+#[test]
+fn who_is_alone_leaves_room_for_the_first_deadlines_of_another() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    let admission = Program::before_the_qdisc(&link, 125_000);
+    let far = link::frame(&link, &A_SECOND_LEFT, usize::MAX);
+    // So few, at 1 Mbit/s, that hardly any time passes.
+    let promised = (0..100_000).take_while(|_| admission.admits(&far)).count();
+    assert!((100..100_000).contains(&promised), "{promised}");
+    let receiver = link.receiver(FAR_V4);
+    let sender = Sender::of_user(12_345, &receiver);
+    sender.ask_for_deadlines();
+    for _ in 0..5 {
+        link.assert_admitted(100, || sender.send_by(&[7; 100], AMPLE));
     }
 }
 

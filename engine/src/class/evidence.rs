@@ -54,7 +54,7 @@ const EVIDENCE: [Evidence; 9] = [
         rule: "SO_PRIORITY 1",
         holds: |seen| seen.priority == 1,
         class: Class::Background,
-        why: "the application has said so of its socket",
+        why: "the application has set SO_PRIORITY to 1, for what may wait",
     },
     Evidence {
         rule: "DSCP LE",

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use super::units::{self, UnitFile};
 use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, read, read_rules};
@@ -23,6 +24,9 @@ pub struct Source {
     pub text: Result<String, String>,
 }
 
+/// Of a file: its path, and its rules with the line of each.
+pub(super) type Written = (String, Vec<(usize, ClassRule)>);
+
 /// Where rules come from.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
@@ -30,6 +34,9 @@ pub struct Folders {
     pub main: Option<Source>,
     /// The earlier folder's files come first, and stand in for those of the same name in later ones.
     pub folders: Vec<Vec<Source>>,
+    /// Files of systemd's units: for each unit its own file, then those that change it. Their rules come after those of
+    /// the first folder.
+    pub units: Vec<UnitFile>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,9 +59,8 @@ impl Rules {
     /// The rules of all files that are right, and what is wrong with the others. `uid`: of a user's name.
     pub fn of(folders: Folders, uid: &dyn Fn(&str) -> Option<u32>) -> (Self, Vec<Located>) {
         let (mut all, mut problems) = (Self::default(), Vec::new());
-        let is_main = folders.main.is_some();
-        for (at, source) in folders.in_order().into_iter().enumerate() {
-            match all.with(&source, is_main && at == 0, uid) {
+        for written in folders.written() {
+            match written.and_then(|(path, written)| all.with(&path, written, uid)) {
                 Ok(with) => all.rules.extend(with),
                 Err(problem) => problems.push(problem),
             }
@@ -62,18 +68,16 @@ impl Rules {
         (all, problems)
     }
 
-    fn with(&self, source: &Source, is_main: bool, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<Rule>, Located> {
+    fn with(
+        &self,
+        path: &str,
+        written: Vec<(usize, ClassRule)>,
+        uid: &dyn Fn(&str) -> Option<u32>,
+    ) -> Result<Vec<Rule>, Located> {
         let refused = |line, problem: String| Located {
-            file: source.path.clone(),
+            file: path.to_owned(),
             line,
             problem,
-        };
-        let text = source.text.as_ref().map_err(|why| refused(None, why.clone()))?;
-        let written = if is_main {
-            let (config, lines) = read(&source.path, text)?;
-            lines.into_iter().zip(config.rule).collect()
-        } else {
-            read_rules(&source.path, text)?
         };
         let room = CLASS_RULES - self.rules.len();
         if let Some((line, _)) = written.get(room) {
@@ -82,7 +86,7 @@ impl Rules {
         }
         let mut limits = self.rules.iter().filter(|rule| rule.limit.is_some()).count();
         let made = |(line, rule): (usize, ClassRule)| {
-            let place = format!("{}:{line}", source.path);
+            let place = format!("{path}:{line}");
             let refused = |problem| refused(Some(line), problem);
             limits += usize::from(rule.rate_limit_mbit.is_some());
             if limits > MOST_LIMITS {
@@ -120,16 +124,19 @@ impl Rules {
         self.rules.iter().any(|rule| rule.matcher.interface.is_some())
     }
 
-    /// Bytes that are looked at, at most, to judge a flow of this process.
-    pub fn cost(&self, process: Option<&Process>) -> usize {
-        let text = process.map_or(0, |process| process.cmdline.len() + process.cgroup.len());
+    /// Bytes that are looked at, at most, to judge a flow of this process, or of this cgroup where the process is not
+    /// known.
+    pub fn cost(&self, process: Option<&Process>, cgroup: Option<&str>) -> usize {
+        let of_process = |process: &Process| process.cmdline.len() + process.cgroup.len();
+        let text = process.map_or(cgroup.map_or(0, str::len), of_process);
         let of_rule = |rule: &Rule| LEAST_COST + rule.matcher.patterns() * text;
         self.rules.iter().map(of_rule).sum()
     }
 
     pub(super) fn judge(&self, seen: &Seen<'_>) -> Option<Verdict> {
-        let unnamed = || Process {
-            cgroup: seen.cgroup.to_owned(),
+        let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
+        let unnamed = Process {
+            cgroup: cgroup.to_owned(),
             ..Process::default()
         };
         let matches = |rule: &&Rule| {
@@ -138,7 +145,7 @@ impl Rules {
                 Some(process) => matcher.holds_for_flow(Some(process), Some(&seen.ends), Some(&seen.marks)),
                 // Only the cgroup is known, by the socket.
                 None => {
-                    !matcher.asks_who() && matcher.holds_for_flow(Some(&unnamed()), Some(&seen.ends), Some(&seen.marks))
+                    !matcher.asks_who() && matcher.holds_for_flow(Some(&unnamed), Some(&seen.ends), Some(&seen.marks))
                 }
             }
         };
@@ -164,10 +171,13 @@ impl Rule {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
+        let limited = rule
+            .rate_limit_mbit
+            .map(|mbit| format!("; all its flows together at most {mbit} Mbit/s"));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
-        };
+        } + &limited.unwrap_or_default();
         let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
         Ok(Self {
             limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),
@@ -189,16 +199,35 @@ impl Rule {
 }
 
 impl Folders {
-    /// The main file, then the earliest file of each name, by their names.
-    fn in_order(self) -> Vec<Source> {
+    /// The rules of each file as they are written, in the order in which they count.
+    fn written(self) -> Vec<Result<Written, Located>> {
+        let main = self.main.iter().map(|source| {
+            let (config, lines) = read(&source.path, source.text()?)?;
+            Ok((source.path.clone(), lines.into_iter().zip(config.rule).collect()))
+        });
+        let mut all: Vec<_> = main.collect();
+        let mut units = Some(self.units);
         let mut taken = BTreeSet::new();
-        let mut ordered: Vec<Source> = self.main.into_iter().collect();
         for mut folder in self.folders {
             folder.sort_by(|a, b| a.name.cmp(&b.name));
-            folder.retain(|source| !taken.contains(&source.name));
-            taken.extend(folder.iter().map(|source| source.name.clone()));
-            ordered.extend(folder);
+            folder.retain(|source| taken.insert(source.name.clone()));
+            all.extend(
+                folder
+                    .iter()
+                    .map(|source| Ok((source.path.clone(), read_rules(&source.path, source.text()?)?))),
+            );
+            all.extend(units.take().into_iter().flat_map(units::rules));
         }
-        ordered
+        all
+    }
+}
+
+impl Source {
+    pub(super) fn text(&self) -> Result<&str, Located> {
+        self.text.as_deref().map_err(|why| Located {
+            file: self.path.clone(),
+            line: None,
+            problem: why.clone(),
+        })
     }
 }

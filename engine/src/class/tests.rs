@@ -21,16 +21,23 @@ fn source(name: &str, text: &str) -> Source {
     }
 }
 
+fn in_folders(folders: Vec<Vec<Source>>) -> Folders {
+    Folders {
+        folders,
+        ..Folders::default()
+    }
+}
+
 fn rules(text: &str) -> Rules {
     let folders = vec![vec![source("a.toml", text)]];
-    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    let (rules, problems) = Rules::of(in_folders(folders), &uid);
     assert!(problems.is_empty(), "{problems:?}");
     rules
 }
 
 fn problem(text: &str) -> String {
     let folders = vec![vec![source("a.toml", text)]];
-    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    let (rules, problems) = Rules::of(in_folders(folders), &uid);
     assert!(rules.is_empty(), "a file with a problem is refused as a whole");
     problems[0].to_string()
 }
@@ -117,6 +124,25 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
 }
 
 #[test]
+fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n");
+    let process = backup();
+    let of = |named| {
+        let seen = Seen {
+            named,
+            ..seen(Some(&process))
+        };
+        judge(&rules, &seen).why
+    };
+    assert_eq!(of(None), "port 443; all its flows together at most 0.5 Mbit/s");
+    let named = of(Some("uid 1000"));
+    assert!(
+        named.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+        "{named}"
+    );
+}
+
+#[test]
 fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
     let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
     let free = backup();
@@ -160,7 +186,7 @@ fn an_administrators_file_comes_before_the_vendors_and_stands_in_for_it() {
         let folder = |files: &[(&str, &str)]| files.iter().map(|(name, class)| source(name, &rule(class))).collect();
         let folders = Folders {
             main: main.map(|class| source("giveway.toml", &rule(class))),
-            folders: vec![folder(admin), folder(vendor)],
+            ..in_folders(vec![folder(admin), folder(vendor)])
         };
         let (rules, problems) = Rules::of(folders, &uid);
         assert!(problems.is_empty());
@@ -173,6 +199,70 @@ fn an_administrators_file_comes_before_the_vendors_and_stands_in_for_it() {
 }
 
 #[test]
+fn a_unit_says_its_class_itself_and_the_administrators_rules_come_before_it() {
+    let by = |admin: &str, units: &[(&str, &str)]| {
+        let unit = |(unit, text): &(&str, &str)| UnitFile {
+            unit: (*unit).to_owned(),
+            source: source(unit, text),
+        };
+        let folders = Folders {
+            units: units.iter().map(unit).collect(),
+            ..in_folders(vec![vec![source("a.toml", admin)], vec![source("b.toml", VENDOR)]])
+        };
+        let (rules, problems) = Rules::of(folders, &uid);
+        let verdict = judge(&rules, &seen(Some(&backup())));
+        (
+            verdict.class,
+            verdict.rule,
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        )
+    };
+    const VENDOR: &str = "[[rule]]\nunit = \"*\"\nclass = \"stream\"\n";
+    let says = |class: &str| format!("[Service]\nX-GivewayClass = {class}\n");
+    let own = "backup.service";
+    assert_eq!(by("", &[(own, &says("bulk"))]).0, Class::Bulk);
+    assert_eq!(by("", &[(own, &says("bulk"))]).1, "/etc/backup.service:2");
+    let admin = "[[rule]]\nunit = \"backup.service\"\nclass = \"background\"\n";
+    assert_eq!(by(admin, &[(own, &says("bulk"))]).0, Class::Background);
+    assert_eq!(
+        by("", &[(own, &says("bulk")), (own, &says("background"))]).0,
+        Class::Background
+    );
+    assert_eq!(by("", &[(own, &says("bulk")), (own, &says(""))]).0, Class::Stream);
+    assert_eq!(by("", &[("other.service", &says("bulk"))]).0, Class::Stream);
+    let (class, _, problems) = by("", &[(own, &says("buld"))]);
+    assert_eq!(class, Class::Stream);
+    assert!(
+        problems[0].starts_with("/etc/backup.service:2: `X-GivewayClass`: there is no class `buld`"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn what_a_unit_says_counts_more_than_what_its_template_says() {
+    let unit = |unit: &str, class: &str| UnitFile {
+        unit: unit.to_owned(),
+        source: source(unit, &format!("X-GivewayClass={class}")),
+    };
+    let folders = Folders {
+        units: vec![unit("push@.service", "background"), unit("push@logs.service", "bulk")],
+        ..in_folders(vec![Vec::new()])
+    };
+    let (rules, _) = Rules::of(folders, &uid);
+    let of = |cgroup: &str| {
+        let process = Process {
+            cgroup: cgroup.to_owned(),
+            ..backup()
+        };
+        judge(&rules, &seen(Some(&process))).class
+    };
+    assert_eq!(of("/system.slice/push@logs.service"), Class::Bulk);
+    assert_eq!(of("/system.slice/push@maps.service"), Class::Background);
+    // What a user names so is the user's.
+    assert_eq!(of("/user.slice/user@1000.service/push@maps.service"), Class::Standard);
+}
+
+#[test]
 fn a_broken_file_costs_only_its_own_rules() {
     let good = "[[rule]]\nport = 443\nclass = \"bulk\"\n";
     let unreadable = Source {
@@ -181,7 +271,7 @@ fn a_broken_file_costs_only_its_own_rules() {
     };
     let half = format!("{good}[[rule]]\nprt = 443\nclass = \"bulk\"\n");
     let folders = vec![vec![source("b", good), source("a", &half), unreadable]];
-    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    let (rules, problems) = Rules::of(in_folders(folders), &uid);
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(rules.len(), 1);
     assert_eq!(class_by(&rules, &seen(None)), (Class::Bulk, "/etc/b:1".to_owned()));
@@ -229,7 +319,7 @@ fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
 fn all_files_together_have_a_bound() {
     let rule = "[[rule]]\nport = 443\nclass = \"bulk\"\n";
     let folders = vec![vec![source("a", &rule.repeat(1000)), source("b", &rule.repeat(25))]];
-    let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+    let (rules, problems) = Rules::of(in_folders(folders), &uid);
     assert_eq!(rules.len(), 1000);
     let told = "/etc/b:73: there are more than 1024 rules in all files together";
     assert_eq!(problems[0].to_string(), told);
@@ -369,7 +459,7 @@ proptest! {
     #[test]
     fn no_text_breaks_the_reader_and_no_refused_file_leaves_a_rule(text: String) {
         let folders = vec![vec![source("a", &text)]];
-        let (rules, problems) = Rules::of(Folders { main: None, folders }, &uid);
+        let (rules, problems) = Rules::of(in_folders(folders), &uid);
         prop_assert!(rules.is_empty() || problems.is_empty());
         prop_assert!(problems.iter().all(|problem| problem.to_string().lines().count() == 1));
     }
@@ -383,7 +473,7 @@ fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
         cmdline: "a".repeat(4096),
         ..Process::default()
     };
-    assert!(rules.cost(Some(&hostile)) < 500_000);
+    assert!(rules.cost(Some(&hostile), None) < 500_000);
     assert_eq!(judge(&rules, &seen(Some(&hostile))).by, By::Nothing);
 }
 

@@ -26,7 +26,7 @@ section! {
         cgroup: Option<String> = None, example "/system.slice/*";
         /// "udp" or "tcp".
         protocol: Option<Protocol> = None, example "tcp";
-        /// The remote address.
+        /// The remote address; in a [[rule]] also a prefix, as 192.0.2.0/24.
         address: Option<Prefix> = None, example "192.0.2.1";
         /// The remote port.
         port: Option<u16> = None, example 5005, in 1..=65535;

@@ -375,7 +375,7 @@ impl Chain {
 section! {
     /// The classes of traffic (docs/classes.md).
     ClassesSection {
-        /// What users other than root may choose for their own programs, by `giveway exec --class`.
+        /// Of the five classes, those that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
     }
 }

@@ -123,7 +123,7 @@ impl Config {
             require(
                 *conditions != Conditions::default(),
                 "rule.class",
-                "is for every flow there is, since the rule has no condition",
+                "is for every flow there is, since the rule has no condition: give it one",
             )?;
             let asks_only_packet = Matcher::new(conditions, None).asks_only_packet() && conditions.user.is_none();
             require(

@@ -107,7 +107,7 @@ pub enum Action {
     },
     /// The queue serves this flow so, whatever it is marked with; None: as it did before.
     Treat {
-        flow: BackgroundFlow,
+        cookie: Cookie,
         treatment: Option<Treatment>,
     },
     /// Send this to the neighbours.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The class of each flow, judged anew when what it was judged by has changed. Input: rules, flows, their owners, names
 //! of interfaces, flows that were named as background. Output: verdicts, their changes, and what the queue is told.
-//! Bounded: what is looked at in one step, and how many flows the queue is told of; the rest waits for the next pass.
+//! Bounded: what is looked at in one step, by turns between users; the rest waits for the next pass. How many flows the
+//! queue is told of is [`super::told`]'s business.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +10,21 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::flows::Tracked;
-use super::owners::Owners;
+use super::owners::{Owners, process_of, user_of};
 use super::queue::BackgroundFlow;
+use super::told::Told;
+use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
-use crate::matcher::{Ends, Marks, Process};
+use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
 
+/// A generation that is never the present one.
+const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
 const COST_OF_A_STEP: usize = 4 << 20;
-/// Flows that the queue is told of.
-const TOLD: usize = 3072;
 
 pub struct Classes {
     rules: Arc<Rules>,
@@ -32,7 +35,11 @@ pub struct Classes {
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
-    told: BTreeMap<Cookie, (BackgroundFlow, Treatment)>,
+    told: Told,
+    /// Of users whose flows have to be judged.
+    turns: Turns,
+    /// Steps in which flows were judged.
+    steps: u64,
 }
 
 /// A flow's verdict, and what it was judged by.
@@ -40,11 +47,14 @@ pub struct Classes {
 pub struct Judged {
     pub verdict: Verdict,
     by: Option<Basis>,
+    /// In which step.
+    at: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Basis {
     generation: u64,
+    owner: Option<ProcessId>,
     process: Option<Arc<Process>>,
     cgroup: Option<Arc<str>>,
     priority: u32,
@@ -71,15 +81,22 @@ impl Classes {
             named: named.collect(),
             generation: 0,
             unfinished: false,
-            told: BTreeMap::new(),
+            told: Told::default(),
+            turns: Turns::default(),
+            steps: 0,
         }
     }
 
-    fn basis(&self, flow: &Flow, owners: &Owners) -> Basis {
+    /// What was known of the flow's owner counts for as long as nothing newer is known.
+    fn basis(&self, Tracked { flow, judged, .. }: &Tracked, owners: &Owners) -> Basis {
+        let (before, owner) = (judged.by.as_ref(), process_of(flow));
+        let of_same = || before.filter(|before| before.owner == owner)?.process.clone();
+        let of_before = || before?.cgroup.clone();
         Basis {
             generation: self.generation,
-            process: owners.process(flow).cloned(),
-            cgroup: owners.cgroup(flow).cloned(),
+            owner,
+            process: owners.process(flow).cloned().or_else(of_same),
+            cgroup: owners.cgroup(flow).cloned().or_else(of_before),
             priority: flow.priority,
             dscp: flow.dscp,
             ifindex: flow.ifindex,
@@ -117,8 +134,9 @@ impl Classes {
         Some(by)
     }
 
-    /// What the queue is to be told of the flow, where that is news.
-    fn tell(&mut self, flow: &Flow, verdict: &Verdict) -> Option<Action> {
+    /// What the queue is to be told now. Who has a process, not who made its socket, counts: a listener may be root's,
+    /// and those that it accepts are strangers'.
+    fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             class: verdict.class,
             limit: verdict.limit,
@@ -129,26 +147,28 @@ impl Classes {
             By::Choice | By::Rule | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
-        let told = self.told.get(&flow.cookie).map(|(_, treatment)| *treatment);
-        if wanted == told || (told.is_none() && self.told.len() == TOLD) {
-            return None;
-        }
-        let Some(treatment) = wanted else {
-            return self.end(flow.cookie);
-        };
-        let named = flow_of(flow);
-        self.told.insert(flow.cookie, (named, treatment));
-        Some(Action::Treat {
-            flow: named,
-            treatment: Some(treatment),
-        })
+        let uid = basis.process.as_ref().map_or(user_of(flow), |process| process.uid);
+        self.told.want(flow.cookie, uid, wanted)
     }
 
     /// The flow is no more: the queue forgets it.
-    pub fn end(&mut self, cookie: Cookie) -> Option<Action> {
-        let (flow, _) = self.told.remove(&cookie)?;
-        Some(Action::Treat { flow, treatment: None })
+    pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
+        self.told.end(cookie)
     }
+}
+
+/// A flow that has to be judged.
+struct Pending {
+    uid: u32,
+    /// The step in which it was judged last.
+    judged: u64,
+    cookie: Cookie,
+}
+
+fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
+    let exact = flow_of(flow);
+    let local_port = named.local_port.and(exact.local_port);
+    *named == BackgroundFlow { local_port, ..exact }
 }
 
 /// As the queue names it.
@@ -175,11 +195,24 @@ impl Network {
     }
 
     pub(super) fn name_background(&mut self, now: Duration, flow: BackgroundFlow, by: Option<String>) {
+        let flow = flow.canonical();
         match by {
-            Some(by) => self.classes.named.entry(flow.canonical()).or_insert(by),
-            None => &mut self.classes.named.remove(&flow.canonical()).unwrap_or_default(),
+            Some(by) => self.classes.named.entry(flow).or_insert(by),
+            None => &mut self.classes.named.remove(&flow).unwrap_or_default(),
         };
-        self.judge_all(now);
+        // Nothing has changed for the others, of which there may be many.
+        let is_meant = |tracked: &&Tracked| flows_match(&flow, &tracked.flow);
+        let meant: Vec<Cookie> = self.flows.iter().filter(is_meant).map(|t| t.flow.cookie).collect();
+        for cookie in &meant {
+            let judged = self
+                .flows
+                .get_mut(*cookie)
+                .and_then(|tracked| tracked.judged.by.as_mut());
+            if let Some(by) = judged {
+                by.generation = OVER;
+            }
+        }
+        self.judge_flows(now, &meant);
     }
 
     fn judge_all(&mut self, now: Duration) {
@@ -190,6 +223,7 @@ impl Network {
     /// Owners are known now that were not, or have changed.
     pub(super) fn judge_again(&mut self, now: Duration) {
         let all: Vec<Cookie> = self.flows.iter().map(|tracked| tracked.flow.cookie).collect();
+        self.classes.unfinished = false;
         self.judge_flows(now, &all);
     }
 
@@ -202,30 +236,50 @@ impl Network {
     }
 
     fn judge_flows(&mut self, now: Duration, cookies: &[Cookie]) {
+        let mut pending: Vec<Pending> = cookies.iter().filter_map(|cookie| self.pending(*cookie)).collect();
+        // Of a user's, what was not judged for longest.
+        pending.sort_unstable_by_key(|flow| (flow.judged, flow.cookie));
+        let pending = pending.into_iter().map(|flow| (flow.uid, flow.cookie));
+        let pending = self.classes.turns.order(pending);
         let mut left = COST_OF_A_STEP;
-        self.classes.unfinished = false;
         let mut changes = Vec::new();
-        for cookie in cookies {
-            let Some(tracked) = self.flows.get_mut(*cookie) else {
+        self.classes.steps += 1;
+        for (uid, cookie) in pending {
+            let Some(tracked) = self.flows.get_mut(cookie) else {
                 continue;
             };
-            let basis = self.classes.basis(&tracked.flow, &self.owners);
-            if tracked.judged.by.as_ref().is_some_and(|before| before.is(&basis)) {
-                continue;
-            }
-            let cost = self.classes.rules.cost(basis.process.as_deref());
+            let basis = self.classes.basis(tracked, &self.owners);
+            let cost = self
+                .classes
+                .rules
+                .cost(basis.process.as_deref(), basis.cgroup.as_deref());
             if cost > left && left < COST_OF_A_STEP {
                 self.classes.unfinished = true;
                 break;
             }
             left = left.saturating_sub(cost);
             let verdict = self.classes.judge(&tracked.flow, &basis);
-            self.actions.extend(self.classes.tell(&tracked.flow, &verdict));
+            self.actions.extend(self.classes.tell(&tracked.flow, &basis, &verdict));
+            self.classes.turns.had(uid);
+            tracked.judged.at = self.classes.steps;
             changes.extend(take_over(tracked, verdict, basis, !self.dry_run));
         }
         for change in changes {
             self.note(now, change);
         }
+    }
+
+    /// None where nothing has changed that it was judged by.
+    fn pending(&self, cookie: Cookie) -> Option<Pending> {
+        let tracked = self.flows.get(cookie)?;
+        let basis = self.classes.basis(tracked, &self.owners);
+        let judged = &tracked.judged;
+        let is_judged = judged.by.as_ref().is_some_and(|before| before.is(&basis));
+        (!is_judged).then(|| Pending {
+            uid: user_of(&tracked.flow),
+            judged: judged.at,
+            cookie,
+        })
     }
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The owners of flows. Input: flows, which name a process and a cgroup each, and what was read of those. Output: what
 //! to read next, a bounded number at a time: each cgroup once, each process again and again while it has flows. What is
-//! unknown comes first. Bounded: those that no flow names go at the next complete pass, then the oldest.
+//! unknown comes first, as far as it leaves something to what is known; users take turns. Bounded: those that no flow
+//! names go at the next complete pass, then the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::Action;
+use super::turns::Turns;
 use crate::matcher::{Process, ProcessId};
 use crate::model::Flow;
 
@@ -15,6 +17,10 @@ use crate::model::Flow;
 const KEPT: usize = 4096;
 /// Processes and cgroups together; each costs some reads of /proc. The rest waits for the next pass.
 const ASKED_AT_ONCE: usize = 64;
+/// Of each kind, of what is unknown.
+const UNKNOWN_AT_ONCE: usize = 24;
+/// Whose flows those are of which the record does not say it.
+const NOBODY: u32 = u32::MAX;
 /// A process may become another program, or be told to run at nice 19: it is asked about again after so long.
 const VALID_FOR: Duration = Duration::from_secs(1);
 
@@ -27,14 +33,17 @@ pub struct Owners {
 impl Owners {
     /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
     pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Action> {
-        let ids = || flows.iter().copied().filter_map(process_of);
-        let cgroup_ids = || flows.iter().map(|flow| flow.cgroup_id);
+        let ids = || {
+            let id = |flow: &&Flow| Some((user_of(flow), process_of(flow)?));
+            flows.iter().filter_map(id)
+        };
+        let cgroup_ids = || flows.iter().map(|flow| (user_of(flow), flow.cgroup_id));
         if complete {
-            self.processes.retain(&ids().collect());
-            self.cgroups.retain(&cgroup_ids().collect());
+            self.processes.retain(&ids().map(|(_, id)| id).collect());
+            self.cgroups.retain(&cgroup_ids().map(|(_, id)| id).collect());
         }
-        let mut processes = self.processes.ask(now, ids(), ASKED_AT_ONCE);
-        let cgroups = self.cgroups.ask(now, cgroup_ids(), ASKED_AT_ONCE - processes.len());
+        let mut processes = self.processes.ask(now, ids(), UNKNOWN_AT_ONCE);
+        let cgroups = self.cgroups.ask(now, cgroup_ids(), UNKNOWN_AT_ONCE);
         let left = ASKED_AT_ONCE - processes.len() - cgroups.len();
         processes.extend(self.processes.ask_again(now, ids(), left));
         (!processes.is_empty() || !cgroups.is_empty()).then_some(Action::Identify { processes, cgroups })
@@ -59,7 +68,11 @@ impl Owners {
     }
 }
 
-fn process_of(flow: &Flow) -> Option<ProcessId> {
+pub fn user_of(flow: &Flow) -> u32 {
+    flow.uid.unwrap_or(NOBODY)
+}
+
+pub fn process_of(flow: &Flow) -> Option<ProcessId> {
     let owner = flow.owner.as_ref()?;
     Some(ProcessId {
         pid: owner.pid,
@@ -79,6 +92,7 @@ struct Known<K, V> {
     entries: BTreeMap<K, Entry<V>>,
     order: BTreeMap<u64, K>,
     asked: u64,
+    turns: Turns,
 }
 
 impl<K: Copy + Ord, V: PartialEq> Known<K, V> {
@@ -88,12 +102,14 @@ impl<K: Copy + Ord, V: PartialEq> Known<K, V> {
     }
 
     /// What is not known.
-    fn ask(&mut self, now: Duration, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
-        let mut unknown = Vec::new();
-        for key in keys {
-            if unknown.len() == at_most {
+    fn ask(&mut self, now: Duration, keys: impl Iterator<Item = (u32, K)>, at_most: usize) -> Vec<K> {
+        let unknown: Vec<(u32, K)> = keys.filter(|(_, key)| !self.entries.contains_key(key)).collect();
+        let mut chosen = Vec::new();
+        for (uid, key) in self.turns.order(unknown) {
+            if chosen.len() == at_most {
                 break;
             }
+            // Several flows may name it.
             if self.entries.contains_key(&key) {
                 continue;
             }
@@ -106,25 +122,28 @@ impl<K: Copy + Ord, V: PartialEq> Known<K, V> {
             let (asked, found) = (now, None);
             self.entries.insert(key, Entry { asked, found });
             self.order.insert(self.asked, key);
-            unknown.push(key);
+            self.turns.had(uid);
+            chosen.push(key);
         }
-        unknown
+        chosen
     }
 
-    /// What was asked for too long ago, longest first.
-    fn ask_again(&mut self, now: Duration, keys: impl Iterator<Item = K>, at_most: usize) -> Vec<K> {
+    /// What was asked for too long ago, of each user's the longest first.
+    fn ask_again(&mut self, now: Duration, keys: impl Iterator<Item = (u32, K)>, at_most: usize) -> Vec<K> {
         let Some(stale) = now.checked_sub(VALID_FOR) else {
             return Vec::new();
         };
-        let asked = |key: K| Some((self.entries.get(&key)?.asked, key));
-        let all: BTreeSet<(Duration, K)> = keys.filter_map(asked).filter(|(asked, _)| *asked <= stale).collect();
-        let chosen: Vec<K> = all.into_iter().map(|(_, key)| key).take(at_most).collect();
-        for key in &chosen {
+        let asked = |(uid, key): (u32, K)| Some((self.entries.get(&key)?.asked, key, uid));
+        let all: BTreeSet<(Duration, K, u32)> = keys.filter_map(asked).filter(|(asked, ..)| *asked <= stale).collect();
+        let mut chosen = self.turns.order(all.into_iter().map(|(_, key, uid)| (uid, key)));
+        chosen.truncate(at_most);
+        for (uid, key) in &chosen {
+            self.turns.had(*uid);
             if let Some(entry) = self.entries.get_mut(key) {
                 entry.asked = now;
             }
         }
-        chosen
+        chosen.into_iter().map(|(_, key)| key).collect()
     }
 
     /// What was not asked for, or forgotten since, is of no use; what has ended stays what it was. Whether anything is

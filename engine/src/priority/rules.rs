@@ -375,6 +375,13 @@ impl Priority {
         }
     }
 
+    pub(super) fn ended_before(&mut self, id: ProcessId) {
+        if self.held.get(&id).is_some_and(|held| held.standing == Standing::Asked) {
+            self.counters.ended_before += 1;
+            self.remove(id);
+        }
+    }
+
     /// Another tool has the last word on a process. Threads that it has not touched do not keep what no budget counts.
     pub(super) fn step_back(&mut self, now: Duration, id: ProcessId, found: &str) {
         self.set_standing(id, Standing::Without);

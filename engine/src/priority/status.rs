@@ -115,6 +115,9 @@ pub struct Counters {
     pub refused: u64,
     /// By the kernel.
     pub failed: u64,
+    /// So soon that it could not be told whether it had what it was to have.
+    #[serde(default)]
+    pub ended_before: u64,
     pub stepped_back: u64,
     /// How often a canary starved, by what was given here ...
     pub starved: u64,

@@ -134,7 +134,10 @@ impl Starts {
         outcome.set(name, "missed", said.missed as f64);
         outcome.set(name, "raised_wrongly", said.raised_wrongly as f64);
         outcome.set(name, "granted", counters.granted as f64);
-        outcome.set(name, "miscounted", counters.granted.abs_diff(matching) as f64);
+        // Who ends when it sees that it has it may end before the daemon has looked whether it was the right one.
+        outcome.set(name, "ended_before", counters.ended_before as f64);
+        let counted = counters.granted + counters.ended_before;
+        outcome.set(name, "miscounted", counted.abs_diff(matching) as f64);
         let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
         outcome.set(name, "cpu_percent", percent(spent.daemon_ns + spent.programs_ns));
         outcome.set(name, "cpu_percent_bpf", percent(spent.programs_ns));

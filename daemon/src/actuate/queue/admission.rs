@@ -53,6 +53,7 @@ pub struct Admission {
     rules: u32,
     /// Answers have their requests' deadlines.
     inherits: bool,
+    treated_sockets: MapHandle,
     background_flows: MapHandle,
     packet_rules: MapHandle,
     /// How many were written, and how often.
@@ -117,6 +118,7 @@ impl Admission {
             shared,
             rules: u32::try_from(rules.len())?,
             inherits: requests.is_some(),
+            treated_sockets: keep(&maps.treated_sockets)?,
             background_flows: keep(&maps.background_flows)?,
             packet_rules: keep(&maps.packet_rules)?,
             written: (0, 0),
@@ -130,7 +132,7 @@ impl Admission {
     }
 
     /// What both programs go by from now on. None: no link is managed, every packet passes.
-    pub fn configure(&self, plan: Option<&Plan>, background_flows: usize) -> Result<()> {
+    pub fn configure(&self, plan: Option<&Plan>, background_flows: usize, treated_sockets: usize) -> Result<()> {
         let mut config = plan.map(config_of).unwrap_or_default();
         (config.packet_rules, config.rules_of) = self.written;
         config.rules = self.rules;
@@ -138,6 +140,7 @@ impl Admission {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
         }
         config.background_flows = u32::try_from(background_flows)?;
+        config.treated_sockets = u32::try_from(treated_sockets)?;
         self.shared
             .link_config
             .update(&FIRST, bytes_of(&config), MapFlags::ANY)
@@ -184,15 +187,22 @@ impl Admission {
         Ok(())
     }
 
-    /// Whatever its packets are marked with.
-    pub fn treat(&self, flow: &BackgroundFlow, treatment: Treatment) -> Result<()> {
+    /// Whatever its packets are marked with; None: by these, and by packet rules.
+    pub fn treat(&self, socket: Cookie, treatment: Option<Treatment>) -> Result<()> {
+        let key = socket.0.to_ne_bytes();
+        let done = match treatment {
+            Some(treatment) => self
+                .treated_sockets
+                .update(&key, &number_of(treatment).to_ne_bytes(), MapFlags::ANY),
+            None => self.treated_sockets.delete(&key),
+        };
+        done.context("cannot tell the queue of a flow")
+    }
+
+    pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
         self.background_flows
-            .update(
-                bytes_of(&key_of(flow)),
-                &number_of(treatment).to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .context("cannot tell the queue of a flow")
+            .update(bytes_of(&key_of(flow)), &[1], MapFlags::ANY)
+            .context("cannot tell the queue of a background flow")
     }
 
     pub fn remove_background(&self, flow: &BackgroundFlow) -> Result<()> {

@@ -47,7 +47,7 @@ fn finding(name: &'static str, found: impl Into<String>, advice: Option<Advice>)
     Finding { name, found, advice }
 }
 
-/// The figures are of scenario `wakeup` (bench/results/2026-11-21), the last one of a planted softirq (docs/jitter.md).
+/// The figures are of scenario `wakeup` (docs/scenarios.md), the last one of a planted softirq (docs/jitter.md).
 fn preemption(model: Preemption) -> Finding {
     let advice = match model {
         Preemption::Rt => None,
@@ -58,7 +58,7 @@ fn preemption(model: Preemption) -> Finding {
         ),
         _ => advice(
             "with a rule the worst of 10,000 wake-ups beside CPU and ICMP load was 33 us (lazy), 40 (full) and 36 \
-             (PREEMPT_RT) in a guest; without preemption, on a shared machine, p99.9 was 0.9 ms and the worst 13. \
+             (PREEMPT_RT) in a guest; without preemption, on a shared machine, p99.9 was 0.5 ms and the worst 32. \
              Programs without real time had 3.1 ms at worst with each: for them it brings nothing",
             "preempt=lazy or preempt=full on the kernel's command line (where it has PREEMPT_DYNAMIC), or a kernel with \
              PREEMPT_RT",

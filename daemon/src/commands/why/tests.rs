@@ -52,6 +52,18 @@ fn a_change_is_found_by_its_subject_and_by_its_rule() {
 }
 
 #[test]
+fn a_closed_connection_is_found_by_its_ends_and_its_process() {
+    let mut latest = latest(Subject::Socket { cookie: Cookie(5) }, Setting::Class);
+    latest.change.name = "iperf3 (77) to 192.0.2.1:873".to_owned();
+    for subject in ["5", "77", "873", "192.0.2.1:873"] {
+        assert!(concerns(subject, &latest, &[]), "{subject}");
+    }
+    for subject in ["7", "73", "192.0.2.1", "2.1:873"] {
+        assert!(!concerns(subject, &latest, &[]), "{subject}");
+    }
+}
+
+#[test]
 fn refusals_that_differ_in_time_only_are_one_line() {
     let refusal = |t_ns, reason| Refusal {
         t_ns,

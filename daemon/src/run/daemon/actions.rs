@@ -79,9 +79,9 @@ impl Running {
                         .map(|id| (id, self.daemon.owners.cgroup(id)))
                         .collect(),
                 }),
-                Action::Treat { flow, treatment } => {
+                Action::Treat { cookie, treatment } => {
                     // It is shown with its class all the same; only the queue does not know.
-                    if let Err(error) = self.daemon.queue.treat(flow, treatment) {
+                    if let Err(error) = self.daemon.queue.treat(cookie, treatment) {
                         tracing::warn!("{error:#}");
                     }
                 }

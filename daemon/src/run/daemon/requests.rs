@@ -42,6 +42,8 @@ impl Running {
 
     fn status(&self) -> Status {
         let daemon = &self.daemon;
+        let network = daemon.engine.status(now());
+        let queue = network.queue.in_force.as_ref().map(|plan| plan.backend);
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
             daemon: DaemonStatus {
@@ -59,11 +61,11 @@ impl Running {
                     .chain(&self.unguarded)
                     .cloned()
                     .chain(missing)
-                    .chain(daemon.rules.missing())
+                    .chain(daemon.rules.missing(queue))
                     .collect(),
                 class_rules: daemon.rules.len(),
             },
-            network: daemon.engine.status(now()),
+            network,
             // The real-time thread adds its part, and its changes.
             priority: None,
             changes: [daemon.engine.changes(), daemon.receiver.changes()].concat(),

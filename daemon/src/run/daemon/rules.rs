@@ -10,6 +10,7 @@ use anyhow::Result;
 use giveway_engine::class::Rules;
 use giveway_engine::config::Located;
 use giveway_engine::network::action::Input;
+use giveway_engine::network::queue::Backend;
 use nix::net::if_::if_nameindex;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -19,6 +20,8 @@ use crate::control::Reloaded;
 use crate::guardian::guarded::Guarded;
 use crate::rules::RuleFiles;
 
+const KEPT: &str = "the rules read before stay in force";
+
 type Read = (Rules, Vec<Located>);
 type Waiting = oneshot::Sender<Result<Reloaded, String>>;
 
@@ -26,7 +29,7 @@ type Waiting = oneshot::Sender<Result<Reloaded, String>>;
 pub struct ClassRules {
     files: RuleFiles,
     in_force: Arc<Rules>,
-    /// What is wrong with the files as they were read last.
+    /// What is wrong with the files as they were read last, and what holds instead.
     problems: Vec<String>,
     /// Why executables and arguments are not looked up.
     blind: Option<String>,
@@ -42,7 +45,7 @@ impl ClassRules {
         Self {
             files,
             in_force: Arc::new(rules),
-            problems: shown(&problems),
+            problems: shown(&problems, "none of its rules is in force"),
             blind: None,
             interfaces: BTreeMap::new(),
             reading: None,
@@ -55,10 +58,14 @@ impl ClassRules {
         self.in_force.len()
     }
 
-    /// What does not work.
-    pub fn missing(&self) -> impl Iterator<Item = String> {
-        let problem = |problem: &String| format!("{problem}; the rules of files that are wrong are not in force");
-        self.problems.iter().map(problem).chain(self.blind.clone())
+    /// What does not work, with this queue.
+    pub fn missing(&self, queue: Option<Backend>) -> impl Iterator<Item = String> {
+        let limits = queue != Some(Backend::Htb) && !self.in_force.limits().is_empty();
+        let limits = limits.then(|| {
+            "rate limits of rules do not hold: only htb has them (backend in [queue]; it needs rate_mbit in [link])"
+                .to_owned()
+        });
+        self.problems.iter().cloned().chain(self.blind.clone()).chain(limits)
     }
 
     /// Waits for ever where nothing is being read.
@@ -131,7 +138,7 @@ impl Running {
         let rules = &mut self.daemon.rules;
         rules.reading = None;
         let Some((new, problems)) = read else { return Ok(()) };
-        rules.problems = shown(&problems);
+        rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
             tracing::info!("{} rules for classes were read", new.len());
             let reloaded = Reloaded { rules: new.len() };
@@ -139,12 +146,10 @@ impl Running {
             Ok(reloaded)
         } else {
             for problem in &rules.problems {
-                tracing::warn!("{problem}; the rules read before stay in force");
+                tracing::warn!("{problem}");
             }
-            Err(format!(
-                "{}; the rules read before stay in force",
-                rules.problems.join("; ")
-            ))
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Err(format!("{}; {KEPT}", problems.join("; ")))
         };
         for waiting in std::mem::take(&mut rules.waiting) {
             // The client may have gone meanwhile.
@@ -161,6 +166,6 @@ impl Running {
     }
 }
 
-fn shown(problems: &[Located]) -> Vec<String> {
-    problems.iter().map(ToString::to_string).collect()
+fn shown(problems: &[Located], instead: &str) -> Vec<String> {
+    problems.iter().map(|problem| format!("{problem}; {instead}")).collect()
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use giveway::kernel::skeletons::admission::types;
 use giveway::place::Place;
 use giveway_engine::class::{Class, LinkMarks, Treatment};
 use giveway_engine::config::Config;
+use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::QueueCounters;
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning};
 use libbpf_rs::libbpf_sys::{
@@ -28,6 +29,7 @@ use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, recv, sendmsg};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::time::{ClockId, clock_gettime};
+use socket2::SockRef;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 
@@ -100,15 +102,11 @@ impl<'a> Link<'a> {
         assert!(self.actuator.borrow_mut().add_background(flow, 0).unwrap());
     }
 
-    /// What the daemon says of the flow from this port to there.
-    pub fn treat(&self, remote: SocketAddr, local_port: u16, class: Class) {
-        let flow = BackgroundFlow {
-            address: remote.ip(),
-            port: remote.port(),
-            local_port: Some(local_port),
-        };
+    /// What the daemon says of the socket.
+    pub fn treat(&self, socket: &impl AsFd, class: Class) {
+        let cookie = Cookie(SockRef::from(socket).cookie().unwrap());
         let treatment = Treatment { class, limit: None };
-        self.actuator.borrow_mut().treat(flow, Some(treatment)).unwrap();
+        self.actuator.borrow_mut().treat(cookie, Some(treatment)).unwrap();
     }
 
     /// Shows what arrives on the far side from now on.
@@ -214,6 +212,16 @@ impl Program {
 
     /// What the qdisc reads of this frame (`STAMP_MAGIC` in bpf/link.h): its band, and the work promised for it, in ns.
     pub fn stamp(&self, frame: &[u8]) -> (u32, u32) {
+        let (retval, after) = self.run(frame);
+        assert_eq!(retval, TCX_NEXT, "it passes");
+        (after[CONTROL_BLOCK] & 0xffff, after[CONTROL_BLOCK + 3])
+    }
+
+    pub fn admits(&self, frame: &[u8]) -> bool {
+        self.run(frame).0 == TCX_NEXT
+    }
+
+    fn run(&self, frame: &[u8]) -> (u32, [u32; 48]) {
         let mut after = [0_u32; 48];
         let mut run = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as _,
@@ -225,8 +233,8 @@ impl Program {
         };
         // SAFETY: `run` and what it points to live until the call returns, and state their sizes.
         let outcome = unsafe { bpf_prog_test_run_opts(self.0.as_raw_fd(), &raw mut run) };
-        assert_eq!((outcome, run.retval), (0, TCX_NEXT), "it passes");
-        (after[CONTROL_BLOCK] & 0xffff, after[CONTROL_BLOCK + 3])
+        assert_eq!(outcome, 0);
+        (run.retval, after)
     }
 }
 
@@ -417,6 +425,16 @@ impl Sender {
         set(&socket, level, errors, &1_i32.to_ne_bytes()).unwrap();
         socket.connect(receiver.address).unwrap();
         Self { socket }
+    }
+
+    /// A socket has its maker's user.
+    pub fn of_user(uid: u32, receiver: &Receiver) -> Self {
+        let making = || {
+            // SAFETY: no pointers. Of the calling thread alone, which ends after this.
+            unsafe { libc::setfsuid(uid) };
+            Self::to(receiver)
+        };
+        std::thread::scope(|scope| scope.spawn(making).join().unwrap())
     }
 
     pub fn local_port(&self) -> u16 {

@@ -64,7 +64,7 @@ fn udp_of_each_class_carries_its_mark_and_keeps_its_ecn_bits() {
         let receiver = link.receiver(far);
         for (class, dscp) in MARK_OF {
             let sender = Sender::to(&receiver);
-            link.treat(receiver.address, sender.local_port(), class);
+            link.treat(&sender.socket, class);
             for ecn in 0..4 {
                 set_marks(&sender, receiver.address, OWN, ecn);
                 let arrivals = link.watch();
@@ -87,8 +87,7 @@ fn tcp_of_each_class_carries_its_mark_and_keeps_its_ecn_bits() {
     for far in BOTH {
         for (class, dscp) in MARK_OF {
             let (mut near, _far) = lab.connect(far);
-            let local_port = near.local_addr().unwrap().port();
-            link.treat(near.peer_addr().unwrap(), local_port, class);
+            link.treat(&near, class);
             let arrivals = link.watch();
             near.write_all(&[7; 100]).unwrap();
             assert_eq!(marks(&arrivals.next()), (dscp, ECT_0), "{far} {class:?}");
@@ -105,7 +104,7 @@ fn only_background_is_marked_by_default() {
         for (class, _) in MARK_OF {
             let sender = Sender::to(&receiver);
             set_marks(&sender, receiver.address, OWN, 1);
-            link.treat(receiver.address, sender.local_port(), class);
+            link.treat(&sender.socket, class);
             let arrivals = link.watch();
             sender.send(&[7; 100]).unwrap();
             let expected = if class == Class::Background { LE } else { OWN };

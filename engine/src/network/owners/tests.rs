@@ -4,17 +4,21 @@
 use super::*;
 
 fn asked(known: &mut Known<u64, Arc<str>>, keys: std::ops::Range<u64>) -> Vec<u64> {
-    known.ask(Duration::ZERO, keys, ASKED_AT_ONCE)
+    known.ask(Duration::ZERO, roots(keys), ASKED_AT_ONCE)
+}
+
+fn roots(keys: std::ops::Range<u64>) -> impl Iterator<Item = (u32, u64)> {
+    keys.map(|key| (0, key))
 }
 
 #[test]
 fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
     let at = Duration::from_secs;
     let mut known = Known::<u64, Arc<str>>::default();
-    assert_eq!(known.ask(at(5), 0..1, 64), [0]);
+    assert_eq!(known.ask(at(5), roots(0..1), 64), [0]);
     assert!(known.answer(vec![(0, Some("/a".into()))]), "news");
-    assert!(known.ask_again(at(5), 0..1, 64).is_empty());
-    assert_eq!(known.ask_again(at(6), 0..1, 64), [0]);
+    assert!(known.ask_again(at(5), roots(0..1), 64).is_empty());
+    assert_eq!(known.ask_again(at(6), roots(0..1), 64), [0]);
     assert!(!known.answer(vec![(0, Some("/a".into()))]), "no news");
     assert!(!known.answer(vec![(0, None)]));
     assert_eq!(known.get(&0), Some(&"/a".into()));
@@ -24,10 +28,10 @@ fn what_is_asked_about_again_stays_what_it_was_when_it_ends() {
 fn what_was_asked_longest_ago_is_asked_again_first() {
     let at = Duration::from_secs;
     let mut known = Known::<u64, Arc<str>>::default();
-    known.ask(at(1), 5..10, 64);
-    known.ask(at(2), 0..5, 64);
-    assert_eq!(known.ask_again(at(9), 0..10, 6), [5, 6, 7, 8, 9, 0]);
-    assert_eq!(known.ask_again(at(9), 0..10, 6), [1, 2, 3, 4]);
+    known.ask(at(1), roots(5..10), 64);
+    known.ask(at(2), roots(0..5), 64);
+    assert_eq!(known.ask_again(at(9), roots(0..10), 6), [5, 6, 7, 8, 9, 0]);
+    assert_eq!(known.ask_again(at(9), roots(0..10), 6), [1, 2, 3, 4]);
 }
 
 #[test]

@@ -17,8 +17,8 @@ fn rules(text: &str) -> Arc<Rules> {
         text: Ok(text.to_owned()),
     };
     let folders = Folders {
-        main: None,
         folders: vec![vec![source]],
+        ..Folders::default()
     };
     let (rules, problems) = Rules::of(folders, &|_| None);
     assert!(problems.is_empty(), "{problems:?}");
@@ -62,8 +62,8 @@ fn class(engine: &Network) -> (Class, String) {
 
 fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
-        Action::Treat { flow, treatment } => {
-            assert_eq!((flow.port, flow.local_port), (5201, Some(5201)));
+        Action::Treat { cookie, treatment } => {
+            assert_eq!(*cookie, COOKIE);
             Some(treatment.map(|treatment| treatment.class == Class::Background))
         }
         _ => None,
@@ -213,4 +213,210 @@ fn flows_that_cost_much_to_judge_are_spread_over_passes_and_none_is_forgotten() 
         see(&mut engine, ms * 100, Vec::new(), false);
     }
     assert_eq!(judged(&engine), FLOWS);
+}
+
+/// Costs more than a step to judge for 64 flows of a process with such arguments.
+fn slow_rules() -> String {
+    format!("[[rule]]\ncmdline = \"{}b\"\nclass = \"bulk\"\n", "*a".repeat(100)).repeat(100)
+}
+
+fn costly() -> Process {
+    Process {
+        cmdline: "a".repeat(4096),
+        ..Process::default()
+    }
+}
+
+/// Flows of this user, numbered from there.
+fn flows_of(uid: u32, from: u64, count: u64) -> Vec<Flow> {
+    let flow = |n: u64| {
+        let mut flow = owned();
+        flow.local.set_port(n as u16);
+        (flow.cookie, flow.uid) = (Cookie(n), Some(uid));
+        flow
+    };
+    (from..from + count).map(flow).collect()
+}
+
+fn class_of(engine: &Network, cookie: u64) -> Class {
+    let flows = engine.status(Duration::from_secs(1)).flows;
+    let flow = flows.iter().find(|view| view.flow.cookie == Cookie(cookie));
+    flow.unwrap().class
+}
+
+/// How many flows the queue was told of.
+fn told(actions: &[Action]) -> usize {
+    let is_told = |action: &&Action| matches!(action, Action::Treat { treatment: Some(_), .. });
+    actions.iter().filter(is_told).count()
+}
+
+const HOG: u32 = 1000;
+const OTHER: u32 = 1001;
+const TABLE: u64 = 3072;
+
+#[test]
+fn one_user_cannot_keep_others_from_the_queues_table() {
+    for uid in [0, OTHER] {
+        let mut engine = engine("", false);
+        obey(&mut engine, 100, BACKGROUND);
+        let mut flows = flows_of(HOG, 1, TABLE + 100);
+        assert_eq!(told(&see(&mut engine, 200, flows.clone(), true)), TABLE as usize);
+        flows.extend(flows_of(uid, 10_000, 10));
+        assert_eq!(told(&see(&mut engine, 300, flows, true)), 10, "of uid {uid}");
+    }
+}
+
+#[test]
+fn a_flow_that_found_no_room_in_the_queues_table_gets_it_when_there_is_some() {
+    let mut engine = engine("", false);
+    obey(&mut engine, 100, BACKGROUND);
+    see(&mut engine, 200, flows_of(HOG, 1, TABLE + 1), true);
+    let close = Input::Events(vec![(Cookie(1), FlowEvent::Close)]);
+    assert_eq!(told(&engine.step(Duration::from_millis(300), close)), 1);
+}
+
+#[test]
+fn whoever_keeps_the_judge_busy_delays_neither_others_nor_what_was_never_judged() {
+    for uid in [HOG, OTHER] {
+        let mut engine = engine("", false);
+        obey(&mut engine, 100, &(slow_rules() + BACKGROUND));
+        let mut flows = flows_of(HOG, 1, 64);
+        see(&mut engine, 100, flows.clone(), true);
+        identify(&mut engine, 100, costly());
+        for pass in 2..20 {
+            flows.iter_mut().for_each(|flow| flow.dscp = 40 + pass as u8 % 2);
+            see(&mut engine, pass * 100, flows.clone(), false);
+        }
+        let newest = Flow {
+            owner: None,
+            ..flows_of(uid, 1000, 1).remove(0)
+        };
+        flows.push(newest);
+        for pass in 20..24 {
+            flows.iter_mut().for_each(|flow| flow.dscp = 40 + pass as u8 % 2);
+            see(&mut engine, pass * 100, flows.clone(), pass == 20);
+        }
+        assert_eq!(class_of(&engine, 1000), Class::Background, "of uid {uid}");
+    }
+}
+
+#[test]
+fn to_name_a_flow_costs_nothing_for_the_others() {
+    let mut engine = engine("", false);
+    obey(&mut engine, 100, &slow_rules());
+    let mut flows = flows_of(HOG, 1, 64);
+    flows.extend(flows_of(OTHER, 1000, 1));
+    flows[64].remote.set_port(7000);
+    see(&mut engine, 100, flows, true);
+    identify(&mut engine, 100, costly());
+    for pass in 2..20 {
+        see(&mut engine, pass * 100, Vec::new(), false);
+    }
+    let flow = BackgroundFlow {
+        address: Ipv4Addr::LOCALHOST.into(),
+        port: 7000,
+        local_port: None,
+    };
+    let named = Input::Background {
+        flow,
+        add: true,
+        uid: OTHER,
+        outcome: Ok(()),
+    };
+    engine.step(Duration::from_secs(2), named);
+    assert_eq!(class_of(&engine, 1000), Class::Background);
+}
+
+#[test]
+fn flows_of_unknown_processes_cost_what_the_path_of_their_cgroup_does() {
+    let mut engine = engine("", false);
+    let flows: Vec<Flow> = flows_of(HOG, 1, 64)
+        .into_iter()
+        .map(|flow| Flow { owner: None, ..flow })
+        .collect();
+    see(&mut engine, 100, flows.clone(), true);
+    let identified = Input::Identified {
+        processes: Vec::new(),
+        cgroups: vec![(flows[0].cgroup_id, Some("a".repeat(4096).into()))],
+    };
+    engine.step(Duration::from_millis(100), identified);
+    obey(
+        &mut engine,
+        200,
+        &(slow_rules().replace("cmdline", "cgroup") + BACKGROUND),
+    );
+    let judged = (1..65).filter(|n| class_of(&engine, *n) == Class::Background).count();
+    assert!((1..64).contains(&judged), "{judged} at once");
+}
+
+fn of_process(flow: Flow, pid: u32) -> Flow {
+    let owner = Owner {
+        pid,
+        command: "hog".to_owned(),
+        start_ns: 1,
+    };
+    Flow {
+        owner: Some(owner),
+        ..flow
+    }
+}
+
+/// While a user starts 100 processes between two passes: the first pass from the second second on that asks for [`ID`],
+/// which is another user's and has a connection since this pass.
+fn asked_beside_many_new_processes(begins: u64) -> Option<u64> {
+    let mut engine = engine("", false);
+    let victim = Flow {
+        uid: Some(OTHER),
+        cookie: Cookie(1 << 40),
+        ..owned()
+    };
+    (1..40).find(|pass| {
+        let mut flows = flows_of(HOG, pass * 100, 100);
+        flows
+            .iter_mut()
+            .for_each(|flow| *flow = of_process(flow.clone(), flow.cookie.0 as u32 + 100));
+        if *pass >= begins {
+            flows.push(victim.clone());
+        }
+        let asked = asks_for_process(&see(&mut engine, pass * 100, flows, true));
+        asked && *pass >= 11
+    })
+}
+
+#[test]
+fn a_users_new_processes_do_not_keep_another_users_from_being_known() {
+    assert_eq!(asked_beside_many_new_processes(20), Some(20));
+}
+
+#[test]
+fn a_users_new_processes_do_not_keep_others_from_being_looked_at_again() {
+    let again = asked_beside_many_new_processes(1);
+    assert!(again.is_some_and(|pass| pass <= 15), "{again:?}");
+}
+
+#[test]
+fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
+    let mut engine = engine("", false);
+    let victim = Flow {
+        cookie: Cookie(1 << 40),
+        ..owned()
+    };
+    see(&mut engine, 100, vec![victim.clone()], true);
+    let nice = Process {
+        idleness: Idleness {
+            nice_19: true,
+            ..Idleness::default()
+        },
+        ..Process::default()
+    };
+    identify(&mut engine, 100, nice);
+    let mut flows = flows_of(HOG, 1, 5000);
+    flows
+        .iter_mut()
+        .for_each(|flow| *flow = of_process(flow.clone(), flow.cookie.0 as u32 + 100));
+    flows.push(victim);
+    for pass in 2..80 {
+        see(&mut engine, pass * 100, flows.clone(), true);
+        assert_eq!(class_of(&engine, 1 << 40), Class::Background, "in pass {pass}");
+    }
 }

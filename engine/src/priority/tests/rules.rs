@@ -19,6 +19,21 @@ fn what_a_rule_matches_is_granted_and_the_first_rule_counts() {
 }
 
 #[test]
+fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_failed() {
+    let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
+    let process = process("/bin/a");
+    let rule = first_match(&machine.priority.rules(), &process);
+    let started = started(1, process, Duration::ZERO);
+    let actions = machine.priority.step(machine.now, Input::Started { started, rule });
+    assert!(actions.iter().any(|action| matches!(action, Action::Grant { .. })));
+    machine.tell(Input::EndedBefore { id: id(1) });
+    let status = machine.priority.status(machine.now);
+    let counters = &status.counters;
+    assert_eq!((counters.granted, counters.failed, counters.ended_before), (0, 0, 1));
+    assert!(status.held.is_empty() && machine.changes().is_empty());
+}
+
+#[test]
 fn an_executable_that_others_may_write_gets_nothing_without_a_user() {
     let mut machine = Machine::new(vec![rule("a", "/bin/a")], Vec::new());
     let writable = || Process {

@@ -24,6 +24,11 @@ impl RulesLoop {
         self.carry_out(actions, handle);
     }
 
+    fn has_ended(&self, id: ProcessId) -> bool {
+        let main = self.tools.tasks.threads.thread(id.pid);
+        main.is_ok_and(|main| main.is_none_or(|main| main.start_ns != id.start_ns || main.is_ending))
+    }
+
     /// Returns why a grant among these was refused.
     pub(super) fn carry_out(&mut self, actions: Vec<Action>, mut handle: Option<Handle>) -> Option<String> {
         let mut actions = VecDeque::from(actions);
@@ -48,6 +53,7 @@ impl RulesLoop {
                         self.tools.lending.remove(id);
                     }
                     let became = match outcome {
+                        Err(_) if self.has_ended(id) => Input::EndedBefore { id },
                         Err(error) if errno_of(&error).is_some_and(|errno| errno != Errno::ESRCH) => {
                             let why = format!("{error:#}");
                             self.look_again_for(why.clone());

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The flows that the queue is told of, in a table of a fixed size. Input: what each flow's class asks of the queue, and
+//! whose flow it is. Output: what to tell the queue. While there is room everybody has what they ask for; then whoever
+//! has fewer takes a place of the user who has most, until they differ by one. Root asks for nothing in vain as long as
+//! any user has a place. What finds no room waits for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::action::Action;
+use crate::class::Treatment;
+use crate::model::Cookie;
+
+/// Entries of the kernel's table.
+const PLACES: usize = 3072;
+const ROOT: u32 = 0;
+
+#[derive(Debug, Default)]
+pub struct Told {
+    flows: BTreeMap<Cookie, u32>,
+    users: BTreeMap<u32, User>,
+    places: usize,
+    /// Users for whom flows wait, those with the fewest places first.
+    waiting: BTreeSet<(usize, u32)>,
+    /// Users who may lose a place, those with the most last.
+    holding: BTreeSet<(usize, u32)>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    told: BTreeMap<Cookie, Treatment>,
+    waiting: BTreeMap<Cookie, Treatment>,
+}
+
+impl Told {
+    /// This is how the flow is to be treated from now on; None: by its marks.
+    pub fn want(&mut self, cookie: Cookie, uid: u32, treatment: Option<Treatment>) -> Vec<Action> {
+        let Some(treatment) = treatment else {
+            return self.end(cookie);
+        };
+        let mut actions = Vec::new();
+        if self.flows.insert(cookie, uid).is_some_and(|before| before != uid) {
+            actions = self.end(cookie);
+            self.flows.insert(cookie, uid);
+        }
+        let news = self.of_user(uid, |user| match user.told.insert(cookie, treatment) {
+            None => {
+                user.told.remove(&cookie);
+                user.waiting.insert(cookie, treatment);
+                false
+            }
+            before => before != Some(treatment),
+        });
+        if news {
+            actions.push(tell(cookie, Some(treatment)));
+        }
+        actions.extend(self.settle());
+        actions
+    }
+
+    /// The flow is no more, or needs no place.
+    pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
+        let Some(uid) = self.flows.remove(&cookie) else {
+            return Vec::new();
+        };
+        let was_told = self.of_user(uid, |user| {
+            user.waiting.remove(&cookie);
+            user.told.remove(&cookie).is_some()
+        });
+        if !was_told {
+            return Vec::new();
+        }
+        self.places -= 1;
+        let mut actions = vec![tell(cookie, None)];
+        actions.extend(self.settle());
+        actions
+    }
+
+    /// Gives places to those that wait for them, as far as they are due.
+    fn settle(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        while let Some((has, uid)) = self.waiting.first().copied() {
+            if self.places == PLACES {
+                let Some((most, from)) = self.holding.last().copied() else {
+                    break;
+                };
+                if uid != ROOT && has + 1 >= most {
+                    break;
+                }
+                actions.extend(self.take(from));
+            }
+            actions.extend(self.give(uid));
+        }
+        actions
+    }
+
+    fn give(&mut self, uid: u32) -> Option<Action> {
+        let (cookie, treatment) = self.of_user(uid, |user| {
+            let (cookie, treatment) = user.waiting.pop_first()?;
+            user.told.insert(cookie, treatment);
+            Some((cookie, treatment))
+        })?;
+        self.places += 1;
+        Some(tell(cookie, Some(treatment)))
+    }
+
+    fn take(&mut self, uid: u32) -> Option<Action> {
+        let cookie = self.of_user(uid, |user| {
+            let (cookie, treatment) = user.told.pop_last()?;
+            user.waiting.insert(cookie, treatment);
+            Some(cookie)
+        })?;
+        self.places -= 1;
+        Some(tell(cookie, None))
+    }
+
+    /// Keeps the order of users up to date.
+    fn of_user<T>(&mut self, uid: u32, change: impl FnOnce(&mut User) -> T) -> T {
+        let user = self.users.entry(uid).or_default();
+        let rank = |user: &User| (if uid == ROOT { 0 } else { user.told.len() }, uid);
+        let before = rank(user);
+        let outcome = change(user);
+        let (after, is_waiting) = (rank(user), !user.waiting.is_empty());
+        if user.told.is_empty() && !is_waiting {
+            self.users.remove(&uid);
+        }
+        self.waiting.remove(&before);
+        self.holding.remove(&before);
+        if is_waiting {
+            self.waiting.insert(after);
+        }
+        if after.0 > 0 {
+            self.holding.insert(after);
+        }
+        outcome
+    }
+}
+
+fn tell(cookie: Cookie, treatment: Option<Treatment>) -> Action {
+    Action::Treat { cookie, treatment }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::class::Class;
+
+    const LIMITED: Treatment = Treatment {
+        class: Class::Bulk,
+        limit: Some(1),
+    };
+    const HOG: u32 = 1000;
+
+    /// The kernel's table.
+    #[derive(Default)]
+    struct Table(BTreeMap<Cookie, Treatment>);
+
+    impl Table {
+        fn obey(&mut self, actions: Vec<Action>) {
+            for action in actions {
+                let Action::Treat { cookie, treatment } = action else {
+                    panic!("{action:?}")
+                };
+                match treatment {
+                    Some(treatment) => assert_ne!(self.0.insert(cookie, treatment), Some(treatment), "no news"),
+                    None => assert!(self.0.remove(&cookie).is_some(), "it was not there"),
+                }
+                assert!(self.0.len() <= PLACES);
+            }
+        }
+    }
+
+    /// A user's first flow.
+    fn first_of(uid: u32) -> u64 {
+        u64::from(uid) << 32
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn nobody_waits_beside_a_free_place_or_beside_who_has_more(
+            hog in 0..2 * PLACES as u64,
+            steps in prop::collection::vec((0..4u32, 0..1500u64, prop::option::of(any::<bool>())), 0..4000),
+        ) {
+            let (mut told, mut table) = (Told::default(), Table::default());
+            for n in 0..hog {
+                table.obey(told.want(Cookie(first_of(HOG) + n), HOG, Some(LIMITED)));
+            }
+            for (uid, n, wanted) in steps {
+                let class = |background| if background { Class::Background } else { Class::Bulk };
+                let treatment = wanted.map(|background| Treatment { class: class(background), ..LIMITED });
+                table.obey(told.want(Cookie(first_of(uid) + n), uid, treatment));
+            }
+            let has = |user: &User| user.told.len();
+            prop_assert_eq!(table.0.len(), told.places);
+            prop_assert_eq!(told.users.values().map(has).sum::<usize>(), told.places);
+            let most = told.users.iter().filter(|(uid, _)| **uid != ROOT).map(|(_, user)| has(user)).max();
+            for (uid, user) in told.users.iter().filter(|(_, user)| !user.waiting.is_empty()) {
+                prop_assert_eq!(told.places, PLACES);
+                let least = if *uid == ROOT { 0 } else { most.unwrap_or_default() };
+                prop_assert!(*uid == ROOT && most == Some(0) || has(user) + 1 >= least, "uid {}", uid);
+            }
+        }
+    }
+}
