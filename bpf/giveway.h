@@ -99,6 +99,19 @@ struct gw_outcome {
 	__u32 eased; /* would have restarted slow start, and was kept from it */
 };
 
+/* The name of a congestion control; empty: the one that was there before ours. */
+struct gw_control {
+	char name[GW_CA_NAME_LEN];
+};
+
+/* What became of one socket's congestion control. */
+struct gw_control_outcome {
+	__u64 cookie;
+	enum gw_outcome_kind kind;
+	__s32 error;
+	char found[GW_CA_NAME_LEN]; /* before */
+};
+
 /* Settings of a socket that giveway may change, as bits of gw_mark.ours. */
 enum gw_setting {
 	GW_CWND_CLAMP = 1,

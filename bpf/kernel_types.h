@@ -17,6 +17,7 @@
 #define NICE_19_PRIO 139
 #define MAX_RT_PRIO 100 /* of task_struct.prio: below it is real-time */
 #define CLOCK_MONOTONIC 1
+#define ENOENT 2
 #define ENOMEM 12
 #define SOL_TCP 6
 #define TCP_WINDOW_CLAMP 10
@@ -53,6 +54,7 @@ enum tcp_ca_event {
 
 /* enum sk_pacing of include/net/sock.h: the socket paces itself unless fq does it. */
 enum {
+	SK_PACING_NONE = 0,
 	SK_PACING_NEEDED = 1,
 };
 
@@ -207,6 +209,7 @@ struct tcp_congestion_ops {
 	__u32 (*undo_cwnd)(struct sock *sk);
 	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
 	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
 	char name[16];
 };
 

@@ -98,6 +98,7 @@ struct lbe {
 	__u8 is_queueless : 1; /* the last loss of our own making */
 	__u8 is_held : 1; /* by a delay, in this round of a slow start */
 	__u8 is_shared : 1; /* others' packets stand in the same queue */
+	__u8 has_set_pacing : 1; /* it was not paced before */
 };
 
 static __always_inline struct lbe *state_of(struct sock *sk)
@@ -539,8 +540,24 @@ void BPF_PROG(gw_lbe_init, struct sock *sk)
 	ca->hold_ms = YIELD_MS;
 	ca->yield_end_ms = now - YIELD_MAX_MS * 4;
 	enter(ca, START, now);
-	if (!sk->sk_pacing_status)
+	if (sk->sk_pacing_status == SK_PACING_NONE) {
 		sk->sk_pacing_status = SK_PACING_NEEDED;
+		ca->has_set_pacing = 1;
+	}
+}
+
+/* Whatever follows it goes on by slow start up to what the path holds, and paced as it was before. */
+SEC("struct_ops")
+void BPF_PROG(gw_lbe_release, struct sock *sk)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)sk;
+	const struct lbe *ca = state_of(sk);
+
+	if (ca->peak)
+		tp->snd_ssthresh = greatest(greatest(pipe(ca), ca->window) / PACKET, 2);
+	/* Somebody may have asked for a pace meanwhile, or fq may do it. */
+	if (ca->has_set_pacing && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
+		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
 SEC("struct_ops")
@@ -619,6 +636,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 SEC(".struct_ops.link")
 struct tcp_congestion_ops giveway_lbe = {
 	.init = (void *)gw_lbe_init,
+	.release = (void *)gw_lbe_release,
 	.ssthresh = (void *)gw_lbe_ssthresh,
 	.undo_cwnd = (void *)gw_lbe_undo,
 	.set_state = (void *)gw_lbe_state,

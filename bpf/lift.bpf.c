@@ -14,6 +14,7 @@
 #include "sockets.h"
 #include "clamp.h"
 #include "mark.h"
+#include "control.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -60,26 +61,9 @@ static __always_inline int undo_window_clamp(struct tcp_sock *tp, const struct g
 	return dry_run ? 0 : bpf_setsockopt(tp, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before));
 }
 
-static __always_inline bool is_our_control(struct tcp_sock *tp, const struct gw_mark *mark)
-{
-	const struct tcp_congestion_ops *ca = tp->inet_conn.icsk_ca_ops;
-	char name[GW_CA_NAME_LEN] = {};
-
-	if (!ca || bpf_core_read_str(name, sizeof(name), &ca->name) < 0)
-		return false;
-	for (int i = 0; i < GW_CA_NAME_LEN; i++)
-		if (name[i] != mark->control_ours[i])
-			return false;
-	return true;
-}
-
 static __always_inline int undo_control(struct tcp_sock *tp, const struct gw_mark *mark)
 {
-	char before[GW_CA_NAME_LEN];
-
-	for (int i = 0; i < GW_CA_NAME_LEN; i++)
-		before[i] = mark->control_before[i];
-	return dry_run ? 0 : bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, before, sizeof(before));
+	return dry_run ? 0 : put_back_control(tp, mark);
 }
 
 /* Notes what became of one setting; gives it back where it is still to be undone. */
@@ -92,10 +76,14 @@ static __always_inline __u32 note(struct gw_undone *u, __u32 setting, int error)
 	return setting;
 }
 
-/* The clamp comes last: what a congestion control makes of ssthresh as it starts, the clamp's easing sets right. */
+/*
+ * The congestion control comes last: ours leaves behind the ssthresh that the path is good for, where the clamp's lift
+ * would set it to the window that ours has just now, or to none.
+ */
 static __always_inline void undo_mark(struct tcp_sock *tp, struct gw_mark *mark, struct gw_undone *u)
 {
 	__u32 ours = mark->ours, left = 0;
+	char control[GW_CA_NAME_LEN] = {};
 
 	u->layout = mark->layout;
 	if (!is_known(mark))
@@ -104,10 +92,10 @@ static __always_inline void undo_mark(struct tcp_sock *tp, struct gw_mark *mark,
 		left |= note(u, GW_PACING_RATE, undo_pacing_rate(tp, mark));
 	if ((ours & GW_WINDOW_CLAMP) && tp->window_clamp == mark->window_ours)
 		left |= note(u, GW_WINDOW_CLAMP, undo_window_clamp(tp, mark));
-	if ((ours & GW_CONGESTION_CONTROL) && is_our_control(tp, mark))
-		left |= note(u, GW_CONGESTION_CONTROL, undo_control(tp, mark));
 	if (is_our_clamp(mark, tp->snd_cwnd_clamp))
 		left |= note(u, GW_CWND_CLAMP, undo_clamp(tp, clamp_before(mark), u));
+	if (read_control(tp, control) && is_our_control(mark, control))
+		left |= note(u, GW_CONGESTION_CONTROL, undo_control(tp, mark));
 	if (!dry_run)
 		mark->ours = left;
 }

@@ -155,7 +155,7 @@ impl Undone {
 
 impl Display for Undone {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} caps", self.sockets)?;
+        write!(f, "{} sockets", self.sockets)?;
         self.lines.iter().try_for_each(|line| write!(f, ", {line}"))?;
         self.failed
             .iter()

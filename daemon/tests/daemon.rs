@@ -9,6 +9,7 @@ mod support;
 #[cfg(test)]
 mod daemon {
     mod admission;
+    mod background;
     mod chain;
     mod classes;
     mod exec;

@@ -28,6 +28,7 @@ use queue::{Backends, BackgroundFlow, Queue};
 pub mod action;
 pub mod allotment;
 mod classes;
+mod control;
 mod flows;
 mod limiting;
 pub mod limits;
@@ -50,6 +51,8 @@ pub struct Setup {
     pub keys: Option<Keyring>,
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
+    /// The congestion control that background connections get, as the kernel calls it; None: they keep theirs.
+    pub background_control: Option<String>,
     /// Decide and explain, but ask for no change of a socket.
     pub dry_run: bool,
     /// What can put packets in order here.
@@ -72,6 +75,7 @@ pub struct Network {
     /// The last table asked for.
     cap_new: (u32, Vec<u32>),
     rtt_resolution: Vec<Duration>,
+    background_control: Option<String>,
     dry_run: bool,
     queue: Queue,
     changes: Changes,
@@ -96,6 +100,7 @@ impl Network {
             undecided: false,
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
             rtt_resolution: setup.rtt_resolution,
+            background_control: setup.background_control,
             dry_run: setup.dry_run,
             queue: Queue::new(config, setup.backends),
             changes: Changes::default(),

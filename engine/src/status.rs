@@ -118,6 +118,9 @@ pub struct FlowView {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mark: Option<Dscp>,
     pub cap: Option<u32>,
+    /// The congestion control by which it gives way, as long as that is in force.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub background_control: Option<String>,
     pub sender: bool,
     /// Another tool holds a setting of this socket, and giveway leaves that alone.
     pub stepped_back: bool,

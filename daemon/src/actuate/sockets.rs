@@ -5,6 +5,7 @@
 
 use anyhow::Result;
 use giveway_engine::change::{Setting, Value};
+use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
 use nix::errno::Errno;
@@ -14,13 +15,22 @@ use crate::kernel::load_patiently;
 use crate::place::{JournalFile, Place};
 
 pub mod cap;
+mod control;
 pub mod lbe;
 
 use cap::marks::Capped;
 
-/// Opens an actuator; where that fails, this and the reason are what `status` shows.
-const ACTUATORS: [(&str, Open); 1] = [("nothing can be capped", cap::open)];
+/// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
+const ACTUATORS: [(&str, IsWanted, Open); 2] = [
+    ("nothing can be capped", |_| true, cap::open),
+    (
+        "background connections keep their congestion control",
+        |config| config.classes.congestion_control,
+        control::open,
+    ),
+];
 
+type IsWanted = fn(&Config) -> bool;
 type Open = fn(&Place) -> Result<Box<dyn SocketActuator>>;
 
 /// Writes one setting of sockets.
@@ -41,6 +51,11 @@ pub trait SocketActuator {
 
     /// The map by which all is undone after this process's death, which the guardian holds as well.
     fn marks_id(&self) -> Option<u32> {
+        None
+    }
+
+    /// The congestion control that it gives background connections.
+    fn background_control(&self) -> Option<&str> {
         None
     }
 
@@ -66,9 +81,9 @@ pub struct Sockets {
 
 impl Sockets {
     /// Opens every actuator that this kernel has; also returns what does not work.
-    pub fn open(place: &Place) -> (Self, Vec<String>) {
+    pub fn open(place: &Place, config: &Config) -> (Self, Vec<String>) {
         let (mut opened, mut missing) = (Vec::new(), Vec::new());
-        for (lost, open) in ACTUATORS {
+        for (lost, _, open) in ACTUATORS.iter().filter(|(_, is_wanted, _)| is_wanted(config)) {
             match load_patiently(|| open(place)) {
                 Ok(actuator) => {
                     missing.extend(actuator.missing());
@@ -86,6 +101,10 @@ impl Sockets {
 
     pub fn marks_id(&self) -> Option<u32> {
         self.actuators.iter().find_map(|actuator| actuator.marks_id())
+    }
+
+    pub fn background_control(&self) -> Option<&str> {
+        self.actuators.iter().find_map(|actuator| actuator.background_control())
     }
 
     pub fn is_empty(&self) -> bool {

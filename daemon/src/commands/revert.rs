@@ -34,7 +34,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
             json!({
                 "daemon_stopped": stopped,
                 "daemon_killed": killed,
-                "caps_lifted": undone.sockets,
+                "sockets_put_back": undone.sockets,
                 "undone": undone.lines,
                 "failed": undone.failed,
             })
@@ -56,7 +56,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if !args.output.json {
         let left_over = match undone.sockets {
             0 => String::new(),
-            caps => format!("{} lifted; ", counted(caps, "left-over cap")),
+            sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
         };
         println!("{left_over}nothing of giveway's is in force");
     }
@@ -68,12 +68,12 @@ fn show_found(place: &Place, json: bool) {
     if json {
         println!(
             "{}",
-            json!({ "caps_found": found.sockets, "found": found.lines, "failed": found.failed })
+            json!({ "sockets_found": found.sockets, "found": found.lines, "failed": found.failed })
         );
         return;
     }
     println!(
-        "{} sockets carry a cap of giveway's; nothing was changed",
+        "{} sockets carry a setting of giveway's; nothing was changed",
         found.sockets
     );
     found.lines.iter().for_each(|line| println!("to be put back: {line}"));

@@ -57,9 +57,12 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     for flow in flows {
         text += &flow_line(flow, is_wide);
         if flow.class != Class::Standard {
-            let class = format!("{}: {}", flow.class.name(), flow.class_why);
+            let control = flow.background_control.as_ref();
+            let control = control.map_or(String::new(), |name| format!("; gives way by {name}"));
+            let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
             text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &class, columns);
-            text += "\n";
+            text += "
+";
         }
     }
     if !network.neighbours.is_empty() {

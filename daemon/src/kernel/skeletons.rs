@@ -21,13 +21,14 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices ease flow_monitor ingress ledbat lending lift qdisc report_filter task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift qdisc report_filter task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
     choices: gw_choice;
+    control: gw_control gw_control_outcome;
     flow_monitor: bss gw_event gw_flow;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: gw_mark gw_undone;

@@ -2,11 +2,13 @@
 //! The kernel's own type information (BTF), in which each function, structure and tracepoint has its name. Input: names. Output:
 //! which of them this kernel has. Our programs find the kernel's fields by it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 
 use anyhow::{Context, Result, ensure};
-use libbpf_rs::btf::{Btf, BtfType};
+use libbpf_rs::btf::types::{FuncProto, Ptr, Struct};
+use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
 
 use super::kernel_release;
 use super::libbpf_log::explain;
@@ -56,11 +58,28 @@ impl Types {
         Ok(())
     }
 
+    /// Whether a congestion control in BPF sees each acknowledgement, which is how `cong_control` is called since then.
+    pub fn background_control(&self) -> Result<()> {
+        let seen = self.0.as_ref().and_then(parameters_of_cong_control);
+        ensure!(seen == Some(4), "needs Linux 6.10 (this is {})", kernel_release());
+        Ok(())
+    }
+
     /// Whether this kernel has BPF qdiscs.
     pub fn bpf_qdisc(&self) -> Result<()> {
         self.have(&["Qdisc_ops", "bpf_qdisc_skb_drop"])
             .context("needs Linux 6.16 with CONFIG_NET_SCH_BPF")
     }
+}
+
+fn parameters_of_cong_control(btf: &Btf<'_>) -> Option<usize> {
+    let ops: Struct<'_> = btf.type_by_name("tcp_congestion_ops")?;
+    let function = ops
+        .iter()
+        .find(|member| member.name == Some(OsStr::new("cong_control")))?;
+    let pointer: Ptr<'_> = btf.type_by_id(function.ty)?;
+    let prototype = FuncProto::try_from(pointer.referenced_type()).ok()?;
+    Some(prototype.len())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use super::priority::receive::{Receiver, chains_of};
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
 use crate::actuate::sockets::cap::rtt_floors_us;
+use crate::actuate::sockets::lbe;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::guardian::guarded::Guarded;
@@ -95,7 +96,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let (sockets, mut degraded) = match args.dry_run {
         true => Default::default(),
-        false => Sockets::open(&place),
+        false => Sockets::open(&place, &config),
     };
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
@@ -120,6 +121,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         seed: random()?,
         keys: keyring,
         rtt_resolution,
+        background_control: match args.dry_run {
+            true => config.classes.congestion_control.then(|| lbe::name(place.netns_inum())),
+            false => sockets.background_control().map(str::to_owned),
+        },
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
             qdisc,

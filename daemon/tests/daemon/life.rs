@@ -351,7 +351,7 @@ fn what_a_namespace_that_is_gone_left_behind_is_not_put_back_here() {
         fs::write(folder.join("sockets"), "{\"value\":77}\n").unwrap();
         let found = giveway(&["revert", "--dry-run", "--json"]).stdout;
         let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
-        assert_eq!(found["caps_found"], u64::from(clamp.is_none()), "{found}");
+        assert_eq!(found["sockets_found"], u64::from(clamp.is_none()), "{found}");
         assert!(giveway(&["revert"]).status.success());
         assert_eq!(walked(&mut monitor, &near).clamp, clamp);
         assert!(!folder.join("sockets").exists());
@@ -419,7 +419,7 @@ fn a_journal_that_cannot_be_read_keeps_nothing_from_being_undone() {
     assert_eq!(reverted.status.code(), Some(1));
     let told: serde_json::Value = serde_json::from_slice(&reverted.stdout).unwrap();
     assert_eq!(
-        (&told["caps_lifted"], told["failed"].as_array().unwrap().len()),
+        (&told["sockets_put_back"], told["failed"].as_array().unwrap().len()),
         (&1.into(), 2),
         "{told}"
     );

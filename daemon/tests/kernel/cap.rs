@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use giveway::actuate::sockets::cap::lift::{Found, LAYOUT, Lift, Mark};
 use giveway::actuate::sockets::cap::{CapActuator, CapOutcome, CapResult};
+use giveway::actuate::sockets::lbe;
 use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::own_netns;
 use giveway::kernel::records::{bytes_of, record};
@@ -511,20 +512,12 @@ fn a_congestion_control_and_a_receive_window_are_put_back() {
     let (before, ours) = (60_000, 20_000);
     setsockopt(&near, TcpCongestion, &"reno".into()).unwrap();
     set(&near, WINDOW_CLAMP, ours);
-    let name = |name: &str| {
-        let mut bytes = [0i8; 16];
-        bytes
-            .iter_mut()
-            .zip(name.bytes())
-            .for_each(|(to, byte)| *to = byte.cast_signed());
-        bytes
-    };
     let mark = Mark {
         ours: 4 | 8,
         window_before: before,
         window_ours: ours,
-        control_before: name("cubic"),
-        control_ours: name("reno"),
+        control_before: lbe::kernel_name("cubic"),
+        control_ours: lbe::kernel_name("reno"),
         ..blank()
     };
     mark.put(actuator.marks(), &near);
@@ -532,6 +525,24 @@ fn a_congestion_control_and_a_receive_window_are_put_back() {
     let control = getsockopt(&near, TcpCongestion).unwrap();
     assert!(control.to_string_lossy().starts_with("cubic"), "{control:?}");
     assert_eq!(get(&near, WINDOW_CLAMP), before);
+}
+
+#[test]
+fn where_nobody_has_a_congestion_control_any_more_reno_stands_in() {
+    let lab = Lab::enter();
+    let actuator = actuator();
+    let (near, _far) = lab.connect(FAR_V4);
+    setsockopt(&near, TcpCongestion, &"cubic".into()).unwrap();
+    let mark = Mark {
+        ours: 8,
+        control_before: lbe::kernel_name("unloaded"),
+        control_ours: lbe::kernel_name("cubic"),
+        ..blank()
+    };
+    mark.put(actuator.marks(), &near);
+    assert_eq!(undo(Some(actuator.marks()), &[], false)[0].error, None);
+    let control = getsockopt(&near, TcpCongestion).unwrap();
+    assert!(control.to_string_lossy().starts_with("reno"), "{control:?}");
 }
 
 #[test]

@@ -267,6 +267,7 @@ impl Network {
         for change in changes {
             self.note(now, change);
         }
+        self.control(now, cookies);
     }
 
     /// None where nothing has changed that it was judged by.

@@ -91,7 +91,12 @@ impl Tracked {
     fn doubtful(&mut self) -> impl Iterator<Item = Setting> {
         let shown = shown_by(&self.flow).into_iter();
         shown.filter_map(|(setting, found)| {
-            if !self.held.contains_key(&setting) && found == Value::default() {
+            let is_looked_at = match setting {
+                // Every connection has one; what counts is whether ours is still there.
+                Setting::CongestionControl => self.in_force(&setting) != Value::default(),
+                _ => found != Value::default() || self.held.contains_key(&setting),
+            };
+            if !is_looked_at {
                 return None;
             }
             let held = self.held.entry(setting.clone()).or_default();

@@ -7,15 +7,21 @@ use std::time::Duration;
 use super::action::{Action, Outcome};
 use super::allotment::{Link, Member};
 use super::limits::{Limits, SETTINGS, shown_by};
-use super::{Network, link, name_of};
+use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::model::Cookie;
 
 /// Why a limit was lifted that a policy would have kept.
 pub(super) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
 
+/// By which rule a setting has its value, and why.
+pub(super) struct Grounds {
+    pub(super) rule: String,
+    pub(super) why: String,
+}
+
 /// What is to be asked of one socket.
-type Wanted = (Cookie, Vec<(Setting, Value)>);
+pub(super) type Wanted = (Cookie, Vec<(Setting, Value)>);
 
 impl Network {
     pub(super) fn limit_senders(&mut self, now: Duration, is_pass: bool) {
@@ -61,7 +67,11 @@ impl Network {
                 false => self.policy.newcomer(&link, rtt),
             };
             let mut next = Vec::new();
-            for (setting, held) in &mut tracked.held {
+            for (setting, held) in tracked
+                .held
+                .iter_mut()
+                .filter(|(setting, _)| SETTINGS.contains(setting))
+            {
                 let wish = limits.of(setting);
                 let raises = match (&held.in_force, &wish) {
                     (Value::Unset(()), _) => continue,
@@ -125,13 +135,16 @@ impl Network {
             };
             let rtt = self.flows.get(cookie).and_then(|tracked| tracked.rtt());
             let reason = self.policy.reason(&link, rtt.unwrap_or_default());
-            let why = format!("a new connection; {reason}");
+            let grounds = Grounds {
+                rule: self.policy.name().to_owned(),
+                why: format!("a new connection; {reason}"),
+            };
             let values = (Value::default(), Some(cap).into());
-            self.note_limit(now, cookie, &Setting::Cap, values, why, !self.dry_run);
+            self.note_limit(now, cookie, &Setting::Cap, values, grounds, !self.dry_run);
         }
     }
 
-    fn ask(&mut self, now: Duration, wanted: Vec<Wanted>) {
+    pub(super) fn ask(&mut self, now: Duration, wanted: Vec<Wanted>) {
         for (cookie, limits) in wanted.into_iter().filter(|(_, limits)| !limits.is_empty()) {
             if self.dry_run {
                 let settings = limits.iter().map(|(setting, _)| setting);
@@ -143,12 +156,10 @@ impl Network {
     }
 
     pub(super) fn conclude(&mut self, now: Duration, cookie: Cookie, setting: &Setting, outcome: Outcome) {
-        let evidence = self.evidence(cookie);
-        let ifindex = self.ifindex();
+        let grounds = self.grounds(cookie, setting);
         let Some(tracked) = self.flows.get_mut(cookie) else {
             return;
         };
-        let is_elsewhere = Some(tracked.flow.ifindex) != ifindex;
         let Some(held) = tracked.held.get_mut(setting) else {
             return;
         };
@@ -157,8 +168,7 @@ impl Network {
         match outcome {
             Outcome::Applied => {
                 held.in_force = asked.clone();
-                let why = if is_elsewhere { ELSEWHERE.to_owned() } else { evidence };
-                self.note_limit(now, cookie, setting, (old, asked), why, !self.dry_run);
+                self.note_limit(now, cookie, setting, (old, asked), grounds, !self.dry_run);
             }
             Outcome::Deferred => held.deferred = true,
             Outcome::Gone => {
@@ -169,12 +179,13 @@ impl Network {
             Outcome::Failed { errno } => {
                 held.stepped_back = true;
                 let why = format!("the kernel refused it (errno {errno}); this setting is left alone from now on");
-                self.note_limit(now, cookie, setting, (old, asked), why, false);
+                self.note_limit(now, cookie, setting, (old, asked), Grounds { why, ..grounds }, false);
             }
         }
     }
 
     fn step_back(&mut self, now: Duration, cookie: Cookie, setting: &Setting, found: Value) {
+        let grounds = self.grounds(cookie, setting);
         let tracked = self.flows.get_mut(cookie);
         let Some(held) = tracked.and_then(|tracked| tracked.held.get_mut(setting)) else {
             return;
@@ -182,12 +193,23 @@ impl Network {
         held.stepped_back = true;
         let values = (held.in_force.clone(), found);
         let why = "another tool has set it; giveway leaves it alone from now on".to_owned();
-        self.note_limit(now, cookie, setting, values, why, !self.dry_run);
+        self.note_limit(now, cookie, setting, values, Grounds { why, ..grounds }, !self.dry_run);
     }
 
-    fn evidence(&self, cookie: Cookie) -> String {
-        let rtt = self.flows.get(cookie).and_then(|tracked| tracked.rtt());
-        self.policy.reason(&self.link(), rtt.unwrap_or_default())
+    fn grounds(&self, cookie: Cookie, setting: &Setting) -> Grounds {
+        let tracked = self.flows.get(cookie);
+        if let (Setting::CongestionControl, Some(tracked)) = (setting, tracked) {
+            return control::grounds(tracked);
+        }
+        let is_elsewhere = tracked.is_some_and(|tracked| Some(tracked.flow.ifindex) != self.ifindex());
+        let rtt = tracked.and_then(|tracked| tracked.rtt());
+        Grounds {
+            rule: self.policy.name().to_owned(),
+            why: match is_elsewhere {
+                true => ELSEWHERE.to_owned(),
+                false => self.policy.reason(&self.link(), rtt.unwrap_or_default()),
+            },
+        }
     }
 
     fn note_limit(
@@ -196,16 +218,26 @@ impl Network {
         cookie: Cookie,
         setting: &Setting,
         (old, new): (Value, Value),
-        why: String,
+        Grounds { rule, why }: Grounds,
         made: bool,
     ) {
+        let tracked = self.flows.get(cookie);
+        let held = tracked.and_then(|tracked| tracked.held.get(setting));
+        let before = held.map(|held| held.before.clone()).unwrap_or_default();
+        let shown = |value: Value| {
+            if value == Value::default() {
+                before.clone()
+            } else {
+                value
+            }
+        };
         let change = Change {
             subject: Subject::Socket { cookie },
-            name: self.flows.get(cookie).map(|t| name_of(&t.flow)).unwrap_or_default(),
+            name: tracked.map(|tracked| name_of(&tracked.flow)).unwrap_or_default(),
             setting: setting.clone(),
-            old,
-            new,
-            rule: self.policy.name().to_owned(),
+            old: shown(old),
+            new: shown(new),
+            rule,
             why,
             made,
         };

@@ -25,16 +25,10 @@ pub struct Limits {
     pub cwnd: Option<u32>,
     pub pacing_rate_bytes_per_s: Option<u64>,
     pub receive_window_bytes: Option<u32>,
-    pub congestion_control: Option<&'static str>,
 }
 
 /// The settings that [`Limits`] covers.
-pub const SETTINGS: [Setting; 4] = [
-    Setting::Cap,
-    Setting::PacingRate,
-    Setting::ReceiveWindow,
-    Setting::CongestionControl,
-];
+pub const SETTINGS: [Setting; 3] = [Setting::Cap, Setting::PacingRate, Setting::ReceiveWindow];
 
 impl Limits {
     pub fn of(&self, setting: &Setting) -> Value {
@@ -42,15 +36,17 @@ impl Limits {
             Setting::Cap => self.cwnd.into(),
             Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
             Setting::ReceiveWindow => self.receive_window_bytes.into(),
-            Setting::CongestionControl => self.congestion_control.map_or(Value::default(), Value::from),
             _ => Value::default(),
         }
     }
 }
 
 /// The settings of a socket that the monitor shows.
-pub fn shown_by(flow: &Flow) -> [(Setting, Value); 1] {
-    [(Setting::Cap, flow.clamp.into())]
+pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {
+    [
+        (Setting::Cap, flow.clamp.into()),
+        (Setting::CongestionControl, flow.congestion_control.as_str().into()),
+    ]
 }
 
 /// One setting of one socket.
@@ -58,6 +54,8 @@ pub fn shown_by(flow: &Flow) -> [(Setting, Value); 1] {
 pub struct Held {
     /// What giveway put there.
     pub in_force: Value,
+    /// What was there before, where that is known.
+    pub before: Value,
     /// Asked for and not yet answered.
     pub asked: Option<Value>,
     /// The kernel put the last request off: nothing is asked before a pass has shown the socket anew.

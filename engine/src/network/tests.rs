@@ -9,6 +9,7 @@ use super::*;
 use crate::model::{CaState, Cookie, Owner, TcpState};
 
 mod classes;
+mod control;
 mod datagrams;
 
 fn interface(index: u32) -> Interface {
@@ -59,6 +60,7 @@ fn engine(config: &str, dry_run: bool) -> Network {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
+        background_control: None,
         dry_run,
         backends: Backends::none(),
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::flows::Tracked;
 use super::limits::segments;
 use super::{Network, name_of};
-use crate::change::{Latest, Setting, Subject};
+use crate::change::{Latest, Setting, Subject, Value};
 use crate::matcher::unit_of;
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
@@ -59,11 +59,19 @@ impl Network {
             mark: self.queue.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
+            background_control: text(tracked.in_force(&Setting::CongestionControl)),
             sender: tracked.sending,
             stepped_back: tracked.held.values().any(|held| held.stepped_back),
             exe: self.owners.process(flow).map(|process| process.exe.clone()),
             unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
             cgroup,
         }
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
     }
 }

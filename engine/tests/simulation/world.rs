@@ -102,6 +102,7 @@ impl World {
             seed,
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
+            background_control: None,
             dry_run: false,
             backends: Backends::none(),
         };

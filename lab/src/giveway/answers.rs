@@ -34,7 +34,6 @@ struct Why {
 
 #[derive(Deserialize)]
 struct DryRevert {
-    caps_found: u64,
     found: Vec<String>,
     failed: Vec<String>,
 }
@@ -126,8 +125,9 @@ pub fn raises(at: &Namespace, file: &Path) -> Result<u64> {
 }
 
 /// How many capped sockets `giveway revert` would find, changing none.
-pub fn caps_found(at: &Namespace) -> Result<u64> {
-    Ok(answer::<DryRevert>(at, DRY_REVERT)?.caps_found)
+pub fn caps_found(at: &Namespace) -> Result<usize> {
+    let found = answer::<DryRevert>(at, DRY_REVERT)?.found;
+    Ok(found.iter().filter(|line| line.contains("cwnd clamp")).count())
 }
 
 /// What else it would find, or fail to look for.

@@ -11,11 +11,25 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::skeletons::ledbat as skeleton;
 
-/// Names are machine-wide and have at most 15 characters.
-pub const NAME: &str = "giveway_lbe";
+/// Its name for the daemon of this network namespace. Names are the machine's, and registrations end with their process:
+/// with one for all, the first daemon's end would take it from the others.
+pub fn name(netns_inum: u32) -> String {
+    format!("gw_lbe_{netns_inum:08x}")
+}
+
+/// At most 15 characters; longer names are cut.
+pub fn kernel_name(name: &str) -> [i8; 16] {
+    let mut kernel_name = [0; 16];
+    kernel_name
+        .iter_mut()
+        .zip(name.bytes().take(15))
+        .for_each(|(to, byte)| *to = byte.cast_signed());
+    kernel_name
+}
 
 /// Registered until it is dropped. Sockets that have it then keep it until they close.
 pub struct Lbe {
+    name: String,
     _registered: Link,
 }
 
@@ -24,16 +38,16 @@ impl Lbe {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::LedbatSkelBuilder::default();
         let mut open = explain("open the background congestion control", || builder.open(&mut storage))?;
-        let kernel_name = &mut open.struct_ops.giveway_lbe_mut().name;
-        kernel_name.fill(0);
-        kernel_name
-            .iter_mut()
-            .zip(name.bytes().take(15))
-            .for_each(|(to, byte)| *to = byte.cast_signed());
+        open.struct_ops.giveway_lbe_mut().name = kernel_name(name);
         let mut skeleton = explain("load the background congestion control", || open.load())?;
         let register = format!("register the background congestion control {name}");
         Ok(Self {
+            name: name.to_owned(),
             _registered: explain(&register, || skeleton.maps.giveway_lbe.attach_struct_ops())?,
         })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }

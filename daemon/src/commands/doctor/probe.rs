@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
+use crate::actuate::sockets::lbe::Lbe;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::lending::Lending;
 use crate::kernel::libbpf_log::one_line;
@@ -93,6 +94,11 @@ pub fn capabilities() -> Vec<Capability> {
             eased_lifts(),
         ),
         capability(
+            "background congestion control (struct_ops)",
+            "background connections give way in this machine's own queue alone, and nowhere else on their path",
+            background_control(&types),
+        ),
+        capability(
             "lent priority",
             "what others compute at a real-time priority lent to them through a futex is charged to nobody",
             Lending::open().map(drop),
@@ -150,6 +156,11 @@ fn caps() -> (Result<()>, Result<()>) {
 
 fn eased_lifts() -> Result<()> {
     Ease::register(&format!("gwp{:x}", std::process::id())).map(drop)
+}
+
+fn background_control(types: &Types) -> Result<()> {
+    types.background_control()?;
+    Lbe::register(&format!("gwd{:x}", std::process::id())).map(drop)
 }
 
 /// Built in, loaded, or there to be loaded.

@@ -38,7 +38,7 @@ impl Running {
             tracing::info!("{line}");
         }
         tracing::info!(
-            "ended; {lifted} caps lifted, {set_back} processes back at their former priority, nothing of giveway's is left"
+            "ended; {lifted} sockets put back, {set_back} processes back at their former priority, nothing of giveway's is left"
         );
         Ok(())
     }

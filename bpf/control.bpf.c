@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Gives live connections another congestion control, and their own back. The daemon puts what it wants into
+ * `wanted_controls`, by cookie, and runs `gw_apply_controls` over all sockets once; each named socket answers with an
+ * outcome.
+ *
+ * A mark in the socket itself says what we put there and what was there before, before we do. One that somebody has
+ * changed since is left alone, whatever is wanted.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "sockets.h"
+#include "mark.h"
+#include "control.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct gw_control);
+} wanted_controls SEC(".maps");
+
+/* Puts the types of the border into the skeleton. */
+struct gw_control *control_type __attribute__((unused));
+struct gw_control_outcome *outcome_type __attribute__((unused));
+
+static __always_inline void report(struct gw_control_outcome *o, int error)
+{
+	o->error = error;
+	o->kind = error ? GW_FAILED : GW_APPLIED;
+}
+
+static __always_inline void give(struct tcp_sock *tp, const struct gw_control *wanted, struct gw_control_outcome *o)
+{
+	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!mark) {
+		report(o, -ENOMEM);
+		return;
+	}
+	/* One of this name that we did not put there is somebody else's as well. */
+	if (!is_known(mark) || (mark->ours & GW_CONGESTION_CONTROL) || is_same_control(wanted->name, o->found)) {
+		o->kind = is_our_control(mark, o->found) ? GW_UNCHANGED : GW_FOREIGN;
+		return;
+	}
+	copy_control(mark->control_before, o->found);
+	copy_control(mark->control_ours, wanted->name);
+	mark->layout = GW_MARK_LAYOUT;
+	mark->ours |= GW_CONGESTION_CONTROL;
+	report(o, write_control(tp, wanted->name));
+	if (o->error)
+		mark->ours &= ~GW_CONGESTION_CONTROL;
+}
+
+static __always_inline void take_back(struct tcp_sock *tp, struct gw_control_outcome *o)
+{
+	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, (struct sock *)tp, NULL, 0);
+
+	if (!is_our_control(mark, o->found)) {
+		o->kind = mark && (mark->ours & GW_CONGESTION_CONTROL) ? GW_FOREIGN : GW_UNCHANGED;
+		return;
+	}
+	report(o, put_back_control(tp, mark));
+	if (!o->error)
+		mark->ours &= ~GW_CONGESTION_CONTROL;
+}
+
+SEC("iter/tcp")
+int gw_apply_controls(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct seq_file *seq = ctx->meta->seq;
+	struct gw_control_outcome o = {};
+	struct gw_control *wanted;
+
+	if (!tp)
+		return 0;
+	o.cookie = bpf_get_socket_cookie(tp);
+	wanted = bpf_map_lookup_elem(&wanted_controls, &o.cookie);
+	if (!wanted || !has_room(seq, &o, sizeof(o)))
+		return 0;
+	if (!read_control(tp, o.found))
+		report(&o, -ENOENT);
+	else if (wanted->name[0])
+		give(tp, wanted, &o);
+	else
+		take_back(tp, &o);
+	bpf_seq_write(seq, &o, sizeof(o));
+	return 0;
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Gives background connections the congestion control that gives way, and their own back. Input: its name by cookie, or
+//! nothing. Output: what became of each. What somebody else has changed since is left alone.
+//!
+//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! the process it is not to be had.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result, bail};
+use giveway_engine::change::{Setting, Value};
+use giveway_engine::model::Cookie;
+use giveway_engine::network::action::Outcome;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle};
+
+use super::SocketActuator;
+use super::cap::lift::{LAYOUT, Lift};
+use super::cap::marks::{self, Capped};
+use super::lbe::{self, Lbe};
+use crate::journal::Journal;
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::records::{IteratorReader, bytes_of, text};
+use crate::kernel::skeletons::control as skeleton;
+use crate::kernel::types::Types;
+use crate::place::{JournalFile, Place};
+use skeleton::types;
+
+/// The kernel's table holds so many; what is more has another walk.
+const AT_ONCE: usize = 65_536;
+
+struct ControlActuator {
+    netns_inum: u32,
+    apply: Link,
+    wanted: MapHandle,
+    marks: MapHandle,
+    /// Of the marks.
+    map_id: u32,
+    journal: Journal<Capped>,
+    reader: IteratorReader,
+    /// The last to go: sockets that still have it keep it.
+    lbe: Lbe,
+}
+
+pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
+    Types::load().background_control()?;
+    let marks =
+        marks::find(place, None).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
+    let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+    let mut storage = MaybeUninit::uninit();
+    let builder = skeleton::ControlSkelBuilder::default();
+    let mut open = explain("open the programs for congestion control", || {
+        builder.open(&mut storage)
+    })?;
+    open.maps
+        .rodata_data
+        .as_deref_mut()
+        .context("the programs for congestion control have no constants")?
+        .netns_inum = place.netns_inum();
+    explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+    let skeleton = explain("load the programs for congestion control", || open.load())?;
+    Ok(Box::new(ControlActuator {
+        netns_inum: place.netns_inum(),
+        apply: explain("attach the iterator for congestion control", || {
+            skeleton.progs.gw_apply_controls.attach()
+        })?,
+        wanted: MapHandle::try_from(&skeleton.maps.wanted_controls)
+            .context("cannot keep the wanted congestion controls")?,
+        marks,
+        map_id,
+        journal: Journal::at(place.journal(JournalFile::Sockets)),
+        reader: IteratorReader::default(),
+        lbe: Lbe::register(&lbe::name(place.netns_inum()))?,
+    }))
+}
+
+impl ControlActuator {
+    fn write(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>> {
+        let mut missing: BTreeMap<Cookie, types::gw_control> = BTreeMap::new();
+        for (cookie, value) in wanted {
+            missing.insert(*cookie, control(value));
+        }
+        let mut outcomes = Vec::with_capacity(missing.len());
+        let walked = missing
+            .iter()
+            .try_for_each(|(cookie, control)| {
+                let staged = self
+                    .wanted
+                    .update(&cookie.0.to_ne_bytes(), bytes_of(control), MapFlags::ANY);
+                staged.context("cannot stage a congestion control")
+            })
+            .and_then(|()| self.reader.run(&self.apply, |o| outcomes.push(outcome(&o))));
+        // What stayed there would be written by the next walk, whoever asks for that.
+        let unstage = |cookie: &Cookie| match self.wanted.delete(&cookie.0.to_ne_bytes()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted.context("cannot unstage a congestion control"),
+        };
+        let unstaged = missing.keys().map(unstage).fold(Ok(()), Result::and);
+        walked.and(unstaged)?;
+        for (cookie, _) in &outcomes {
+            missing.remove(cookie);
+        }
+        outcomes.extend(missing.into_keys().map(|cookie| (cookie, Outcome::Gone)));
+        Ok(outcomes)
+    }
+}
+
+impl SocketActuator for ControlActuator {
+    fn setting(&self) -> Setting {
+        Setting::CongestionControl
+    }
+
+    fn apply(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let map_id = self.map_id;
+        self.journal.add(&[Capped::Marked { map_id }])?;
+        let mut outcomes = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(AT_ONCE) {
+            outcomes.extend(self.write(some)?);
+        }
+        Ok(outcomes)
+    }
+
+    fn revert(&mut self) -> Result<usize> {
+        let mut found = Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
+        // A newer giveway's are its own.
+        found.retain(|one| one.layout <= LAYOUT);
+        if let Some(errno) = found.iter().find_map(|one| one.error) {
+            bail!("the kernel refused to put back a congestion control (errno {errno}); the guardian tries again");
+        }
+        Ok(found.len())
+    }
+
+    fn background_control(&self) -> Option<&str> {
+        Some(self.lbe.name())
+    }
+}
+
+/// Longer names than the kernel's are cut.
+fn control(value: &Value) -> types::gw_control {
+    let mut control = types::gw_control::default();
+    if let Value::Text(name) = value {
+        control.name = lbe::kernel_name(name);
+    }
+    control
+}
+
+fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
+    let outcome = match o.kind {
+        types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
+        types::gw_outcome_kind::GW_FOREIGN => Outcome::Foreign {
+            found: text(&o.found).into(),
+        },
+        _ => Outcome::Failed { errno: -o.error },
+    };
+    (Cookie(o.cookie), outcome)
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The congestion control of background connections: who has it, who gets it back, and what somebody else has set.
+
+use super::*;
+
+const GIVES_WAY: &str = "gives_way";
+
+/// With one connection, and this flow named as background or not.
+fn engine() -> Network {
+    let mut engine = super::engine("", false);
+    engine.background_control = Some(GIVES_WAY.to_owned());
+    engine
+}
+
+fn name_background(engine: &mut Network, ms: u64, add: bool) -> Vec<Action> {
+    let input = Input::Background {
+        flow: BackgroundFlow {
+            address: upload().remote.ip(),
+            port: upload().remote.port(),
+            local_port: None,
+        },
+        add,
+        uid: 0,
+        outcome: Ok(()),
+    };
+    engine.step(Duration::from_millis(ms), input)
+}
+
+fn see(engine: &mut Network, ms: u64, flow: Flow) -> Vec<Action> {
+    let (flows, complete, queue) = (vec![flow], false, None);
+    engine.step(Duration::from_millis(ms), Input::Pass { flows, complete, queue })
+}
+
+fn having(congestion_control: &str) -> Flow {
+    Flow {
+        congestion_control: congestion_control.to_owned(),
+        ..upload()
+    }
+}
+
+fn by(ifindex: u32) -> Flow {
+    Flow { ifindex, ..upload() }
+}
+
+fn answer(engine: &mut Network, ms: u64, outcome: Outcome) {
+    let outcomes = vec![(COOKIE, Setting::CongestionControl, outcome)];
+    engine.step(Duration::from_millis(ms), Input::Outcomes(outcomes));
+}
+
+/// What is asked for.
+fn asked(actions: &[Action]) -> Vec<Value> {
+    let value = |action: &Action| match action {
+        Action::Limit { limits, .. } => match limits.as_slice() {
+            [(Setting::CongestionControl, value)] => Some(value.clone()),
+            _ => panic!("{limits:?}"),
+        },
+        _ => None,
+    };
+    actions.iter().filter_map(value).collect()
+}
+
+fn gives_way() -> Vec<Value> {
+    vec![Value::from(GIVES_WAY)]
+}
+
+/// An engine whose only connection gives way.
+fn giving_way() -> Network {
+    let mut engine = engine();
+    see(&mut engine, 100, upload());
+    assert_eq!(asked(&name_background(&mut engine, 200, true)), gives_way());
+    answer(&mut engine, 200, Outcome::Applied);
+    assert!(asked(&see(&mut engine, 300, having(GIVES_WAY))).is_empty());
+    engine
+}
+
+fn latest(engine: &Network) -> String {
+    let changes = engine.changes();
+    let mut of_control = changes
+        .iter()
+        .filter(|latest| latest.change.setting == Setting::CongestionControl);
+    of_control.next_back().unwrap().change.to_string()
+}
+
+#[test]
+fn only_background_connections_give_way() {
+    let mut engine = engine();
+    for ms in [100, 200, 300] {
+        assert!(asked(&see(&mut engine, ms, upload())).is_empty());
+    }
+    assert_eq!(asked(&name_background(&mut engine, 400, true)), gives_way());
+}
+
+#[test]
+fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
+    let mut engine = giving_way();
+    assert!(latest(&engine).contains(": congestion control cubic -> gives_way; rule lbe add by uid 0"));
+    assert_eq!(asked(&name_background(&mut engine, 400, false)), [Value::default()]);
+    answer(&mut engine, 400, Outcome::Applied);
+    assert!(latest(&engine).contains(": congestion control gives_way -> cubic; rule default"));
+    assert!(asked(&see(&mut engine, 500, upload())).is_empty());
+}
+
+#[test]
+fn where_the_kernel_has_none_nothing_is_asked_for() {
+    let mut engine = super::engine("", false);
+    see(&mut engine, 100, upload());
+    assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
+}
+
+#[test]
+fn a_connection_within_this_machine_has_nobody_to_give_way_to() {
+    let mut engine = engine();
+    name_background(&mut engine, 100, true);
+    assert!(asked(&see(&mut engine, 200, by(1))).is_empty());
+}
+
+#[test]
+fn a_connection_without_a_route_is_left_as_it_is_until_it_has_one() {
+    let mut engine = engine();
+    name_background(&mut engine, 100, true);
+    assert!(asked(&see(&mut engine, 200, by(0))).is_empty());
+    assert_eq!(asked(&see(&mut engine, 300, by(2))), gives_way());
+    answer(&mut engine, 300, Outcome::Applied);
+    let lost = Flow {
+        ifindex: 0,
+        ..having(GIVES_WAY)
+    };
+    assert!(asked(&see(&mut engine, 400, lost)).is_empty());
+}
+
+#[test]
+fn it_gives_way_by_whatever_interface_it_leaves() {
+    let mut engine = giving_way();
+    let moved = engine.step(Duration::from_millis(400), Input::Interface(Some(interface(3))));
+    assert!(asked(&moved).is_empty());
+}
+
+#[test]
+fn a_request_that_could_not_be_carried_out_is_repeated_in_the_next_pass() {
+    let mut engine = engine();
+    see(&mut engine, 100, upload());
+    name_background(&mut engine, 200, true);
+    answer(&mut engine, 200, Outcome::Deferred);
+    assert_eq!(asked(&see(&mut engine, 300, upload())), gives_way());
+}
+
+#[test]
+fn what_somebody_else_has_set_stays_and_why_says_so() {
+    let mut engine = giving_way();
+    assert!(
+        asked(&see(&mut engine, 400, having("bbr"))).is_empty(),
+        "it may be old news"
+    );
+    assert_eq!(
+        asked(&see(&mut engine, 500, having("bbr"))),
+        gives_way(),
+        "only the kernel knows"
+    );
+    let found = Value::from("bbr");
+    answer(&mut engine, 500, Outcome::Foreign { found });
+    let line = latest(&engine);
+    assert!(
+        line.contains("gives_way -> bbr; rule lbe add by uid 0: another tool has set it"),
+        "{line}"
+    );
+    assert!(asked(&see(&mut engine, 600, having("bbr"))).is_empty());
+    assert!(asked(&name_background(&mut engine, 700, false)).is_empty());
+}
+
+#[test]
+fn a_dry_run_says_what_would_be() {
+    let mut engine = super::engine("", true);
+    engine.background_control = Some(GIVES_WAY.to_owned());
+    see(&mut engine, 100, upload());
+    assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
+    assert!(latest(&engine).contains("congestion control cubic -> gives_way (not made)"));
+    for ms in [300, 400, 500] {
+        assert!(asked(&see(&mut engine, ms, upload())).is_empty());
+    }
+}
