@@ -28,6 +28,8 @@ pub enum Managed {
 #[derive(Clone, Copy, Debug)]
 pub struct Background {
     pub is_marked: bool,
+    /// By its congestion control.
+    pub is_slowed: bool,
 }
 
 /// The daemon's policy in the lab.

@@ -85,6 +85,7 @@ pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Pat
     };
     if let Some(background) = background {
         all["rule"] = json!([{"address": SERVER_ADDRESS, "class": "background"}]);
+        all["classes"] = json!({"congestion_control": background.is_slowed});
         all["marks"] = json!({"background": if background.is_marked { "LE" } else { "keep" }});
     }
     all

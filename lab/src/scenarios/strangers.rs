@@ -45,12 +45,10 @@ struct Ours {
 }
 
 impl Ours {
-    /// Traffic of the class background, by a rule. What slows it down is the smallest cap that giveway sets; a daemon that
-    /// does so by class belongs here.
+    /// Traffic of the class background, by a rule.
     fn background(is_marked: bool, is_slowed: bool) -> Self {
         Self {
-            background: Some(Background { is_marked }),
-            giveway: is_slowed.then_some(Cap::Segments(4)),
+            background: Some(Background { is_marked, is_slowed }),
             ..Self::default()
         }
     }
