@@ -595,19 +595,31 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 }
 
 /* What was learnt of the path may be gone after a pause. */
-SEC("struct_ops")
-void BPF_PROG(gw_lbe_event, struct sock *sk, enum tcp_ca_event event)
+static __always_inline void resume(struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct lbe *ca = state_of(sk);
 	__u32 now = now_ms(tp);
 
-	if (event != CA_EVENT_TX_START || ca->mode == YIELD || now - ca->round_ms < IDLE_MS)
+	if (ca->mode == YIELD || now - ca->round_ms < IDLE_MS)
 		return;
 	ca->goal = ca->window;
 	ca->window = least(ca->window, 10 * PACKET);
 	if (ca->mode != START)
 		ramp(ca, now, false);
+}
+
+SEC("struct_ops")
+void BPF_PROG(gw_lbe_event, struct sock *sk, enum tcp_ca_event event)
+{
+	if (event == CA_EVENT_TX_START)
+		resume(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(gw_lbe_resume, struct sock *sk)
+{
+	resume(sk);
 }
 
 SEC("struct_ops")
@@ -641,6 +653,7 @@ struct tcp_congestion_ops giveway_lbe = {
 	.undo_cwnd = (void *)gw_lbe_undo,
 	.set_state = (void *)gw_lbe_state,
 	.cwnd_event = (void *)gw_lbe_event,
+	.cwnd_event_tx_start = (void *)gw_lbe_resume,
 	.cong_control = (void *)gw_lbe_control,
 	.name = "giveway_lbe",
 };

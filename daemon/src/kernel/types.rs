@@ -60,9 +60,19 @@ impl Types {
 
     /// Whether a congestion control in BPF sees each acknowledgement, which is how `cong_control` is called since then.
     pub fn background_control(&self) -> Result<()> {
-        let seen = self.0.as_ref().and_then(parameters_of_cong_control);
+        let seen = self.of_congestion_control("cong_control");
         ensure!(seen == Some(4), "needs Linux 6.10 (this is {})", kernel_release());
         Ok(())
+    }
+
+    /// How many parameters this operation of a congestion control has; None: this kernel has no such one.
+    pub fn of_congestion_control(&self, operation: &str) -> Option<usize> {
+        let btf = self.0.as_ref()?;
+        let ops: Struct<'_> = btf.type_by_name("tcp_congestion_ops")?;
+        let function = ops.iter().find(|member| member.name == Some(OsStr::new(operation)))?;
+        let pointer: Ptr<'_> = btf.type_by_id(function.ty)?;
+        let prototype = FuncProto::try_from(pointer.referenced_type()).ok()?;
+        Some(prototype.len())
     }
 
     /// Whether this kernel has BPF qdiscs.
@@ -70,16 +80,6 @@ impl Types {
         self.have(&["Qdisc_ops", "bpf_qdisc_skb_drop"])
             .context("needs Linux 6.16 with CONFIG_NET_SCH_BPF")
     }
-}
-
-fn parameters_of_cong_control(btf: &Btf<'_>) -> Option<usize> {
-    let ops: Struct<'_> = btf.type_by_name("tcp_congestion_ops")?;
-    let function = ops
-        .iter()
-        .find(|member| member.name == Some(OsStr::new("cong_control")))?;
-    let pointer: Ptr<'_> = btf.type_by_id(function.ty)?;
-    let prototype = FuncProto::try_from(pointer.referenced_type()).ok()?;
-    Some(prototype.len())
 }
 
 #[cfg(test)]
@@ -98,6 +98,13 @@ mod tests {
             message.contains("no_such_function") && !message.contains("tcp_sendmsg"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn an_operation_has_its_parameters_and_one_that_is_missing_has_none() {
+        let types = Types::load();
+        assert_eq!(types.of_congestion_control("init"), Some(1));
+        assert_eq!(types.of_congestion_control("no_such_operation"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::skeletons::ledbat as skeleton;
+use crate::kernel::types::Types;
 
 /// Its name for the daemon of this network namespace. Names are the machine's, and registrations end with their process:
 /// with one for all, the first daemon's end would take it from the others.
@@ -38,7 +39,12 @@ impl Lbe {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::LedbatSkelBuilder::default();
         let mut open = explain("open the background congestion control", || builder.open(&mut storage))?;
-        open.struct_ops.giveway_lbe_mut().name = kernel_name(name);
+        let operations = open.struct_ops.giveway_lbe_mut();
+        operations.name = kernel_name(name);
+        if Types::load().of_congestion_control("cwnd_event_tx_start").is_none() {
+            // The kernel would refuse an operation that it does not know.
+            operations.cwnd_event_tx_start = std::ptr::null_mut();
+        }
         let mut skeleton = explain("load the background congestion control", || open.load())?;
         let register = format!("register the background congestion control {name}");
         Ok(Self {
