@@ -60,6 +60,8 @@ impl Topology {
                         "cap": {"policy": "none"},
                         "link": {"rate_mbit": shape.up_kbit as f64 / 1e3, "driver_bytes": shape.driver_bytes},
                         "queue": {"gate": gate, "ingress": ingress},
+                        // These scenarios are about the queue.
+                        "classes": {"congestion_control": false},
                     })),
                     _ => None,
                 };
