@@ -8,9 +8,10 @@
  *   admission/deadline.h   whether its deadline can be promised
  *   admission/users.h      whose it is, and whether that user has had its share
  *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
+ *   admission/mark.h       how the network and the radio learn of the class
  *
  * A packet that cannot be read is best effort. Attach this program last: what another program drops behind it has been
- * promised in vain.
+ * promised in vain. Filters of clsact come behind it in any case.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -19,27 +20,31 @@
 #include <bpf/bpf_tracing.h>
 #include "admission/classify.h"
 #include "admission/deadline.h"
+#include "admission/mark.h"
 #include "admission/notify.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define TCX_PASS 0
+#define TCX_NEXT -1
 #define TCX_DROP 2
 
 /* Puts the shared types into the skeleton. */
 struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
+enum gw_class *class_type __attribute__((unused));
 
 static __always_inline int admit_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-						  __u32 treatment)
+						  const struct packet *p, __u32 treatment)
 {
+	enum gw_class class = class_of(treatment);
 	struct promise none = {};
 
-	stamp(skb, config, treatment & GW_TREAT_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
-	hold_to(skb, config, treatment >> 1);
-	return TCX_PASS;
+	stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
+	hold_to(skb, config, treatment >> GW_LIMIT_SHIFT);
+	mark(skb, config, p, class);
+	return TCX_NEXT;
 }
 
 /* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
@@ -52,12 +57,12 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 
 	if (verdict && verdict->refused)
 		return TCX_DROP;
-	if (verdict && verdict->treatment >= 0)
-		return admit_without_deadline(skb, config, verdict->treatment);
+	if (verdict && verdict->treatment)
+		return admit_without_deadline(skb, config, p, verdict->treatment);
 	if (verdict)
 		work_ns = take_part(verdict, work_of(skb, config, skb->wire_len));
 	if (!work_ns)
-		return admit_without_deadline(skb, config, treatment_of(skb, p, what_is_said(skb, config, p)));
+		return admit_without_deadline(skb, config, p, treatment_of(skb, p, what_is_said(skb, config, p)));
 	promise.deadline_ns = verdict->deadline_ns;
 	promise.fifo_ns = verdict->fifo_ns;
 	promise.fifo_packets = verdict->fifo_packets;
@@ -65,7 +70,8 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		work_ns = 0;
 	stamp(skb, config, GW_REALTIME, &promise, work_ns, now_ns);
-	return TCX_PASS;
+	mark(skb, config, p, GW_CLASS_REALTIME);
+	return TCX_NEXT;
 }
 
 static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const struct gw_rule *rule,
@@ -111,7 +117,8 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		promise.own_ns = 0;
 	stamp(skb, config, GW_REALTIME, &promise, promise.own_ns, now_ns);
-	return TCX_PASS;
+	mark(skb, config, p, GW_CLASS_REALTIME);
+	return TCX_NEXT;
 }
 
 SEC("tcx/egress")
@@ -121,17 +128,16 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
+	__u32 said, treatment;
 	__u64 deadline_ns;
-	__u32 treatment;
 	bool granted;
-	int said;
 
 	skb->cb[0] = 0;
 	if (!config || !config->ifindex)
-		return TCX_PASS;
+		return TCX_NEXT;
 	if (!read_packet(skb, &p)) {
 		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
-		return TCX_PASS;
+		return TCX_NEXT;
 	}
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
@@ -145,17 +151,18 @@ int gw_admit(struct __sk_buff *skb)
 	if (deadline_ns && !granted && !config->rate_bytes_per_s) {
 		none.deadline_ns = deadline_ns;
 		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
-		return TCX_PASS;
+		mark(skb, config, &p, GW_CLASS_STANDARD);
+		return TCX_NEXT;
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
 	said = what_is_said(skb, config, &p);
 	treatment = treatment_of(skb, &p, said);
-	if (treatment & GW_TREAT_BACKGROUND && config->flags & GW_LEARN)
+	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, &p);
-	if (p.more_fragments && said >= 0)
+	if (p.more_fragments && said)
 		remember_treatment(&p, treatment, bpf_ktime_get_ns());
-	return admit_without_deadline(skb, config, treatment);
+	return admit_without_deadline(skb, config, &p, treatment);
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

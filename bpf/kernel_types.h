@@ -261,6 +261,8 @@ struct sk_buff {
 	unsigned int len;
 	__u32 hash;
 	__s64 tstamp;
+	__u16 network_header;
+	__u16 mac_header;
 	unsigned int end;
 	unsigned char *head;
 	unsigned char *data;

@@ -31,6 +31,27 @@ enum gw_link_flag {
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 };
 
+/* What a flow is for; the daemon's classes in their order. */
+enum gw_class {
+	GW_UNCLASSED, /* nothing is said of it */
+	GW_CLASS_REALTIME,
+	GW_CLASS_STREAM,
+	GW_CLASS_STANDARD,
+	GW_CLASS_BULK,
+	GW_CLASS_BACKGROUND,
+	GW_CLASSES,
+};
+
+#define GW_WRITE_DSCP 0x80
+/* Of skb->priority: user priority 0 of 802.1D, as mac80211 takes it. */
+#define GW_USER_PRIORITIES 256
+
+/* What packets of a class are marked with. */
+struct gw_class_mark {
+	__u8 dscp;          /* GW_WRITE_DSCP | DSCP; 0: its own stays */
+	__u8 user_priority; /* for Wi-Fi, in skb->priority; 0: that stays */
+};
+
 /* Written by the daemon, as a whole; read for every packet. */
 struct gw_link_config {
 	__u64 rate_bytes_per_s;       /* 0: not known, nothing is paced or promised */
@@ -55,16 +76,19 @@ struct gw_link_config {
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
 	__u32 reserved;
+	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
 
 #define GW_PACKET_RULES 64
 
 /*
- * What is said of a flow: the number of its rate limit << 1, and whether it is background. 0 is a number of none.
- * The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs nothing but the
- * packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's first packets.
+ * What is said of a flow, a number of 16 bits: its class (enum gw_class), and above it the number of its rate limit, 0
+ * for none. The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs
+ * nothing but the packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's
+ * first packets.
  */
-#define GW_TREAT_BACKGROUND 1
+#define GW_LIMIT_SHIFT 8
+#define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
 
 struct gw_packet_rule {
 	__u8 remote[16];   /* those bits that count; the others are 0 */
@@ -75,8 +99,7 @@ struct gw_packet_rule {
 	__u16 local_port;
 	__u8 protocol;
 	__u8 dscp;         /* 0xff: any */
-	__u8 treatment;
-	__u8 reserved;
+	__u16 treatment;
 };
 
 /* Deadlines of unmodified programs, by protocol and remote port. */

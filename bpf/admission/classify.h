@@ -28,7 +28,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 3072);
 	__type(key, __u64);
-	__type(value, __u8);
+	__type(value, __u16);
 } treated_sockets SEC(".maps");
 
 /* Flows that were named as background. */
@@ -60,7 +60,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, struct flow_key);
-	__type(value, __s32);
+	__type(value, __u32);
 } treatment_of_flows SEC(".maps");
 
 /* Sockets created by a task at nice 19. */
@@ -149,10 +149,11 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 				 (remote[1] & mask[1]) == wanted[1]);
 }
 
-/* Of the first packet rule that matches; -1: none does. */
-static __noinline int first_match(const struct gw_link_config *config, const struct packet *p)
+/* Of the first packet rule that matches; 0: none does. */
+static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p)
 {
-	int n, treatment = -1;
+	__u32 treatment = 0;
+	int n;
 
 	bpf_for(n, 0, (int)config->packet_rules) {
 		__u32 at = n;
@@ -168,19 +169,19 @@ static __noinline int first_match(const struct gw_link_config *config, const str
 	return treatment;
 }
 
-/* What the daemon says of the socket; -1: nothing. */
-static __noinline int treatment_of_socket(struct __sk_buff *skb)
+/* What the daemon says of the socket; 0: nothing. */
+static __noinline __u32 treatment_of_socket(struct __sk_buff *skb)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb);
-	__u8 *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+	__u16 *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
 
-	return told ? *told : -1;
+	return told ? *told : 0;
 }
 
-static __noinline int treatment_by_rules(const struct gw_link_config *config, const struct packet *p,
-					 const struct flow_key *key)
+static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p,
+					   const struct flow_key *key)
 {
-	__s32 *known = bpf_map_lookup_elem(&treatment_of_flows, key), treatment;
+	__u32 *known = bpf_map_lookup_elem(&treatment_of_flows, key), treatment;
 
 	if (known)
 		return *known;
@@ -197,8 +198,8 @@ static __always_inline bool is_named(const struct gw_background_key *exact)
 	return bpf_map_lookup_elem(&background_flows, exact) || bpf_map_lookup_elem(&background_flows, &any);
 }
 
-/* Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; -1: of neither. */
-static __noinline int treatment_of_packet(const struct gw_link_config *config, const struct packet *p)
+/* Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; 0: of neither. */
+static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -208,14 +209,14 @@ static __noinline int treatment_of_packet(const struct gw_link_config *config, c
 		.protocol = p->protocol,
 		.dscp = p->dscp,
 	};
-	int treatment = -1;
+	__u32 treatment = 0;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
 	if (config->packet_rules)
 		treatment = treatment_by_rules(config, p, &key);
 	if (!config->background_flows || !is_named(&key.flow))
 		return treatment;
-	return treatment > 0 ? treatment | GW_TREAT_BACKGROUND : GW_TREAT_BACKGROUND;
+	return (treatment & ~GW_CLASS_MASK) | GW_CLASS_BACKGROUND;
 }
 
 static __always_inline bool has_background_mark(struct __sk_buff *skb, const struct packet *p)
@@ -231,19 +232,24 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* What the daemon says of the socket, or else of the packet; -1: nothing. */
-static __always_inline int what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
-					const struct packet *p)
+/* What the daemon says of the socket, or else of the packet; 0: nothing. */
+static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
+					  const struct packet *p)
 {
-	int said = config->treated_sockets ? treatment_of_socket(skb) : -1;
+	__u32 said = config->treated_sockets ? treatment_of_socket(skb) : 0;
 
-	return said < 0 && (config->background_flows || config->packet_rules) ? treatment_of_packet(config, p) : said;
+	return !said && (config->background_flows || config->packet_rules) ? treatment_of_packet(config, p) : said;
 }
 
 /* Where nothing is said of it, its marks count. */
-static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, int said)
+static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 said)
 {
-	return said >= 0 ? said : has_background_mark(skb, p) ? GW_TREAT_BACKGROUND : 0;
+	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_CLASS_STANDARD;
+}
+
+static __always_inline enum gw_class class_of(__u32 treatment)
+{
+	return treatment & GW_CLASS_MASK;
 }
 
 /* Records a background flow, so that ingress.bpf.c recognises its answers. */

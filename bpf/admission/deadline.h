@@ -213,7 +213,7 @@ struct verdict {
 	__u32 refused;
 	__u64 fifo_ns;
 	__u32 fifo_packets;
-	__s32 treatment; /* what is said of a datagram without a deadline (classify.h); -1: it has one */
+	__u32 treatment; /* what is said of a datagram without a deadline (classify.h); 0: it has one */
 };
 
 /* A sender's fragments leave together. */
@@ -246,7 +246,6 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 		.refused = promise->refused,
 		.fifo_ns = promise->fifo_ns,
 		.fifo_packets = promise->fifo_packets,
-		.treatment = -1,
 	};
 
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);

@@ -10,12 +10,14 @@ use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
 
 mod evidence;
+mod marks;
 mod packets;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod units;
 
+pub use marks::{ClassMark, LinkMarks};
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
 pub use units::{KEY as UNIT_KEY, UnitFile};

@@ -16,11 +16,11 @@ mod sections;
 mod tests;
 pub(crate) mod together;
 
-pub use conditions::{Conditions, Dscp, Prefix, Protocol};
+pub use conditions::{Conditions, Dscp, Mark, Prefix, Protocol};
 pub use lines::{Located, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
-    GrantRule, Group, LinkSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,
+    GrantRule, Group, LinkSection, MarksSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,
     SchedPolicyName,
 };
 

@@ -102,7 +102,7 @@ impl Network {
             rtt_resolution: setup.rtt_resolution,
             background_control: setup.background_control,
             dry_run: setup.dry_run,
-            queue: Queue::new(config.link.clone(), config.queue.clone(), setup.backends),
+            queue: Queue::new(config, setup.backends),
             changes: Changes::default(),
             refusals: VecDeque::new(),
             actions: Vec::new(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Latest;
+use crate::config::Dscp;
 use crate::model::{Flow, Interface};
 use crate::network::queue::QueueView;
 use crate::network::queue::traffic::Refusal;
@@ -113,6 +114,9 @@ pub struct FlowView {
     pub class_rule: String,
     #[serde(default)]
     pub class_why: String,
+    /// What its packets are marked with; None: with what the application has set.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mark: Option<Dscp>,
     pub cap: Option<u32>,
     /// The congestion control by which it gives way, as long as that is in force.
     #[serde(skip_serializing_if = "Option::is_none", default)]

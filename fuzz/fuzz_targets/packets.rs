@@ -4,8 +4,9 @@
 //! said beside it, a length, and that many bytes from the Ethernet header on.
 //!
 //! Checked of each, against a second reading (`reading`): only what has a deadline is ever dropped, and what is over for
-//! certain is; every packet is counted once, in the band that its stamp and its priority name; a refusal is told once; no
-//! byte is changed; only a request for a chain is noted, and once; the filter lets through what it should and counts the
+//! certain is; every packet is counted once, in the band that its stamp and its priority name; a refusal is told once; of
+//! its bytes only the DSCP is changed, to that of its class, and what is wrong with its checksum stays as wrong as it
+//! was; only a request for a chain is noted, and once; the filter lets through what it should and counts the
 //! rest. And of all of them: what is promised adds up, and is nothing when every deadline is over.
 #![no_main]
 
@@ -43,7 +44,6 @@ const LONGEST_FRAME: usize = 1_522;
 const SHORTEST_FRAME: usize = 34;
 const CLASSES: [u32; 3] = [1 << 16 | 2, 1 << 16 | 3, 1 << 16 | 4];
 const RATES: [u64; 4] = [0, 125_000, 1_250_000, 125_000_000];
-const PASS: u32 = 0;
 const DROP: u32 = 2;
 const NEXT: u32 = u32::MAX;
 const STAMP_MAGIC: u32 = 0x6a7d_0000;
@@ -139,6 +139,11 @@ impl Target {
             rules: 3,
             background_flows: 1,
             class_of_band: if setting >> 6 & 1 > 0 { CLASSES } else { [0; 3] },
+            mark_of_class: if setting >> 7 > 0 {
+                marks(setting >> 6 & 1 == 0)
+            } else {
+                Default::default()
+            },
             ..Default::default()
         };
         configure(&self.admission.shared.link_config, &self.config);
@@ -164,19 +169,20 @@ impl Target {
         };
         let after = self.counters();
         let packet = read(frame);
-        assert_eq!(ran.frame, frame, "a byte was changed");
         let counted = |counter: fn(&Counters) -> u64| counter(&after) - counter(&before);
         let refused = counted(|c| c.refused.iter().sum());
         let bands: Vec<u64> = (0..3).map(|band| after.packets[band] - before.packets[band]).collect();
         let fate = match (ran.returned, &bands[..]) {
             (DROP, [0, 0, 0]) => Fate::Dropped,
-            (PASS, [1, 0, 0]) => Fate::Realtime,
-            (PASS, [0, 1, 0]) => Fate::BestEffort,
-            (PASS, [0, 0, 1]) => Fate::Background,
+            (NEXT, [1, 0, 0]) => Fate::Realtime,
+            (NEXT, [0, 1, 0]) => Fate::BestEffort,
+            (NEXT, [0, 0, 1]) => Fate::Background,
             other => panic!("{other:?}: {packet:?}"),
         };
         let own_ns = ran.control_block[3];
-        if fate != Fate::Dropped {
+        if fate == Fate::Dropped {
+            assert_eq!(ran.frame, frame, "a byte was changed");
+        } else {
             let band = bands.iter().position(|count| *count == 1).expect("one band");
             assert_eq!(
                 ran.control_block[0],
@@ -184,7 +190,15 @@ impl Target {
                 "the stamp names another band"
             );
             let class = self.config.class_of_band[band];
-            assert_eq!(ran.priority, if class > 0 { class } else { beside.priority });
+            let mark = packet.as_ref().map(|_| self.config.mark_of_class[CLASS_OF_BAND[band]]);
+            let mark = mark.unwrap_or_default();
+            assert_changed(frame, &ran.frame, mark.dscp);
+            let priority = match (class, mark.user_priority) {
+                (0, 0) => beside.priority,
+                (0, user_priority) => 256 + u32::from(user_priority),
+                (class, _) => class,
+            };
+            assert_eq!(ran.priority, priority);
             assert!(own_ns == 0 || fate == Fate::Realtime, "{fate:?} has a promise");
         }
         let admitted = counted(|c| c.admitted);
@@ -356,6 +370,41 @@ impl Target {
         assert_eq!(promised, nothing);
         self.refused.retain(|_, (_, at)| at.elapsed() < VERDICT_HOLDS);
     }
+}
+
+/// `enum gw_class` of the packets in each band, where no rule says otherwise.
+const CLASS_OF_BAND: [usize; 3] = [1, 3, 5];
+const WRITE_DSCP: u8 = 0x80;
+
+/// EF, CS0 and LE; the priority is told where htb does not need it.
+fn marks(is_priority_free: bool) -> [types::gw_class_mark; 8] {
+    let mut of_class = [types::gw_class_mark::default(); 8];
+    for (class, dscp) in CLASS_OF_BAND.into_iter().zip([46, 0, 1]) {
+        of_class[class].dscp = WRITE_DSCP | dscp;
+    }
+    of_class[CLASS_OF_BAND[2]].user_priority = u8::from(is_priority_free);
+    of_class
+}
+
+/// That only this DSCP was written, and with it the checksum of IPv4; 0: nothing.
+fn assert_changed(before: &[u8], after: &[u8], dscp: u8) {
+    let mut expected = before.to_vec();
+    if dscp > 0 {
+        let (dscp, first) = (dscp & !WRITE_DSCP, before[ETHERNET]);
+        let second = before[ETHERNET + 1];
+        if first >> 4 == 4 {
+            let word =
+                |frame: &[u8], at: usize| u32::from(frame[ETHERNET + at]) << 8 | u32::from(frame[ETHERNET + at + 1]);
+            let sum = |frame: &[u8]| (word(frame, 0) + word(frame, 10)) % 0xffff;
+            assert_eq!(sum(before), sum(after), "the checksum");
+            expected[ETHERNET + 1] = dscp << 2 | second & 3;
+            expected[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&after[ETHERNET + 10..ETHERNET + 12]);
+        } else {
+            expected[ETHERNET] = first & 0xf0 | dscp >> 2;
+            expected[ETHERNET + 1] = dscp << 6 | second & 0x3f;
+        }
+    }
+    assert_eq!(after, expected, "another byte was changed");
 }
 
 /// With admission, at 1.25 MB/s.

@@ -11,6 +11,8 @@ pub struct AccessPoint {
     pub stations: usize,
     /// What the daemons do; without it none runs.
     pub giveway: Option<Cap>,
+    /// What they do with connections to the server, which are all background then.
+    pub background: Option<Background>,
     pub managed: Managed,
 }
 
@@ -20,6 +22,14 @@ pub enum Managed {
     All,
     First(usize),
     AllButFirst(usize),
+}
+
+/// Parts of giveway's class background.
+#[derive(Clone, Copy, Debug)]
+pub struct Background {
+    pub is_marked: bool,
+    /// By its congestion control.
+    pub is_slowed: bool,
 }
 
 /// The daemon's policy in the lab.
@@ -46,12 +56,13 @@ impl AccessPoint {
             rtt_ms: parameters.count("rtt_ms"),
             stations: parameters.count("stations") as usize,
             giveway,
+            background: None,
             managed: Managed::All,
         }
     }
 
     pub fn has_daemon(&self, station: usize) -> bool {
-        self.giveway.is_some()
+        (self.giveway.is_some() || self.background.is_some())
             && match self.managed {
                 Managed::All => true,
                 Managed::First(count) => station < count,

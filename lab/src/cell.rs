@@ -63,12 +63,16 @@ impl Cell {
             raw: run.raw.into(),
             label: run.label(),
         };
-        if let Some(cap) = access_point.giveway {
+        let managed = || (0..access_point.stations).filter(|station| access_point.has_daemon(*station));
+        if managed().next().is_some() {
             let key = giveway::new_key(run.raw)?;
-            giveway::write(&cell.configuration(), &giveway::cap_configuration(cap, &key))?;
-            let managed = || (0..access_point.stations).filter(|station| access_point.has_daemon(*station));
+            let configuration = giveway::configuration(access_point.giveway, access_point.background, &key);
+            giveway::write(&cell.configuration(), &configuration)?;
             managed().try_for_each(|station| cell.start_daemon(station))?;
             managed().try_for_each(|station| cell.wait_for_daemon(station))?;
+        }
+        if access_point.background.is_some_and(|background| background.is_marked) {
+            managed().try_for_each(|station| giveway::wait_until_marking(cell.station(station)))?;
         }
         Ok(cell)
     }

@@ -17,8 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::access_point::{Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
+use crate::access_point::{Background, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
 use crate::air::STATION_DEVICE;
+use crate::cell::SERVER_ADDRESS;
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};
@@ -74,6 +75,28 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
     }
     json!({"cap": policy, "group": {"key_file": key}})
+}
+
+/// Of a daemon on an access point, with the group's key.
+pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Path) -> Value {
+    let mut all = match cap {
+        Some(cap) => cap_configuration(cap, key),
+        None => json!({"cap": {"policy": "none"}, "group": {"key_file": key}}),
+    };
+    if let Some(background) = background {
+        all["rule"] = json!([{"address": SERVER_ADDRESS, "class": "background"}]);
+        all["classes"] = json!({"congestion_control": background.is_slowed});
+        all["marks"] = json!({"background": if background.is_marked { "LE" } else { "keep" }});
+    }
+    all
+}
+
+/// Until packets are marked, whatever serves them.
+pub fn wait_until_marking(station: &Namespace) -> Result<()> {
+    wait_for("giveway to mark packets", START_LIMIT, || {
+        let marks = answers::status(station)?.network.queue.marks;
+        Ok((!marks.is_empty()).then_some(()))
+    })
 }
 
 /// Any configuration.

@@ -33,6 +33,7 @@ pub use kernel::Flavour;
 use kernel::Kernel;
 use machine::Machine;
 pub use preemption::Preemption;
+pub use root::find;
 
 /// How long another run's guest is waited for.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);

@@ -109,6 +109,8 @@ const ROLES: &[(&str, Act)] = &[
     ("http", traffic::http::run_client),
     ("icmp-flood", realtime::icmp::run),
     ("injector", scenarios::faults::injector::run),
+    ("marking-sender", |d| report(d, scenarios::marking::sender::run)),
+    ("marking-sink", scenarios::marking::sender::run_sink),
     ("plain-bursts", |d| report(d, realtime::plain::run)),
     ("realtime-enqueue", |d| {
         report(d, scenarios::admission_cost::enqueue::run)

@@ -43,6 +43,8 @@ pub struct Variant {
     pub guest: Option<Guest>,
     /// Roughly how long one run takes, for the progress line and for a guest's limit.
     pub estimated_s: f64,
+    /// Programs that the guest has for it besides the lab's own.
+    pub programs: &'static [&'static str],
     /// Where it happens on an access point.
     pub access_point: Option<AccessPoint>,
     /// One run, in a place of its own that is gone afterwards. It judges nothing.
@@ -268,9 +270,15 @@ impl Variant {
             name: name.into(),
             guest,
             estimated_s: RAISE_AND_REPORT_S + estimated_s,
+            programs: &[],
             access_point: None,
             run: Box::new(run),
         }
+    }
+
+    /// With these programs in its guest.
+    pub fn with(self, programs: &'static [&'static str]) -> Self {
+        Self { programs, ..self }
     }
 
     /// On an access point that stands.

@@ -14,6 +14,7 @@ mod foreground;
 mod gate;
 mod join_leave;
 mod lift;
+pub mod marking;
 mod monitor_cost;
 mod qdisc_cost;
 mod rate_limit;
@@ -45,6 +46,7 @@ pub const ALL: &[Scenario] = &[
     gate::SCENARIO,
     join_leave::SCENARIO,
     lift::SCENARIO,
+    marking::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,

@@ -127,7 +127,7 @@ impl QueueActuator {
         if self.in_force.as_ref().is_some_and(|old| !goes_on(old)) {
             self.take_down()?;
         }
-        if self.before.is_none() {
+        if self.before.is_none() && plan.backend != Backend::None {
             // What could not be taken down then is no hindrance now.
             let undone = self.journal.undo();
             ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
@@ -261,6 +261,9 @@ impl QueueActuator {
 
     /// None before the first queue was put up. What htb counts costs more to read: it may be this old.
     pub fn counters(&mut self, at_most_old: Duration) -> Result<Option<QueueCounters>> {
+        if self.in_force.as_ref().is_some_and(|plan| plan.backend == Backend::None) {
+            return Ok(None);
+        }
         let served = self.bands(at_most_old)?;
         let Some(admission) = &self.admission else {
             return Ok(None);
@@ -363,7 +366,8 @@ impl QueueActuator {
                 }
                 qdisc.put_up(&mut self.netlink, plan.ifindex)?;
             }
-            _ => htb::put_up(&mut self.netlink, plan)?,
+            (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
+            _ => return Ok(()),
         }
         if !plan.ingress {
             self.ingress = None;
@@ -378,7 +382,7 @@ impl QueueActuator {
 
     /// What the backend needs, unless it is loaded already.
     fn load(&mut self, backend: Backend) -> Result<()> {
-        if self.admission.is_some() && (backend == Backend::Htb || self.qdisc.is_some()) {
+        if self.admission.is_some() && (backend != Backend::Qdisc || self.qdisc.is_some()) {
             return Ok(());
         }
         let netns_inum = self.place.netns_inum();

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
-use giveway_engine::class::Class;
+use giveway_engine::class::{Class, ClassMark, LinkMarks};
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -91,6 +91,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         ("caps", policy_line(network)),
         ("queue", queue_line(network)),
     ];
+    lines.extend(marks_line(&network.queue.marks).map(|line| ("marks", line)));
     let counters = network.queue.counters.as_ref();
     lines.extend(counters.map(|counters| ("deadlines", deadline_line(counters))));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
@@ -125,6 +126,16 @@ pub fn queue_line(network: &NetworkStatus) -> String {
     let is_dry = in_force.is_some() && network.policy.dry_run;
     let dry = if is_dry { "; nothing is changed" } else { "" };
     format!("{shown}: {why}{dry}")
+}
+
+/// None where packets of every class keep their own.
+fn marks_line(marks: &LinkMarks) -> Option<String> {
+    let of_class = |mark: &ClassMark| match mark.user_priority {
+        Some(priority) => format!("{} {}, on Wi-Fi user priority {priority}", mark.class.name(), mark.dscp),
+        None => format!("{} {}", mark.class.name(), mark.dscp),
+    };
+    let marks: Vec<_> = marks.iter().map(of_class).collect();
+    (!marks.is_empty()).then(|| marks.join("; "))
 }
 
 fn realtime_line(priority: Option<&PriorityStatus>) -> String {

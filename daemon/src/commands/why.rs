@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::class::Class;
+use giveway_engine::config::Dscp;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::Refusal;
 use giveway_engine::status::FlowView;
@@ -124,6 +125,8 @@ struct Classified<'a> {
     local: SocketAddr,
     remote: SocketAddr,
     class: Class,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mark: Option<Dscp>,
     rule: &'a str,
     why: &'a str,
 }
@@ -135,20 +138,23 @@ impl<'a> Classified<'a> {
             local: view.flow.local,
             remote: view.flow.remote,
             class: view.class,
+            mark: view.mark,
             rule: &view.class_rule,
             why: &view.class_why,
         }
     }
 
     fn line(&self) -> String {
+        let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
         format!(
-            "socket {}, {} to {}, is {} now; rule {}: {}",
+            "socket {}, {} to {}, is {} now; rule {}: {}{}",
             self.cookie.0,
             self.local,
             self.remote,
             self.class.name(),
             self.rule,
-            self.why
+            self.why,
+            marked.unwrap_or_default()
         )
     }
 }

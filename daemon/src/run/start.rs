@@ -130,6 +130,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
             qdisc,
             // Whether the kernel has it is found out by trying.
             htb: Ok(()),
+            marks: Ok(()),
             dry_run: args.dry_run,
         },
     };

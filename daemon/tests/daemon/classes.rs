@@ -16,7 +16,7 @@ use giveway::kernel::cgroup::Root;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Priority;
-use serde_json::Value;
+use serde_json::{Value, json};
 use socket2::SockRef;
 use tempfile::TempDir;
 
@@ -331,6 +331,58 @@ fn a_packet_of_udp_is_background_by_a_rule_on_its_port() {
         send();
         background() > 5
     });
+}
+
+/// No rate is known of this link, so on a kernel without the BPF qdisc there is no queue either.
+#[test]
+fn packets_of_background_are_marked_without_any_configuration_and_as_long_as_the_daemon_lives() {
+    const EXPEDITED: i32 = 46 << 2 | 1;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    SockRef::from(&sink).set_recv_tos_v4(true).unwrap();
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    until("packets are marked", || daemon.status()["queue"]["marks"] != json!([]));
+    let to = sink.local_addr().unwrap();
+    let tos_of = |priority: i32| {
+        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+        SockRef::from(&udp).set_tos_v4(EXPEDITED as u32).unwrap();
+        setsockopt(&udp, Priority, &priority).unwrap();
+        udp.send_to(b"x", to).unwrap();
+        tos_received(&sink)
+    };
+    let (lower_effort, own) = (1 << 2 | 1, EXPEDITED as u8);
+    assert_eq!((tos_of(1), tos_of(0)), (lower_effort, own));
+    let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
+    assert!(status.contains("marks       background LE"), "{status}");
+
+    daemon.kill();
+    until("nothing is marked any more", || tos_of(1) == own);
+}
+
+/// Of the next datagram.
+fn tos_received(sink: &UdpSocket) -> u8 {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
+    let (mut data, mut control) = ([0; 16], nix::cmsg_space!(u8));
+    let mut into = [std::io::IoSliceMut::new(&mut data)];
+    let flags = MsgFlags::empty();
+    let message = recvmsg::<SockaddrStorage>(sink.as_raw_fd(), &mut into, Some(&mut control), flags).unwrap();
+    let told = message.cmsgs().unwrap().find_map(|told| match told {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+        _ => None,
+    });
+    told.expect("the socket asks for it")
+}
+
+#[test]
+fn an_open_socket_is_shown_with_its_mark() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (near, _far) = lab.connect(FAR_V4);
+    let port = port_of(&near);
+    rules.write("50-test.toml", &rule(&format!("port = {port}"), "background"));
+    let _daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let why = || String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    until("its mark is told", || why().contains("its packets are marked LE"));
 }
 
 /// A daemon with these rules and a queue of 10 Mbit/s.

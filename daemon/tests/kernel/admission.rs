@@ -2,6 +2,7 @@
 //! Admission on real packets, before htb: which band they belong to, which deadlines it sees, what it refuses whole.
 
 mod link;
+mod marks;
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ pub const MOST_PACKET_RULES: usize = 64;
 /// Of one flow.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Treatment {
-    pub background: bool,
+    pub class: Class,
     pub limit: Option<LimitNumber>,
 }
 

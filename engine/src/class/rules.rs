@@ -192,7 +192,7 @@ impl Rule {
 impl Rule {
     pub fn treatment(&self) -> Treatment {
         Treatment {
-            background: self.class == Class::Background,
+            class: self.class,
             limit: self.limit.map(|(number, _)| number),
         }
     }

@@ -490,8 +490,11 @@ fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_p
         .collect();
     assert_eq!(limits, [(62_500, false), (1_000_000, true)]);
     let treatments: Vec<Treatment> = rules.packet_rules().iter().map(|rule| rule.treatment).collect();
-    let treatment = |background, limit| Treatment { background, limit };
-    assert_eq!(treatments, [treatment(false, Some(1)), treatment(true, Some(2))]);
+    let treatment = |class, limit| Treatment { class, limit };
+    assert_eq!(
+        treatments,
+        [treatment(Class::Bulk, Some(1)), treatment(Class::Background, Some(2))]
+    );
 }
 
 #[test]

@@ -265,5 +265,39 @@ impl fmt::Display for Dscp {
     }
 }
 
+/// What packets are marked with.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Mark {
+    /// As the application has marked them.
+    #[default]
+    Keep,
+    Write(Dscp),
+}
+
+const KEEP: &str = "keep";
+
+impl TryFrom<String> for Mark {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            KEEP => Ok(Self::Keep),
+            _ => Dscp::try_from(text)
+                .map(Self::Write)
+                .map_err(|problem| format!("{problem}; `{KEEP}` leaves it as it is")),
+        }
+    }
+}
+
+impl From<Mark> for String {
+    fn from(mark: Mark) -> Self {
+        match mark {
+            Mark::Keep => KEEP.to_owned(),
+            Mark::Write(dscp) => dscp.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

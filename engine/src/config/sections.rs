@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use super::conditions::{Conditions, Given, Matching};
+use super::Dscp;
+use super::conditions::{Conditions, Given, Mark, Matching};
 use super::key::{Absent, Key, Section, key, section};
 use crate::priority::CEILING;
 use crate::wire::Class;
@@ -25,6 +26,7 @@ pub struct Config {
     pub realtime_limits: RealtimeLimits,
     pub receive: ReceiveSection,
     pub classes: ClassesSection,
+    pub marks: MarksSection,
     pub deadline: Vec<Deadline>,
     pub background: Vec<Background>,
     pub realtime: Vec<RealtimeRule>,
@@ -48,6 +50,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section::of::<RealtimeLimits>("realtime_limits"),
     Section::of::<ReceiveSection>("receive"),
     Section::of::<ClassesSection>("classes"),
+    Section::of::<MarksSection>("marks"),
     Section::list_of::<Deadline>("deadline"),
     Section::list_of::<Background>("background"),
     Section::list_of::<RealtimeRule>("realtime"),
@@ -141,7 +144,7 @@ pub enum BackendName {
 section! {
     /// The three bands of the managed interface: packets with a deadline, best effort, background.
     QueueSection {
-        /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (nothing is changed), or "auto":
+        /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the queue stays as it is), or "auto":
         /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
         /// whose own speed is above 1 Gbit/s. `giveway status` says which and why.
         backend: BackendName = BackendName::Auto;
@@ -377,6 +380,24 @@ section! {
         /// Background connections get a congestion control that gives way to all others on their path, wherever that is
         /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.
         congestion_control: bool = true;
+    }
+}
+
+section! {
+    /// The DSCP that packets of each class leave with, over TCP and UDP alike; "keep" leaves what the application has set.
+    /// On Wi-Fi it also chooses the access category (docs/classes.md has the table).
+    MarksSection {
+        /// Packets with a deadline too. "EF" takes AC_VO: air time that strangers lose.
+        realtime: Mark = Mark::Keep;
+        /// "AF41" takes AC_VI: air time that strangers lose.
+        stream: Mark = Mark::Keep;
+        /// "CS0" makes it best effort whatever applications set.
+        standard: Mark = Mark::Keep;
+        /// "CS0" keeps what ssh has marked with CS1 out of AC_BK.
+        bulk: Mark = Mark::Keep;
+        /// "LE" (RFC 8622) leaves in AC_BK. Where htb orders a link that may be Wi-Fi, CS1 is written in its place, as Linux
+        /// sends LE alone as best effort.
+        background: Mark = Mark::Write(Dscp::LE);
     }
 }
 

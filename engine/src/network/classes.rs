@@ -16,7 +16,7 @@ use super::told::Told;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, Rules, Seen, Treatment, Verdict, judge};
+use crate::class::{By, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
@@ -138,14 +138,13 @@ impl Classes {
     /// and those that it accepts are strangers'.
     fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
-            background: verdict.class == Class::Background,
+            class: verdict.class,
             limit: verdict.limit,
         };
         let is_known = match verdict.by {
             By::Name => treatment.limit.is_none(),
-            By::Evidence => !treatment.background,
             By::Nothing => true,
-            By::Choice | By::Rule => false,
+            By::Choice | By::Rule | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
         let uid = basis.process.as_ref().map_or(user_of(flow), |process| process.uid);

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
-use crate::class::{PacketRule, RateLimit};
-use crate::config::{BackendName, Background, LinkSection, QueueSection};
+use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
+use crate::config::{BackendName, Background, Config, Dscp, LinkSection, MarksSection, QueueSection};
 use crate::network::action::Action;
 
 pub mod traffic;
@@ -48,6 +48,8 @@ const REPLACEABLE: [&str; 12] = [
 pub struct Backends {
     pub qdisc: Result<(), String>,
     pub htb: Result<(), String>,
+    /// Packets can be marked where neither serves.
+    pub marks: Result<(), String>,
     /// Decide and explain, but ask for no change.
     pub dry_run: bool,
 }
@@ -59,6 +61,7 @@ impl Backends {
         Self {
             qdisc: why(),
             htb: why(),
+            marks: why(),
             dry_run: false,
         }
     }
@@ -104,6 +107,8 @@ pub struct RootQdisc {
 pub enum Backend {
     Qdisc,
     Htb,
+    /// Whatever is there: packets are only marked by class.
+    None,
 }
 
 /// Where the link's rate is known from.
@@ -153,6 +158,8 @@ pub struct Tuning {
     pub limits: Vec<RateLimit>,
     #[serde(default)]
     pub packet_rules: Vec<PacketRule>,
+    #[serde(default)]
+    pub marks: LinkMarks,
 }
 
 /// Packets that are background wherever they are met: P0's triple, seen from here.
@@ -189,10 +196,13 @@ impl BackgroundFlow {
 pub struct Queue {
     link: LinkSection,
     queue: QueueSection,
+    marks: MarksSection,
     backends: Backends,
     limits: Vec<RateLimit>,
     packet_rules: Vec<PacketRule>,
     uplink: Option<Uplink>,
+    /// What is in force: a queue, or marks alone.
+    plan: Option<Plan>,
     asked: Option<Option<Plan>>,
     /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
     failed: Vec<(Backend, String)>,
@@ -207,7 +217,11 @@ pub struct Queue {
 /// What is in force, for `status`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct QueueView {
+    /// None: whatever was there serves.
     pub in_force: Option<Plan>,
+    /// What is written to packets, whatever serves them.
+    #[serde(default)]
+    pub marks: LinkMarks,
     pub why: String,
     /// As of the latest pass; None before a queue was first put up.
     #[serde(default)]
@@ -218,14 +232,16 @@ pub struct QueueView {
 }
 
 impl Queue {
-    pub fn new(link: LinkSection, queue: QueueSection, backends: Backends) -> Self {
+    pub fn new(config: &Config, backends: Backends) -> Self {
         Self {
-            link,
-            queue,
+            link: config.link.clone(),
+            queue: config.queue.clone(),
+            marks: config.marks.clone(),
             backends,
             limits: Vec::new(),
             packet_rules: Vec::new(),
             uplink: None,
+            plan: None,
             asked: None,
             failed: Vec::new(),
             again: BackOff::default(),
@@ -260,9 +276,8 @@ impl Queue {
             self.without_us.clone_from(&uplink.root.kind);
         }
         let stands_here = |plan: &Plan| plan.ifindex == uplink.ifindex;
-        if !known.is_some_and(|known| known.is_same_link(uplink))
-            && !self.view.in_force.as_ref().is_some_and(stands_here)
-        {
+        let is_same_link = known.is_some_and(|known| known.is_same_link(uplink));
+        if !is_same_link && !self.standing().is_some_and(stands_here) {
             self.failed.clear();
             self.again.reset();
         }
@@ -273,7 +288,7 @@ impl Queue {
     /// Takes in what rules say. Returns what to ask for.
     pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Action> {
         (self.limits, self.packet_rules) = (limits, packet_rules);
-        self.view.in_force.as_ref()?;
+        self.plan.as_ref()?;
         self.ask()
     }
 
@@ -284,7 +299,7 @@ impl Queue {
 
     /// Returns what to ask for, where it is time for that.
     pub fn try_again(&mut self, now: Duration) -> Option<Action> {
-        if !self.again.is_due(now) || self.view.in_force.is_some() {
+        if !self.again.is_due(now) || self.standing().is_some() {
             return None;
         }
         self.failed.clear();
@@ -299,14 +314,15 @@ impl Queue {
         if let (Err(error), Some(plan)) = (&outcome, &asked) {
             self.view.why = format!("{} could not be put up: {error}", plan.shown());
             self.failed.push((plan.backend, self.view.why.clone()));
-            let change = match self.view.in_force.is_some() {
+            let change = match self.plan.is_some() {
                 true => self.change(None, true),
                 false => self.change(asked, false),
             };
-            self.view.in_force = None;
+            self.plan = None;
             // Another backend may not fail.
             let next = self.ask();
-            if next.is_none() {
+            let is_queue = matches!(&next, Some(Action::Queue(Some(plan))) if plan.backend != Backend::None);
+            if !is_queue && self.again.next().is_none() {
                 self.again.failed(now);
             }
             return (change, next);
@@ -314,17 +330,20 @@ impl Queue {
         if let Err(error) = outcome {
             self.view.why = error;
         }
-        let change = match is_tuning(self.view.in_force.as_ref(), asked.as_ref()) {
+        let change = match is_tuning(self.plan.as_ref(), asked.as_ref()) {
             true => None,
             false => self.change(asked.clone(), !self.backends.dry_run),
         };
-        self.view.in_force = asked;
+        self.plan = asked;
         (change, None)
     }
 
     pub fn view(&self, now: Duration) -> QueueView {
+        let marks = |plan: &Plan| plan.tuning.marks.clone();
         QueueView {
             why: self.again.shown(now, &self.view.why),
+            in_force: self.standing().cloned(),
+            marks: self.marking().map(marks).unwrap_or_default(),
             ..self.view.clone()
         }
     }
@@ -335,19 +354,19 @@ impl Queue {
             Err(why) => (None, why),
         };
         self.view.why = why;
-        if wanted == self.view.in_force {
+        if wanted == self.plan {
             return None;
         }
         self.asked = Some(wanted.clone());
         Some(match wanted {
-            Some(plan) if is_tuning(self.view.in_force.as_ref(), Some(&plan)) => Action::TuneQueue(plan.tuning),
+            Some(plan) if is_tuning(self.plan.as_ref(), Some(&plan)) => Action::TuneQueue(plan.tuning),
             wanted => Action::Queue(wanted),
         })
     }
 
     /// Another tool may replace what we put there; from then on the link is its own.
     fn notice_others(&mut self) {
-        let (Some(uplink), Some(plan), false) = (&self.uplink, &self.view.in_force, self.backends.dry_run) else {
+        let (Some(uplink), Some(plan), false) = (&self.uplink, self.standing(), self.backends.dry_run) else {
             return;
         };
         if plan.ifindex == uplink.ifindex && !uplink.root.ours {
@@ -355,7 +374,41 @@ impl Queue {
         }
     }
 
+    /// A queue of ours that is in force.
+    fn standing(&self) -> Option<&Plan> {
+        let is_queue = |plan: &&Plan| plan.backend != Backend::None;
+        self.plan.as_ref().filter(is_queue)
+    }
+
+    /// By which packets are marked.
+    fn marking(&self) -> Option<&Plan> {
+        self.plan.as_ref().filter(|_| !self.backends.dry_run)
+    }
+
+    /// What packets of this class that leave by this interface are marked with.
+    pub fn mark(&self, ifindex: u32, class: Class) -> Option<Dscp> {
+        let plan = self.marking().filter(|plan| plan.ifindex == ifindex)?;
+        plan.tuning.marks.of(class)
+    }
+
     fn choose(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
+        self.choose_queue(uplink)
+            .or_else(|no_queue| self.choose_marks(uplink, no_queue))
+    }
+
+    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each.
+    fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
+        let plan = self.plan(uplink, Backend::None, self.rate(uplink));
+        if plan.tuning.marks.is_empty() || is_fast(uplink) {
+            return Err(no_queue);
+        }
+        match self.usable(Backend::None, &self.backends.marks) {
+            Ok(_) => Ok((plan, no_queue)),
+            Err(no_marks) => Err(format!("{no_queue}; packets are not marked: {no_marks}")),
+        }
+    }
+
+    fn choose_queue(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
         if self.queue.backend == BackendName::None {
             return Err("backend = \"none\" in [queue]".to_owned());
         }
@@ -398,8 +451,8 @@ impl Queue {
             BackendName::Qdisc => Ok((qdisc()?, format!("backend = \"qdisc\"; {known}{unknown}"))),
             BackendName::Htb => Ok((htb()?, format!("backend = \"htb\"; {known}"))),
             BackendName::Auto | BackendName::None => {
-                if let Some((mbit, RateSource::Device)) = rate
-                    && mbit > FASTEST_AUTO_MBIT
+                if let Some((_, RateSource::Device)) = rate
+                    && is_fast(uplink)
                 {
                     return Err(format!(
                         "{known}: packets hardly wait there, and one queue would slow it down"
@@ -455,12 +508,15 @@ impl Queue {
             gate: self.queue.gate,
             limits: self.limits.clone(),
             packet_rules: self.packet_rules.clone(),
+            // htb takes the class of a packet from there.
+            marks: LinkMarks::new(&self.marks, !uplink.wired, backend != Backend::Htb),
         };
+        let is_queue = backend != Backend::None;
         Plan {
             ifindex: uplink.ifindex,
             backend,
-            ingress: self.queue.ingress,
-            single_segments: rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
+            ingress: is_queue && self.queue.ingress,
+            single_segments: is_queue && rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
             tuning,
         }
     }
@@ -475,7 +531,7 @@ impl Queue {
             },
             name: String::new(),
             setting: Setting::Queue,
-            old: shown(&self.view.in_force).into(),
+            old: shown(&self.plan).into(),
             new: shown(&new).into(),
             rule: format!("{:?}", self.queue.backend).to_lowercase(),
             why: self.view.why.clone(),
@@ -496,12 +552,19 @@ impl Plan {
         let backend = match self.backend {
             Backend::Qdisc => "BPF qdisc",
             Backend::Htb => "htb",
+            Backend::None => return "marks only".to_owned(),
         };
         match self.tuning.rate_bytes_per_s {
             Some(rate) => format!("{backend} at {} kbit/s", rate * 8 / 1000),
             None => format!("{backend}, unpaced"),
         }
     }
+}
+
+fn is_fast(uplink: &Uplink) -> bool {
+    uplink
+        .speed_mbit
+        .is_some_and(|mbit| f64::from(mbit) > FASTEST_AUTO_MBIT)
 }
 
 fn may_replace(uplink: &Uplink) -> Result<(), String> {

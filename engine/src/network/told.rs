@@ -144,9 +144,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::class::Class;
 
     const LIMITED: Treatment = Treatment {
-        background: false,
+        class: Class::Bulk,
         limit: Some(1),
     };
     const HOG: u32 = 1000;
@@ -187,7 +188,8 @@ mod tests {
                 table.obey(told.want(Cookie(first_of(HOG) + n), HOG, Some(LIMITED)));
             }
             for (uid, n, wanted) in steps {
-                let treatment = wanted.map(|background| Treatment { background, ..LIMITED });
+                let class = |background| if background { Class::Background } else { Class::Bulk };
+                let treatment = wanted.map(|background| Treatment { class: class(background), ..LIMITED });
                 table.obey(told.want(Cookie(first_of(uid) + n), uid, treatment));
             }
             let has = |user: &User| user.told.len();

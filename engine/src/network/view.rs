@@ -56,6 +56,7 @@ impl Network {
             flow: flow.clone(),
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
+            mark: self.queue.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),

@@ -79,7 +79,8 @@ fn shell_line(words: &[OsString]) -> Vec<u8> {
     line
 }
 
-fn find(program: &str) -> Result<PathBuf> {
+/// A program of this machine.
+pub fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());

@@ -3,10 +3,11 @@
 //! Input: the selected variants, the scenario's name and parameters. Output: the results of the same binary and
 //! scenario in a guest, one boot for all variants that share it. Judges nothing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, stderr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -45,7 +46,7 @@ pub fn run(scenario: &str, (guest, variants): &Group, parameters: &Parameters, o
     let out = out.join(guest.to_string());
     let errand = Errand {
         command: &command(scenario, variants, parameters),
-        programs: &[],
+        programs: &programs(variants)?,
         limit: limit(guest, variants, parameters),
         out: &out,
     };
@@ -62,6 +63,11 @@ pub fn run(scenario: &str, (guest, variants): &Group, parameters: &Parameters, o
         results.set(&variant.name, "kernel_warnings", ended.complaints.len() as f64);
     }
     Ok(results)
+}
+
+fn programs(variants: &[&Variant]) -> Result<Vec<PathBuf>> {
+    let names: BTreeSet<_> = variants.iter().flat_map(|variant| variant.programs).collect();
+    names.into_iter().map(|name| guest::find(name)).collect()
 }
 
 fn command(scenario: &str, variants: &[&Variant], parameters: &Parameters) -> Vec<OsString> {

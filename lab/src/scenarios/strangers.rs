@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use crate::access_point::{ARF_LOSSY_EDCA, AccessPoint, Cap, FIXED54_EDCA, Managed, media, name_on};
+use crate::access_point::{ARF_LOSSY_EDCA, AccessPoint, Background, Cap, FIXED54_EDCA, Managed, media, name_on};
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace};
 use crate::testbed::probe::transfers::Transfers;
@@ -29,8 +29,6 @@ const STRANGERS: usize = 2;
 /// P2's live stream and its cap.
 const STREAM_MBIT: f64 = 2.5;
 const STREAM_CAP: Cap = Cap::Segments(20);
-/// DSCP CS1, which Linux sends as background (user priority 1).
-const TOS_BACKGROUND: u8 = 8 << 2;
 /// What the strangers keep beside a background that gives way.
 const KEPT: f64 = 0.97;
 
@@ -41,18 +39,16 @@ struct Ours {
     is_silent: bool,
     /// What the program offers; else as much as it can.
     mbit: Option<f64>,
-    is_marked: bool,
-    /// What its daemon does; without it none runs.
+    /// What its daemon does; without either none runs.
     giveway: Option<Cap>,
+    background: Option<Background>,
 }
 
 impl Ours {
-    /// Traffic of the class background. The mark is the sending program's own, and what slows it down is the smallest cap
-    /// that giveway sets; a daemon that does both by class belongs here.
+    /// Traffic of the class background, by a rule.
     fn background(is_marked: bool, is_slowed: bool) -> Self {
         Self {
-            is_marked,
-            giveway: is_slowed.then_some(Cap::Segments(4)),
+            background: Some(Background { is_marked, is_slowed }),
             ..Self::default()
         }
     }
@@ -93,6 +89,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         for (what, ours) in variants_of_ours() {
             let access_point = AccessPoint {
                 managed: Managed::AllButFirst(STRANGERS),
+                background: ours.background,
                 ..AccessPoint::new(parameters, medium, ours.giveway)
             };
             variants.push(transfers(parameters, ours).on(access_point, name(what)));
@@ -121,7 +118,6 @@ fn transfers(parameters: &Parameters, ours: Ours) -> Transfers {
     let steady = Transfers::steady(parameters, Protocol::Tcp, STRANGERS + usize::from(!ours.is_silent));
     let with_ours = |span: Span| match span.station {
         STRANGERS.. => Span {
-            tos: if ours.is_marked { TOS_BACKGROUND } else { 0 },
             mbit: ours.mbit,
             ..span
         },

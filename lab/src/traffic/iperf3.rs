@@ -38,8 +38,6 @@ pub struct Span {
     pub station: usize,
     pub from_s: f64,
     pub to_s: f64,
-    /// The former TOS byte of its packets.
-    pub tos: u8,
     /// What the program offers by TCP; else as much as it can.
     pub mbit: Option<f64>,
 }
@@ -115,17 +113,11 @@ impl Running {
     pub fn start(&mut self, at: &Namespace, far: Ipv4Addr, senders: usize, until_s: f64) -> Result<()> {
         let mut command = at.command("iperf3")?;
         let port = self.port.to_string();
-        let Span {
-            from_s,
-            to_s,
-            tos,
-            mbit,
-            ..
-        } = self.span;
+        let Span { from_s, to_s, mbit, .. } = self.span;
         let tail_s = if to_s >= until_s { TAIL_S } else { 0.0 };
         let length = (to_s - from_s + tail_s).ceil().to_string();
-        let (far, tos) = (far.to_string(), tos.to_string());
-        command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5", "-S", &tos]);
+        let far = far.to_string();
+        command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
         match self.protocol {
             Protocol::Tcp => {
                 let offered = mbit.map(|mbit| format!("{:.0}K", mbit * 1000.0));

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{PacketRule, Treatment};
+use giveway_engine::class::{Class, LinkMarks, PacketRule, Treatment};
 use giveway_engine::config::{Deadline, Dscp, Prefix, Protocol};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
@@ -34,8 +34,9 @@ pub use types::gw_admission_counters as Counters;
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 16_384;
 const FIRST: [u8; 4] = 0u32.to_ne_bytes();
-/// GW_TREAT_BACKGROUND of bpf/queueing.h, and what stands there for any DSCP.
-const BACKGROUND: u8 = 1;
+/// GW_LIMIT_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
+const LIMIT_SHIFT: u16 = 8;
+const WRITE_DSCP: u8 = 0x80;
 const ANY_DSCP: u8 = 0xff;
 
 /// The loaded program; dropping it takes it off the link.
@@ -192,7 +193,7 @@ impl Admission {
         let done = match treatment {
             Some(treatment) => self
                 .treated_sockets
-                .update(&key, &[number_of(treatment)], MapFlags::ANY),
+                .update(&key, &number_of(treatment).to_ne_bytes(), MapFlags::ANY),
             None => self.treated_sockets.delete(&key),
         };
         done.context("cannot tell the queue of a flow")
@@ -200,7 +201,7 @@ impl Admission {
 
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
         self.background_flows
-            .update(bytes_of(&key_of(flow)), &[BACKGROUND], MapFlags::ANY)
+            .update(bytes_of(&key_of(flow)), &[1], MapFlags::ANY)
             .context("cannot tell the queue of a background flow")
     }
 
@@ -242,17 +243,19 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
     ];
     let (class_of_band, class_of_limits) = match plan.backend {
         Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),
-        Backend::Qdisc => Default::default(),
+        Backend::Qdisc | Backend::None => Default::default(),
     };
     types::gw_link_config {
         class_of_band,
         class_of_limits,
+        mark_of_class: marks_of(&plan.tuning.marks),
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
         trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
         ifindex: plan.ifindex,
         backend: match plan.backend {
             Backend::Qdisc => types::gw_backend::GW_BACKEND_EDF,
             Backend::Htb => types::gw_backend::GW_BACKEND_FIFO,
+            Backend::None => types::gw_backend::GW_BACKEND_NONE,
         },
         flags: flags.iter().filter(|(on, _)| *on).fold(0, |set, (_, one)| set | one.0),
         overhead_bytes: plan.tuning.overhead_bytes,
@@ -283,9 +286,31 @@ fn rule_of(rule: &Deadline) -> (types::gw_rule_key, types::gw_rule) {
     (key, value)
 }
 
-fn number_of(treatment: Treatment) -> u8 {
-    let background = if treatment.background { BACKGROUND } else { 0 };
-    treatment.limit.unwrap_or(0) << 1 | background
+fn marks_of(marks: &LinkMarks) -> [types::gw_class_mark; 8] {
+    let mut of_class = [types::gw_class_mark::default(); 8];
+    for mark in marks.iter() {
+        of_class[usize::from(number_of_class(mark.class))] = types::gw_class_mark {
+            dscp: WRITE_DSCP | mark.dscp.number(),
+            user_priority: mark.user_priority.unwrap_or(0),
+        };
+    }
+    of_class
+}
+
+fn number_of_class(class: Class) -> u16 {
+    use types::gw_class;
+    let number = match class {
+        Class::Realtime => gw_class::GW_CLASS_REALTIME,
+        Class::Stream => gw_class::GW_CLASS_STREAM,
+        Class::Standard => gw_class::GW_CLASS_STANDARD,
+        Class::Bulk => gw_class::GW_CLASS_BULK,
+        Class::Background => gw_class::GW_CLASS_BACKGROUND,
+    };
+    number.0 as u16
+}
+
+fn number_of(treatment: Treatment) -> u16 {
+    u16::from(treatment.limit.unwrap_or(0)) << LIMIT_SHIFT | number_of_class(treatment.class)
 }
 
 fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
@@ -309,7 +334,6 @@ fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
         protocol: rule.protocol.map_or(0, Protocol::number),
         dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
         treatment: number_of(rule.treatment),
-        reserved: 0,
     }
 }
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use giveway::actuate::queue::QueueActuator;
 use giveway::kernel::records::{bytes_of, record};
 use giveway::kernel::skeletons::admission::types;
 use giveway::place::Place;
+use giveway_engine::class::{Class, LinkMarks, Treatment};
 use giveway_engine::config::Config;
+use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::QueueCounters;
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning};
 use libbpf_rs::libbpf_sys::{
@@ -23,13 +25,17 @@ use libbpf_rs::libbpf_sys::{
 use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, recv, sendmsg};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::time::{ClockId, clock_gettime};
+use socket2::SockRef;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const DEADLINE_MODE: u32 = 1;
+const TCX_NEXT: u32 = u32::MAX;
 /// Words of `struct __sk_buff` before its control block (include/uapi/linux/bpf.h).
 const CONTROL_BLOCK: usize = 12;
 const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
@@ -54,15 +60,16 @@ impl<'a> Link<'a> {
         set_niceness(0);
         let place = Place::here().unwrap();
         drop(place.lock().unwrap());
-        let mut actuator = QueueActuator::open(&place, &Config::parse(configuration).unwrap(), None).unwrap();
-        actuator.set(Some(&plan(lab.ifindex)), "gwv").unwrap();
+        let config = Config::parse(configuration).unwrap();
+        let mut actuator = QueueActuator::open(&place, &config, None).unwrap();
+        actuator.set(Some(&plan(lab.ifindex, &config)), "gwv").unwrap();
         let link = Self {
             lab,
             actuator: RefCell::new(actuator),
             place,
             far_mac: mac(&lab.far),
             near_mac: mac(&lab.near),
-            frames: packet_socket(lab.ifindex),
+            frames: packet_socket(lab.ifindex, 0),
         };
         link.know(FAR_V4, "gwv");
         link.know(FAR_V6, "gwv");
@@ -93,6 +100,26 @@ impl<'a> Link<'a> {
             local_port,
         };
         assert!(self.actuator.borrow_mut().add_background(flow, 0).unwrap());
+    }
+
+    /// What the daemon says of the socket.
+    pub fn treat(&self, socket: &impl AsFd, class: Class) {
+        let cookie = Cookie(SockRef::from(socket).cookie().unwrap());
+        let treatment = Treatment { class, limit: None };
+        self.actuator.borrow_mut().treat(cookie, Some(treatment)).unwrap();
+    }
+
+    /// Shows what arrives on the far side from now on.
+    pub fn watch(&self) -> Arrivals {
+        let socket = self.lab.far(|| {
+            let ifindex = nix::net::if_::if_nametoindex("gwv").unwrap();
+            packet_socket(ifindex, libc::ETH_P_ALL as u16)
+        });
+        nix::sys::socket::setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(PATIENCE.as_secs() as i64)).unwrap();
+        Arrivals {
+            socket,
+            far_mac: self.far_mac,
+        }
     }
 
     /// That what is sent comes back to its sender, and counts as one refusal.
@@ -186,12 +213,12 @@ impl Program {
     /// What the qdisc reads of this frame (`STAMP_MAGIC` in bpf/link.h): its band, and the work promised for it, in ns.
     pub fn stamp(&self, frame: &[u8]) -> (u32, u32) {
         let (retval, after) = self.run(frame);
-        assert_eq!(retval, 0, "it passes");
+        assert_eq!(retval, TCX_NEXT, "it passes");
         (after[CONTROL_BLOCK] & 0xffff, after[CONTROL_BLOCK + 3])
     }
 
     pub fn admits(&self, frame: &[u8]) -> bool {
-        self.run(frame).0 == 0
+        self.run(frame).0 == TCX_NEXT
     }
 
     fn run(&self, frame: &[u8]) -> (u32, [u32; 48]) {
@@ -238,13 +265,16 @@ impl Drop for Link<'_> {
     }
 }
 
-fn plan(ifindex: u32) -> Plan {
+fn plan(ifindex: u32, config: &Config) -> Plan {
     Plan {
         ifindex,
         backend: Backend::Htb,
         ingress: false,
         single_segments: false,
-        tuning: tuning(),
+        tuning: Tuning {
+            marks: LinkMarks::new(&config.marks, false, true),
+            ..tuning()
+        },
     }
 }
 
@@ -267,6 +297,7 @@ fn tuning() -> Tuning {
         gate: false,
         limits: Vec::new(),
         packet_rules: Vec::new(),
+        marks: LinkMarks::default(),
     }
 }
 
@@ -280,8 +311,8 @@ fn mac(netns: &str) -> [u8; 6] {
     bytes.try_into().unwrap()
 }
 
-/// Sends whole frames out of this interface and receives none.
-fn packet_socket(ifindex: u32) -> OwnedFd {
+/// Sends whole frames out of this interface and receives those of this protocol; of 0 none.
+fn packet_socket(ifindex: u32, protocol: u16) -> OwnedFd {
     // SAFETY: no pointers; the result is checked.
     let descriptor = Errno::result(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) });
     // SAFETY: a descriptor that was just made and that nobody else owns.
@@ -290,6 +321,7 @@ fn packet_socket(ifindex: u32) -> OwnedFd {
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_ifindex = ifindex.cast_signed();
+    address.sll_protocol = protocol.to_be();
     let length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: a sockaddr_ll of this length, which the kernel only reads.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
@@ -297,10 +329,35 @@ fn packet_socket(ifindex: u32) -> OwnedFd {
     socket
 }
 
+/// Frames to the far side.
+pub struct Arrivals {
+    socket: OwnedFd,
+    far_mac: [u8; 6],
+}
+
+impl Arrivals {
+    /// The next packet of TCP or UDP, or fragment of one, from its IP header on.
+    pub fn next(&self) -> Vec<u8> {
+        loop {
+            let mut frame = vec![0; 65_536];
+            let length = recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::empty()).expect("it arrives");
+            frame.truncate(length);
+            let is_wanted = match frame.get(12..14) {
+                Some([0x08, 0x00]) => matches!(frame[14 + 9], 6 | 17),
+                Some([0x86, 0xdd]) => matches!(frame[14 + 6], 6 | 17 | 44 | 60),
+                _ => false,
+            };
+            if is_wanted && frame.starts_with(&self.far_mac) {
+                return frame.split_off(14);
+            }
+        }
+    }
+}
+
 pub struct Receiver<'a> {
     lab: &'a Lab,
     socket: UdpSocket,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Receiver<'_> {

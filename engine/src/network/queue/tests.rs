@@ -35,13 +35,20 @@ fn wifi() -> Uplink {
 }
 
 fn queue(text: &str, with_qdisc: bool) -> Queue {
-    let config = Config::parse(text).unwrap();
     let backends = Backends {
         qdisc: with_qdisc.then_some(()).ok_or("too old a kernel".to_owned()),
         htb: Ok(()),
+        marks: Err("not looked for".to_owned()),
         dry_run: false,
     };
-    Queue::new(config.link, config.queue, backends)
+    Queue::new(&Config::parse(text).unwrap(), backends)
+}
+
+/// On a kernel without the BPF qdisc, where packets can be marked.
+fn marking(text: &str) -> Queue {
+    let mut queue = queue(text, false);
+    queue.backends.marks = Ok(());
+    queue
 }
 
 /// The queue that is asked for; None where ours is to go.
@@ -313,6 +320,65 @@ fn what_our_own_try_left_at_the_root_is_no_change_of_the_link() {
     let root = root("noqueue");
     assert_eq!(queue.observe(Some(Uplink { root, ..cable() })), None);
     assert!(queue.next_try().is_some());
+}
+
+#[test]
+fn where_no_queue_can_be_packets_are_marked_all_the_same() {
+    let cake = Uplink {
+        root: root("cake"),
+        ..cable()
+    };
+    for (text, uplink) in [("", wifi()), ("[queue]\nbackend = \"none\"", cable()), ("", cake)] {
+        let mut queue = marking(text);
+        let plan = queue.observe(Some(uplink.clone())).and_then(put_up).unwrap();
+        assert_eq!((plan.backend, plan.single_segments), (Backend::None, false));
+        queue.conclude(NOW, Ok(()));
+        assert_eq!(queue.mark(2, Class::Background), Some(Dscp::LE));
+        assert_eq!(
+            (queue.mark(3, Class::Background), queue.mark(2, Class::Bulk)),
+            (None, None)
+        );
+        assert_eq!(
+            (queue.observe(Some(uplink)), queue.next_try()),
+            (None, None),
+            "it is left at that"
+        );
+    }
+}
+
+#[test]
+fn no_link_is_looked_at_where_nothing_is_to_be_marked_or_packets_hardly_wait() {
+    let fast = Uplink {
+        speed_mbit: Some(10_000),
+        ..cable()
+    };
+    assert_eq!(marking("").observe(Some(fast)), None);
+    assert_eq!(marking("[marks]\nbackground = \"keep\"").observe(Some(wifi())), None);
+}
+
+#[test]
+fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
+    let mut queue = marking("");
+    queue.observe(Some(cable())).unwrap();
+    let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
+    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
+    assert_eq!(queue.conclude(NOW, Ok(())).1, None);
+    let later = NOW + Duration::from_secs(1);
+    assert_eq!(queue.next_try(), Some(later));
+    assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Htb);
+    queue.conclude(later, Ok(()));
+    assert_eq!((queue.next_try(), queue.observe(Some(ours(cable())))), (None, None));
+}
+
+#[test]
+fn where_htb_orders_what_may_be_wifi_lower_effort_is_written_as_cs1() {
+    let mark = |uplink: Uplink| {
+        let mut queue = queue("[link]\nrate_mbit = 5", false);
+        queue.observe(Some(uplink)).unwrap();
+        queue.conclude(NOW, Ok(()));
+        queue.mark(2, Class::Background)
+    };
+    assert_eq!((mark(wifi()), mark(cable())), (Some(Dscp::CS1), Some(Dscp::LE)));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn bands(actions: &[Action]) -> Vec<Option<bool>> {
     let band = |action: &Action| match action {
         Action::Treat { cookie, treatment } => {
             assert_eq!(*cookie, COOKIE);
-            Some(treatment.map(|treatment| treatment.background))
+            Some(treatment.map(|treatment| treatment.class == Class::Background))
         }
         _ => None,
     };
