@@ -8,12 +8,22 @@
 
 #include "queueing.h"
 
-/* By their remote end and local port. */
+struct background_answer {
+	struct gw_background_key flow;
+	__u8 protocol;
+	__u8 reserved[3];
+};
+
+/* When this machine last sent to it in the background, to the second. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
-	__type(key, struct gw_background_key);
-	__type(value, __u8);
+	__type(key, struct background_answer);
+	__type(value, __u64);
 } background_answers SEC(".maps");
+
+#define ANSWER_RENEWED_NS 1000000000ULL
+/* A flow that has another class since, or another's that has its ports, is not background for longer. */
+#define ANSWER_EXPECTED_NS 10000000000ULL
 
 #endif

@@ -3,7 +3,7 @@
  * The receiving half of the background class: packets that arrive for background flows are processed after everything
  * else. Instead of the softirq, which interrupts whatever runs, a thread under SCHED_IDLE passes such packets up the
  * stack; the daemon sets that policy. A flow is background here if its packets carry DSCP LE, or if admission has seen this
- * machine send to it in the background.
+ * machine send to it in the background a short time ago.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -12,7 +12,6 @@
 #include "packets.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
 
 /* One kernel thread per CPU; the daemon fills it in. */
 struct {
@@ -31,18 +30,21 @@ struct ethernet {
 	__be16 protocol;
 };
 
-static __always_inline bool is_known(struct gw_background_key *key, const struct ports *ports, void *end)
+static __always_inline bool is_known(struct background_answer *key, const struct ports *ports, void *end)
 {
+	__u64 *last_ns;
+
 	if ((void *)(ports + 1) > end)
 		return false;
-	key->remote_port = bpf_ntohs(ports->from);
-	key->local_port = bpf_ntohs(ports->to);
-	return bpf_map_lookup_elem(&background_answers, key);
+	key->flow.remote_port = bpf_ntohs(ports->from);
+	key->flow.local_port = bpf_ntohs(ports->to);
+	last_ns = bpf_map_lookup_elem(&background_answers, key);
+	return last_ns && bpf_ktime_get_coarse_ns() - *last_ns < ANSWER_EXPECTED_NS;
 }
 
 static __always_inline bool is_background_ipv4(struct ipv4_header *h, void *end)
 {
-	struct gw_background_key key = { .family = AF_INET };
+	struct background_answer key = { .flow.family = AF_INET, .protocol = h->protocol };
 
 	if ((void *)(h + 1) > end)
 		return false;
@@ -52,13 +54,13 @@ static __always_inline bool is_background_ipv4(struct ipv4_header *h, void *end)
 	if (h->version_and_words != 0x45 || h->fragment & bpf_htons(0x3fff) ||
 	    (h->protocol != IPPROTO_TCP && h->protocol != IPPROTO_UDP))
 		return false;
-	__builtin_memcpy(key.remote, h->from, 4);
+	__builtin_memcpy(key.flow.remote, h->from, 4);
 	return is_known(&key, (struct ports *)(h + 1), end);
 }
 
 static __always_inline bool is_background_ipv6(struct ipv6_header *h, void *end)
 {
-	struct gw_background_key key = { .family = AF_INET6 };
+	struct background_answer key = { .flow.family = AF_INET6, .protocol = h->next };
 
 	if ((void *)(h + 1) > end)
 		return false;
@@ -66,7 +68,7 @@ static __always_inline bool is_background_ipv6(struct ipv6_header *h, void *end)
 		return true;
 	if (h->next != IPPROTO_TCP && h->next != IPPROTO_UDP)
 		return false;
-	__builtin_memcpy(key.remote, h->from, 16);
+	__builtin_memcpy(key.flow.remote, h->from, 16);
 	return is_known(&key, (struct ports *)(h + 1), end);
 }
 

@@ -255,15 +255,16 @@ static __always_inline enum gw_class class_of(__u32 treatment)
 /* Records a background flow, so that ingress.bpf.c recognises its answers. */
 static __always_inline void learn(struct __sk_buff *skb, struct packet *p)
 {
-	struct gw_background_key key = { .family = p->tuple.family };
-	__u8 yes = 1;
+	struct background_answer key = { .flow.family = p->tuple.family, .protocol = p->protocol };
+	__u64 now_ns = bpf_ktime_get_coarse_ns(), *last_ns;
 
 	read_ports(skb, p);
-	__builtin_memcpy(key.remote, p->tuple.remote, 16);
-	key.remote_port = p->tuple.remote_port;
-	key.local_port = p->tuple.local_port;
-	if (!bpf_map_lookup_elem(&background_answers, &key))
-		bpf_map_update_elem(&background_answers, &key, &yes, BPF_ANY);
+	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
+	key.flow.remote_port = p->tuple.remote_port;
+	key.flow.local_port = p->tuple.local_port;
+	last_ns = bpf_map_lookup_elem(&background_answers, &key);
+	if (!last_ns || now_ns - *last_ns > ANSWER_RENEWED_NS)
+		bpf_map_update_elem(&background_answers, &key, &now_ns, BPF_ANY);
 }
 
 #endif

@@ -202,15 +202,16 @@ fn given<C, P>(condition: &Option<C>, part: Option<&P>, holds: impl Fn(&C, &P) -
     condition.as_ref().is_none_or(holds_for)
 }
 
-/// The innermost systemd unit of a cgroup's path: systemd makes a cgroup for each, named like the unit. Below a user's own
-/// manager the user chooses the names, so these are all `user@UID.service`.
+/// The systemd unit of a cgroup's path: the first one below its slices, or else the last slice. Below that unit a container,
+/// or a user's own manager, chooses the names.
 pub fn unit_of(cgroup: &str) -> Option<&str> {
-    let users = cgroup.split('/').find(|name| name.starts_with("user@"));
-    if users.is_some() {
-        return users;
-    }
-    let is_unit = |name: &&str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
-    cgroup.rsplit('/').find(is_unit)
+    let is_slice = |name: &&str| name.ends_with(".slice");
+    let names = || cgroup.split('/').filter(|name| !name.is_empty());
+    let unit = names().find(|name| !is_slice(name)).filter(|name| {
+        let kinds = [".service", ".scope"];
+        kinds.iter().any(|kind| name.ends_with(kind))
+    });
+    unit.or_else(|| names().take_while(is_slice).last())
 }
 
 #[cfg(test)]

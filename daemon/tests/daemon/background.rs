@@ -119,6 +119,13 @@ fn passes(daemon: &Daemon) {
     until("some passes", || count() > before + 4);
 }
 
+/// Long enough for a connection to be background, and for whatever follows from that.
+fn passes_with_background(daemon: &Daemon) {
+    let flows = || daemon.status()["flows"].to_string();
+    until("it is background", || flows().contains("\"class\":\"background\""));
+    passes(daemon);
+}
+
 #[test]
 fn a_background_connection_gives_way_and_others_keep_their_congestion_control() {
     let lab = Lab::enter();
@@ -206,12 +213,7 @@ fn it_can_be_switched_off() {
     let rules = Rules::for_background(&[sender.port()]);
     let config = Scratch::new("no-control.toml", "[classes]\ncongestion_control = false\n");
     let daemon = rules.daemon_with(&["--config", config.path()]);
-    until("it is background", || {
-        daemon.status()["flows"]
-            .to_string()
-            .contains("\"class\":\"background\"")
-    });
-    passes(&daemon);
+    passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);
 }
 
@@ -222,12 +224,7 @@ fn where_the_kernel_does_not_take_it_everything_else_goes_on_and_status_says_so(
     let rules = Rules::for_background(&[sender.port()]);
     let _taken = Lbe::register(&name(own_netns().unwrap())).unwrap();
     let daemon = rules.daemon();
-    until("it is background", || {
-        daemon.status()["flows"]
-            .to_string()
-            .contains("\"class\":\"background\"")
-    });
-    passes(&daemon);
+    passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);
     let degraded = daemon.status()["degraded"].to_string();
     assert!(

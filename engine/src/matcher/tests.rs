@@ -154,7 +154,7 @@ fn only_a_user_or_an_executable_of_roots_is_trusted() {
 }
 
 #[test]
-fn the_unit_is_the_innermost_one() {
+fn the_unit_is_the_first_one_below_the_slices() {
     assert_eq!(
         unit_of("/user.slice/user-1000.slice/session-2.scope"),
         Some("session-2.scope")
@@ -169,6 +169,10 @@ fn the_unit_is_the_innermost_one() {
         Some("user@1000.service"),
         "a user's own unit of that name"
     );
+    let named_by_a_container = "/system.slice/docker-0123.scope/system.slice/camera@1.service";
+    assert_eq!(unit_of(named_by_a_container), Some("docker-0123.scope"));
+    assert_eq!(unit_of("/docker/0123/camera@1.service"), None);
+    assert_eq!(unit_of("/system.slice/backup.slice/inner"), Some("backup.slice"));
     assert_eq!(unit_of("/docker/0123"), None);
     assert_eq!(unit_of("/"), None);
 }
