@@ -52,8 +52,8 @@ fn the_three_bands_stand_with_their_rates() {
     for (class, rates) in [
         ("6777:1 root", "rate 20Mbit ceil 20Mbit"),
         ("6777:10 parent 6777:1", "prio 0 rate 16Mbit ceil 16Mbit"),
-        ("6777:20 parent 6777:1", "prio 1 rate 4Mbit ceil 20Mbit"),
-        ("6777:30 parent 6777:1", "prio 2 rate 8bit ceil 20Mbit"),
+        ("6777:20 parent 6777:1", "prio 1 rate 3900Kbit ceil 20Mbit"),
+        ("6777:30 parent 6777:1", "prio 2 rate 100Kbit ceil 20Mbit"),
     ] {
         let line = classes.lines().find(|line| line.contains(&format!("htb {class} ")));
         assert!(

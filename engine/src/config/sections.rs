@@ -165,8 +165,9 @@ section! {
         gate: bool = true;
         /// Process what arrives for background flows in threads of the idle class (XDP). Off: it has to show its gain.
         ingress: bool = false;
-        /// What background gets though it should wait, kbit/s.
-        trickle_kbit: u32 = 0, in 0..=1_000_000;
+        /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
+        /// rate and at most 100; 10 where no rate is known. 0: nothing.
+        trickle_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
         /// How long best effort may stand in the queue, ms; without it 5 ms, or 1.5 packets' time where that is more.
         sojourn_target_ms: Option<f64> = None, example 5.0, in 0..=10_000;
     }

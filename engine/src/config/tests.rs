@@ -46,7 +46,10 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         (config.queue.guard_us.take(), config.queue.sojourn_target_ms.take()),
         (Some(100), Some(5.0))
     );
-    assert_eq!(config.queue.user_percent.take(), Some(25));
+    assert_eq!(
+        (config.queue.user_percent.take(), config.queue.trickle_kbit.take()),
+        (Some(25), Some(10))
+    );
     assert_eq!(
         (config.deadline[0].conditions.port(), config.deadline[0].deadline_ms),
         (5005, 0.0)

@@ -26,6 +26,11 @@ const FASTEST_AUTO_MBIT: f64 = 1000.0;
 const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
 /// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
 const ETHERNET_OVERHEAD_BYTES: u32 = 24;
+/// Of the rate; so much a foreground at full rate loses to starving background.
+const TRICKLE_SHARE: u64 = 200;
+const MOST_TRICKLE_BYTES_PER_S: u64 = 12_500;
+/// Where no rate is known.
+const BLIND_TRICKLE_BYTES_PER_S: u64 = 1_250;
 /// Queues that only order and drop: they can be put back as they were. The others shape, emulate or hold queues of
 /// their own, which an administrator meant them to.
 const REPLACEABLE: [&str; 12] = [
@@ -500,7 +505,7 @@ impl Queue {
             guard_us: self.queue.guard_us.unwrap_or(100),
             path_budget_us: self.queue.path_budget_us,
             user_percent: self.queue.user_percent,
-            trickle_bytes_per_s: u64::from(self.queue.trickle_kbit) * 125,
+            trickle_bytes_per_s: self.trickle_bytes_per_s(rate_bytes_per_s),
             sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
             sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
             admission: self.queue.admission,
@@ -518,6 +523,15 @@ impl Queue {
             ingress: is_queue && self.queue.ingress,
             single_segments: is_queue && rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
             tuning,
+        }
+    }
+
+    /// docs/queue.md, *The trickle*.
+    fn trickle_bytes_per_s(&self, rate_bytes_per_s: Option<u64>) -> u64 {
+        let of_rate = |rate: u64| (rate / TRICKLE_SHARE).min(MOST_TRICKLE_BYTES_PER_S);
+        match self.queue.trickle_kbit {
+            Some(kbit) => u64::from(kbit) * 125,
+            None => rate_bytes_per_s.map_or(BLIND_TRICKLE_BYTES_PER_S, of_rate),
         }
     }
 

@@ -154,7 +154,7 @@ fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
         priority,
         burst_us: BURST_US,
     };
-    let best_effort = (rate - realtime).max(1);
+    let best_effort = rate.saturating_sub(realtime + background).max(1);
     // What all classes have for sure must not be more than the link has.
     let shares = limits(plan).filter(|(_, limit)| !limit.background).count() as u64;
     let mut left = best_effort;

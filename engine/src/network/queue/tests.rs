@@ -103,6 +103,16 @@ fn a_cable_has_its_own_rate_and_a_radio_has_none() {
 }
 
 #[test]
+fn background_has_half_a_percent_of_the_rate_and_at_most_100_kbit_unless_configured() {
+    let trickle = |text, uplink| first(text, true, uplink).0.unwrap().tuning.trickle_bytes_per_s * 8;
+    assert_eq!(trickle("[link]\nrate_mbit = 1", wifi()), 5_000);
+    assert_eq!(trickle("", cable()), 100_000);
+    assert_eq!(trickle("", wifi()), 10_000);
+    assert_eq!(trickle("[queue]\ntrickle_kbit = 0", cable()), 0);
+    assert_eq!(trickle("[queue]\ntrickle_kbit = 7", wifi()), 7_000);
+}
+
+#[test]
 fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
     assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
     let (plan, why) = first("", false, wifi());
