@@ -46,8 +46,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define ROUTE_MS 16000U
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
-#define TRIAL_PACKETS 256U
-#define TRIAL_EVERY 8 /* losses */
+#define TRIAL_PACKETS 512U
+#define TRIAL_ROUNDS 3 /* that lose */
+#define TRIAL_EVERY 3 /* losses */
 #define PLATEAU_MS 5000U
 #define IDLE_MS 1000U
 
@@ -282,7 +283,7 @@ static __always_inline void end_trial(struct lbe *ca, __u32 now)
 
 	ca->trial_left = 0;
 	ca->trial_in = TRIAL_EVERY;
-	if (ca->trial_lost >= (yields ? 3 : 2)) {
+	if (ca->trial_lost >= TRIAL_ROUNDS) {
 		ca->floor = greatest(LOSS_ONE / TRIAL_PACKETS * ca->trial_lost, ca->floor);
 		ca->learnt_us = TARGET_US;
 		if (!yields)
@@ -324,7 +325,13 @@ static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 	yield(ca, now);
 }
 
-static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 now)
+/* Somebody else is served in between, from a queue of his own. */
+static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
+{
+	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
+}
+
+static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, __u32 now)
 {
 	bool fell = ca->loss_window && ca->window < ca->loss_window / 4 * 3;
 
@@ -333,6 +340,8 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 no
 		strike(ca, is_heavy(ca), now);
 		return;
 	}
+	if (ca->mode == AVOID && has_lost_share(ca, rate))
+		fell = true;
 	if (ca->mode != START && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
 		ca->loss_window = 0;
 		yield(ca, now);
@@ -359,16 +368,9 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 no
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 }
 
-/* Somebody else is served in between, from a queue of his own. */
-static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
+static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 {
-	return !ca->is_shared && rate < ca->peak / 8 * 5;
-}
-
-/* For a while it stays below the window that lost. */
-static __always_inline bool is_on_plateau(const struct lbe *ca, __u32 now)
-{
-	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS && ca->window >= below_loss(ca);
+	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
 }
 
 static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, __u32 now)
@@ -377,11 +379,13 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 
 	/* A lone small packet's acknowledgement may be late by itself. */
 	if (ca->is_limited && ca->rounds >= GRACE_ROUNDS &&
-	    (delay_us > foreign_us(ca, jitter_us) || (delay_us > CLEAR_US && has_lost_share(ca, rate)))) {
+	    (delay_us > foreign_us(ca, jitter_us) ||
+	     ((delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)))) {
 		yield(ca, now);
 		return;
 	}
-	if (ca->is_limited && !ca->trial_left && !is_on_plateau(ca, now))
+	/* For a while it stays below the window that lost. */
+	if (ca->is_limited && !ca->trial_left && !(has_just_lost(ca, now) && ca->window >= below_loss(ca)))
 		ca->window = least(ca->window + PACKET / gain_divisor(ca), MOST);
 	if (delay_us > target)
 		drain(ca, delay_us, target);
@@ -483,9 +487,9 @@ static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now
 			end_trial(ca, now);
 	}
 	if (ca->mode != YIELD && ca->mode != HOLD && ca->is_marked)
-		suffer_loss(ca, delay_us, now);
+		suffer_loss(ca, delay_us, rate, now);
 	else if (ca->mode != YIELD && ca->mode != HOLD && ca->round_lost && !is_tolerable(ca))
-		suffer_loss(ca, delay_us, now);
+		suffer_loss(ca, delay_us, rate, now);
 	else if (ca->mode == AVOID)
 		steer(ca, delay_us, jitter_us, rate, now);
 	else if (ca->mode == YIELD)
