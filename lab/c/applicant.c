@@ -5,9 +5,13 @@
  * It never asks for priority itself, and every process of it ends by itself: at the given time, by SIGALRM soon after
  * it, or by the kernel when it has had HARD_CPU_S of a processor for each thread or HARD_REALTIME_US of one without a pause.
  *
- *   start RATE COUNT ONE_IN MATCHED OTHER LIMIT_MS   starts programs, each ONE_IN-th of them MATCHED: "started WELL NS",
- *                                                    how many ended well, and how long it took to start all
+ *   start RATE COUNT ONE_IN LIMIT_MS OTHER MATCHED TASK...
+ *                                                    starts programs, each ONE_IN-th of them MATCHED, whose TASK is
+ *                                                    followed by EXEC_NS and LIMIT_MS: "started WELL NS", how many
+ *                                                    ended well, and how long it took to start all
  *   await EXEC_NS LIMIT_MS                           "raised NS", from EXEC_NS until it has priority, or "missed"
+ *   reach ADDRESS PORT EXEC_NS LIMIT_MS              "raised NS", from EXEC_NS until its connection to there has a
+ *                                                    congestion control of giveway's, or "missed"; sends a little until LIMIT_MS
  *   leave                                            nothing, or "wrong" if it has priority
  *   spin SECONDS CPU...                              a thread on each CPU: "spun CPU RAISED_MS DEMOTED_MS CPU_MS"
  *   bomb COUNT UNTIL_NS                              COUNT processes in all, each: "bombed CPU_MS...", for each
@@ -18,7 +22,9 @@
  * it computed with priority.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -39,6 +45,7 @@
 #define HARD_CPU_S 8
 #define HARD_REALTIME_US 3000000
 #define MOST_THREADS 64
+#define MOST_WORDS 8
 #define SLOT_NS (NS_PER_S / 2)
 #define SLOTS 16
 
@@ -93,7 +100,7 @@ static int64_t reap(int options)
 	return well;
 }
 
-static int start(int64_t rate, int64_t count, int64_t one_in, char *matched, char *other, char *limit_ms)
+static int start(int64_t rate, int64_t count, int64_t one_in, char *limit_ms, char *other, int words, char **matched)
 {
 	int64_t begun = now_ns(CLOCK_MONOTONIC), well = 0;
 
@@ -108,12 +115,14 @@ static int start(int64_t rate, int64_t count, int64_t one_in, char *matched, cha
 		if (child)
 			continue;
 		setpriority(PRIO_PROCESS, 0, 0);
-		char exec_ns[24];
+		char exec_ns[24], *all[MOST_WORDS + 3];
 		snprintf(exec_ns, sizeof(exec_ns), "%lld", (long long)now_ns(CLOCK_MONOTONIC));
+		memcpy(all, matched, words * sizeof(*all));
+		memcpy(all + words, (char *[]){ exec_ns, limit_ms, NULL }, 3 * sizeof(*all));
 		if (number % one_in)
 			execl(other, other, "leave", NULL);
 		else
-			execl(matched, matched, "await", exec_ns, limit_ms, NULL);
+			execv(matched[0], all);
 		_exit(1);
 	}
 	int64_t took_ns = now_ns(CLOCK_MONOTONIC) - begun;
@@ -134,6 +143,34 @@ static int await(int64_t exec_ns, int64_t limit_ms)
 		sleep_until(exec_ns + passed_ns + NAP_NS);
 	}
 	printf("raised %lld\n", (long long)(now_ns(CLOCK_MONOTONIC) - exec_ns));
+	return 0;
+}
+
+static int reach(const char *address, int port, int64_t exec_ns, int64_t limit_ms)
+{
+	struct sockaddr_in far = { .sin_family = AF_INET, .sin_port = htons(port) };
+	int connection = socket(AF_INET, SOCK_STREAM, 0);
+	int64_t raised_ns = 0, passed_ns;
+
+	if (inet_pton(AF_INET, address, &far.sin_addr) != 1 || connection < 0 ||
+	    connect(connection, (struct sockaddr *)&far, sizeof(far)))
+		return 1;
+	while ((passed_ns = now_ns(CLOCK_MONOTONIC) - exec_ns) <= limit_ms * 1000000) {
+		char control[16] = "", some[100] = { 0 };
+		socklen_t length = sizeof(control);
+
+		/* Nothing has to give way that sends nothing. */
+		if (send(connection, some, sizeof(some), MSG_NOSIGNAL) < 0)
+			return 1;
+		getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &length);
+		if (!raised_ns && !strncmp(control, "gw_lbe_", 7))
+			raised_ns = passed_ns;
+		sleep_until(exec_ns + passed_ns + NS_PER_S / 100);
+	}
+	if (raised_ns)
+		printf("raised %lld\n", (long long)raised_ns);
+	else
+		puts("missed");
 	return 0;
 }
 
@@ -264,10 +301,12 @@ int main(int count, char **words)
 {
 	const char *task = count > 1 ? words[1] : "";
 
-	if (!strcmp(task, "start") && count == 8)
-		return start(atoll(words[2]), atoll(words[3]), atoll(words[4]), words[5], words[6], words[7]);
+	if (!strcmp(task, "start") && count > 7 && count - 7 <= MOST_WORDS)
+		return start(atoll(words[2]), atoll(words[3]), atoll(words[4]), words[5], words[6], count - 7, words + 7);
 	if (!strcmp(task, "await") && count == 4)
 		return await(atoll(words[2]), atoll(words[3]));
+	if (!strcmp(task, "reach") && count == 6)
+		return reach(words[2], atoi(words[3]), atoll(words[4]), atoll(words[5]));
 	if (!strcmp(task, "leave"))
 		return has_priority() ? puts("wrong"), 0 : 0;
 	if (!strcmp(task, "spin") && count > 3)

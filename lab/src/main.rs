@@ -102,6 +102,9 @@ const ROLES: &[(&str, Act)] = &[
     ("crowd-guest", traffic::crowd::run_guest),
     ("crowd-host", traffic::crowd::run_host),
     ("endless-handler", scenarios::runaway::received::run_handler),
+    ("endless-probe", traffic::endless::run_probe),
+    ("endless-sender", traffic::endless::run_sender),
+    ("endless-sink", traffic::endless::run_sink),
     ("far-end", traffic::http::run_far_end),
     ("flood", realtime::flood::run),
     ("hand-over", |d| report(d, scenarios::switch_cost::trial::run)),
@@ -125,9 +128,6 @@ const ROLES: &[(&str, Act)] = &[
     ("source", traffic::stream::run_source),
     ("upload", traffic::http::run_upload),
     ("work", traffic::work::run),
-    ("yield-probe", scenarios::yielding::flows::run_probe),
-    ("yield-sender", scenarios::yielding::flows::run_sender),
-    ("yield-sink", scenarios::yielding::flows::run_sink),
 ];
 
 #[derive(Args)]

@@ -5,6 +5,7 @@
 
 use anyhow::Result;
 
+use crate::air::STATION_DEVICE;
 use crate::namespace::Namespace;
 
 /// Without these one packet of a model would stand for many.
@@ -70,4 +71,20 @@ impl<'a> End<'a> {
         lines.extend(neighbours.iter().map(known));
         lines.iter().try_for_each(|line| self.at.ip(line))
     }
+}
+
+pub const PEER_ADDRESS: &str = "10.77.1.2";
+
+/// A device, and the peer at the other end of its wire.
+pub fn raise_pair() -> Result<(Namespace, Namespace)> {
+    let (device, peer) = (Namespace::create("device")?, Namespace::create("peer")?);
+    let address = format!("{PEER_ADDRESS}/24");
+    let addresses = [["10.77.1.1/24"], [address.as_str()]];
+    let ends = [
+        End::new(&device, STATION_DEVICE, "02:00:00:00:03:01", &addresses[0]),
+        End::new(&peer, STATION_DEVICE, "02:00:00:00:03:02", &addresses[1]),
+    ];
+    add_pair(ends, 1)?;
+    ends.into_iter().try_for_each(|end| end.set_up(&[]))?;
+    Ok((device, peer))
 }

@@ -18,14 +18,16 @@ pub mod marking;
 mod monitor_cost;
 mod qdisc_cost;
 mod rate_limit;
+mod rules_cost;
 pub mod runaway;
 mod single_cap;
 mod starts;
+mod starve;
 mod strangers;
 pub mod switch_cost;
 mod turmoil;
 mod wakeup;
-pub mod yielding;
+mod yielding;
 
 use anyhow::Result;
 
@@ -50,9 +52,11 @@ pub const ALL: &[Scenario] = &[
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,
+    rules_cost::SCENARIO,
     runaway::SCENARIO,
     single_cap::SCENARIO,
     starts::SCENARIO,
+    starve::SCENARIO,
     strangers::SCENARIO,
     switch_cost::SCENARIO,
     turmoil::SCENARIO,

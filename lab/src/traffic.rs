@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
 //! `crowd` holds thousands of connections of which a few speak; `realtime` sends packets with deadlines beside floods;
-//! `application` uploads as a phone's programs do; `hostile` sends what no honest stack would; `http` is a phone's browser beside its upload, `work` a program that
+//! `application` uploads as a phone's programs do; `endless` holds transfers and notes what of them arrives when;
+//! `hostile` sends what no honest stack would; `http` is a phone's browser beside its upload, `work` a program that
 //! computes beside it.
 
 pub mod application;
 pub mod crowd;
+pub mod endless;
 pub mod hostile;
 pub mod http;
 pub mod iperf3;

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
 use crate::meter::{Meter, Reading, resident_mb, run_ss};
 use crate::namespace::Namespace;
-use crate::network::{End, add_pair};
+use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::{Metrics, Outcome};
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
@@ -86,7 +85,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-const PEER_ADDRESS: &str = "10.77.1.2";
 /// A round lasts as long as the daemon's default time between two walks, so that each holds one.
 const ROUND_S: f64 = 10.0;
 /// After a question, until the daemon has forgotten its own answer.
@@ -144,17 +142,6 @@ impl Cost {
 }
 
 /// Two namespaces joined by a wire, in which nothing limits or delays: the watched device and its peer.
-fn raise_pair() -> Result<(Namespace, Namespace)> {
-    let (device, peer) = (Namespace::create("device")?, Namespace::create("peer")?);
-    let ends = [
-        End::new(&device, STATION_DEVICE, "02:00:00:00:03:01", &["10.77.1.1/24"]),
-        End::new(&peer, STATION_DEVICE, "02:00:00:00:03:02", &["10.77.1.2/24"]),
-    ];
-    add_pair(ends, 1)?;
-    ends.into_iter().try_for_each(|end| end.set_up(&[]))?;
-    Ok((device, peer))
-}
-
 /// The measured daemon, and its neighbour where it has one.
 fn start_daemons(key: Option<&Path>, device: &Namespace, peer: &Namespace, run: &Run) -> Result<(Daemon, Vec<Daemon>)> {
     let mut configuration = json!({"cap": {"policy": "none"}});

@@ -2,12 +2,9 @@
 //! P4 watches for chosen applications to start: here so many start at once that nothing could poll for them. How long
 //! until those that match a rule have their priority, whether one is missed, and what that costs.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use anyhow::Result;
 
-use anyhow::{Context, Result, bail};
-
-use crate::applicant;
+use crate::applicant::{self, Starts};
 use crate::experiment::Run;
 use crate::giveway::answers;
 use crate::giveway::jitter::start_load;
@@ -16,7 +13,6 @@ use crate::meter::Meter;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
-use crate::process::Process;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -47,10 +43,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             count: wanted,
             one_in: parameters.count("one_in"),
             limit_ms: parameters.count("limit_ms"),
-            is_busy,
         };
         let estimated_s = wanted as f64 / per_s as f64 + 1.0;
-        Variant::new(name, None, estimated_s, move |run| starts.run(run))
+        Variant::new(name, None, estimated_s, move |run| observe(starts, is_busy, run))
     };
     let mut checks = Vec::new();
     for (name, _) in NAMES {
@@ -80,93 +75,39 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-/// What the processes said.
-#[derive(Default)]
-struct Said {
-    waited_ms: Vec<f64>,
-    missed: u64,
-    raised_wrongly: u64,
-    ended_well: u64,
-    elapsed_s: f64,
-}
+/// How long each that matches waited for its priority, how many never had it, by their own word and by the daemon's count,
+/// and what the daemon spent. `is_busy`: processes without priority compute meanwhile, one for each CPU.
+fn observe(starts: Starts, is_busy: bool, run: &Run) -> Result<Outcome> {
+    let (name, raw, label) = (run.name, run.raw, run.label());
+    let place = Namespace::create("starts")?;
+    let matched = applicant::install(raw, &format!("{label}-matched"))?;
+    let other = applicant::install(raw, &format!("{label}-other"))?;
+    let mut daemon = start_daemon(&place, &[rule(&matched.exe)], raw, &label)?;
+    let load = is_busy.then(|| start_load(&place, "cpu")).transpose()?;
+    let meter = Meter::of(&daemon)?;
+    run.progress.tick("starting processes");
+    let before = meter.read()?;
+    let said = starts.run(&place, &matched, &["await"], &other)?;
+    let spent = meter.read()? - before;
+    drop(load);
 
-/// Programs that start all the time, some of which match a rule.
-struct Starts {
-    per_s: u64,
-    count: u64,
-    one_in: u64,
-    limit_ms: u64,
-    /// Processes without priority compute meanwhile, one for each CPU.
-    is_busy: bool,
-}
-
-impl Starts {
-    /// How long each that matches waited for its priority, from just before it called exec until it saw that it has it;
-    /// how many never had it, by their own word and by the daemon's count; what the daemon spent.
-    fn run(&self, run: &Run) -> Result<Outcome> {
-        let (name, raw, label) = (run.name, run.raw, run.label());
-        let place = Namespace::create("starts")?;
-        let matched = applicant::install(raw, &format!("{label}-matched"))?;
-        let other = applicant::install(raw, &format!("{label}-other"))?;
-        let mut daemon = start_daemon(&place, &[rule(&matched.exe)], raw, &label)?;
-        let load = self.is_busy.then(|| start_load(&place, "cpu")).transpose()?;
-        let meter = Meter::of(&daemon)?;
-        run.progress.tick("starting processes");
-        let before = meter.read()?;
-        let mut command = place.command(&other.exe)?;
-        command
-            .arg("start")
-            .args([self.per_s, self.count, self.one_in].map(|number| number.to_string()))
-            .args([&matched.exe, &other.exe])
-            .arg(self.limit_ms.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let said = listen(Process::spawn(command)?)?;
-        let spent = meter.read()? - before;
-        drop(load);
-
-        let counters = answers::realtime(&place)?.counters;
-        let matching = self.count.div_ceil(self.one_in);
-        let mut outcome = Outcome::default();
-        outcome.set(name, "started", said.ended_well as f64);
-        outcome.set(name, "matched", (said.waited_ms.len() as u64 + said.missed) as f64);
-        outcome.set(name, "starts_per_s", self.count as f64 / said.elapsed_s);
-        outcome.percentiles(name, "priority_*_ms", &said.waited_ms, &[50, 99, 100]);
-        outcome.set(name, "missed", said.missed as f64);
-        outcome.set(name, "raised_wrongly", said.raised_wrongly as f64);
-        outcome.set(name, "granted", counters.granted as f64);
-        // Who ends when it sees that it has it may end before the daemon has looked whether it was the right one.
-        outcome.set(name, "ended_before", counters.ended_before as f64);
-        let counted = counters.granted + counters.ended_before;
-        outcome.set(name, "miscounted", counted.abs_diff(matching) as f64);
-        let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
-        outcome.set(name, "cpu_percent", percent(spent.daemon_ns + spent.programs_ns));
-        outcome.set(name, "cpu_percent_bpf", percent(spent.programs_ns));
-        outcome.samples.insert(name.into(), said.waited_ms);
-        daemon.stop()?;
-        Ok(outcome)
-    }
-}
-
-/// Until the last of them has ended.
-fn listen(mut starter: Process) -> Result<Said> {
-    let output = starter.pipes().stdout.take().context("the starter has no output")?;
-    let mut said = Said::default();
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        let words: Vec<_> = line.split(' ').collect();
-        match words[..] {
-            ["raised", ns] => said.waited_ms.push(ns.parse::<f64>()? / 1e6),
-            ["missed"] => said.missed += 1,
-            ["wrong"] => said.raised_wrongly += 1,
-            ["started", well, ns] => {
-                said.ended_well = well.parse()?;
-                said.elapsed_s = ns.parse::<f64>()? / 1e9;
-            }
-            _ => bail!("a process said `{line}`"),
-        }
-    }
-    if said.elapsed_s == 0.0 {
-        bail!("the starter ended before it had started all");
-    }
-    Ok(said)
+    let counters = answers::realtime(&place)?.counters;
+    let mut outcome = Outcome::default();
+    outcome.set(name, "started", said.ended_well as f64);
+    outcome.set(name, "matched", (said.waited_ms.len() as u64 + said.missed) as f64);
+    outcome.set(name, "starts_per_s", starts.count as f64 / said.elapsed_s);
+    outcome.percentiles(name, "priority_*_ms", &said.waited_ms, &[50, 99, 100]);
+    outcome.set(name, "missed", said.missed as f64);
+    outcome.set(name, "raised_wrongly", said.raised_wrongly as f64);
+    outcome.set(name, "granted", counters.granted as f64);
+    // Who ends when it sees that it has it may end before the daemon has looked whether it was the right one.
+    outcome.set(name, "ended_before", counters.ended_before as f64);
+    let counted = counters.granted + counters.ended_before;
+    outcome.set(name, "miscounted", counted.abs_diff(starts.matching()) as f64);
+    let percent = |ns: f64| 100.0 * ns / spent.elapsed_ns;
+    outcome.set(name, "cpu_percent", percent(spent.daemon_ns + spent.programs_ns));
+    outcome.set(name, "cpu_percent_bpf", percent(spent.programs_ns));
+    outcome.samples.insert(name.into(), said.waited_ms);
+    daemon.stop()?;
+    Ok(outcome)
 }

@@ -3,8 +3,6 @@
 //! foreground gets what it has alone, how soon, and what the background moves when nobody else sends.
 
 mod crossing;
-pub mod flows;
-mod rates;
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +19,10 @@ use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
 use crate::statistics::{mean, percentile};
+use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
 use crate::traffic::http::{Client, FarEnd, KB, Method};
 use crate::traffic::realtime::monotonic_ns;
 use crossing::{Crossing, FAR_ADDRESS, LINK_MBIT, Queue, RTT_MS};
-use flows::{Arrivals, start_probe, start_sender, start_sink};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "yield",
@@ -252,7 +250,7 @@ fn tell(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals
     let alone_ms = arrivals.delays_ms(steady);
     let p95_ms = percentile(&alone_ms, 95.0);
     outcome.set(point, "added_p95_ms", p95_ms.zip(idle_ms).map(|(p95, idle)| p95 - idle));
-    let is_away = arrivals.settles_s(BACKGROUND, beside, AWAY, false);
+    let is_away = arrivals.settles_s(&[BACKGROUND], beside, AWAY * LINK_MBIT, false);
     outcome.set(point, "yield_s", is_away);
     // A queue that the background has not made itself.
     let own_ms = alone_ms.iter().copied().fold(TARGET_MS, f64::max);
@@ -264,7 +262,7 @@ fn tell(outcome: &mut Outcome, point: &str, trial: Trial, at: &Moments, arrivals
     outcome.set(
         point,
         "return_s",
-        arrivals.settles_s(BACKGROUND, alone_again, BACK, true),
+        arrivals.settles_s(&[BACKGROUND], alone_again, BACK * LINK_MBIT, true),
     );
 }
 

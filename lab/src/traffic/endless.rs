@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
-//! The role `yield-sender` writes until it is killed, and then nothing of it is sent any more. The role `yield-probe`
-//! sends a small datagram every so often. The role `yield-sink` notes when how much of what came, until its input ends.
+//! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
+//! sends a small datagram every so often. The role `endless-sink` notes when how much of what came, until its input ends.
+
+mod rates;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _, stdin};
@@ -35,19 +37,19 @@ pub struct Arrivals {
 }
 
 pub fn start_sink(at: &Namespace, ports: &[u16]) -> Result<Role> {
-    Role::start(at, "yield-sink", &ports)
+    Role::start(at, "endless-sink", &ports)
 }
 
 /// Connected and writing when this returns; its packets go to this port.
 pub fn start_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> Result<Process> {
-    Role::start(at, "yield-sender", &(far, port, congestion))?.into_process()
+    Role::start(at, "endless-sender", &(far, port, congestion))?.into_process()
 }
 
 pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
-    Role::start(at, "yield-probe", &far)?.into_process()
+    Role::start(at, "endless-probe", &far)?.into_process()
 }
 
-/// The role `yield-sender`.
+/// The role `endless-sender`.
 pub fn run_sender(description: &str) -> Result<()> {
     let (far, port, congestion): (Ipv4Addr, u16, String) = serde_json::from_str(description)?;
     let mut connection = TcpStream::connect((far, port)).context("cannot reach the far end")?;
@@ -62,7 +64,7 @@ pub fn run_sender(description: &str) -> Result<()> {
     }
 }
 
-/// The role `yield-probe`.
+/// The role `endless-probe`.
 pub fn run_probe(description: &str) -> Result<()> {
     let far: Ipv4Addr = serde_json::from_str(description)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -77,7 +79,7 @@ pub fn run_probe(description: &str) -> Result<()> {
     }
 }
 
-/// The role `yield-sink`.
+/// The role `endless-sink`.
 pub fn run_sink(description: &str) -> Result<()> {
     let ports: Vec<u16> = serde_json::from_str(description)?;
     let arrivals = Arc::new(Mutex::new(Arrivals {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the arrivals say. Pure: bins and probes in, numbers out. Times are nanoseconds of CLOCK_MONOTONIC.
 
-use super::crossing::LINK_MBIT;
-use super::flows::{Arrivals, BIN_NS};
+use super::{Arrivals, BIN_NS};
 use crate::uplink::PACKET_BYTES;
 
 /// Ethernet, IPv4 and TCP with timestamps.
@@ -33,11 +32,17 @@ impl Arrivals {
         Some(self.begun_ns + first * BIN_NS)
     }
 
-    /// Seconds from the one time until the transfer has less than this share of the link (or as much, `more`), for half a
-    /// second; looked for until the other time.
-    pub fn settles_s(&self, port: u16, (from_ns, to_ns): (u64, u64), share: f64, more: bool) -> Option<f64> {
+    /// Seconds from the one time until the transfers together have less than this (or as much, `more`), for half a second;
+    /// looked for until the other time.
+    pub fn settles_s(&self, ports: &[u16], (from_ns, to_ns): (u64, u64), mbit: f64, more: bool) -> Option<f64> {
         let starts = (from_ns..to_ns.saturating_sub(SHARE_NS)).step_by(BIN_NS as usize);
-        let is_there = |at: &u64| (self.mbit(port, (*at, *at + SHARE_NS)) >= share * LINK_MBIT) == more;
+        let of_all = |at: u64| {
+            ports
+                .iter()
+                .map(|port| self.mbit(*port, (at, at + SHARE_NS)))
+                .sum::<f64>()
+        };
+        let is_there = |at: &u64| (of_all(*at) >= mbit) == more;
         starts.into_iter().find(is_there).map(|at| (at - from_ns) as f64 / 1e9)
     }
 
@@ -79,6 +84,7 @@ mod tests {
 
     const PORT: u16 = 1;
     const SECOND: u64 = 1_000_000_000;
+    const LINK_MBIT: f64 = 20.0;
 
     /// The link full for two seconds, then nothing for two.
     fn arrivals() -> Arrivals {
@@ -99,10 +105,10 @@ mod tests {
 
     #[test]
     fn a_transfer_has_given_way_when_it_has_nothing_for_half_a_second() {
-        let since = |more| arrivals().settles_s(PORT, (SECOND, 4 * SECOND), 0.05, more);
+        let since = |more| arrivals().settles_s(&[PORT], (SECOND, 4 * SECOND), 1.0, more);
         assert_eq!(since(false), Some(0.98));
         assert_eq!(since(true), Some(0.0));
-        assert_eq!(arrivals().settles_s(PORT, (0, 2 * SECOND), 0.05, false), None);
+        assert_eq!(arrivals().settles_s(&[PORT], (0, 2 * SECOND), 1.0, false), None);
     }
 
     #[test]
