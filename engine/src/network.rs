@@ -20,6 +20,7 @@ use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, 
 use action::{Action, Input};
 use allotment::{Allotment, Link, Sharing};
 use classes::Classes;
+use control::Control;
 use flows::{Flows, Tracked};
 use owners::Owners;
 use queue::traffic::Refusal;
@@ -75,7 +76,7 @@ pub struct Network {
     /// The last table asked for.
     cap_new: (u32, Vec<u32>),
     rtt_resolution: Vec<Duration>,
-    background_control: Option<String>,
+    control: Control,
     dry_run: bool,
     queue: Queue,
     changes: Changes,
@@ -100,7 +101,7 @@ impl Network {
             undecided: false,
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
             rtt_resolution: setup.rtt_resolution,
-            background_control: setup.background_control,
+            control: Control::new(setup.background_control),
             dry_run: setup.dry_run,
             queue: Queue::new(config, setup.backends),
             changes: Changes::default(),

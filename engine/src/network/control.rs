@@ -2,6 +2,7 @@
 //! The congestion control of connections by their class: background gives way, and has its own back when it is background
 //! no longer. Input: flows with their classes. Output: requests, each with its grounds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Network;
@@ -16,16 +17,46 @@ const LOOPBACK: u32 = 1;
 /// None is chosen at the moment, which is no evidence.
 const NO_ROUTE: u32 = 0;
 
+/// Whatever is asked for takes one walk over all sockets of the machine (3 ms on 24 GB): one change is made at once, many
+/// that come one after another are made together.
+const GAP: Duration = Duration::from_millis(500);
+
+/// What there is to give, and who waits for it.
+#[derive(Default)]
+pub(super) struct Control {
+    /// As the kernel calls it; None: background keeps its own.
+    gives_way: Option<String>,
+    next: Duration,
+    waiting: BTreeSet<Cookie>,
+}
+
+impl Control {
+    pub fn new(gives_way: Option<String>) -> Self {
+        Self {
+            gives_way,
+            ..Self::default()
+        }
+    }
+}
+
 impl Network {
     /// Asks for what these flows lack.
     pub(super) fn control(&mut self, now: Duration, cookies: &[Cookie]) {
-        let Some(gives_way) = self.background_control.as_deref() else {
+        let Some(gives_way) = self.control.gives_way.as_deref() else {
             return;
         };
+        if now < self.control.next {
+            self.control.waiting.extend(cookies);
+            return;
+        }
+        let waiting = std::mem::take(&mut self.control.waiting);
         let mut wanted: Vec<Wanted> = Vec::new();
-        for cookie in cookies {
+        for cookie in waiting.iter().chain(cookies) {
             let next = self.flows.get_mut(*cookie).and_then(|tracked| next(tracked, gives_way));
             wanted.extend(next.map(|value| (*cookie, vec![(Setting::CongestionControl, value)])));
+        }
+        if !wanted.is_empty() {
+            self.control.next = now + GAP;
         }
         self.ask(now, wanted);
     }

@@ -8,7 +8,7 @@ const GIVES_WAY: &str = "gives_way";
 /// With one connection, and this flow named as background or not.
 fn engine() -> Network {
     let mut engine = super::engine("", false);
-    engine.background_control = Some(GIVES_WAY.to_owned());
+    engine.control = Control::new(Some(GIVES_WAY.to_owned()));
     engine
 }
 
@@ -94,10 +94,23 @@ fn only_background_connections_give_way() {
 fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
     let mut engine = giving_way();
     assert!(latest(&engine).contains(": congestion control cubic -> gives_way; rule lbe add by uid 0"));
-    assert_eq!(asked(&name_background(&mut engine, 400, false)), [Value::default()]);
-    answer(&mut engine, 400, Outcome::Applied);
+    assert_eq!(asked(&name_background(&mut engine, 800, false)), [Value::default()]);
+    answer(&mut engine, 800, Outcome::Applied);
     assert!(latest(&engine).contains(": congestion control gives_way -> cubic; rule default"));
-    assert!(asked(&see(&mut engine, 500, upload())).is_empty());
+    assert!(asked(&see(&mut engine, 1_400, upload())).is_empty());
+}
+
+#[test]
+fn changes_that_come_one_after_another_are_made_together_half_a_second_later() {
+    let mut engine = giving_way();
+    // Whether or not any packet of it is seen meanwhile.
+    assert!(asked(&name_background(&mut engine, 400, false)).is_empty());
+    let none_seen = |engine: &mut Network, ms| {
+        let (flows, complete, queue) = (Vec::new(), false, None);
+        engine.step(Duration::from_millis(ms), Input::Pass { flows, complete, queue })
+    };
+    assert!(asked(&none_seen(&mut engine, 600)).is_empty());
+    assert_eq!(asked(&none_seen(&mut engine, 700)), [Value::default()]);
 }
 
 #[test]
@@ -136,12 +149,13 @@ fn it_gives_way_by_whatever_interface_it_leaves() {
 }
 
 #[test]
-fn a_request_that_could_not_be_carried_out_is_repeated_in_the_next_pass() {
+fn a_request_that_could_not_be_carried_out_is_repeated_half_a_second_later() {
     let mut engine = engine();
     see(&mut engine, 100, upload());
     name_background(&mut engine, 200, true);
     answer(&mut engine, 200, Outcome::Deferred);
-    assert_eq!(asked(&see(&mut engine, 300, upload())), gives_way());
+    assert!(asked(&see(&mut engine, 600, upload())).is_empty());
+    assert_eq!(asked(&see(&mut engine, 700, upload())), gives_way());
 }
 
 #[test]
@@ -170,7 +184,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
 #[test]
 fn a_dry_run_says_what_would_be() {
     let mut engine = super::engine("", true);
-    engine.background_control = Some(GIVES_WAY.to_owned());
+    engine.control = Control::new(Some(GIVES_WAY.to_owned()));
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
     assert!(latest(&engine).contains("congestion control cubic -> gives_way (not made)"));
