@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs in the kernel, run on packets that go nowhere (BPF_PROG_TEST_RUN), and what they leave in their maps.
 
+use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use giveway::kernel::skeletons::admission::types;
@@ -40,10 +41,12 @@ pub struct Ran {
 }
 
 impl Program {
-    /// The latest one of this name.
+    /// This process's own of this name.
     pub fn find(name: &str) -> Self {
+        let own = own_ids("prog_id:");
         let found = ProgInfoIter::default().filter(|program| program.name.as_encoded_bytes() == name.as_bytes());
-        let id = found.map(|program| program.id).max().expect("the program is loaded");
+        let mut own = found.map(|program| program.id).filter(|id| own.contains(id));
+        let id = own.next().expect("the program is loaded");
         // SAFETY: no pointers; the result is checked.
         let fd = unsafe { bpf_prog_get_fd_by_id(id) };
         assert!(fd >= 0, "cannot open {name}: {}", std::io::Error::last_os_error());
@@ -102,11 +105,20 @@ impl Program {
     }
 }
 
-/// The latest map of this name.
+/// This process's own map of this name.
 pub fn map(name: &str) -> MapHandle {
+    let own = own_ids("map_id:");
     let found = MapInfoIter::default().filter(|map| map.name.as_encoded_bytes() == name.as_bytes());
-    let id = found.map(|map| map.id).max().expect("the map is there");
+    let id = found.map(|map| map.id).find(|id| own.contains(id)).expect("the map is there");
     MapHandle::from_map_id(id).expect("the map can be opened")
+}
+
+/// What this process has open, by this word of `/proc/self/fdinfo`: other daemons' objects have the same names.
+fn own_ids(word: &str) -> Vec<u32> {
+    let descriptors = fs::read_dir("/proc/self/fdinfo").expect("/proc is mounted");
+    let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    let id = |text: String| text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
+    texts.filter_map(id).collect()
 }
 
 /// What is promised on the link: `struct gw_link`, by the names of its fields.
