@@ -9,6 +9,13 @@
 struct gw_choice {
 	__u32 class; /* 1 + the class's number */
 	__u32 uid;   /* who chose it */
+	__u32 limit; /* number of a rate limit; 0: none */
+	__u32 reserved;
+	__u64 bytes_per_s; /* of that */
+};
+
+struct gw_chosen_limit {
+	__u32 number;
 };
 
 struct {

@@ -206,6 +206,8 @@ static __always_inline void show_choice(struct gw_process *to, struct task_struc
 
 	to->chosen = choice ? choice->class : 0;
 	to->chosen_by = choice ? choice->uid : 0;
+	to->chosen_limit = choice ? choice->limit : 0;
+	to->chosen_bytes_per_s = choice ? choice->bytes_per_s : 0;
 }
 
 static __always_inline void show_executable(struct gw_process *to, struct mm_struct *mm)

@@ -68,7 +68,8 @@ struct gw_process {
 	enum gw_idleness idleness; /* any of them, of its main thread */
 	__u32 chosen; /* a class by choice.h; 0: none */
 	__u32 chosen_by;
-	__u32 reserved;
+	__u32 chosen_limit;
+	__u64 chosen_bytes_per_s;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */
 	struct gw_cgroup_names share;  /* the group by which real time is shared out */

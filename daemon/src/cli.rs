@@ -188,6 +188,9 @@ pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
+    /// It and everything that it starts send at most so many Mbit/s together, over TCP
+    #[arg(long, value_name = "MBIT", requires = "class")]
+    pub rate_limit: Option<f64>,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,

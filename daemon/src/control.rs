@@ -46,6 +46,8 @@ pub enum Request {
     /// This class for the asking process, and for what it starts; answered by nothing but consent.
     Choose {
         class: Class,
+        #[serde(default)]
+        rate_limit_mbit: Option<f64>,
     },
     /// Read the rules for classes again; answered by [`Reloaded`].
     Reload,

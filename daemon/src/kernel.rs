@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, User, sysconf};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, capabilities, disable_transparent_huge_pages};
 
 pub mod arrival;
 pub mod cgroup;
@@ -142,6 +142,19 @@ fn check_names() -> Result<()> {
     );
     ARE_KNOWN.store(true, Ordering::Relaxed);
     Ok(())
+}
+
+/// What a request needs goes back when it is answered: without it the allocator keeps megabytes once it had them, and a huge
+/// page is two at once. Call this before the first thread.
+pub fn hold_little_memory() {
+    const KEPT_BYTES: i32 = 128 * 1024;
+    let _ = disable_transparent_huge_pages(true);
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers. Either stops the allocator from raising both by itself.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES);
+    }
 }
 
 /// Loading takes several megabytes for the kernel's types, for a moment. Call this when everything is loaded.

@@ -9,6 +9,7 @@
 use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
 
+mod commands;
 mod evidence;
 mod marks;
 mod packets;
@@ -17,6 +18,7 @@ mod rules;
 mod tests;
 mod units;
 
+pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
@@ -72,14 +74,16 @@ impl Default for Verdict {
     }
 }
 
-/// Decides. A user may choose a class, but not get out of a rule's rate limit by it.
+/// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     let by_rule = rules.judge(seen);
-    let limit = by_rule.as_ref().and_then(|verdict| verdict.limit);
+    let of_rule = by_rule.as_ref().and_then(|verdict| verdict.limit);
     let limited_by = by_rule
         .as_ref()
-        .filter(|_| limit.is_some())
+        .filter(|_| of_rule.is_some())
         .map(|verdict| verdict.rule.clone());
+    let of_command = seen.process.and_then(|process| process.chosen?.limit);
+    let limit = of_rule.or(of_command.map(|limit| limit.number));
     let mut verdict = named(seen)
         .or_else(|| chosen(seen))
         .or(by_rule)
@@ -102,12 +106,19 @@ fn named(seen: &Seen<'_>) -> Option<Verdict> {
 }
 
 fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
-    let Choice { class, uid } = seen.process?.chosen?;
+    let Choice { class, uid, limit } = seen.process?.chosen?;
+    let limited = limit.map(|limit| {
+        format!(
+            "; all of it together at most {} Mbit/s",
+            limit.bytes_per_s as f64 / 125_000.0
+        )
+    });
     Some(Verdict {
         class,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
-        why: format!("uid {uid} has chosen it for this process, or for one that started it"),
+        why: format!("uid {uid} has chosen it for this process, or for one that started it")
+            + &limited.unwrap_or_default(),
         limit: None,
     })
 }

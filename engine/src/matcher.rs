@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::LimitNumber;
 use crate::config::{Conditions, Dscp, Prefix, Protocol};
 use crate::wire::Class;
 
@@ -49,11 +50,20 @@ pub struct Process {
     pub chosen: Option<Choice>,
 }
 
-/// A class, and the user who chose it.
+/// A class, the user who chose it, and a rate limit where that was asked for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Choice {
     pub class: Class,
     pub uid: u32,
+    #[serde(default)]
+    pub limit: Option<ChosenLimit>,
+}
+
+/// For all that the process starts, together.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ChosenLimit {
+    pub number: LimitNumber,
+    pub bytes_per_s: u64,
 }
 
 /// Ways in which a process was told that nobody waits for it; of its main thread.

@@ -145,6 +145,7 @@ impl Network {
                 }
             }
             Input::Rules(rules) => self.set_rules(now, rules),
+            Input::CommandLimits(limits) => self.set_command_limits(now, limits),
             Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),
             Input::Uplink(uplink) => {
                 let wanted = self.queue.observe(uplink);

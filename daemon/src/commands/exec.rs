@@ -27,7 +27,11 @@ const GRACE_MS: u64 = 200;
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
     if let Some(class) = args.class {
-        accept(args, "no class of its own", ask_for_class(class))?;
+        let missing = match args.rate_limit {
+            Some(_) => "no class and no rate limit of its own",
+            None => "no class of its own",
+        };
+        accept(args, missing, ask_for_class(class, args.rate_limit))?;
     }
     if let Some(priority) = args.realtime {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
@@ -49,8 +53,8 @@ fn accept(args: &ExecArgs, missing: &str, outcome: Result<()>) -> Result<()> {
     }
 }
 
-fn ask_for_class(class: Class) -> Result<()> {
-    client::ask(&Place::here()?, Request::Choose { class })?.first()
+fn ask_for_class(class: Class, rate_limit_mbit: Option<f64>) -> Result<()> {
+    client::ask(&Place::here()?, Request::Choose { class, rate_limit_mbit })?.first()
 }
 
 fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {

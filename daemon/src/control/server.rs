@@ -23,7 +23,6 @@ use crate::place::Place;
 use crate::run::priority::Client;
 use giveway_engine::class::Class;
 use giveway_engine::config::RealtimeLimits;
-use giveway_engine::matcher::Choice;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::record::{Header, Record, What};
@@ -47,10 +46,12 @@ pub enum Call {
         uid: u32,
         answer: oneshot::Sender<Result<Background, String>>,
     },
-    /// This class is chosen for this process.
+    /// This user chooses this class for this process, and that all that it starts send no more than this together.
     Choose {
         pid: u32,
-        choice: Choice,
+        uid: u32,
+        class: Class,
+        bytes_per_s: Option<u64>,
         answer: oneshot::Sender<Result<(), String>>,
     },
     /// The rules for classes are read again.
@@ -192,7 +193,13 @@ async fn answer(
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
-        Request::Choose { class } => respond(&mut stream, handlers.choose(&peer, class).await?).await,
+        Request::Choose { class, rate_limit_mbit } => {
+            let chosen = match rate_limit_mbit.map(bytes_per_s).transpose() {
+                Ok(limit) => handlers.choose(&peer, class, limit).await?,
+                Err(why) => Err(why),
+            };
+            respond(&mut stream, chosen).await
+        }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
@@ -220,14 +227,20 @@ impl Handlers {
         self.call(|answer| Call::Lbe { flow, add, uid, answer }).await
     }
 
-    async fn choose(&self, peer: &UCred, class: Class) -> Result<Result<(), String>> {
+    async fn choose(&self, peer: &UCred, class: Class, bytes_per_s: Option<u64>) -> Result<Result<(), String>> {
         let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
         let Some(pid) = pid else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };
         let uid = peer.uid();
-        let choice = Choice { class, uid };
-        self.call(|answer| Call::Choose { pid, choice, answer }).await
+        self.call(|answer| Call::Choose {
+            pid,
+            uid,
+            class,
+            bytes_per_s,
+            answer,
+        })
+        .await
     }
 
     /// All of it for a reader; their own for others who may have real time.
@@ -269,7 +282,7 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
         Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
-        Request::Choose { class } if !may_choose.contains(class) => Err(format!(
+        Request::Choose { class, .. } if !may_choose.contains(class) => Err(format!(
             "only root may choose the class {}; users may choose: {} (users_may_choose in [classes])",
             class.name(),
             names_of(may_choose)
@@ -281,6 +294,15 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
+    }
+}
+
+/// As a rule's `rate_limit_mbit` is bounded.
+fn bytes_per_s(mbit: f64) -> Result<u64, String> {
+    if (0.01..=10_000.0).contains(&mbit) {
+        Ok((mbit * 125_000.0).round() as u64)
+    } else {
+        Err(format!("a rate limit is 0.01 to 10000 Mbit/s, not {mbit}"))
     }
 }
 

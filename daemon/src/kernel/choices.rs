@@ -2,10 +2,12 @@
 //! bpf/choices.bpf.c: classes that were chosen for processes, which what they start inherits. Input: a process by its
 //! pidfd, and a class. [`super::tasks`] tells what was chosen; this only writes it down, and changes no process.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, Result};
+use giveway_engine::class::LimitNumber;
 use giveway_engine::matcher::Choice;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags};
@@ -13,12 +15,13 @@ use libbpf_rs::{Link, MapCore as _, MapFlags};
 use super::libbpf_log::explain;
 use super::records::bytes_of;
 use super::skeletons::choices as skeleton;
-use super::tasks::Tasks;
+use super::tasks::{Tasks, run_over_all};
 use skeleton::types;
 
 /// What makes new tasks inherit; dropping it ends that.
 pub struct Choices {
     _inherit: Link,
+    list_limits: OwnedFd,
 }
 
 impl Choices {
@@ -34,13 +37,24 @@ impl Choices {
         let attach = || skeleton.progs.gw_inherit.attach();
         Ok(Self {
             _inherit: explain("attach to the tracepoint task_newtask", attach)?,
+            list_limits: skeleton.progs.gw_list_limits.as_fd().try_clone_to_owned()?,
         })
+    }
+
+    /// The rate limits that any task has.
+    pub fn limits(&self) -> Result<BTreeSet<LimitNumber>> {
+        let found = run_over_all::<types::gw_chosen_limit>(&self.list_limits).context("cannot list rate limits")?;
+        let number = |found: types::gw_chosen_limit| LimitNumber::try_from(found.number).ok();
+        Ok(found.into_iter().filter_map(number).collect())
     }
 
     pub fn choose(&self, tasks: &Tasks, pidfd: BorrowedFd<'_>, choice: Choice) -> Result<()> {
         let value = types::gw_choice {
             class: 1 + choice.class as u32,
             uid: choice.uid,
+            limit: choice.limit.map_or(0, |limit| limit.number.into()),
+            reserved: 0,
+            bytes_per_s: choice.limit.map_or(0, |limit| limit.bytes_per_s),
         };
         tasks
             .choices

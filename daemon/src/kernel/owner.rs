@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::PipeReader;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use giveway_engine::class::Rules;
-use giveway_engine::matcher::{Choice, Process, ProcessId};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use giveway_engine::class::{CommandLimits, RateLimit, Rules};
+use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 
 use super::choices::Choices;
 use super::process::{Executable, Handle, Wanted};
@@ -32,6 +32,7 @@ pub struct OwnerReader {
     arguments: BTreeMap<ProcessId, Arguments>,
     /// From the first choice on.
     choices: Option<Choices>,
+    limits: CommandLimits,
 }
 
 /// Of one image of a process.
@@ -53,6 +54,7 @@ impl OwnerReader {
             look_ups: None,
             arguments: BTreeMap::new(),
             choices: None,
+            limits: CommandLimits::default(),
         })
     }
 
@@ -165,6 +167,17 @@ impl OwnerReader {
         known.text.clone().unwrap_or_default()
     }
 
+    /// A rate limit for a command of this user's, which is about to be chosen.
+    pub fn limit_command(&mut self, uid: u32, bytes_per_s: u64, background: bool) -> Result<ChosenLimit> {
+        let in_use = self.choices()?.limits()?;
+        let given = self.limits.give(uid, bytes_per_s, background, &in_use);
+        given.map_err(|why| anyhow!(why))
+    }
+
+    pub fn command_limits(&self) -> Vec<RateLimit> {
+        self.limits.all().collect()
+    }
+
     /// From now on this class is chosen for this process of that user, and for what it starts.
     ///
     /// # Errors
@@ -176,11 +189,17 @@ impl OwnerReader {
             found.started.process.uid == choice.uid,
             "its number has gone to another"
         );
+        self.choices()?;
+        let choices = self.choices.as_ref().context("no class can be chosen")?;
+        choices.choose(&self.tasks, handle.fd(), choice)
+    }
+
+    fn choices(&mut self) -> Result<&Choices> {
         let choices = match self.choices.take() {
             Some(choices) => choices,
             None => Choices::open(&self.tasks)?,
         };
-        self.choices.insert(choices).choose(&self.tasks, handle.fd(), choice)
+        Ok(self.choices.insert(choices))
     }
 
     pub fn tasks(&self) -> &Tasks {

@@ -27,7 +27,7 @@ records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
-    choices: gw_choice;
+    choices: gw_choice gw_chosen_limit;
     control: gw_control gw_control_outcome;
     flow_monitor: bss gw_event gw_flow;
     lending: bss gw_lender gw_lender_key gw_lent;

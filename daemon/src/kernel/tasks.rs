@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::Class;
-use giveway_engine::matcher::{Choice, Idleness, ProcessId};
+use giveway_engine::matcher::{Choice, ChosenLimit, Idleness, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
@@ -201,6 +201,11 @@ impl Threads {
     }
 }
 
+/// Runs an iterator over all tasks once.
+pub(super) fn run_over_all<T: Record>(program: &OwnedFd) -> Result<Vec<T>> {
+    run(program, &Of::All)
+}
+
 /// Runs an iterator over this once.
 fn run<T: Record>(program: &OwnedFd, of: &Of) -> Result<Vec<T>> {
     let mut info = bpf_iter_link_info::default();
@@ -287,6 +292,10 @@ fn choice_of(found: &types::gw_process) -> Option<Choice> {
     Some(Choice {
         class: *Class::ALL.get(class)?,
         uid: found.chosen_by,
+        limit: (found.chosen_limit > 0).then_some(ChosenLimit {
+            number: u8::try_from(found.chosen_limit).ok()?,
+            bytes_per_s: found.chosen_bytes_per_s,
+        }),
     })
 }
 

@@ -61,6 +61,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let place = Place::here()?;
     // No image of this process's memory is ever written to a file: it holds the group's key.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot keep core dumps from being written")?;
+    crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
     let lock = holder::take_over(&place, args.dry_run)?;
     let left_over = undo::undo(&place, args.dry_run);

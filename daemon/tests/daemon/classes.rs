@@ -296,6 +296,73 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
 }
 
 #[test]
+fn a_command_has_a_rate_limit_for_all_that_it_sends() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let config = format!("[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("command-limit.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let ports = [reader(&lab), reader(&lab)];
+    let [one, other] = ports.map(|port| format!("/dev/tcp/{FAR_V4}/{port}"));
+    let send = "while head -c 50000 /dev/zero";
+    let script = format!("(exec 3>{one}; {send} >&3; do :; done) & exec 3>{other}; {send} >&3; do :; done");
+    let copy = Copy::new("command-limit");
+    let limited = ["exec", "--class", "bulk", "--rate-limit", "4", "--require", "--"];
+    // What has ended leaves its limit to the next one.
+    for _ in 0..6 {
+        let ran = copy.as_nobody(&[&limited[..], &["true"]].concat());
+        assert!(ran.status.success(), "{ran:?}");
+    }
+    let mut command = Command::new(program());
+    command
+        .args(limited)
+        .args(["bash", "-c", &script])
+        .stderr(Stdio::null());
+    let _sender = KillOnDrop::spawn(&mut command);
+    until("both have the class", || {
+        ports.iter().all(|port| has_class(&daemon, *port, "bulk"))
+    });
+    thread::sleep(Duration::from_secs(1));
+    let (before, began) = (sent_bytes(), Instant::now());
+    thread::sleep(Duration::from_secs(4));
+    let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
+    assert!((3.8..4.2).contains(&mbit), "{mbit} Mbit/s");
+    let why = flow_to(&daemon, ports[0])["class_why"].to_string();
+    assert!(why.contains("all of it together at most 4 Mbit/s"), "{why}");
+}
+
+#[test]
+fn a_rate_limit_for_a_command_needs_a_queue() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let _daemon = Daemon::start(&arguments);
+    let limited = |mbit| {
+        giveway(&[
+            "exec",
+            "--class",
+            "bulk",
+            "--rate-limit",
+            mbit,
+            "--require",
+            "--",
+            "true",
+        ])
+    };
+    for (mbit, why) in [
+        ("1", "a rate limit needs a queue"),
+        ("1e9", "0.01 to 10000 Mbit/s"),
+        ("nan", "0.01 to 10000 Mbit/s"),
+    ] {
+        let (line, code) = failure(&limited(mbit));
+        assert!(code == 125 && line.contains(why), "{line}");
+    }
+}
+
+#[test]
 fn a_rate_limit_that_nothing_enforces_is_told_of() {
     let (_lab, rules) = (Lab::enter(), Rules::new());
     rules.write("50-test.toml", &rule("port = 1\nrate_limit_mbit = 2.0", "bulk"));

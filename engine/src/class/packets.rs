@@ -10,8 +10,8 @@ use crate::config::{Dscp, Prefix, Protocol};
 /// From 1 on.
 pub type LimitNumber = u8;
 
-/// `GW_LIMITS` of bpf/queueing.h, without number 0.
-pub const MOST_LIMITS: usize = 63;
+/// `GW_LIMITS` of bpf/queueing.h, without number 0 and those that are for commands ([`super::CommandLimits`]).
+pub const MOST_LIMITS: usize = 47;
 /// `GW_PACKET_RULES` there.
 pub const MOST_PACKET_RULES: usize = 64;
 
@@ -22,9 +22,10 @@ pub struct Treatment {
     pub limit: Option<LimitNumber>,
 }
 
-/// All flows of one rule together.
+/// All flows of one rule, or of one command, together.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RateLimit {
+    pub number: LimitNumber,
     pub bytes_per_s: u64,
     pub background: bool,
 }
@@ -42,12 +43,12 @@ pub struct PacketRule {
 }
 
 impl Rules {
-    /// By their numbers, from 1 on.
     pub fn limits(&self) -> Vec<RateLimit> {
         let limit = |rule: &super::rules::Rule| {
-            let (_, bytes_per_s) = rule.limit?;
+            let (number, bytes_per_s) = rule.limit?;
             let background = rule.class == Class::Background;
             Some(RateLimit {
+                number,
                 bytes_per_s,
                 background,
             })

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Dscp, Protocol};
-use crate::matcher::Idleness;
+use crate::matcher::{ChosenLimit, Idleness};
 
 const UNPRIVILEGED: u32 = 1000;
 
@@ -105,6 +105,7 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
     let choice = Choice {
         class: Class::Bulk,
         uid: UNPRIVILEGED,
+        limit: None,
     };
     let process = Process {
         chosen: Some(choice),
@@ -149,6 +150,7 @@ fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
     let choice = Choice {
         class: Class::Bulk,
         uid: UNPRIVILEGED,
+        limit: None,
     };
     let chosen = Process {
         chosen: Some(choice),
@@ -166,6 +168,32 @@ fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
         let verdict = judge(&rules, &seen);
         assert_eq!((verdict.class, verdict.limit), (class, Some(1)), "{:?}", verdict.by);
     }
+}
+
+#[test]
+fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another() {
+    let limit = ChosenLimit {
+        number: 48,
+        bytes_per_s: 62_500,
+    };
+    let choice = Choice {
+        class: Class::Bulk,
+        uid: UNPRIVILEGED,
+        limit: Some(limit),
+    };
+    let process = Process {
+        chosen: Some(choice),
+        ..backup()
+    };
+    let verdict = judge(&rules(""), &seen(Some(&process)));
+    assert_eq!((verdict.class, verdict.limit), (Class::Bulk, Some(48)));
+    assert!(
+        verdict.why.ends_with("; all of it together at most 0.5 Mbit/s"),
+        "{}",
+        verdict.why
+    );
+    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
+    assert_eq!(judge(&rules, &seen(Some(&process))).limit, Some(1));
 }
 
 #[test]
@@ -502,9 +530,9 @@ fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
     let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
     assert!(udp("user = \"0\"").contains("its process is not known"));
     assert!(udp("unit = \"a.service\"").contains("its process is not known"));
-    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(64);
+    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(48);
     assert_eq!(
         problem(&many),
-        "/etc/a.toml:253: there are more than 63 rate limits in all files together"
+        "/etc/a.toml:189: there are more than 47 rate limits in all files together"
     );
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Rules, Treatment};
+use crate::class::{RateLimit, Rules, Treatment};
 use crate::matcher::{Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
@@ -53,6 +53,8 @@ pub enum Input<'a> {
     },
     /// The rules for classes, read anew.
     Rules(Arc<Rules>),
+    /// The rate limits of commands, all of them.
+    CommandLimits(Vec<RateLimit>),
     /// The interfaces there are, by their numbers; needed where a rule names one.
     Interfaces(BTreeMap<u32, String>),
     /// The group's keys, read anew; None works alone.

@@ -16,7 +16,7 @@ use super::told::Told;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Rules, Seen, Treatment, Verdict, judge};
+use crate::class::{By, RateLimit, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
@@ -28,6 +28,7 @@ const COST_OF_A_STEP: usize = 4 << 20;
 
 pub struct Classes {
     rules: Arc<Rules>,
+    command_limits: Vec<RateLimit>,
     interfaces: BTreeMap<u32, String>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
@@ -77,6 +78,7 @@ impl Classes {
             .map(|flow| (BackgroundFlow::from(flow).canonical(), "[[background]]".to_owned()));
         Self {
             rules: Arc::default(),
+            command_limits: Vec::new(),
             interfaces: BTreeMap::new(),
             named: named.collect(),
             generation: 0,
@@ -183,10 +185,23 @@ fn flow_of(flow: &Flow) -> BackgroundFlow {
 
 impl Network {
     pub(super) fn set_rules(&mut self, now: Duration, rules: Arc<Rules>) {
-        let wanted = self.queue.follow(rules.limits(), rules.packet_rules());
-        self.ask_queue(now, wanted);
         self.classes.rules = rules;
+        self.limit_rates(now);
         self.judge_all(now);
+    }
+
+    pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<RateLimit>) {
+        self.classes.command_limits = limits;
+        self.limit_rates(now);
+    }
+
+    fn limit_rates(&mut self, now: Duration) {
+        let Classes {
+            rules, command_limits, ..
+        } = &self.classes;
+        let limits = [rules.limits(), command_limits.clone()].concat();
+        let wanted = self.queue.follow(limits, rules.packet_rules());
+        self.ask_queue(now, wanted);
     }
 
     pub(super) fn name_interfaces(&mut self, now: Duration, interfaces: BTreeMap<u32, String>) {

@@ -158,7 +158,6 @@ pub struct Tuning {
     pub admission: bool,
     pub drop_late: bool,
     pub gate: bool,
-    /// By their numbers, from 1 on.
     #[serde(default)]
     pub limits: Vec<RateLimit>,
     #[serde(default)]

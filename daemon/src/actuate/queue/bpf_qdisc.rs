@@ -5,7 +5,6 @@
 //! Registered for as long as the process lives; a pin keeps it so until what the process did has been undone.
 
 use std::fs;
-use std::iter;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
@@ -15,9 +14,9 @@ use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
-use super::{HANDLE, target_us};
 use super::admission::Shared;
 use super::sojourn::percentile_us;
+use super::{HANDLE, target_us};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
@@ -95,17 +94,21 @@ impl BpfQdisc {
             .context("cannot put the BPF qdisc up")
     }
 
-    /// From now on; those beyond the last one hold nothing back.
+    /// From now on these and no others hold anything back.
     pub fn set_limits(&self, tuning: &Tuning) -> Result<()> {
-        let limits = tuning.limits.iter().map(|limit| types::gw_rate_limit {
-            bytes_per_s: limit.bytes_per_s,
-            codel_target_us: u32::try_from(target_us(limit, tuning)).unwrap_or(u32::MAX),
-            reserved: 0,
-        });
-        let none = iter::repeat(types::gw_rate_limit::default());
-        for (number, limit) in (1..self.rate_limits.max_entries()).zip(limits.chain(none)) {
+        for number in 1..self.rate_limits.max_entries() {
+            let limit = tuning.limits.iter().find(|limit| u32::from(limit.number) == number);
+            let limit = limit.map(|limit| types::gw_rate_limit {
+                bytes_per_s: limit.bytes_per_s,
+                codel_target_us: u32::try_from(target_us(limit, tuning)).unwrap_or(u32::MAX),
+                reserved: 0,
+            });
             self.rate_limits
-                .update(&number.to_ne_bytes(), bytes_of(&limit), MapFlags::ANY)
+                .update(
+                    &number.to_ne_bytes(),
+                    bytes_of(&limit.unwrap_or_default()),
+                    MapFlags::ANY,
+                )
                 .context("cannot tell the queue of a rate limit")?;
         }
         Ok(())

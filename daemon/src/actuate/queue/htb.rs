@@ -136,7 +136,8 @@ fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
 }
 
 fn limits(plan: &Plan) -> impl Iterator<Item = (u32, &RateLimit)> {
-    (LIMITS + 2..).step_by(2).zip(&plan.tuning.limits)
+    let minor = |limit: &RateLimit| LIMITS + 2 * u32::from(limit.number);
+    plan.tuning.limits.iter().map(move |limit| (minor(limit), limit))
 }
 
 fn classes(plan: &Plan, rate: u64) -> Vec<Class> {

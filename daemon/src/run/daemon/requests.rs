@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What clients of the control socket may ask of the loop, each request already authorised.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use giveway_engine::class::Class;
+use giveway_engine::matcher::{Choice, ChosenLimit};
 use giveway_engine::network::action::Input;
-use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::network::queue::{Backend, BackgroundFlow};
 use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
 
@@ -30,8 +32,14 @@ impl Running {
             Call::Lbe { flow, add, uid, answer } => {
                 let _ = answer.send(self.change_background(flow, add, uid)?);
             }
-            Call::Choose { pid, choice, answer } => {
-                let chosen = self.daemon.owners.choose(pid, choice);
+            Call::Choose {
+                pid,
+                uid,
+                class,
+                bytes_per_s,
+                answer,
+            } => {
+                let chosen = self.choose(pid, uid, class, bytes_per_s);
                 let _ = answer.send(chosen.map_err(|error| one_line(&error)));
             }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
@@ -70,6 +78,27 @@ impl Running {
             priority: None,
             changes: [daemon.engine.changes(), daemon.receiver.changes()].concat(),
         }
+    }
+
+    fn choose(&mut self, pid: u32, uid: u32, class: Class, bytes_per_s: Option<u64>) -> Result<()> {
+        let limit = bytes_per_s.map(|bytes_per_s| self.limit_command(uid, class, bytes_per_s));
+        let limit = limit.transpose()?;
+        self.daemon.owners.choose(pid, Choice { class, uid, limit })
+    }
+
+    fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {
+        let queue = self.daemon.engine.status(now()).queue;
+        let is_queue = queue.in_force.is_some_and(|plan| plan.backend != Backend::None);
+        ensure!(
+            is_queue,
+            "a rate limit needs a queue of giveway's, and there is none: {}",
+            queue.why
+        );
+        let owners = &mut self.daemon.owners;
+        let limit = owners.limit_command(uid, bytes_per_s, class == Class::Background)?;
+        let all = owners.command_limits();
+        self.step(Input::CommandLimits(all))?;
+        Ok(limit)
     }
 
     fn change_background(&mut self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rate limits that users ask for with a command (`giveway exec --rate-limit`). Input: who asks, and which limits any
+//! task still has. Output: numbers, which the queue knows limits by, after those of rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{LimitNumber, MOST_LIMITS, RateLimit};
+use crate::matcher::ChosenLimit;
+
+const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
+const LAST: LimitNumber = 63;
+const OF_A_USER: usize = 4;
+/// The rest is root's.
+const OF_USERS: usize = 12;
+
+#[derive(Debug, Default)]
+pub struct CommandLimits {
+    given: BTreeMap<LimitNumber, (u32, RateLimit)>,
+}
+
+impl CommandLimits {
+    /// Of those that were given, no task has any more what is not `in_use`.
+    ///
+    /// # Errors
+    /// Where the user has had its share, or there is none left.
+    pub fn give(
+        &mut self,
+        uid: u32,
+        bytes_per_s: u64,
+        background: bool,
+        in_use: &BTreeSet<LimitNumber>,
+    ) -> Result<ChosenLimit, String> {
+        self.given.retain(|number, _| in_use.contains(number));
+        let of = |is: fn(u32, u32) -> bool| self.given.values().filter(|(by, _)| is(*by, uid)).count();
+        let own = of(|by, uid| by == uid);
+        if uid != 0 && (own >= OF_A_USER || of(|by, _| by != 0) >= OF_USERS) {
+            return Err(format!(
+                "{own} commands of uid {uid} have a rate limit, {} in all; a user may have {OF_A_USER}, all users {OF_USERS}",
+                self.given.len()
+            ));
+        }
+        let free = (FIRST..=LAST).find(|number| !self.given.contains_key(number) && !in_use.contains(number));
+        let number = free.ok_or("no more commands can have a rate limit")?;
+        let limit = RateLimit {
+            number,
+            bytes_per_s,
+            background,
+        };
+        self.given.insert(number, (uid, limit));
+        Ok(ChosenLimit { number, bytes_per_s })
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = RateLimit> {
+        self.given.values().map(|(_, limit)| *limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(limits: &CommandLimits) -> BTreeSet<LimitNumber> {
+        limits.all().map(|limit| limit.number).collect()
+    }
+
+    #[test]
+    fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others() {
+        let mut limits = CommandLimits::default();
+        let first = limits.give(1_000, 125_000, false, &BTreeSet::new()).unwrap();
+        let second = limits.give(1_000, 125_000, false, &[first.number].into()).unwrap();
+        assert_ne!(first.number, second.number);
+        let third = limits.give(1_000, 250_000, true, &[second.number].into()).unwrap();
+        assert_eq!(numbers(&limits), [first.number, second.number].into());
+        assert_eq!(third.number, first.number);
+    }
+
+    #[test]
+    fn a_user_has_four_and_leaves_some_to_others_and_to_root() {
+        let mut limits = CommandLimits::default();
+        let mut give = |uid| {
+            let in_use = numbers(&limits);
+            limits.give(uid, 1, true, &in_use)
+        };
+        for uid in [1, 2, 3] {
+            assert!((0..4).all(|_| give(uid).is_ok()));
+            assert!(give(uid).is_err());
+        }
+        assert!(give(4).unwrap_err().contains("all users 12"));
+        assert!((0..4).all(|_| give(0).is_ok()));
+        assert_eq!(give(0).unwrap_err(), "no more commands can have a rate limit");
+    }
+}
