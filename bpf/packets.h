@@ -8,6 +8,8 @@
 #define DSCP_LE 1 /* RFC 8622 */
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
 
 struct ipv4_header {
 	__u8 version_and_words;

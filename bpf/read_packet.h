@@ -9,6 +9,8 @@
 #include "giveway.h"
 #include "packets.h"
 
+extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
 /* RFC 4727's experimental numbers: copied into fragments; a 32-bit time in microseconds follows, big-endian. */
 #define IPV4_OPTION_DEADLINE 0x9e
 #define IPV6_OPTION_DEADLINE 0x1e
@@ -134,14 +136,30 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 	return !broken;
 }
 
+/* A tag that is in the packet hides what follows it. 0: cannot be read. */
+static __noinline __u32 type_behind_tags(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	__u32 at = kernel_skb->network_header - kernel_skb->mac_header - sizeof(__be16);
+	__be16 type;
+
+	return bpf_skb_load_bytes_relative(skb, at, &type, sizeof(type), BPF_HDR_START_MAC) ? 0 : type;
+}
+
+/* What begins like IP may be something else: an encrypted frame (MACsec), a label (MPLS), a telegram of a field bus. */
 static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *p)
 {
+	__u32 type = skb->protocol;
 	struct ipv4_header h;
 
-	/* VLAN tags lie before the network header, so the IP version says what follows. IPv6 headers are longer. */
+	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD))
+		type = type_behind_tags(skb);
+	/* IPv6 headers are longer. */
 	if (load(skb, 0, &h, sizeof(h)))
 		return false;
-	return h.version_and_words >> 4 == 4 ? read_ipv4(skb, p, &h) : h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
+	if (type == bpf_htons(ETH_P_IP))
+		return h.version_and_words >> 4 == 4 && read_ipv4(skb, p, &h);
+	return type == bpf_htons(ETH_P_IPV6) && h.version_and_words >> 4 == 6 && read_ipv6(skb, p);
 }
 
 /* Read only where they are needed. */

@@ -14,8 +14,6 @@
 #include "../link.h"
 #include "../read_packet.h"
 
-extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);

@@ -34,9 +34,10 @@ pub struct Datagram {
 
 pub fn read(frame: &[u8]) -> Option<Packet> {
     let net = &frame[ETHERNET..];
-    let (mut packet, transport_at) = match net.get(..20)?[0] >> 4 {
-        4 => read_ipv4(net)?,
-        6 => read_ipv6(net)?,
+    // For a test, the network header follows the first type: behind a tag no packet is found.
+    let (mut packet, transport_at) = match (&frame[12..ETHERNET], net.get(..20)?[0] >> 4) {
+        ([0x08, 0x00], 4) => read_ipv4(net)?,
+        ([0x86, 0xdd], 6) => read_ipv6(net)?,
         _ => return None,
     };
     if !packet.is_later_fragment

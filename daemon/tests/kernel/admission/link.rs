@@ -338,16 +338,24 @@ pub struct Arrivals {
 impl Arrivals {
     /// The next packet of TCP or UDP, or fragment of one, from its IP header on.
     pub fn next(&self) -> Vec<u8> {
+        self.next_where(|frame| match frame.get(12..14) {
+            Some([0x08, 0x00]) => matches!(frame[14 + 9], 6 | 17),
+            Some([0x86, 0xdd]) => matches!(frame[14 + 6], 6 | 17 | 44 | 60),
+            _ => false,
+        })
+    }
+
+    /// What the next frame of this type carries. The kernel has taken a tag of VLAN off.
+    pub fn next_of(&self, ethertype: [u8; 2]) -> Vec<u8> {
+        self.next_where(|frame| frame.get(12..14) == Some(&ethertype))
+    }
+
+    fn next_where(&self, is_wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         loop {
             let mut frame = vec![0; 65_536];
             let length = recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::empty()).expect("it arrives");
             frame.truncate(length);
-            let is_wanted = match frame.get(12..14) {
-                Some([0x08, 0x00]) => matches!(frame[14 + 9], 6 | 17),
-                Some([0x86, 0xdd]) => matches!(frame[14 + 6], 6 | 17 | 44 | 60),
-                _ => false,
-            };
-            if is_wanted && frame.starts_with(&self.far_mac) {
+            if is_wanted(&frame) && frame.starts_with(&self.far_mac) {
                 return frame.split_off(14);
             }
         }

@@ -198,3 +198,22 @@ fn a_packet_behind_a_vlan_tag_is_marked_and_no_other_byte_is_changed() {
     expected[10..12].copy_from_slice(&(checksum as u16).to_be_bytes());
     assert_eq!(arrived, expected);
 }
+
+/// MACsec, EtherCAT, MPLS: a byte that is changed makes such a frame worthless to its receiver.
+#[test]
+fn what_only_begins_like_ip_is_not_changed() {
+    let lab = Lab::enter();
+    let link = Link::with(&lab, "[marks]\nbackground = \"CS1\"\n");
+    for ethertype in [[0x88, 0xe5], [0x88, 0xa4], [0x88, 0x47]] {
+        for tag in [&[][..], &[0x81, 0, 0x60, 7]] {
+            let mut other = frame(&link, &[], usize::MAX);
+            other[12..14].copy_from_slice(&ethertype);
+            other[15] = LE << 2;
+            let sent = other[14..].to_vec();
+            other.splice(12..12, tag.iter().copied());
+            let arrivals = link.watch();
+            link.send_frame(&other).unwrap();
+            assert_eq!(arrivals.next_of(ethertype), sent, "{ethertype:x?} behind {tag:x?}");
+        }
+    }
+}
