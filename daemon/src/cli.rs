@@ -48,6 +48,9 @@ pub enum Command {
     Lbe(LbeCommand),
     /// Run a command as traffic of a class, with real-time priority, or both, as far as the configuration lets you
     Exec(ExecArgs),
+    /// Say what you are doing now, by its cgroup: your bulk elsewhere counts as background meanwhile (everybody's, if root
+    /// says so). Without arguments show what is active, and by whose word
+    Active(ActiveArgs),
     /// Name processes that get real-time priority as soon as they are started
     #[command(subcommand)]
     Realtime(RealtimeCommand),
@@ -83,6 +86,9 @@ pub struct RunArgs {
     /// where there are several, those of the first come first
     #[arg(long, value_name = "FOLDER")]
     pub rules: Vec<PathBuf>,
+    /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub sessions: Option<String>,
 }
 
 #[derive(Args)]
@@ -179,6 +185,22 @@ pub struct RevertArgs {
     /// Only say what would be undone
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub output: Json,
+}
+
+#[derive(Args)]
+pub struct ActiveArgs {
+    /// A path in cgroup v2, as /user.slice/user-1000.slice/session-2.scope, or a systemd unit that runs; users name their own.
+    /// It takes the place of what you named before
+    #[arg(value_name = "CGROUP|UNIT")]
+    pub subject: Option<String>,
+    /// Take back what you named
+    #[arg(long, conflicts_with = "subject")]
+    pub none: bool,
+    /// For so long, and no longer than the cgroup and the daemon last
+    #[arg(long = "for", value_name = "SECONDS", requires = "subject", value_parser = clap::value_parser!(u32).range(1..))]
+    pub for_s: Option<u32>,
     #[command(flatten)]
     pub output: Json,
 }

@@ -8,7 +8,7 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
-use giveway_engine::class::Class;
+use giveway_engine::class::{Activity, Class};
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::network::queue::BackgroundFlow;
 
@@ -47,6 +47,15 @@ pub enum Request {
     Choose {
         class: Class,
     },
+    /// What the asking user does is in this cgroup, by its id (its directory's inode), in place of what they said before;
+    /// answered by [`ActiveNow`], as the next two.
+    Active {
+        cgroup: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_s: Option<u32>,
+    },
+    ActiveNone,
+    ActiveList,
     /// Read the rules for classes again; answered by [`Reloaded`].
     Reload,
     /// Undo everything and end.
@@ -64,6 +73,21 @@ pub struct Launched {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Reloaded {
     pub rules: usize,
+}
+
+/// What is active, as far as it counts for the flows of who asks; all of it for readers.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ActiveNow {
+    pub active: Vec<ActiveFor>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ActiveFor {
+    #[serde(flatten)]
+    pub activity: Activity,
+    /// None: until somebody says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_s: Option<u64>,
 }
 
 /// The flows that are background by their addresses.

@@ -17,7 +17,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Background, Reloaded, Request};
+use super::{ActiveNow, Answer, Background, Reloaded, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -53,10 +53,25 @@ pub enum Call {
         choice: Choice,
         answer: oneshot::Sender<Result<(), String>>,
     },
+    /// One of the three requests about what is active.
+    Active {
+        request: Request,
+        asker: Asker,
+        answer: oneshot::Sender<Result<ActiveNow, String>>,
+    },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<Reloaded, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
+}
+
+/// Who asks, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// None where it is not visible in this pid namespace.
+    pub pid: Option<u32>,
+    pub uid: u32,
+    pub is_reader: bool,
 }
 
 /// A request is one short line, and comes at once.
@@ -193,6 +208,15 @@ async fn answer(
             respond(&mut stream, view).await
         }
         Request::Choose { class } => respond(&mut stream, handlers.choose(&peer, class).await?).await,
+        Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
+            let asker = Asker {
+                pid: pid_of(&peer),
+                uid: peer.uid(),
+                is_reader,
+            };
+            let call = |answer| Call::Active { request, asker, answer };
+            respond(&mut stream, handlers.call(call).await?).await
+        }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
@@ -221,8 +245,7 @@ impl Handlers {
     }
 
     async fn choose(&self, peer: &UCred, class: Class) -> Result<Result<(), String>> {
-        let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-        let Some(pid) = pid else {
+        let Some(pid) = pid_of(peer) else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };
         let uid = peer.uid();
@@ -239,6 +262,10 @@ impl Handlers {
         let view = view.ok_or("the real-time thread is not running")?;
         Ok(if is_reader { view } else { view.of_user(uid) })
     }
+}
+
+fn pid_of(peer: &UCred) -> Option<u32> {
+    peer.pid().and_then(|pid| u32::try_from(pid).ok())
 }
 
 async fn respond(stream: &mut UnixStream, outcome: Result<impl Serialize, String>) -> Result<()> {
@@ -263,7 +290,7 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
 }
 
 /// The group reads, and names background flows, which can only lower a flow. The grants decide about real-time
-/// priority, the configuration about classes. Root changes the rest.
+/// priority, the configuration about classes, the loop about what is active. Root changes the rest.
 fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class]) -> Result<(), String> {
     match request {
         _ if uid == 0 => Ok(()),
@@ -275,6 +302,9 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
             names_of(may_choose)
         )),
         Request::Choose { .. }
+        | Request::Active { .. }
+        | Request::ActiveNone
+        | Request::ActiveList
         | Request::RealtimeAdd { .. }
         | Request::RealtimeRemove { .. }
         | Request::RealtimeList
