@@ -100,7 +100,7 @@ impl Meant {
             more => format!(" and {more} more"),
         };
         let why = format!(
-            "{}; bulk, and so background as long as it is outside of what is active: {}{more}",
+            "{}; bulk outside of what is active counts as background: {}{more}",
             verdict.why,
             shown.join(", ")
         );
@@ -235,8 +235,7 @@ mod tests {
         };
         assert_eq!(
             all.meant(OTHER).judge(verdict, "/d").why,
-            "a rule; bulk, and so background as long as it is outside of what is active: /a? (giveway active by uid 0), \
-             /b (session of uid 1000 at seat0) and 1 more"
+            "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), /b (session of uid 1000 at seat0) and 1 more"
         );
     }
 

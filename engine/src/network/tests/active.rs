@@ -64,13 +64,15 @@ fn a_users_word_is_for_own_flows_whoever_has_made_their_sockets() {
     see(&mut engine, 200, Vec::new(), false);
     assert_eq!(classes(&engine), [Class::Background, Class::Bulk]);
     let accepted = flows_of(0, 3, 1);
-    see(&mut engine, 500, accepted, false);
+    see(&mut engine, 500, accepted.clone(), false);
+    see(&mut engine, 600, accepted, false);
+    assert_eq!(class_of(&engine, 3), Class::Bulk);
     let process = Process {
         uid: HOG,
         cgroup: "/a".to_owned(),
         ..Process::default()
     };
-    identify(&mut engine, 500, process);
+    identify(&mut engine, 600, process);
     assert_eq!(class_of(&engine, 3), Class::Background);
 }
 
