@@ -114,7 +114,7 @@ mod tests {
                 let mode = nix::sys::stat::Mode::from_bits_truncate(0o644);
                 nix::unistd::mkfifo(&session, mode).unwrap();
             }),
-            ("is not UTF-8", &|| fs::write(&session, [0xff; 1 << 21]).unwrap()),
+            ("is not UTF-8", &|| fs::write(&session, vec![0xff; 1 << 21]).unwrap()),
             ("belongs to uid 1000", &|| {
                 write(&session, SESSION);
                 chown(&session, Some(1000), None).unwrap();

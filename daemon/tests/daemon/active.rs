@@ -365,17 +365,20 @@ fn bulk_outside_of_the_session_at_the_seat_is_background_whoevers_it_is() {
 fn whatever_is_in_the_files_of_sessions_the_daemon_goes_on_and_says_what_is_wrong() {
     let sessions = Sessions::of(1000);
     let uploads = Uploads::in_group(Group::new(), NOBODY, &["--sessions", sessions.path()]);
-    let hostile: [(&str, &[u8]); 5] = [
-        ("seats/seat0", b"ACTIVE=../../../etc/passwd\n"),
-        ("seats/seat0", &[0xff; 3 << 20]),
-        ("sessions/2", b"UID=-1\nACTIVE=1\nCLASS=user\n"),
-        ("sessions/2", b"UID=0\nACTIVE=1\nCLASS=user\nSCOPE=../x.scope\n"),
-        ("sessions/2", &[b'\n'; 3 << 20]),
+    let hostile: [(&str, Vec<u8>); 5] = [
+        ("seats/seat0", b"ACTIVE=../../../etc/passwd\n".to_vec()),
+        ("seats/seat0", vec![0xff; 3 << 20]),
+        ("sessions/2", b"UID=-1\nACTIVE=1\nCLASS=user\n".to_vec()),
+        (
+            "sessions/2",
+            b"UID=0\nACTIVE=1\nCLASS=user\nSCOPE=../x.scope\n".to_vec(),
+        ),
+        ("sessions/2", vec![b'\n'; 3 << 20]),
     ];
     for (name, bytes) in hostile {
         sessions.write_session(1000);
         uploads.become_classes(["background", "background"]);
-        sessions.write(name, bytes);
+        sessions.write(name, &bytes);
         let is_told = || uploads.daemon.status()["degraded"].to_string().contains(name);
         if bytes[0] != b'\n' {
             until("it is told of", is_told);

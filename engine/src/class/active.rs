@@ -235,7 +235,8 @@ mod tests {
         };
         assert_eq!(
             all.meant(OTHER).judge(verdict, "/d").why,
-            "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), /b (session of uid 1000 at seat0) and 1 more"
+            "a rule; bulk outside of what is active counts as background: /a? (giveway active by uid 0), \
+             /b (session of uid 1000 at seat0) and 1 more"
         );
     }
 
