@@ -41,6 +41,7 @@ extern void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb
 struct stamped {
 	enum gw_band band;
 	__u32 hash;
+	__u32 limit; /* the number of its rate limit; 0: none */
 	__u32 work_ns;
 	__u32 decided; /* lower half of the time of the promise */
 	__u64 deadline_ns;
@@ -64,6 +65,7 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 		s.decided = word[4];
 	} else {
 		s.hash = word[1];
+		s.limit = word[3] & (GW_LIMITS - 1);
 		s.deadline_ns = (__u64)word[4] << 32 | word[2];
 	}
 	return s;
@@ -81,13 +83,27 @@ static __always_inline __u32 segments_of(struct sk_buff *skb)
 	return shared->gso_segs ? shared->gso_segs : 1;
 }
 
-static __always_inline bool is_full(const struct instance *i, enum gw_band band)
+static __always_inline bool is_full(struct instance *i, const struct stamped *stamp)
 {
-	if (band == GW_REALTIME)
+	if (stamp->band == GW_REALTIME)
 		return i->realtime_packets >= REALTIME_LIMIT;
-	if (band == GW_BACKGROUND)
-		return i->background_packets >= BACKGROUND_LIMIT;
-	return false;
+	if (stamp->limit && limit_is_full(i, stamp->limit))
+		return true;
+	return stamp->band == GW_BACKGROUND && background_is_full(i);
+}
+
+/* What a limit holds is of one band; a rule that has just changed counts once it is empty. */
+static __always_inline void join_limit(struct instance *i, struct stamped *stamp)
+{
+	struct gw_rate_limit *rate = rate_limit_of(stamp->limit);
+	struct limited *l = limited_at(i, stamp->limit);
+
+	if (!rate || !rate->bytes_per_s)
+		stamp->limit = 0;
+	else if (l->packets)
+		stamp->band = l->band;
+	else
+		l->band = stamp->band;
 }
 
 SEC("struct_ops/gw_enqueue")
@@ -104,12 +120,16 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	i = instance_of(sch, &number);
 	if (stamp.band >= GW_BANDS)
 		stamp.band = GW_BEST_EFFORT;
-	c = counters_of(number, stamp.band);
-	if (!i || !c || !config)
+	if (!i || !config)
 		goto drop;
-	if (stamp.band == GW_BEST_EFFORT && i->best_effort_packets >= BEST_EFFORT_LIMIT)
+	if (stamp.limit)
+		join_limit(i, &stamp);
+	c = counters_of(number, stamp.band);
+	if (!c)
+		goto drop;
+	if (stamp.band == GW_BEST_EFFORT && best_effort_is_full(i))
 		drop_from_fattest(i, number, sch);
-	index = is_full(i, stamp.band) ? 0 : take_place(&i->places, number);
+	index = is_full(i, &stamp) ? 0 : take_place(&i->places, number);
 	place = index ? place_at(number, index) : NULL;
 	if (!place) {
 		c->dropped_full++;
@@ -128,6 +148,8 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->next = 0;
 	if (stamp.band == GW_REALTIME)
 		queue_realtime(i, number, index, place, stamp.decided);
+	else if (stamp.limit)
+		queue_limited(i, number, index, stamp.hash, stamp.limit);
 	else if (stamp.band == GW_BEST_EFFORT)
 		queue_best_effort(i, number, index, stamp.hash, config->max_packet_bytes);
 	else
@@ -171,7 +193,7 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 		index = choose_realtime(i, number, sch, now_ns);
 	chosen->band = GW_REALTIME;
 	if (!index && i->background_packets && trickle_is_due(i, config, now_ns)) {
-		index = pop_background(i, number);
+		index = pop_background(i, number, sch, now_ns);
 		chosen->band = GW_BACKGROUND;
 	}
 	if (!index && i->best_effort_packets) {
@@ -185,11 +207,25 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 				c->gate_closed++;
 			return 0;
 		}
-		index = pop_background(i, number);
+		index = pop_background(i, number, sch, now_ns);
 		chosen->band = GW_BACKGROUND;
 	}
 	chosen->index = index;
 	return 0;
+}
+
+/* All attempts were used, the gate is closed, or rate limits hold back what there is. */
+static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
+{
+	__u64 next_ns = ~0ULL;
+
+	if (i->realtime_packets || i->best_effort_packets)
+		return now_ns;
+	if (i->background_packets)
+		next_ns = now_ns + GATE_RETRY_NS;
+	if (i->held && i->wake_ns < next_ns)
+		next_ns = i->wake_ns;
+	return next_ns == ~0ULL ? now_ns : next_ns;
 }
 
 SEC("struct_ops/gw_dequeue")
@@ -212,6 +248,8 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	if (!i || !config)
 		return NULL;
 	now_ns = bpf_ktime_get_ns();
+	if (i->held && now_ns >= i->wake_ns)
+		release_limits(i, now_ns);
 	wait_ns = wait_for_link(config, now_ns);
 	if (wait_ns) {
 		sch->qstats.overlimits++;
@@ -222,9 +260,8 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	place = chosen.index ? place_at(number, chosen.index) : NULL;
 	c = counters_of(number, chosen.band < GW_BANDS ? chosen.band : GW_BEST_EFFORT);
 	if (!place || !c) {
-		/* All attempts were used, or the gate is closed. */
 		if (sch->q.qlen)
-			bpf_qdisc_watchdog_schedule(sch, now_ns + (i->realtime_packets || i->best_effort_packets ? 0 : GATE_RETRY_NS), 0);
+			bpf_qdisc_watchdog_schedule(sch, next_try_ns(i, now_ns), 0);
 		return NULL;
 	}
 	if (config->rate_bytes_per_s)
@@ -311,8 +348,13 @@ static __noinline int forget(struct Qdisc *sch)
 		i->occupied_words[n & (WORDS / 64 - 1)] = 0;
 	bpf_for(n, 0, FLOWS)
 		__builtin_memset(flow_at(i, n), 0, sizeof(struct flow));
-	i->new_flows = i->old_flows = i->background = (struct fifo){};
-	i->realtime_packets = i->best_effort_packets = i->background_packets = 0;
+	bpf_for(n, 0, GW_LIMITS)
+		__builtin_memset(limited_at(i, n), 0, sizeof(struct limited));
+	i->best_effort = i->background_limits = (struct round){};
+	i->background = (struct fifo){};
+	i->realtime_packets = i->best_effort_packets = i->background_packets = i->limited_packets = 0;
+	i->held_packets[GW_BEST_EFFORT] = i->held_packets[GW_BACKGROUND] = 0;
+	i->held = 0;
 	i->places = (struct places){};
 	if (link) {
 		bpf_spin_lock(&link->lock);

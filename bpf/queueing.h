@@ -71,7 +71,7 @@ struct gw_link_config {
 	__u32 background_flows;       /* how many entries background_flows has */
 	__u32 class_of_band[3]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
 	__u32 user_percent;           /* of what is promised, for each user, while there are several; 0: equal shares */
-	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: limits do not hold */
+	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: htb does not serve */
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
@@ -88,7 +88,16 @@ struct gw_link_config {
  * first packets.
  */
 #define GW_LIMIT_SHIFT 8
+/* Number 0 stands for none. */
+#define GW_LIMITS 64
 #define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
+
+/* What all flows of a rule may send together, where the BPF qdisc serves. */
+struct gw_rate_limit {
+	__u64 bytes_per_s;     /* 0: as much as there is */
+	__u32 codel_target_us; /* RFC 8289, for the queues of its flows */
+	__u32 reserved;
+};
 
 struct gw_packet_rule {
 	__u8 remote[16];   /* those bits that count; the others are 0 */

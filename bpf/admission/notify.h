@@ -86,9 +86,10 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		__sync_fetch_and_add(&counters->packets[band], 1);
 }
 
-/* After the stamp: htb serves what has a rate limit in the limit's own class. */
+/* After the stamp: what has a rate limit. htb serves it in the limit's own class. */
 static __always_inline void hold_to(struct __sk_buff *skb, const struct gw_link_config *config, __u32 limit)
 {
+	skb->cb[3] = limit;
 	if (limit && config->class_of_limits)
 		skb->priority = config->class_of_limits + 2 * limit;
 }

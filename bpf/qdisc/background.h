@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its trickle.
+ * The background band: one FIFO, in turns with its rate limits, the gate that holds it while the CPU runs something more
+ * important, and its trickle.
  */
 #ifndef GIVEWAY_QDISC_BACKGROUND_H
 #define GIVEWAY_QDISC_BACKGROUND_H
 
-#include "instance.h"
+#include "limits.h"
 
 #define BACKGROUND_LIMIT 1000
 /* While the gate is closed. At 1 ms a program takes 0.4% longer (`gate`); a wait for an idle CPU is that much longer. */
@@ -25,6 +26,11 @@ static __always_inline void queue_background(struct instance *i, __u32 number, _
 	i->background_packets++;
 }
 
+static __always_inline bool background_is_full(const struct instance *i)
+{
+	return i->background_packets + i->held_packets[GW_BACKGROUND] >= BACKGROUND_LIMIT;
+}
+
 static __always_inline bool gate_is_closed(const struct gw_link_config *config)
 {
 	__u32 key = 0, *foreground;
@@ -41,10 +47,27 @@ static __always_inline bool trickle_is_due(const struct instance *i, const struc
 	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;
 }
 
-static __always_inline __u32 pop_background(struct instance *i, __u32 number)
+static __noinline __u32 pop_background_limits(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
 {
-	__u32 index = pop(&i->background, number);
+	struct turn turn = { .band = GW_BACKGROUND, .now_ns = now_ns };
+	int n;
 
+	bpf_for(n, 0, 2 * ATTEMPTS)
+		if (look_at_round(i, number, sch, 0, &turn) != LOOK_AGAIN)
+			break;
+	return turn.index;
+}
+
+static __always_inline __u32 pop_background(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
+{
+	__u32 index = 0;
+
+	i->limits_are_next = !i->limits_are_next;
+	if (i->limits_are_next || !i->background.head)
+		index = pop_background_limits(i, number, sch, now_ns);
+	if (index)
+		return index;
+	index = pop(&i->background, number);
 	if (index)
 		i->background_packets--;
 	return index;

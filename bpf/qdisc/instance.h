@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * One instance of the qdisc (the kernel makes one per transmit queue): what waits in its three bands, and counters.
+ *
+ * Of `flow`, the first FIRST_LIMIT are best effort's; the next GW_LIMITS stand for a rate limit each, among those; and
+ * from FIRST_LIMITED on, each rate limit has LIMITED_FLOWS for what it holds.
  */
 #ifndef GIVEWAY_QDISC_INSTANCE_H
 #define GIVEWAY_QDISC_INSTANCE_H
@@ -9,13 +12,16 @@
 #include "pool.h"
 
 #define WORDS (GW_SLOTS / 64) /* of the bitmap of occupied slots: 128, in two halves */
-#define FLOWS 1024 /* of best effort; flow 0 stands for none */
+#define FLOWS 2048
+#define FIRST_LIMIT (1024 - GW_LIMITS)
+#define FIRST_LIMITED 1024
+#define LIMITED_FLOWS 16
 /* A dequeue looks at no more than this many packets and flows; then it asks to be called again. */
 #define ATTEMPTS 16
 
 extern void bpf_kfree_skb(struct sk_buff *skb) __ksym;
 
-/* CoDel's state and the round robin's, for one flow of best effort. */
+/* CoDel's state and the round robin's, for one flow. Flow 0 stands for none. */
 struct flow {
 	struct fifo packets;
 	__u32 bytes;
@@ -28,6 +34,19 @@ struct flow {
 	__u64 next_drop_ns;   /* 0: not dropping */
 };
 
+/* A round robin: flows that were idle go first, once. */
+struct round {
+	struct fifo new_flows, old_flows;
+};
+
+/* What a rate limit holds. */
+struct limited {
+	struct round round;
+	__u32 packets;
+	enum gw_band band; /* of all of them */
+	__u64 ready_ns;    /* when it may send again */
+};
+
 struct instance {
 	__u32 in_use;
 	struct places places;
@@ -36,11 +55,20 @@ struct instance {
 	__u64 occupied[WORDS];
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
-	struct fifo new_flows, old_flows;
+	struct round best_effort;
+	struct fifo background;
+	struct round background_limits;
+	__u32 limits_are_next; /* of background */
+	__u64 trickle_ns;      /* when background may have its next trickle */
+	/* Those that could be sent if their band's turn came. */
 	__u32 best_effort_packets;
 	__u32 background_packets;
-	struct fifo background;
-	__u64 trickle_ns; /* when background may have its next trickle */
+	/* Those that their rate limit holds back, by band. */
+	__u32 held_packets[GW_BANDS];
+	__u32 limited_packets; /* held back or not */
+	__u64 held;            /* numbers of rate limits that may not send yet */
+	__u64 wake_ns;         /* when the first of them may */
+	struct limited limit[GW_LIMITS];
 	struct flow flow[FLOWS];
 };
 

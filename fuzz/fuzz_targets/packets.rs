@@ -28,7 +28,7 @@ use giveway::kernel::skeletons::admission::types;
 use giveway_engine::config::Config;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::wire::{Filtered, MAGIC, MAX_DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, VERSION};
-use kernel::{Arrivals, Beside, LinkState, Program, configure, map};
+use kernel::{Arrivals, Beside, LinkState, Program, configure};
 use libfuzzer_sys::fuzz_target;
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, unshare};
 use nix::unistd::Pid;
@@ -104,7 +104,7 @@ impl Target {
         let reports = ReportFilter::attach(&socket).expect("the filter loads");
         let (admit, note) = (Program::find("gw_admit"), Program::find("gw_note_arrival"));
         Self {
-            link: LinkState::of(&admit, map("link_state")),
+            link: LinkState::of(&admit),
             arrivals: Arrivals::of(&note, 0),
             admission,
             admit,

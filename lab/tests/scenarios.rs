@@ -239,9 +239,9 @@ fn watching_is_cheaper_than_asking_ss() {
 fn a_rate_limit_is_reached_and_not_passed() {
     let Some(_turn) = turn() else { return };
     // Bounds are on every window.
-    let settings = ["variants=tcp-1/5,udp-20/5", "seconds=2", "warmup_s=1"];
+    let settings = ["variants=htb/tcp-1/5,htb/udp-20/5", "seconds=2", "warmup_s=1"];
     let result = run("rate-limit", &settings);
-    assert!(metric(&result, "udp-20/5", "goodput_of_limit") > 0.95);
+    assert!(metric(&result, "htb/udp-20/5", "goodput_of_limit") > 0.95);
 }
 
 #[test]
@@ -315,6 +315,19 @@ mod in_guest {
         }
         assert!(metric(&result, "giveway", "background_percent_of_left") > 80.0);
         assert!(metric(&result, "giveway", "yield_max_s") < 0.1);
+    }
+
+    #[test]
+    pub fn a_rate_limit_is_reached_and_not_passed_in_the_bpf_qdisc() {
+        let Some(_turn) = turn_in_guest() else { return };
+        // Bounds are on every window.
+        let settings = [
+            "variants=qdisc/tcp-20/5,qdisc-unpaced/udp-20/5",
+            "seconds=3",
+            "warmup_s=1",
+        ];
+        let result = run("rate-limit", &settings);
+        assert!(metric(&result, "qdisc/tcp-20/5", "goodput_of_limit") > 0.95);
     }
 
     #[test]
@@ -468,7 +481,13 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("monitor-cost", Tests(&[watching_is_cheaper_than_asking_ss])),
     ("qdisc-cost", Tests(&[in_guest::each_queue_costs_a_packet_something])),
-    ("rate-limit", Tests(&[a_rate_limit_is_reached_and_not_passed])),
+    (
+        "rate-limit",
+        Tests(&[
+            a_rate_limit_is_reached_and_not_passed,
+            in_guest::a_rate_limit_is_reached_and_not_passed_in_the_bpf_qdisc,
+        ]),
+    ),
     ("rules-cost", Tests(&[each_process_that_connects_has_its_class])),
     (
         "runaway",

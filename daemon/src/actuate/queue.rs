@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::class::Treatment;
+use giveway_engine::class::{RateLimit, Treatment};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
@@ -39,6 +39,9 @@ use admission::Admission;
 use bpf_qdisc::BpfQdisc;
 use ingress::Ingress;
 
+/// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
+/// and with shorter queues many slow sockets lose so many that they do not reach the limit.
+const LIMIT_TARGET_PACKETS: u64 = 200;
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
 const SINGLE_SEGMENTS: u32 = 1;
@@ -154,8 +157,9 @@ impl QueueActuator {
             admission.set_packet_rules(&tuning.packet_rules)?;
         }
         self.configure()?;
-        match &self.in_force {
-            Some(plan) if plan.backend == Backend::Htb => htb::tune(&mut self.netlink, plan),
+        match (&self.in_force, &self.qdisc) {
+            (Some(plan), _) if plan.backend == Backend::Htb => htb::tune(&mut self.netlink, plan),
+            (_, Some(qdisc)) => qdisc.set_limits(tuning),
             _ => Ok(()),
         }
     }
@@ -364,6 +368,7 @@ impl QueueActuator {
                 if let Err(error) = self.place.pins().make(|folder| qdisc.pin(&folder.join(QDISC))) {
                     tracing::warn!("{error:#}");
                 }
+                qdisc.set_limits(&plan.tuning)?;
                 qdisc.put_up(&mut self.netlink, plan.ifindex)?;
             }
             (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
@@ -499,6 +504,12 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
         "{now:?} stands there in place of {qdisc:?}"
     );
     Ok(())
+}
+
+/// How long the queue of a rate limit may stand (RFC 8289).
+fn target_us(limit: &RateLimit, tuning: &Tuning) -> u64 {
+    let packet_us = u64::from(tuning.max_packet_bytes) * 1_000_000 / limit.bytes_per_s.max(1);
+    (LIMIT_TARGET_PACKETS * packet_us).max(tuning.sojourn_target_us.into())
 }
 
 fn is_ours(qdisc: &Qdisc) -> bool {

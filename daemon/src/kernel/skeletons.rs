@@ -32,7 +32,7 @@ records! {
     flow_monitor: bss gw_event gw_flow;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: gw_mark gw_undone;
-    qdisc: gw_band_counters;
+    qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
     task_watch: bss gw_task_event;
     tasks: gw_cgroup gw_process gw_thread;

@@ -8,7 +8,7 @@ use giveway::kernel::skeletons::admission::types;
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, HasSize};
 use libbpf_rs::libbpf_sys::{bpf_prog_get_fd_by_id, bpf_prog_test_run_opts, bpf_test_run_opts};
-use libbpf_rs::query::{MapInfoIter, ProgInfoIter};
+use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// Words of `struct __sk_buff` (include/uapi/linux/bpf.h).
@@ -21,6 +21,7 @@ const FIRST: [u8; 4] = [0; 4];
 
 pub struct Program {
     id: u32,
+    map_ids: Vec<u32>,
     fd: OwnedFd,
 }
 
@@ -41,20 +42,32 @@ pub struct Ran {
 }
 
 impl Program {
-    /// This process's own of this name.
+    /// This process's own of this name: it has the program open, or a map of it.
     pub fn find(name: &str) -> Self {
-        let own = own_ids("prog_id:");
-        let found = ProgInfoIter::default().filter(|program| program.name.as_encoded_bytes() == name.as_bytes());
-        let mut own = found.map(|program| program.id).filter(|id| own.contains(id));
-        let id = own.next().expect("the program is loaded");
+        let (programs, maps) = (open_here("prog_id:"), open_here("map_id:"));
+        let is_it = |program: &ProgramInfo| {
+            program.name.as_encoded_bytes() == name.as_bytes()
+                && (programs.contains(&program.id) || program.map_ids.iter().any(|map| maps.contains(map)))
+        };
+        let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+        let found = ProgInfoIter::with_query_opts(with_maps).find(is_it);
+        let ProgramInfo { id, map_ids, .. } = found.expect("the program is loaded");
         // SAFETY: no pointers; the result is checked.
         let fd = unsafe { bpf_prog_get_fd_by_id(id) };
         assert!(fd >= 0, "cannot open {name}: {}", std::io::Error::last_os_error());
         // SAFETY: a descriptor that was just made and that nobody else owns.
         Self {
             id,
+            map_ids,
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
         }
+    }
+
+    /// One of those that it uses.
+    pub fn map(&self, name: &str) -> MapHandle {
+        let is_it = |map: &MapInfo| map.name.as_encoded_bytes() == name.as_bytes() && self.map_ids.contains(&map.id);
+        let found = MapInfoIter::default().find(is_it).expect("the map is there");
+        MapHandle::from_map_id(found.id).expect("the map can be opened")
     }
 
     /// None where the kernel has no packet of these bytes.
@@ -105,16 +118,8 @@ impl Program {
     }
 }
 
-/// This process's own map of this name.
-pub fn map(name: &str) -> MapHandle {
-    let own = own_ids("map_id:");
-    let found = MapInfoIter::default().filter(|map| map.name.as_encoded_bytes() == name.as_bytes());
-    let id = found.map(|map| map.id).find(|id| own.contains(id)).expect("the map is there");
-    MapHandle::from_map_id(id).expect("the map can be opened")
-}
-
-/// What this process has open, by this word of `/proc/self/fdinfo`: other daemons' objects have the same names.
-fn own_ids(word: &str) -> Vec<u32> {
+/// What this process has open, by this word of /proc/self/fdinfo. Other daemons' objects have the same names.
+fn open_here(word: &str) -> Vec<u32> {
     let descriptors = fs::read_dir("/proc/self/fdinfo").expect("/proc is mounted");
     let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
     let id = |text: String| text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
@@ -153,7 +158,7 @@ pub struct Promised {
 }
 
 impl LinkState {
-    pub fn of(admission: &Program, map: MapHandle) -> Self {
+    pub fn of(admission: &Program) -> Self {
         let place = |of, field| admission.place(of, field).0;
         let fields = Fields {
             promised: place("gw_link", "promised"),
@@ -167,7 +172,10 @@ impl LinkState {
             tree: place("gw_link", "tree") + place("gw_slack_tree", "node"),
             slack_bytes: admission.place("gw_slack", "work_ns").1,
         };
-        Self { map, fields }
+        Self {
+            map: admission.map("link_state"),
+            fields,
+        }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -228,7 +236,7 @@ impl Arrivals {
     pub fn of(arrival: &Program, cpu: usize) -> Self {
         let (due, noted_bytes) = arrival.place("noted", "due_ns");
         Self {
-            map: map("arrivals"),
+            map: arrival.map("arrivals"),
             cpu,
             next: arrival.place("arrival", "next").0,
             waiting: arrival.place("arrival", "waiting").0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rate limit of a rule: what all its flows together send, over TCP and UDP, from one socket and from many. Every
-//! window of ten seconds counts, as the sender's device counts its bytes.
+//! The rate limit of a rule: what all its flows together send, over TCP and UDP, from one socket and from many, through
+//! each kind of queue. Every window of ten seconds counts, as the sender's device counts its bytes.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
+use crate::guest::Guest;
 use crate::interrupt::wait_for;
 use crate::link::wire::{RECEIVER_ADDRESS, Wire};
 use crate::outcome::Outcome;
@@ -39,8 +40,46 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PORT: u16 = 5201;
 const QUEUE_LIMIT: Duration = Duration::from_secs(10);
 
+/// What holds the limit.
+#[derive(Clone, Copy)]
+struct Holder {
+    name: &'static str,
+    /// Its plot's file, and title.
+    plot: (&'static str, &'static str),
+    backend: &'static str,
+    /// Of the link, which the limit does not need.
+    rate_mbit: Option<f64>,
+    /// For what this machine's kernel may not have.
+    guest: Option<Guest>,
+}
+
+const HOLDERS: [Holder; 3] = [
+    Holder {
+        name: "htb",
+        plot: ("rate-limit-htb", "What a rule's flows send together, beside its limit: through htb"),
+        backend: "htb",
+        rate_mbit: Some(LINK_MBIT),
+        guest: None,
+    },
+    Holder {
+        name: "qdisc",
+        plot: ("rate-limit-qdisc", "What a rule's flows send together, beside its limit: through the BPF qdisc"),
+        backend: "qdisc",
+        rate_mbit: Some(LINK_MBIT),
+        guest: Some(Guest::VIRTUAL),
+    },
+    Holder {
+        name: "qdisc-unpaced",
+        plot: ("rate-limit-qdisc-unpaced", "What a rule's flows send together, beside its limit: through the BPF qdisc, which knows no rate of the link"),
+        backend: "qdisc",
+        rate_mbit: None,
+        guest: Some(Guest::VIRTUAL),
+    },
+];
+
 #[derive(Clone, Copy)]
 struct Trial {
+    holder: Holder,
     protocol: Protocol,
     sockets: u32,
     limit_mbit: f64,
@@ -52,49 +91,62 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let mut variants = Vec::new();
     let mut checks = Vec::new();
-    let mut lines = Vec::new();
-    for (protocol, word) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp")] {
-        for sockets in SOCKETS {
-            let line = format!("{word}-{sockets}");
-            for limit_mbit in LIMITS_MBIT {
-                let trial = Trial {
-                    protocol,
-                    sockets,
-                    limit_mbit,
-                    warmup_s,
-                    seconds,
-                };
-                let name = format!("{line}/{limit_mbit}");
-                let holds = Relation::Between(1.0 - TOLERANCE, 1.0 + TOLERANCE);
-                for metric in ["window_min_of_limit", "window_max_of_limit"] {
-                    checks.push(Check::metric(&name, metric, holds).always());
+    let mut plots = Vec::new();
+    for holder in HOLDERS {
+        let mut lines = Vec::new();
+        for (protocol, word) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp")] {
+            for sockets in SOCKETS {
+                let line = format!("{}/{word}-{sockets}", holder.name);
+                for limit_mbit in LIMITS_MBIT {
+                    let trial = Trial {
+                        holder,
+                        protocol,
+                        sockets,
+                        limit_mbit,
+                        warmup_s,
+                        seconds,
+                    };
+                    let name = format!("{line}/{limit_mbit}");
+                    let holds = Relation::Between(1.0 - TOLERANCE, 1.0 + TOLERANCE);
+                    for metric in ["window_min_of_limit", "window_max_of_limit"] {
+                        checks.push(Check::metric(&name, metric, holds).always());
+                    }
+                    let send = move |run: &Run| send(run, trial);
+                    variants.push(Variant::new(name, holder.guest, warmup_s + seconds + 2.0, send));
                 }
-                variants.push(Variant::new(name, None, warmup_s + seconds + 2.0, move |run| {
-                    send(run, trial)
-                }));
+                lines.push((
+                    match (protocol, sockets) {
+                        (Protocol::Tcp, 1) => "TCP, one socket",
+                        (Protocol::Tcp, _) => "TCP, twenty sockets",
+                        (Protocol::Udp, 1) => "UDP, one socket",
+                        (Protocol::Udp, _) => "UDP, twenty sockets",
+                    },
+                    line,
+                ));
             }
-            lines.push((if sockets == 1 { "one socket" } else { "twenty sockets" }, line));
         }
-    }
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::Sweep {
-            file: "rate-limit",
-            title: "What a rule's flows send together, beside its limit",
+        let (file, title) = holder.plot;
+        plots.push(Plot::Sweep {
+            file,
+            title,
             x: "limit, Mbit/s",
             y: ("goodput_of_limit", "sent, of the limit"),
             lines,
             levels: Vec::new(),
-        }],
+        });
+    }
+    Ok(Plan {
+        variants,
+        checks,
+        plots,
         columns: "window_min_of_limit window_max_of_limit goodput_of_limit",
     })
 }
 
-/// A flood under a rule with a limit, through giveway's htb.
+/// A flood under a rule with a limit.
 fn send(run: &Run, trial: Trial) -> Result<Outcome> {
     let wire = Wire::create()?;
-    let mut daemon = Daemon::launch(&wire.sender, &configuration(trial.limit_mbit), &run.file(""))?;
+    let mut daemon = Daemon::launch(&wire.sender, &configuration(trial), &run.file(""))?;
     daemon.wait_until_up(&wire.sender)?;
     wait_for("giveway's queue", QUEUE_LIMIT, || {
         let queue = answers::status(&wire.sender)?.network.queue;
@@ -119,12 +171,13 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn configuration(limit_mbit: f64) -> Value {
+fn configuration(trial: Trial) -> Value {
+    let link = trial.holder.rate_mbit.map(|rate_mbit| json!({"rate_mbit": rate_mbit}));
     json!({
         "cap": {"policy": "none"},
-        "link": {"rate_mbit": LINK_MBIT},
-        "queue": {"backend": "htb"},
-        "rule": [{"port": PORT, "class": "bulk", "rate_limit_mbit": limit_mbit}],
+        "link": link.unwrap_or_else(|| json!({})),
+        "queue": {"backend": trial.holder.backend},
+        "rule": [{"port": PORT, "class": "bulk", "rate_limit_mbit": trial.limit_mbit}],
     })
 }
 

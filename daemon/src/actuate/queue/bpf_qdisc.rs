@@ -5,21 +5,23 @@
 //! Registered for as long as the process lives; a pin keeps it so until what the process did has been undone.
 
 use std::fs;
+use std::iter;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use giveway_engine::network::queue::Tuning;
 use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapHandle};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
-use super::HANDLE;
+use super::{HANDLE, target_us};
 use super::admission::Shared;
 use super::sojourn::percentile_us;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
-use crate::kernel::records::lookup;
+use crate::kernel::records::{bytes_of, lookup};
 use crate::kernel::skeletons::qdisc as skeleton;
 use skeleton::types;
 
@@ -34,6 +36,7 @@ pub struct BpfQdisc {
     /// What runs on each CPU; without it the gate is always open.
     gate: Result<Link>,
     counters: MapHandle,
+    rate_limits: MapHandle,
 }
 
 impl BpfQdisc {
@@ -71,6 +74,7 @@ impl BpfQdisc {
             registered,
             gate: explain("watch what the CPUs run", || skeleton.progs.gw_gate.attach()),
             counters: MapHandle::try_from(&skeleton.maps.band_counters).context("cannot keep the qdisc's counters")?,
+            rate_limits: MapHandle::try_from(&skeleton.maps.rate_limits).context("cannot keep the rate limits")?,
         })
     }
 
@@ -89,6 +93,22 @@ impl BpfQdisc {
         netlink
             .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)
             .context("cannot put the BPF qdisc up")
+    }
+
+    /// From now on; those beyond the last one hold nothing back.
+    pub fn set_limits(&self, tuning: &Tuning) -> Result<()> {
+        let limits = tuning.limits.iter().map(|limit| types::gw_rate_limit {
+            bytes_per_s: limit.bytes_per_s,
+            codel_target_us: u32::try_from(target_us(limit, tuning)).unwrap_or(u32::MAX),
+            reserved: 0,
+        });
+        let none = iter::repeat(types::gw_rate_limit::default());
+        for (number, limit) in (1..self.rate_limits.max_entries()).zip(limits.chain(none)) {
+            self.rate_limits
+                .update(&number.to_ne_bytes(), bytes_of(&limit), MapFlags::ANY)
+                .context("cannot tell the queue of a rate limit")?;
+        }
+        Ok(())
     }
 
     /// Keeps it registered beyond this process's end, in place of what is pinned there.

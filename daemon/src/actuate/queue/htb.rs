@@ -58,9 +58,6 @@ const TICK_NS: u64 = 64;
 const BURST_US: u64 = 100;
 /// The same for a rate limit, which has to be reached on a busy machine, too.
 const LIMIT_BURST_US: u64 = 5_000;
-/// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
-/// and with shorter queues many slow sockets lose so many that they do not reach the limit.
-const LIMIT_TARGET_PACKETS: u64 = 200;
 /// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
 /// if it has given up what a link that stopped still holds.
 const REALTIME_PACKETS: u32 = 2 * 4096;
@@ -116,8 +113,7 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
         put_leaf(netlink, plan, rate, minor, target_us).context("cannot give htb's classes their queues")?;
     }
     for (minor, limit) in limits(plan) {
-        let packet_us = u64::from(plan.tuning.max_packet_bytes) * 1_000_000 / limit.bytes_per_s.max(1);
-        let target_us = (LIMIT_TARGET_PACKETS * packet_us).max(plan.tuning.sojourn_target_us.into());
+        let target_us = super::target_us(limit, &plan.tuning);
         put_leaf(netlink, plan, limit.bytes_per_s, minor, target_us).context("cannot give a rate limit its queue")?;
     }
     Ok(())

@@ -60,10 +60,9 @@ impl ClassRules {
 
     /// What does not work, with this queue.
     pub fn missing(&self, queue: Option<Backend>) -> impl Iterator<Item = String> {
-        let limits = queue != Some(Backend::Htb) && !self.in_force.limits().is_empty();
+        let limits = !matches!(queue, Some(Backend::Htb | Backend::Qdisc)) && !self.in_force.limits().is_empty();
         let limits = limits.then(|| {
-            "rate limits of rules do not hold: only htb has them (backend in [queue]; it needs rate_mbit in [link])"
-                .to_owned()
+            "rate limits of rules do not hold: no queue of giveway's is in force, whose business they are".to_owned()
         });
         self.problems.iter().cloned().chain(self.blind.clone()).chain(limits)
     }

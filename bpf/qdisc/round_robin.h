@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Flows in turns: deficit round robin (RFC 8290), each flow's queue kept short by CoDel (RFC 8289). Best effort is one
+ * such round, and so is what a rate limit holds.
+ */
+#ifndef GIVEWAY_QDISC_ROUND_ROBIN_H
+#define GIVEWAY_QDISC_ROUND_ROBIN_H
+
+#include "instance.h"
+
+static __always_inline struct flow *flow_at(struct instance *i, __u32 flow)
+{
+	gw_opaque(flow);
+	return &i->flow[flow & (FLOWS - 1)];
+}
+
+static __always_inline void list_flow(struct instance *i, struct fifo *list, __u32 number)
+{
+	struct flow *flow = flow_at(i, number);
+
+	if (list->head)
+		flow_at(i, list->tail)->next = number;
+	else
+		list->head = number;
+	list->tail = number;
+	flow->next = 0;
+	flow->is_listed = 1;
+}
+
+/* One step of Newton towards 2^32 / sqrt(count): y' = y (3 - count y^2) / 2. */
+static __always_inline void next_root(struct flow *flow)
+{
+	__u64 y = flow->inverse_root, y2 = y * y >> 32;
+	__u64 rest = (3ULL << 32) - flow->count * y2;
+
+	flow->inverse_root = (rest >> 2) * y >> 31;
+}
+
+/* RFC 8289, section 5: whether a packet with this sojourn is dropped, to make its sender slow down. */
+static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_config *config, __u32 target_us,
+					__u64 sojourn_ns, __u64 now_ns)
+{
+	__u64 interval_ns = 1000ULL * config->codel_interval_us;
+	bool stands = false;
+
+	if (!target_us || sojourn_ns < 1000ULL * target_us ||
+	    flow->bytes <= config->max_packet_bytes)
+		flow->above_since_ns = 0;
+	else if (!flow->above_since_ns)
+		flow->above_since_ns = now_ns + interval_ns;
+	else
+		stands = now_ns >= flow->above_since_ns;
+	if (!stands) {
+		flow->next_drop_ns = flow->above_since_ns ? flow->next_drop_ns : 0;
+		return false;
+	}
+	if (!flow->next_drop_ns) {
+		/* After a pause shorter than the interval, dropping resumes where it was. */
+		flow->count = flow->count > 2 ? flow->count - 2 : 1;
+		if (flow->count == 1)
+			flow->inverse_root = ~0u;
+	} else if (now_ns < flow->next_drop_ns) {
+		return false;
+	} else {
+		flow->count++;
+	}
+	next_root(flow);
+	flow->next_drop_ns = (flow->next_drop_ns ? flow->next_drop_ns : now_ns) + (interval_ns * flow->inverse_root >> 32);
+	return true;
+}
+
+/* The outcome of one look at the first flow of a round. */
+enum look {
+	LOOK_FOUND,
+	LOOK_AGAIN,
+	LOOK_NOTHING,
+	LOOK_IDLE, /* the flow has nothing that could be sent */
+};
+
+/* For whom a packet is looked for, and the packet. */
+struct turn {
+	enum gw_band band;
+	__u32 target_us;
+	__u64 now_ns;
+	__u32 index;
+	__u32 bytes;
+};
+
+/* Whose turn it is: a flow that may still send. */
+static __always_inline enum look first_flow(struct instance *i, struct round *round, __u32 quantum, __u32 *which)
+{
+	struct fifo *list = round->new_flows.head ? &round->new_flows : &round->old_flows;
+	struct flow *flow;
+
+	*which = list->head;
+	if (!list->head)
+		return LOOK_NOTHING;
+	flow = flow_at(i, list->head);
+	if (flow->deficit > 0)
+		return LOOK_FOUND;
+	flow->deficit += quantum;
+	list->head = flow->next;
+	list_flow(i, &round->old_flows, *which);
+	return LOOK_AGAIN;
+}
+
+/* The first flow of the round has nothing more. Not to become new again by a pause for one packet, it stays old for a turn. */
+static __always_inline void end_turn(struct instance *i, struct round *round, __u32 which)
+{
+	bool is_new = round->new_flows.head;
+	struct flow *flow = flow_at(i, which);
+
+	if (is_new)
+		round->new_flows.head = flow->next;
+	else
+		round->old_flows.head = flow->next;
+	flow->is_listed = 0;
+	if (is_new && round->old_flows.head)
+		list_flow(i, &round->old_flows, which);
+}
+
+static __always_inline void count_out(struct instance *i, enum gw_band band)
+{
+	if (band == GW_BEST_EFFORT)
+		i->best_effort_packets--;
+	else
+		i->background_packets--;
+}
+
+/* The flow's next packet, unless CoDel drops it. */
+static __always_inline enum look take(struct instance *i, __u32 number, struct Qdisc *sch, __u32 which, struct turn *turn)
+{
+	struct gw_link_config *config = the_config();
+	struct flow *flow = flow_at(i, which);
+	__u32 index = pop(&flow->packets, number);
+	struct place *place = index ? place_at(number, index) : NULL;
+	struct gw_band_counters *c;
+
+	if (!place || !config)
+		return LOOK_IDLE;
+	flow->bytes -= place->bytes;
+	count_out(i, turn->band);
+	if (!codel_drops(flow, config, turn->target_us, turn->now_ns - place->queued_ns, turn->now_ns)) {
+		flow->deficit -= place->bytes;
+		turn->index = index;
+		turn->bytes = place->bytes;
+		return LOOK_FOUND;
+	}
+	c = counters_of(number, turn->band);
+	if (c) {
+		c->dropped_sojourn++;
+		sch->qstats.drops++;
+		uncount(sch, c, place->bytes);
+	}
+	free_place(i, place, index);
+	return LOOK_AGAIN;
+}
+
+#endif
