@@ -113,9 +113,18 @@ struct dst_entry {
 	struct net_device *dev;
 };
 
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct kernfs_iattrs {
+	kuid_t ia_uid;
+};
+
 struct kernfs_node {
 	__u64 id;
 	const char *name;
+	struct kernfs_iattrs *iattr; /* NULL: nobody has changed any */
 };
 
 struct cgroup_root {
@@ -144,10 +153,6 @@ struct sock_cgroup_data {
 typedef struct {
 	int owned;
 } socket_lock_t;
-
-typedef struct {
-	unsigned int val;
-} kuid_t;
 
 /* include/net/sock.h; only its name counts, the loader asks the kernel for its value */
 enum sock_flags {

@@ -7,7 +7,7 @@
  *   gw_list_processes   each process of a network namespace, in a few words
  *   gw_list_threads     of one process or one thread, by the iterator's parameter
  *   gw_show_process     everything that rules ask about, of the process that is the parameter, or one of its threads
- *   gw_show_cgroup      the path of the cgroup that is the parameter
+ *   gw_show_cgroup      the path of the cgroup that is the parameter, and whose it is
  *
  * All counts are read without a lock, while the process goes on. The reader holds it by a pidfd, and asks again whether
  * it lives. Nothing here changes anything.
@@ -36,7 +36,7 @@ const volatile __u32 netns_inum;
 
 /* Too large for the stack. The daemon's threads load an object each, so that one at a time fills these. */
 struct gw_process process_record;
-struct gw_cgroup_names cgroup_record;
+struct gw_cgroup cgroup_record;
 __u64 shown_session;
 
 /* Puts the type into the skeleton. */
@@ -259,10 +259,15 @@ SEC("iter/cgroup")
 int gw_show_cgroup(struct bpf_iter__cgroup *ctx)
 {
 	struct cgroup *cgroup = ctx->cgroup;
+	struct kernfs_iattrs *attributes = NULL;
 
 	if (!cgroup)
 		return 0;
-	name_cgroup(&cgroup_record, cgroup);
+	name_cgroup(&cgroup_record.names, cgroup);
+	/* The directories of the root's own have none. */
+	if (bpf_core_field_exists(cgroup->kn->iattr))
+		attributes = BPF_CORE_READ(cgroup, kn, iattr);
+	cgroup_record.uid = attributes ? BPF_CORE_READ(attributes, ia_uid.val) : 0;
 	bpf_seq_write(ctx->meta->seq, &cgroup_record, sizeof(cgroup_record));
 	return 0;
 }

@@ -36,6 +36,11 @@ struct gw_cgroup_names {
 	char names[GW_PATH_BYTES + GW_NAME_BYTES];
 };
 
+struct gw_cgroup {
+	__u32 uid; /* whose directory it is */
+	struct gw_cgroup_names names;
+};
+
 enum gw_share_kind {
 	GW_NO_SHARE, /* the kernel has no shares of real time, or the group is the root of cgroup v2 */
 	GW_SHARE_V1,

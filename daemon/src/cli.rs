@@ -48,6 +48,9 @@ pub enum Command {
     Lbe(LbeCommand),
     /// Run a command as traffic of a class, with real-time priority, or both, as far as the configuration lets you
     Exec(ExecArgs),
+    /// Say what you are doing now, by its cgroup: your bulk elsewhere counts as background meanwhile (everybody's, if root
+    /// says so). Without arguments show what is active, and by whose word
+    Active(ActiveArgs),
     /// Name processes that get real-time priority as soon as they are started
     #[command(subcommand)]
     Realtime(RealtimeCommand),
@@ -83,6 +86,9 @@ pub struct RunArgs {
     /// where there are several, those of the first come first
     #[arg(long, value_name = "FOLDER")]
     pub rules: Vec<PathBuf>,
+    /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub sessions: Option<String>,
 }
 
 #[derive(Args)]
@@ -184,12 +190,28 @@ pub struct RevertArgs {
 }
 
 #[derive(Args)]
+pub struct ActiveArgs {
+    /// A path in cgroup v2, as /user.slice/user-1000.slice/session-2.scope, or a systemd unit that runs; users name their own.
+    /// It takes the place of what you named before
+    #[arg(value_name = "CGROUP|UNIT")]
+    pub subject: Option<String>,
+    /// Take back what you named
+    #[arg(long, conflicts_with = "subject")]
+    pub none: bool,
+    /// For so long, and no longer than the cgroup and the daemon last
+    #[arg(long = "for", value_name = "SECONDS", requires = "subject", value_parser = clap::value_parser!(u32).range(1..))]
+    pub for_s: Option<u32>,
+    #[command(flatten)]
+    pub output: Json,
+}
+
+#[derive(Args)]
 pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
     /// It and everything that it starts send at most so many Mbit/s together, over TCP
-    #[arg(long, value_name = "MBIT", requires = "class")]
+    #[arg(long, value_name = "MBIT", requires = "class", value_parser = rate_limit)]
     pub rate_limit: Option<f64>,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
@@ -206,6 +228,11 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn rate_limit(text: &str) -> Result<f64, String> {
+    let mbit = text.parse().map_err(|_| "not a number of Mbit/s".to_owned())?;
+    crate::control::bytes_per_s(mbit).map(|_| mbit)
 }
 
 fn classes() -> impl TypedValueParser<Value = Class> {

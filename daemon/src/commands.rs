@@ -2,6 +2,7 @@
 //! What the command line does, one module a command. Each asks the daemon over its control socket, reads the machine, or
 //! cleans up; none is part of the daemon itself.
 
+pub mod active;
 mod chart;
 pub mod config;
 pub mod doctor;

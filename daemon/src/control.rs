@@ -8,7 +8,7 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
-use giveway_engine::class::Class;
+use giveway_engine::class::{Activity, Class};
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::network::queue::BackgroundFlow;
 
@@ -49,6 +49,15 @@ pub enum Request {
         #[serde(default)]
         rate_limit_mbit: Option<f64>,
     },
+    /// What the asking user does is in this cgroup, by its id (its directory's inode), in place of what they said before;
+    /// answered by [`ActiveNow`], as the next two.
+    Active {
+        cgroup: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_s: Option<u32>,
+    },
+    ActiveNone,
+    ActiveList,
     /// Read the rules for classes again; answered by [`Reloaded`].
     Reload,
     /// Undo everything and end.
@@ -68,6 +77,21 @@ pub struct Reloaded {
     pub rules: usize,
 }
 
+/// What is active, as far as it counts for the flows of who asks; all of it for readers.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ActiveNow {
+    pub active: Vec<ActiveFor>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ActiveFor {
+    #[serde(flatten)]
+    pub activity: Activity,
+    /// None: until somebody says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_s: Option<u64>,
+}
+
 /// The flows that are background by their addresses.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Background {
@@ -84,4 +108,13 @@ pub struct Background {
 pub enum Answer<T> {
     Ok(T),
     Error(String),
+}
+
+/// Of a rate limit, which is bounded as a rule's `rate_limit_mbit`.
+pub fn bytes_per_s(mbit: f64) -> Result<u64, String> {
+    if (0.01..=10_000.0).contains(&mbit) {
+        Ok((mbit * 125_000.0).round() as u64)
+    } else {
+        Err(format!("a rate limit is 0.01 to 10000 Mbit/s, not {mbit}"))
+    }
 }

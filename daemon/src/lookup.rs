@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up what a user may keep from ever answering: the executable that a rule names (its path may lead through a
-//! directory of theirs, whose lock they hold, or a file system that they serve), and the arguments of a process that was
-//! started before the rule (they lie in its own memory). A thread that waits for that cannot be killed, and would keep
+//! directory of theirs, whose lock they hold, or a file system that they serve), the arguments of a process that was
+//! started before the rule (they lie in its own memory), and the sessions at the seats (everybody may list their folder). A thread that waits for that cannot be killed, and would keep
 //! the whole daemon from dying. So it is done by processes apart, which share nothing with it:
 //!
 //!   giveway-rt  ── questions ──▶  broker (`giveway look-up`)  ── a question at a time ──▶  one worker for each user
@@ -26,8 +26,10 @@ use crate::kernel::process::FileId;
 
 mod broker;
 mod path;
+mod sessions;
 
 pub use broker::serve;
+pub use sessions::Sessions;
 
 /// Of a question or an answer: a path of the greatest length, each byte of it written as six.
 const MESSAGE_BYTES: usize = 32 * 1024;
@@ -46,11 +48,13 @@ enum Subject {
     /// To be looked at again and again, and told whenever it is something else.
     Path(String),
     NoLonger(String),
+    /// The sessions at the seats, by systemd's folder; the same.
+    Sessions(String),
     /// What is known by this image of it.
     Arguments(ProcessId, u64),
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Answer {
     Path {
         uid: u32,
@@ -63,6 +67,7 @@ pub enum Answer {
         image: u64,
         text: Option<String>,
     },
+    Sessions(Sessions),
 }
 
 /// What a path leads to, in the broker's mount namespace, which is the daemon's.
@@ -85,6 +90,7 @@ pub struct LookUps {
     socket: OwnedFd,
     broker: Child,
     asked: BTreeSet<(u32, String)>,
+    follows_sessions: bool,
 }
 
 impl LookUps {
@@ -107,6 +113,7 @@ impl LookUps {
             socket,
             broker,
             asked: BTreeSet::new(),
+            follows_sessions: false,
         })
     }
 
@@ -141,6 +148,15 @@ impl LookUps {
                 self.asked.remove(&(uid, path));
             }
         }
+    }
+
+    /// From now on the sessions of this folder of systemd's are looked at.
+    pub fn follow_sessions(&mut self, folder: &str) {
+        let question = || Question {
+            uid: 0,
+            about: Subject::Sessions(folder.to_owned()),
+        };
+        self.follows_sessions = self.follows_sessions || self.ask(&question());
     }
 
     /// What a process of this user was started with. False where there is no room for the question.

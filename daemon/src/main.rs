@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
-use giveway::commands::{config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, why};
+use giveway::commands::{
+    active, config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, why,
+};
 use giveway::{exit, guardian, key, lookup, run};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Jitter(args) => jitter::run(args),
         Command::JitterLoad(args) => jitter::load::run(args),
         Command::Plot(args) => plot::run(args),
+        Command::Active(args) => active::run(args),
         Command::Lbe(command) => lbe::run(command),
         Command::Exec(args) => exec::run(args).map(|never| match never {}),
         Command::Realtime(command) => realtime::run(command),

@@ -102,7 +102,7 @@ fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Of the usual size, whatever the file says of its own.
-fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
+pub fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
     let read = || {
         // A named pipe must not keep us waiting.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -125,7 +125,7 @@ fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
 
 fn check_owner(about: &fs::Metadata) -> Result<(), String> {
     if about.uid() != 0 {
-        return Err(format!("belongs to uid {}, and rules must be root's", about.uid()));
+        return Err(format!("belongs to uid {}, and must be root's", about.uid()));
     }
     if about.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err("may be written by others than root (chmod go-w)".to_owned());

@@ -8,6 +8,7 @@ mod support;
 
 #[cfg(test)]
 mod daemon {
+    mod active;
     mod admission;
     mod background;
     mod chain;

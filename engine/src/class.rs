@@ -3,25 +3,32 @@
 //! the five classes, with the rule (file and line) or the evidence. It decides once; when to decide anew is the network
 //! engine's business.
 //!
+//! What is active ([`Active`]) then makes background of bulk that is elsewhere.
+//!
 //! In this order: a flow that was named as background; what was chosen for its process (`giveway exec --class`); the first
 //! rule that matches; what Linux already knows ([`evidence`]); else it is standard.
 
 use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
 
+mod active;
 mod commands;
 mod evidence;
 mod marks;
 mod packets;
 mod rules;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod units;
 
+pub(crate) use active::Meant;
+pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
 pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
+pub use sessions::{Session, active_session, is_seat};
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
 /// What is known of a flow.

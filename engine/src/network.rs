@@ -113,8 +113,11 @@ impl Network {
     /// Takes in one observation and returns what follows from it.
     pub fn step(&mut self, now: Duration, input: Input<'_>) -> Vec<Action> {
         let is_pass = matches!(input, Input::Pass { .. });
-        // What anyone on the link can cause by a datagram must not cost a decision.
-        let decides = !matches!(input, Input::Datagram { .. } | Input::Filtered(_) | Input::Tick);
+        // What anyone on the link can cause by a datagram, or any user by a request, must not cost a decision.
+        let decides = !matches!(
+            input,
+            Input::Datagram { .. } | Input::Filtered(_) | Input::Active(_) | Input::Tick
+        );
         match input {
             Input::Interface(interface) => {
                 if let Some(interface) = &interface {
@@ -144,6 +147,7 @@ impl Network {
                     self.judge_again(now);
                 }
             }
+            Input::Active(active) => self.classes.set_active(active),
             Input::Rules(rules) => self.set_rules(now, rules),
             Input::CommandLimits(limits) => self.set_command_limits(now, limits),
             Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Latest;
+use crate::class::Activity;
 use crate::config::Dscp;
 use crate::model::{Flow, Interface};
 use crate::network::queue::QueueView;
@@ -87,6 +88,9 @@ pub struct NetworkStatus {
     pub reports: ReportView,
     #[serde(default)]
     pub queue: QueueView,
+    /// What is active: bulk elsewhere counts as background meanwhile.
+    #[serde(default)]
+    pub active: Vec<Activity>,
     /// The latest packets with deadlines that were not sent, oldest first.
     #[serde(default)]
     pub refusals: Vec<Refusal>,

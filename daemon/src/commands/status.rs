@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
-use giveway_engine::class::{Class, ClassMark, LinkMarks};
+use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -95,6 +95,8 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     let counters = network.queue.counters.as_ref();
     lines.extend(counters.map(|counters| ("deadlines", deadline_line(counters))));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
+    let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
+    lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
     lines.push(("real time", realtime_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
     lines.push(("neighbours", neighbours_line(network)));

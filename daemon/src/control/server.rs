@@ -17,7 +17,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Answer, Background, Reloaded, Request};
+use super::{ActiveNow, Answer, Background, Reloaded, Request, bytes_per_s};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -54,10 +54,25 @@ pub enum Call {
         bytes_per_s: Option<u64>,
         answer: oneshot::Sender<Result<(), String>>,
     },
+    /// One of the three requests about what is active.
+    Active {
+        request: Request,
+        asker: Asker,
+        answer: oneshot::Sender<Result<ActiveNow, String>>,
+    },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<Reloaded, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
+}
+
+/// Who asks, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// None where it is not visible in this pid namespace.
+    pub pid: Option<u32>,
+    pub uid: u32,
+    pub is_reader: bool,
 }
 
 /// A request is one short line, and comes at once.
@@ -200,6 +215,15 @@ async fn answer(
             };
             respond(&mut stream, chosen).await
         }
+        Request::Active { .. } | Request::ActiveNone | Request::ActiveList => {
+            let asker = Asker {
+                pid: pid_of(&peer),
+                uid: peer.uid(),
+                is_reader,
+            };
+            let call = |answer| Call::Active { request, asker, answer };
+            respond(&mut stream, handlers.call(call).await?).await
+        }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
@@ -228,8 +252,7 @@ impl Handlers {
     }
 
     async fn choose(&self, peer: &UCred, class: Class, bytes_per_s: Option<u64>) -> Result<Result<(), String>> {
-        let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-        let Some(pid) = pid else {
+        let Some(pid) = pid_of(peer) else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };
         let uid = peer.uid();
@@ -254,6 +277,10 @@ impl Handlers {
     }
 }
 
+fn pid_of(peer: &UCred) -> Option<u32> {
+    peer.pid().and_then(|pid| u32::try_from(pid).ok())
+}
+
 async fn respond(stream: &mut UnixStream, outcome: Result<impl Serialize, String>) -> Result<()> {
     match outcome {
         Ok(answer) => write_line(stream, &Answer::Ok(answer)).await,
@@ -276,7 +303,7 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
 }
 
 /// The group reads, and names background flows, which can only lower a flow. The grants decide about real-time
-/// priority, the configuration about classes. Root changes the rest.
+/// priority, the configuration about classes, the loop about what is active. Root changes the rest.
 fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class]) -> Result<(), String> {
     match request {
         _ if uid == 0 => Ok(()),
@@ -288,21 +315,15 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
             names_of(may_choose)
         )),
         Request::Choose { .. }
+        | Request::Active { .. }
+        | Request::ActiveNone
+        | Request::ActiveList
         | Request::RealtimeAdd { .. }
         | Request::RealtimeRemove { .. }
         | Request::RealtimeList
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
         _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
-    }
-}
-
-/// As a rule's `rate_limit_mbit` is bounded.
-fn bytes_per_s(mbit: f64) -> Result<u64, String> {
-    if (0.01..=10_000.0).contains(&mbit) {
-        Ok((mbit * 125_000.0).round() as u64)
-    } else {
-        Err(format!("a rate limit is 0.01 to 10000 Mbit/s, not {mbit}"))
     }
 }
 

@@ -2,12 +2,12 @@
 //! Cgroups by their files: the mount of version 2, and the groups by which the scheduler shares out real time. Reads only.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// The root of the cgroup2 hierarchy.
@@ -24,6 +24,37 @@ impl Root {
             Some(root) => Ok(root),
             None => Self::detached().context("no cgroup v2 hierarchy is mounted, and none can be"),
         }
+    }
+
+    /// Of the cgroup at this path below, where it does not lead through links.
+    pub fn id_of(&self, path: &str) -> std::io::Result<u64> {
+        let path = if path.is_empty() { "." } else { path };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let directory = openat2(&self.directory, path, flags, Mode::empty(), beneath)?;
+        Ok(fstat(directory)?.st_ino)
+    }
+
+    /// The path of the first cgroup of this name that is in `path`, or in slices there.
+    pub fn find_in_slices(&self, path: &str, name: &str) -> Option<String> {
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(path);
+        let entries = fs::read_dir(folder).ok()?.flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let names: Vec<String> = directories
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        let below = |child: &str| {
+            if path.is_empty() {
+                child.to_owned()
+            } else {
+                format!("{path}/{child}")
+            }
+        };
+        if names.iter().any(|child| child == name) {
+            return Some(below(name));
+        }
+        let mut slices = names.iter().filter(|child| child.ends_with(".slice"));
+        slices.find_map(|slice| self.find_in_slices(&below(slice), name))
     }
 
     /// None where something else was mounted over it.

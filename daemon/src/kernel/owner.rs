@@ -2,7 +2,7 @@
 //! Whose a socket is. Input: a process and the id of a cgroup, as sockets name them; what rules ask about. Output: what
 //! is known of the process now, and the cgroup's path. The engine decides when to ask.
 //!
-//! What a user may keep from ever answering (the executables that rules name, arguments) is looked up by processes apart
+//! What a user may keep from ever answering (the executables that rules name, arguments, sessions) is looked up by processes apart
 //! ([`crate::lookup`]), which are there only while a rule needs them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 use super::choices::Choices;
 use super::process::{Executable, Handle, Wanted};
 use super::tasks::Tasks;
-use crate::lookup::{Answer, LookUps, Looked};
+use crate::lookup::{Answer, LookUps, Looked, Sessions};
 
 /// Processes whose arguments are kept; when there are more, those of the user who has most are forgotten.
 const KEPT: usize = 4096;
@@ -28,6 +28,9 @@ pub struct OwnerReader {
     wanted: Wanted,
     paths: BTreeSet<(u32, String)>,
     need_arguments: bool,
+    /// Of systemd, whose sessions are followed.
+    folder: Option<String>,
+    sessions: Option<Sessions>,
     look_ups: Option<LookUps>,
     arguments: BTreeMap<ProcessId, Arguments>,
     /// From the first choice on.
@@ -51,6 +54,8 @@ impl OwnerReader {
             wanted: Wanted::default(),
             paths: BTreeSet::new(),
             need_arguments: false,
+            folder: None,
+            sessions: None,
             look_ups: None,
             arguments: BTreeMap::new(),
             choices: None,
@@ -71,9 +76,19 @@ impl OwnerReader {
         self.wanted.executables.retain(is_named);
     }
 
+    /// From now on the sessions that this folder of systemd's tells of are looked up.
+    pub fn follow_sessions(&mut self, folder: String) {
+        self.folder = Some(folder);
+    }
+
+    /// Those at the seats, where that is news.
+    pub fn sessions(&mut self) -> Option<Sessions> {
+        self.sessions.take()
+    }
+
     /// Brings what is looked up up to date. `death`: of the daemon.
     pub fn look_up(&mut self, death: Option<PipeReader>) -> Result<()> {
-        if self.paths.is_empty() && !self.need_arguments {
+        if self.paths.is_empty() && !self.need_arguments && self.folder.is_none() {
             self.look_ups = None;
             return Ok(());
         }
@@ -82,6 +97,9 @@ impl OwnerReader {
         }
         if let Some(look_ups) = &mut self.look_ups {
             look_ups.want(&self.paths);
+            if let Some(folder) = &self.folder {
+                look_ups.follow_sessions(folder);
+            }
         }
         Ok(())
     }
@@ -103,6 +121,7 @@ impl OwnerReader {
         for answer in answers {
             match answer {
                 Answer::Path { path, found, .. } => self.take_path(path, found),
+                Answer::Sessions(sessions) => self.sessions = Some(sessions),
                 Answer::Arguments { id, image, text } => {
                     if let Some(arguments) = self.arguments.get_mut(&id)
                         && arguments.image == image
@@ -206,8 +225,19 @@ impl OwnerReader {
         &self.tasks
     }
 
+    /// Of a process of this user.
+    pub fn is_in(&self, pid: u32, uid: u32, cgroup: &str) -> bool {
+        let read = |handle: Handle| handle.read(&self.tasks, &Wanted::default()).ok();
+        let process = Handle::open(pid).ok().and_then(read).map(|found| found.started.process);
+        let is_below = |path: &str| {
+            path.strip_prefix(cgroup)
+                .is_some_and(|below| below.is_empty() || below.starts_with('/'))
+        };
+        process.is_some_and(|process| process.uid == uid && is_below(&process.cgroup))
+    }
+
     pub fn cgroup(&self, id: u64) -> Option<Arc<str>> {
-        self.tasks.cgroup(id).map(Into::into)
+        self.tasks.cgroup(id).map(|cgroup| cgroup.path.into())
     }
 }
 

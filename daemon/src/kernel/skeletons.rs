@@ -35,5 +35,5 @@ records! {
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
     task_watch: bss gw_task_event;
-    tasks: gw_cgroup_names gw_process gw_thread;
+    tasks: gw_cgroup gw_process gw_thread;
 }

@@ -101,6 +101,15 @@ pub enum Share {
     },
 }
 
+/// Of version 2.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Cgroup {
+    /// Of one that is nested too deep the outer part, which ends in `/...`.
+    pub path: String,
+    /// Whose directory it is.
+    pub uid: u32,
+}
+
 enum Of {
     All,
     Process(u32),
@@ -156,10 +165,14 @@ impl Tasks {
         Ok(found.first().map(facts))
     }
 
-    /// The path of a cgroup by its id; None for one that is gone.
-    pub fn cgroup(&self, id: u64) -> Option<String> {
-        let found = run::<types::gw_cgroup_names>(&self.show_cgroup, &Of::Cgroup(id)).ok()?;
-        path_of(found.first()?)
+    /// By its id; None for one that is gone.
+    pub fn cgroup(&self, id: u64) -> Option<Cgroup> {
+        let found = run::<types::gw_cgroup>(&self.show_cgroup, &Of::Cgroup(id)).ok()?;
+        let found = found.first()?;
+        Some(Cgroup {
+            path: path_of(&found.names)?,
+            uid: found.uid,
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -17,12 +18,12 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use super::{Answer, Looked, Question, Subject, hear, pair, path, tell};
+use super::{Answer, Looked, Question, Subject, hear, pair, path, sessions, tell};
 use crate::kernel::process::{CMDLINE_BYTES, cmdline};
 
 /// A question without an answer after so long has none.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So often a path is looked at, as long as it answers ...
+/// So often a path is looked at, and what sessions there are, as long as it answers ...
 const EVERY: Duration = Duration::from_secs(1);
 /// ... and when it does not.
 const EVERY_IF_SILENT: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ pub fn serve() -> Result<()> {
     Broker {
         daemon: own(std::io::stdin().as_fd())?,
         death: own(std::io::stdout().as_fd())?,
-        paths: BTreeMap::new(),
+        watched: BTreeMap::new(),
         users: BTreeMap::new(),
     }
     .serve()
@@ -56,13 +57,13 @@ struct Broker {
     daemon: OwnedFd,
     /// Hung up when the daemon has died, though a thread of it that waits in the kernel for good may keep the socket open.
     death: OwnedFd,
-    paths: BTreeMap<(u32, String), Watched>,
+    watched: BTreeMap<(u32, Subject), Watched>,
     users: BTreeMap<u32, User>,
 }
 
-/// A path, and what was told of it.
+/// What is looked at again and again.
 struct Watched {
-    told: Option<Looked>,
+    told: Option<Answer>,
     next: Instant,
     is_asked: bool,
 }
@@ -109,13 +110,13 @@ impl Broker {
     fn take(&mut self, question: Question) {
         let Question { uid, about } = question;
         match about {
-            Subject::Path(path) => {
+            Subject::Path(_) | Subject::Sessions(_) => {
                 let new = Watched {
                     told: None,
                     next: Instant::now(),
                     is_asked: false,
                 };
-                self.paths.insert((uid, path), new);
+                self.watched.insert((uid, about), new);
             }
             Subject::NoLonger(path) => {
                 // A user may say so as often as they like.
@@ -123,12 +124,12 @@ impl Broker {
                     user.waiting
                         .retain(|waiting| !matches!(&waiting.about, Subject::Path(of) if *of == path));
                 }
-                self.paths.remove(&(uid, path));
+                self.watched.remove(&(uid, Subject::Path(path)));
             }
             Subject::Arguments(..) => {
                 let question = Question { uid, about };
                 let waiting = &mut self.users.entry(uid).or_default().waiting;
-                if waiting.len() < WAITING + self.paths.len() {
+                if waiting.len() < WAITING + self.watched.len() {
                     waiting.push_back(question);
                 } else {
                     self.answer(question, None);
@@ -153,14 +154,14 @@ impl Broker {
     fn ask_due(&mut self) {
         let now = Instant::now();
         let due = self
-            .paths
+            .watched
             .iter_mut()
             .filter(|(_, watched)| !watched.is_asked && watched.next <= now);
-        for ((uid, path), watched) in due {
+        for ((uid, about), watched) in due {
             watched.is_asked = true;
             self.users.entry(*uid).or_default().waiting.push_back(Question {
                 uid: *uid,
-                about: Subject::Path(path.clone()),
+                about: about.clone(),
             });
         }
     }
@@ -242,7 +243,7 @@ impl Broker {
             .filter(|worker| worker.asked.is_some())
             .map(|worker| worker.since + PATIENCE);
         let due = self
-            .paths
+            .watched
             .values()
             .filter(|watched| !watched.is_asked)
             .map(|watched| watched.next);
@@ -287,35 +288,39 @@ impl Broker {
 
     /// Tells the daemon what it does not know yet. None: there is no answer.
     fn answer(&mut self, question: Question, answer: Option<Answer>) {
-        let Question { uid, about } = question;
-        let answer = match about {
-            Subject::Path(path) => {
-                let found = match answer {
-                    Some(Answer::Path { found, .. }) => found,
-                    _ => Looked::Silent,
-                };
-                let Some(watched) = self.paths.get_mut(&(uid, path.clone())) else {
-                    return;
-                };
-                let every = if found == Looked::Silent {
-                    EVERY_IF_SILENT
-                } else {
-                    EVERY
-                };
-                (watched.is_asked, watched.next) = (false, Instant::now() + every);
-                // A file stays what it was found to be while its folder does not answer.
-                let is_known = matches!((watched.told, found), (Some(Looked::File { .. }), Looked::Silent));
-                if is_known || watched.told == Some(found) {
-                    return;
-                }
-                watched.told = Some(found);
-                Answer::Path { uid, path, found }
-            }
-            Subject::Arguments(id, image) => answer.unwrap_or(Answer::Arguments { id, image, text: None }),
-            Subject::NoLonger(_) => return,
+        let answer = match question.about {
+            Subject::Path(_) | Subject::Sessions(_) => self.news(question, answer),
+            Subject::Arguments(id, image) => answer.or(Some(Answer::Arguments { id, image, text: None })),
+            Subject::NoLonger(_) => None,
         };
-        // The daemon reads at once; where it has ended, so does this process, soon.
-        let _ = tell(&self.daemon, &answer, MsgFlags::empty());
+        if let Some(answer) = answer {
+            // The daemon reads at once; where it has ended, so does this process, soon.
+            let _ = tell(&self.daemon, &answer, MsgFlags::empty());
+        }
+    }
+
+    fn news(&mut self, question: Question, answer: Option<Answer>) -> Option<Answer> {
+        let Question { uid, about } = question;
+        let watched = self.watched.get_mut(&(uid, about.clone()))?;
+        let every = if answer.is_some() { EVERY } else { EVERY_IF_SILENT };
+        (watched.is_asked, watched.next) = (false, Instant::now() + every);
+        let is_file =
+            |told: &Answer| matches!(told, Answer::Path { found, .. } if matches!(found, Looked::File { .. }));
+        let answer = match (answer, about) {
+            (Some(answer), _) => answer,
+            (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => Answer::Path {
+                uid,
+                path,
+                found: Looked::Silent,
+            },
+            // While its folder does not answer, it stays what it was found to be.
+            (None, _) => return None,
+        };
+        if watched.told.as_ref() == Some(&answer) {
+            return None;
+        }
+        watched.told = Some(answer.clone());
+        Some(answer)
     }
 }
 
@@ -364,6 +369,7 @@ fn work(socket: &OwnedFd) {
                 image,
                 text: arguments(id.pid),
             },
+            Subject::Sessions(folder) => Answer::Sessions(sessions::look(Path::new(&folder))),
             Subject::NoLonger(_) => continue,
         };
         if tell(socket, &answer, MsgFlags::empty()).is_err() {

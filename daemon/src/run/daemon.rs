@@ -38,10 +38,12 @@ use crate::place::{Lock, Place};
 use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use actions::Lines;
+use active::ActiveClaims;
 use records::Records;
 use rules::ClassRules;
 
 mod actions;
+mod active;
 mod end;
 mod records;
 mod requests;
@@ -94,6 +96,7 @@ struct Running {
     told_of_older: bool,
     /// Why there is no guardian, or none that is known to live.
     unguarded: Option<String>,
+    active: ActiveClaims,
     records: Records,
     lines: Lines,
     started: Duration,
@@ -129,6 +132,7 @@ impl Daemon {
             alone_because: None,
             told_of_older: false,
             unguarded: None,
+            active: ActiveClaims::default(),
             records: Records::default(),
             lines: Lines::default(),
             started: now(),
@@ -202,11 +206,13 @@ impl Running {
             self.reread_keys()?;
             self.supervise();
             self.look_after_rules()?;
+            self.look_after_active()?;
             self.cap_new()?;
         } else if self.links.as_ref().is_some_and(LinkEvents::any) {
             self.look_at_link()?;
         }
         self.take_looked_up()?;
+        self.follow_sessions()?;
         self.pass()?;
         self.drain_refusals()?;
         self.notifier.ready();

@@ -45,6 +45,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         config.interface = Some(interface.clone());
     }
     let rules = class_rules(args)?;
+    let sessions = Some(args).filter(|_| config.classes.follow_sessions).and_then(sessions);
     let choice = choose_interface(&config)?;
     let mut keys = config.group.key_file.as_deref().map(KeyFile::new);
     let keyring = keys
@@ -84,9 +85,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let starts = life.sign(Who::MainLoop);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
-    let owners = OwnerReader::open(place.netns_inum()).context(
+    let mut owners = OwnerReader::open(place.netns_inum()).context(
         "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
+    if let Some(folder) = sessions {
+        owners.follow_sessions(folder);
+    }
     life.list_by(&owners.tasks().threads)?;
     starts.give_for(LONG_WORK);
     let monitor = FlowMonitor::open(place.netns_inum()).context(
@@ -194,6 +198,16 @@ fn class_rules(args: &RunArgs) -> Result<ClassRules> {
         tracing::warn!("{problem}; its rules are not in force");
     }
     Ok(ClassRules::new(files, (rules, problems)))
+}
+
+/// The folder that tells of sessions, where systemd runs this machine.
+fn sessions(args: &RunArgs) -> Option<String> {
+    let usual = || {
+        fs::exists("/run/systemd/system")
+            .unwrap_or_default()
+            .then(|| "/run/systemd".to_owned())
+    };
+    args.sessions.clone().or_else(usual)
 }
 
 fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {

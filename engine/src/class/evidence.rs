@@ -4,6 +4,7 @@
 //!
 //! giveway sets none of these itself, so what it did is never taken for evidence.
 
+use super::active::is_in_background_slice;
 use super::{By, Class, Seen, Verdict};
 use crate::config::Dscp;
 use crate::matcher::Idleness;
@@ -46,7 +47,7 @@ const EVIDENCE: [Evidence; 9] = [
     },
     Evidence {
         rule: "background.slice",
-        holds: |seen| seen.cgroup.split('/').any(|name| name == "background.slice"),
+        holds: |seen| is_in_background_slice(seen.cgroup),
         class: Class::Background,
         why: "its process is in a background.slice",
     },

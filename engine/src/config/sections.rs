@@ -378,6 +378,9 @@ section! {
     ClassesSection {
         /// Of the five classes, those that users other than root may choose for their own programs (`giveway exec --class`).
         users_may_choose: Vec<Class> = vec![Class::Bulk, Class::Background];
+        /// While somebody works at a seat of this machine (systemd-logind's active session), bulk outside of that session
+        /// and its user's app.slice counts as background. Off: only `giveway active` says what is active.
+        follow_sessions: bool = true;
         /// Background connections get a congestion control that gives way to all others on their path, wherever that is
         /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.
         congestion_control: bool = true;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{RateLimit, Rules, Treatment};
+use crate::class::{Activity, RateLimit, Rules, Treatment};
 use crate::matcher::{Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
@@ -51,6 +51,8 @@ pub enum Input<'a> {
         uid: u32,
         outcome: Result<(), String>,
     },
+    /// What is active from now on. The next pass follows it, but not sooner than 0.2 s after the last one that did.
+    Active(Vec<Activity>),
     /// The rules for classes, read anew.
     Rules(Arc<Rules>),
     /// The rate limits of commands, all of them.

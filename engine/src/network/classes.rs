@@ -16,7 +16,7 @@ use super::told::Told;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, RateLimit, Rules, Seen, Treatment, Verdict, judge};
+use crate::class::{Active, Activity, By, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge};
 use crate::config::{Background, Dscp, Protocol};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
@@ -25,6 +25,8 @@ use crate::model::{Cookie, Flow};
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
 const COST_OF_A_STEP: usize = 4 << 20;
+/// Between two changes of what is active, whoever causes them: each is a look at all flows.
+const ACTIVE_GAP: Duration = Duration::from_millis(200);
 
 pub struct Classes {
     rules: Arc<Rules>,
@@ -32,7 +34,13 @@ pub struct Classes {
     interfaces: BTreeMap<u32, String>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
-    /// Raised when any of the above changes.
+    /// By its own object for whom it is meant, so that a user's word costs the others nothing.
+    active: Active,
+    /// What is active now, where that is not yet followed.
+    new_active: Option<Vec<Activity>>,
+    /// When that was followed last.
+    followed: Option<Duration>,
+    /// Raised when rules, interfaces or names change.
     generation: u64,
     /// Some flows wait to be judged.
     unfinished: bool,
@@ -55,6 +63,7 @@ pub struct Judged {
 #[derive(Clone, Debug)]
 struct Basis {
     generation: u64,
+    active: Arc<Meant>,
     owner: Option<ProcessId>,
     process: Option<Arc<Process>>,
     cgroup: Option<Arc<str>>,
@@ -67,7 +76,8 @@ impl Basis {
     fn is(&self, other: &Self) -> bool {
         let process = |basis: &Self| basis.process.as_ref().map(Arc::as_ptr);
         let rest = |basis: &Self| (basis.generation, basis.priority, basis.dscp, basis.ifindex);
-        process(self) == process(other) && rest(self) == rest(other) && self.cgroup == other.cgroup
+        let is_meant_the_same = Arc::ptr_eq(&self.active, &other.active);
+        is_meant_the_same && process(self) == process(other) && rest(self) == rest(other) && self.cgroup == other.cgroup
     }
 }
 
@@ -81,6 +91,9 @@ impl Classes {
             command_limits: Vec::new(),
             interfaces: BTreeMap::new(),
             named: named.collect(),
+            active: Active::default(),
+            new_active: None,
+            followed: None,
             generation: 0,
             unfinished: false,
             told: Told::default(),
@@ -94,10 +107,12 @@ impl Classes {
         let (before, owner) = (judged.by.as_ref(), process_of(flow));
         let of_same = || before.filter(|before| before.owner == owner)?.process.clone();
         let of_before = || before?.cgroup.clone();
+        let process = owners.process(flow).cloned().or_else(of_same);
         Basis {
             generation: self.generation,
+            active: Arc::clone(self.active.meant(uid_of(flow, process.as_deref()))),
             owner,
-            process: owners.process(flow).cloned().or_else(of_same),
+            process,
             cgroup: owners.cgroup(flow).cloned().or_else(of_before),
             priority: flow.priority,
             dscp: flow.dscp,
@@ -123,7 +138,26 @@ impl Classes {
             priority: flow.priority,
             named: self.named(flow),
         };
-        judge(&self.rules, &seen)
+        basis.active.judge(judge(&self.rules, &seen), seen.cgroup)
+    }
+
+    pub fn active(&self) -> &[Activity] {
+        self.active.activities()
+    }
+
+    pub fn set_active(&mut self, active: Vec<Activity>) {
+        self.new_active = Some(active);
+    }
+
+    /// All flows have to be looked at then.
+    fn follow_active(&mut self, now: Duration) {
+        let is_due = |last| now.saturating_sub(last) >= ACTIVE_GAP;
+        if self.followed.is_none_or(is_due)
+            && let Some(active) = self.new_active.take()
+        {
+            self.active.follow(active);
+            (self.followed, self.unfinished) = (Some(now), true);
+        }
     }
 
     fn named(&self, flow: &Flow) -> Option<&str> {
@@ -136,8 +170,7 @@ impl Classes {
         Some(by)
     }
 
-    /// What the queue is to be told now. Who has a process, not who made its socket, counts: a listener may be root's,
-    /// and those that it accepts are strangers'.
+    /// What the queue is to be told now.
     fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             class: verdict.class,
@@ -149,7 +182,7 @@ impl Classes {
             By::Choice | By::Rule | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
-        let uid = basis.process.as_ref().map_or(user_of(flow), |process| process.uid);
+        let uid = uid_of(flow, basis.process.as_deref());
         self.told.want(flow.cookie, uid, wanted)
     }
 
@@ -165,6 +198,11 @@ struct Pending {
     /// The step in which it was judged last.
     judged: u64,
     cookie: Cookie,
+}
+
+/// Who has a process, not who made its socket, counts: a listener may be root's, and those that it accepts are strangers'.
+fn uid_of(flow: &Flow, process: Option<&Process>) -> u32 {
+    process.map_or(user_of(flow), |process| process.uid)
 }
 
 fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
@@ -243,6 +281,7 @@ impl Network {
     }
 
     pub(super) fn judge_seen(&mut self, now: Duration, seen: &[Cookie]) {
+        self.classes.follow_active(now);
         if self.classes.unfinished {
             self.judge_again(now);
         } else {

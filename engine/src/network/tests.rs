@@ -8,6 +8,7 @@ use super::limiting::ELSEWHERE;
 use super::*;
 use crate::model::{CaState, Cookie, Owner, TcpState};
 
+mod active;
 mod classes;
 mod control;
 mod datagrams;

@@ -31,6 +31,7 @@ impl Network {
                 counters: self.neighbourhood.counters(),
             },
             queue: self.queue.view(now),
+            active: self.classes.active().to_vec(),
             refusals: self.refusals.iter().cloned().collect(),
         }
     }

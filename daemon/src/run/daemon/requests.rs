@@ -42,6 +42,9 @@ impl Running {
                 let chosen = self.choose(pid, uid, class, bytes_per_s);
                 let _ = answer.send(chosen.map_err(|error| one_line(&error)));
             }
+            Call::Active { request, asker, answer } => {
+                let _ = answer.send(self.answer_active(&request, asker)?);
+            }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
         }
@@ -67,6 +70,7 @@ impl Running {
                     .chain(&self.alone_because)
                     .chain(&self.short_of)
                     .chain(&self.unguarded)
+                    .chain(&self.active.problem)
                     .cloned()
                     .chain(missing)
                     .chain(daemon.rules.missing(queue))

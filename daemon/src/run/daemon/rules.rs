@@ -94,7 +94,9 @@ impl Running {
         let daemon = &mut self.daemon;
         let death = daemon.guarded.as_ref().and_then(|guarded| Guarded::death(guarded).ok());
         let looked = daemon.owners.look_up(death);
-        let blind = |error: anyhow::Error| format!("rules with `exe` or `cmdline` match nothing: {error:#}");
+        let blind = |error: anyhow::Error| {
+            format!("rules with `exe` or `cmdline` match nothing, no session is followed: {error:#}")
+        };
         daemon.rules.blind = looked.err().map(blind);
         if !daemon.rules.in_force.need_interfaces() {
             return Ok(());

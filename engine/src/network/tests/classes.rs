@@ -37,13 +37,13 @@ fn owned() -> Flow {
     }
 }
 
-fn see(engine: &mut Network, ms: u64, flows: Vec<Flow>, complete: bool) -> Vec<Action> {
+pub(super) fn see(engine: &mut Network, ms: u64, flows: Vec<Flow>, complete: bool) -> Vec<Action> {
     let queue = None;
     let input = Input::Pass { flows, complete, queue };
     engine.step(Duration::from_millis(ms), input)
 }
 
-fn identify(engine: &mut Network, ms: u64, process: Process) -> Vec<Action> {
+pub(super) fn identify(engine: &mut Network, ms: u64, process: Process) -> Vec<Action> {
     let input = Input::Identified {
         processes: vec![(ID, Some(Arc::new(process)))],
         cgroups: Vec::new(),
@@ -51,7 +51,7 @@ fn identify(engine: &mut Network, ms: u64, process: Process) -> Vec<Action> {
     engine.step(Duration::from_millis(ms), input)
 }
 
-fn obey(engine: &mut Network, ms: u64, text: &str) -> Vec<Action> {
+pub(super) fn obey(engine: &mut Network, ms: u64, text: &str) -> Vec<Action> {
     engine.step(Duration::from_millis(ms), Input::Rules(rules(text)))
 }
 
@@ -216,11 +216,11 @@ fn flows_that_cost_much_to_judge_are_spread_over_passes_and_none_is_forgotten() 
 }
 
 /// Costs more than a step to judge for 64 flows of a process with such arguments.
-fn slow_rules() -> String {
+pub(super) fn slow_rules() -> String {
     format!("[[rule]]\ncmdline = \"{}b\"\nclass = \"bulk\"\n", "*a".repeat(100)).repeat(100)
 }
 
-fn costly() -> Process {
+pub(super) fn costly() -> Process {
     Process {
         cmdline: "a".repeat(4096),
         ..Process::default()
@@ -228,7 +228,7 @@ fn costly() -> Process {
 }
 
 /// Flows of this user, numbered from there.
-fn flows_of(uid: u32, from: u64, count: u64) -> Vec<Flow> {
+pub(super) fn flows_of(uid: u32, from: u64, count: u64) -> Vec<Flow> {
     let flow = |n: u64| {
         let mut flow = owned();
         flow.local.set_port(n as u16);
@@ -238,7 +238,7 @@ fn flows_of(uid: u32, from: u64, count: u64) -> Vec<Flow> {
     (from..from + count).map(flow).collect()
 }
 
-fn class_of(engine: &Network, cookie: u64) -> Class {
+pub(super) fn class_of(engine: &Network, cookie: u64) -> Class {
     let flows = engine.status(Duration::from_secs(1)).flows;
     let flow = flows.iter().find(|view| view.flow.cookie == Cookie(cookie));
     flow.unwrap().class
@@ -250,8 +250,8 @@ fn told(actions: &[Action]) -> usize {
     actions.iter().filter(is_told).count()
 }
 
-const HOG: u32 = 1000;
-const OTHER: u32 = 1001;
+pub(super) const HOG: u32 = 1000;
+pub(super) const OTHER: u32 = 1001;
 const TABLE: u64 = 3072;
 
 #[test]

@@ -93,6 +93,8 @@ impl RulesLoop {
             match answer {
                 lookup::Answer::Path { uid, path, found } => self.take_path((uid, path), found),
                 lookup::Answer::Arguments { id, image, text } => self.take_arguments(id, image, text),
+                // The main loop's.
+                lookup::Answer::Sessions(_) => {}
             }
             self.keep_pace();
         }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway active`: says what is active, or shows it. The cgroup is found here and named by its id, so that the daemon has
+//! no path to look up: what the kernel knows of the id decides.
+
+use anyhow::{Context as _, Result};
+use nix::unistd::getuid;
+
+use crate::cli::ActiveArgs;
+use crate::commands::print;
+use crate::control::{ActiveFor, ActiveNow, Request, client};
+use crate::kernel::cgroup::Root;
+use crate::place::Place;
+
+pub fn run(args: &ActiveArgs) -> Result<()> {
+    let request = match &args.subject {
+        Some(subject) => Request::Active {
+            cgroup: id_of(subject)?,
+            for_s: args.for_s,
+        },
+        None if args.none => Request::ActiveNone,
+        None => Request::ActiveList,
+    };
+    let now: ActiveNow = client::ask(&Place::here()?, request)?.first()?;
+    if args.output.json {
+        return print(&format!("{}\n", serde_json::to_string(&now)?));
+    }
+    if now.active.is_empty() {
+        return print(
+            "nothing is active, so that bulk is bulk everywhere; `giveway active CGROUP|UNIT` says what is\n",
+        );
+    }
+    print(&now.active.iter().map(line).collect::<String>())
+}
+
+fn line(ActiveFor { activity, left_s }: &ActiveFor) -> String {
+    let left = left_s.map(|left_s| format!(", for {left_s} s more"));
+    format!("{}{}\n", activity.shown(), left.unwrap_or_default())
+}
+
+fn id_of(subject: &str) -> Result<u64> {
+    let root = Root::open()?;
+    let path = match subject.strip_prefix('/') {
+        Some(path) => path.to_owned(),
+        None => unit(&root, subject)
+            .with_context(|| format!("there is no running unit `{subject}`; a path of a cgroup begins with /"))?,
+    };
+    let id = root.id_of(&path);
+    id.with_context(|| format!("cannot find the cgroup `/{path}`"))
+}
+
+/// The path of the system's own unit of this name, or else of the user's.
+fn unit(root: &Root, name: &str) -> Option<String> {
+    let uid = getuid();
+    let own = format!("user.slice/user-{uid}.slice/user@{uid}.service");
+    root.find_in_slices("", name)
+        .or_else(|| root.find_in_slices(&own, name))
+}
