@@ -56,21 +56,30 @@ struct Holder {
 const HOLDERS: [Holder; 3] = [
     Holder {
         name: "htb",
-        plot: ("rate-limit-htb", "What a rule's flows send together, beside its limit: through htb"),
+        plot: (
+            "rate-limit-htb",
+            "What a rule's flows send together, beside its limit: through htb",
+        ),
         backend: "htb",
         rate_mbit: Some(LINK_MBIT),
         guest: None,
     },
     Holder {
         name: "qdisc",
-        plot: ("rate-limit-qdisc", "What a rule's flows send together, beside its limit: through the BPF qdisc"),
+        plot: (
+            "rate-limit-qdisc",
+            "What a rule's flows send together, beside its limit: through the BPF qdisc",
+        ),
         backend: "qdisc",
         rate_mbit: Some(LINK_MBIT),
         guest: Some(Guest::VIRTUAL),
     },
     Holder {
         name: "qdisc-unpaced",
-        plot: ("rate-limit-qdisc-unpaced", "What a rule's flows send together, beside its limit: through the BPF qdisc, which knows no rate of the link"),
+        plot: (
+            "rate-limit-qdisc-unpaced",
+            "What a rule's flows send together, beside its limit: through the BPF qdisc, which knows no rate of the link",
+        ),
         backend: "qdisc",
         rate_mbit: None,
         guest: Some(Guest::VIRTUAL),

@@ -15,9 +15,9 @@ use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
-use super::{HANDLE, target_us};
 use super::admission::Shared;
 use super::sojourn::percentile_us;
+use super::{HANDLE, target_us};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
