@@ -98,7 +98,9 @@ fn remove(folder: &Path) -> bool {
     let below = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    below.for_each(|entry| drop(remove(&entry.path())));
+    for entry in below {
+        remove(&entry.path());
+    }
     fs::remove_dir(folder).is_ok()
 }
 
