@@ -414,7 +414,7 @@ struct mm_struct {
 
 struct task_struct {
 	unsigned int __state;
-	int on_cpu;
+	unsigned int on_cpu; /* an int, since 7.x a u8: only what is unsigned is adjusted to either */
 	int pid;
 	int tgid;
 	unsigned int flags;
