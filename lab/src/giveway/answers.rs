@@ -114,14 +114,16 @@ pub fn is_demotion(change: &Change) -> bool {
     matches!(&change.new, Value::Text(policy) if policy.starts_with("OTHER"))
 }
 
-/// How often giveway has given handlers of requests their priority; the whole answer goes to `file`.
-pub fn raises(at: &Namespace, file: &Path) -> Result<u64> {
+/// How often giveway has given handlers of requests their priority, and how many parts of real time do not work; the whole
+/// answer goes to `file`.
+pub fn raises(at: &Namespace, file: &Path) -> Result<(u64, usize)> {
     let words = ["status", "--json"];
     let said = ask(at, &words)?;
     std::fs::write(file, &said).with_context(|| format!("cannot write {}", file.display()))?;
     let status: Status = read(&said, &words)?;
-    let threads = priority_of(status)?.chains.into_iter().flat_map(|chain| chain.threads);
-    Ok(threads.map(|thread| thread.raises).sum())
+    let priority = priority_of(status)?;
+    let threads = priority.chains.into_iter().flat_map(|chain| chain.threads);
+    Ok((threads.map(|thread| thread.raises).sum(), priority.degraded.len()))
 }
 
 /// How many capped sockets `giveway revert` would find, changing none.

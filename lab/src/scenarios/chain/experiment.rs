@@ -117,7 +117,8 @@ impl Chain {
             outcome.set(name, metric, mbit);
         }
         if self.parts.wake {
-            let raises = answers::raises(&wire.receiver, &run.file("-why.json"))?;
+            let (raises, degraded) = answers::raises(&wire.receiver, &run.file("-why.json"))?;
+            outcome.set(name, "degraded", degraded as f64);
             outcome.set(name, "raises", raises as f64);
         }
         for daemon in &mut daemons {
