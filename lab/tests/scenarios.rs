@@ -333,7 +333,8 @@ mod in_guest {
     #[test]
     pub fn background_lives_on_below_a_full_uplink_and_takes_it_again() {
         let Some(_turn) = turn_in_guest() else { return };
-        let result = run("starve", &["variants=free/giveway", "seconds=30", "warmup_s=5"]);
+        let settings = ["variants=free/giveway", "seconds=30", "warmup_s=5"];
+        let (result, _) = run_and_count_figures("starve", &settings);
         let of = |name| metric(&result, "free/giveway", name);
         assert!(of("lost_connections") == 0.0 && of("return_s") <= 1.0, "{result}");
         // Half a percent of 1 Mbit/s; what is on its way when the foreground begins takes more of so short a time.
