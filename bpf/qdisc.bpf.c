@@ -92,7 +92,10 @@ static __always_inline bool is_full(struct instance *i, const struct stamped *st
 	return stamp->band == GW_BACKGROUND && background_is_full(i);
 }
 
-/* What a limit holds is of one band; a rule that has just changed counts once it is empty. */
+/*
+ * What a limit holds is of one band, whatever class its flows have (one that was named is background): that of the first,
+ * until the limit is out of that band's round again.
+ */
 static __always_inline void join_limit(struct instance *i, struct stamped *stamp)
 {
 	struct gw_rate_limit *rate = rate_limit_of(stamp->limit);
@@ -100,7 +103,7 @@ static __always_inline void join_limit(struct instance *i, struct stamped *stamp
 
 	if (!rate || !rate->bytes_per_s)
 		stamp->limit = 0;
-	else if (l->packets)
+	else if (l->packets || flow_at(i, FIRST_LIMIT + stamp->limit)->is_listed)
 		stamp->band = l->band;
 	else
 		l->band = stamp->band;
