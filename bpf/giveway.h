@@ -221,7 +221,7 @@ struct gw_lender {
 	__u32 tgid; /* its process, where that is accounted for as a whole; 0: only the thread is */
 	__u32 borrowers;
 	__u32 borrower; /* the process of the latest of them, and its name */
-	__u32 reserved;
+	__u32 naming;	/* which one: a thread's number is used again, and who named the earlier one may forget it late */
 	char name[GW_COMMAND_LEN];
 };
 

@@ -322,7 +322,7 @@ mod in_guest {
         let Some(_turn) = turn_in_guest() else { return };
         // Bounds are on every window.
         let settings = [
-            "variants=qdisc/tcp-20/5,qdisc-unpaced/udp-20/5",
+            "variants=qdisc/tcp-20/5,qdisc-unpaced/udp-20/5,qdisc/two-classes",
             "seconds=3",
             "warmup_s=1",
         ];

@@ -5,6 +5,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -14,7 +15,7 @@ use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
 use super::libbpf_log::explain;
 use super::now;
-use super::records::{IteratorReader, bytes_of, counters, text};
+use super::records::{IteratorReader, bytes_of, counters, record, text};
 use super::skeletons::lending as skeleton;
 use skeleton::types;
 
@@ -48,12 +49,19 @@ pub struct Lending {
 
 /// Names threads that may lend, from any thread.
 #[derive(Clone)]
-pub struct Lenders(Arc<MapHandle>);
+pub struct Lenders(Arc<Named>);
+
+struct Named {
+    lenders: MapHandle,
+    /// How often one was named.
+    namings: AtomicU32,
+}
 
 /// A thread that may lend, until this is dropped.
 pub struct MayLend {
     lenders: Lenders,
     key: types::gw_lender_key,
+    naming: u32,
 }
 
 impl Lending {
@@ -66,7 +74,10 @@ impl Lending {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of lent priority");
         Ok(Self {
-            lenders: Lenders(Arc::new(keep(&maps.lenders)?)),
+            lenders: Lenders(Arc::new(Named {
+                lenders: keep(&maps.lenders)?,
+                namings: AtomicU32::default(),
+            })),
             counters: keep(&maps.bss)?,
             settle: explain("attach to those who borrow", || {
                 programs.gw_settle.attach_iter(maps.borrowers.as_fd())
@@ -121,27 +132,37 @@ impl Lending {
 impl Lenders {
     /// `process`: where that is accounted for as a whole; None: only the thread is. A thread may be both.
     pub fn add(&self, tid: u32, process: Option<u32>) -> Result<MayLend> {
+        let naming = self.0.namings.fetch_add(1, Ordering::Relaxed);
         let lender = types::gw_lender {
             tgid: process.unwrap_or(0),
+            naming,
             ..types::gw_lender::default()
         };
         let key = types::gw_lender_key {
             tid,
             of_process: process.is_some().into(),
         };
-        let done = self.0.update(bytes_of(&key), bytes_of(&lender), MapFlags::ANY);
+        let done = self.0.lenders.update(bytes_of(&key), bytes_of(&lender), MapFlags::ANY);
         done.with_context(|| format!("what thread {tid} lends is not counted"))?;
         Ok(MayLend {
             lenders: self.clone(),
             key,
+            naming,
         })
     }
 }
 
 impl Drop for MayLend {
     fn drop(&mut self) {
-        // It may have ended, and its entry with it.
-        let _ = self.lenders.0.delete(bytes_of(&self.key));
+        // It may have ended, and its entry with it; and its number may be another thread's, which was named since.
+        let (lenders, key) = (&self.lenders.0.lenders, bytes_of(&self.key));
+        let named = lenders.lookup(key, MapFlags::ANY).ok().flatten();
+        if named
+            .and_then(|bytes| record(&bytes))
+            .is_some_and(|it: types::gw_lender| it.naming == self.naming)
+        {
+            let _ = lenders.delete(key);
+        }
     }
 }
 

@@ -155,6 +155,24 @@ fn who_lends_twice_is_charged_as_long_as_it_does_once() {
 }
 
 #[test]
+fn who_named_an_earlier_thread_of_the_same_number_takes_nothing_from_a_later_one() {
+    let file = Scratch::new("locks", "");
+    let mut lending = Lending::open().unwrap();
+    for process in [true, false] {
+        let (mut owner, mut lender) = (owner(&file), waiting(&file));
+        let name = |of: u32| lending.lenders().add(lender.pid(), process.then_some(of)).unwrap();
+        let (earlier, _later) = (name(1), name(lender.pid()));
+        drop(earlier);
+        lender.is_made_fifo();
+        lender.go_on();
+        await_some("it is known who has the priority", || all(&mut lending, &lender).pop());
+        owner.go_on();
+        lender.says("has");
+        owner.says("done");
+    }
+}
+
+#[test]
 fn what_others_lend_is_charged_to_nobody() {
     let file = Scratch::new("locks", "");
     let mut lending = Lending::open().unwrap();

@@ -430,7 +430,7 @@ section! {
     ClassRule matching Conditions as RULE {
         /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
         class: Option<Class> = None, example "background";
-        /// All flows of this rule together send at most so much, Mbit/s with all headers; where htb orders the packets.
+        /// All flows of this rule together send at most so much, Mbit/s with all headers, where giveway's queue orders the packets.
         rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
         /// Why, in a few words: `why` says it.
         reason: Option<String> = None, example "nobody waits for a backup";

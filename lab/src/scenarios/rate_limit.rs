@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::air::STATION_DEVICE;
+use crate::bpf_objects::{Program, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
@@ -38,6 +39,9 @@ const TOLERANCE: f64 = 0.05;
 const WINDOW_S: f64 = 10.0;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PORT: u16 = 5201;
+/// Named as background, and not.
+const LIGHT_PORTS: [u16; 2] = [5202, 5203];
+const LIGHT: Duration = Duration::from_secs(2);
 const QUEUE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What holds the limit.
@@ -92,6 +96,8 @@ struct Trial {
     protocol: Protocol,
     sockets: u32,
     limit_mbit: f64,
+    /// First, less than the limit of two classes, so that it is empty between packets; then what is measured.
+    two_classes: bool,
     warmup_s: f64,
     seconds: f64,
 }
@@ -112,16 +118,13 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                         protocol,
                         sockets,
                         limit_mbit,
+                        two_classes: false,
                         warmup_s,
                         seconds,
                     };
                     let name = format!("{line}/{limit_mbit}");
-                    let holds = Relation::Between(1.0 - TOLERANCE, 1.0 + TOLERANCE);
-                    for metric in ["window_min_of_limit", "window_max_of_limit"] {
-                        checks.push(Check::metric(&name, metric, holds).always());
-                    }
-                    let send = move |run: &Run| send(run, trial);
-                    variants.push(Variant::new(name, holder.guest, warmup_s + seconds + 2.0, send));
+                    checks.extend(holds(&name));
+                    variants.push(trial.variant(name));
                 }
                 lines.push((
                     match (protocol, sockets) {
@@ -143,13 +146,42 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             lines,
             levels: Vec::new(),
         });
+        // Only there giveway's own programs hold limits.
+        if holder.guest.is_some() {
+            let name = format!("{}/two-classes", holder.name);
+            let trial = Trial {
+                holder,
+                protocol: Protocol::Tcp,
+                sockets: 1,
+                limit_mbit: 0.5,
+                two_classes: true,
+                warmup_s,
+                seconds,
+            };
+            checks.extend(holds(&name));
+            // One that sends it, one that finds nothing else to send, and some for what wakes the queue meanwhile.
+            checks.push(Check::metric(&name, "dequeues_per_packet", Relation::AtMost(10.0)).always());
+            variants.push(trial.variant(name));
+        }
     }
     Ok(Plan {
         variants,
         checks,
         plots,
-        columns: "window_min_of_limit window_max_of_limit goodput_of_limit",
+        columns: "window_min_of_limit window_max_of_limit goodput_of_limit dequeues_per_packet",
     })
+}
+
+impl Trial {
+    fn variant(self, name: String) -> Variant {
+        let seconds = self.warmup_s + self.seconds + 2.0;
+        Variant::new(name, self.holder.guest, seconds, move |run| send(run, self))
+    }
+}
+
+fn holds(name: &str) -> [Check; 2] {
+    let near = Relation::Between(1.0 - TOLERANCE, 1.0 + TOLERANCE);
+    ["window_min_of_limit", "window_max_of_limit"].map(|metric| Check::metric(name, metric, near).always())
 }
 
 /// A flood under a rule with a limit.
@@ -161,14 +193,27 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
         let queue = answers::status(&wire.sender)?.network.queue;
         Ok(queue.in_force.map(drop))
     })?;
-    let _server = iperf3(&wire, true, &format!("--server --port {PORT}"))?;
-    wire.receiver.wait_until_listening(PORT)?;
+    if trial.two_classes {
+        run.progress.tick("two classes");
+        send_lightly(&wire)?;
+    }
+    let _server = serve(&wire, PORT)?;
     let _client = iperf3(&wire, false, &client(trial))?;
     run.progress.tick("sending");
     pause(trial.warmup_s)?;
-    let sent = sample(&wire, trial.seconds)?;
-    run.keep(&sent)?;
     let mut outcome = Outcome::default();
+    let sent = if trial.two_classes {
+        let _statistics = enable_statistics()?;
+        let dequeue = Program::find("gw_dequeue")?;
+        let (runs, packets) = (dequeue.runs()?.count, device(&wire, "packets")?);
+        let sent = sample(&wire, trial.seconds)?;
+        let (runs, packets) = (dequeue.runs()?.count - runs, device(&wire, "packets")? - packets);
+        outcome.set(run.name, "dequeues_per_packet", runs as f64 / packets);
+        sent
+    } else {
+        sample(&wire, trial.seconds)?
+    };
+    run.keep(&sent)?;
     let (seconds, bytes) = *sent.last().context("nothing was counted")?;
     let of_limit = |mbit: f64| mbit / trial.limit_mbit;
     let rates = windows(&sent, WINDOW_S.min(trial.seconds - 0.5));
@@ -186,7 +231,8 @@ fn configuration(trial: Trial) -> Value {
         "cap": {"policy": "none"},
         "link": link.unwrap_or_else(|| json!({})),
         "queue": {"backend": trial.holder.backend},
-        "rule": [{"port": PORT, "class": "bulk", "rate_limit_mbit": trial.limit_mbit}],
+        "rule": [{"address": RECEIVER_ADDRESS, "class": "bulk", "rate_limit_mbit": trial.limit_mbit}],
+        "background": [{"address": RECEIVER_ADDRESS, "port": LIGHT_PORTS[0]}],
     })
 }
 
@@ -201,6 +247,22 @@ fn client(trial: Trial) -> String {
     format!("--client {RECEIVER_ADDRESS} --port {PORT} --parallel {sockets} --time {seconds}{udp}")
 }
 
+/// Each with a third of the limit, in packets that are sent long before the next one comes.
+fn send_lightly(wire: &Wire) -> Result<()> {
+    let mut processes = Vec::new();
+    for port in LIGHT_PORTS {
+        let words = format!("--client {RECEIVER_ADDRESS} --port {port} --udp --bitrate 160K --length 200 --time 60");
+        processes.extend([serve(wire, port)?, iperf3(wire, false, &words)?]);
+    }
+    pause(LIGHT.as_secs_f64())
+}
+
+fn serve(wire: &Wire, port: u16) -> Result<Process> {
+    let server = iperf3(wire, true, &format!("--server --port {port}"))?;
+    wire.receiver.wait_until_listening(port)?;
+    Ok(server)
+}
+
 fn iperf3(wire: &Wire, is_server: bool, words: &str) -> Result<Process> {
     let at = if is_server { &wire.receiver } else { &wire.sender };
     let mut command = at.command("iperf3")?;
@@ -211,23 +273,24 @@ fn iperf3(wire: &Wire, is_server: bool, words: &str) -> Result<Process> {
 
 /// Seconds and bytes since the first look.
 fn sample(wire: &Wire, seconds: f64) -> Result<Vec<(f64, f64)>> {
-    let (began, first) = (Instant::now(), sent_bytes(wire)?);
+    let (began, first) = (Instant::now(), device(wire, "bytes")?);
     let mut samples = vec![(0.0, 0.0)];
     while began.elapsed().as_secs_f64() < seconds {
         pause(LOOK_EVERY.as_secs_f64())?;
-        let bytes = sent_bytes(wire)? - first;
+        let bytes = device(wire, "bytes")? - first;
         samples.push((began.elapsed().as_secs_f64(), bytes));
     }
     Ok(samples)
 }
 
-fn sent_bytes(wire: &Wire) -> Result<f64> {
+/// What the sender's device has sent, in bytes or packets.
+fn device(wire: &Wire, what: &str) -> Result<f64> {
     let shown = wire
         .sender
         .run("ip", &format!("-json -statistics link show dev {STATION_DEVICE}"))?;
     let shown: Value = serde_json::from_slice(&shown.stdout)?;
-    let bytes = shown.pointer("/0/stats64/tx/bytes").and_then(Value::as_f64);
-    bytes.context("the device counts nothing")
+    let count = shown.pointer(&format!("/0/stats64/tx/{what}")).and_then(Value::as_f64);
+    count.context("the device counts nothing")
 }
 
 /// Mbit/s of every window of at least this length between two samples.

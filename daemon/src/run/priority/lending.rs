@@ -59,7 +59,6 @@ impl Lending {
             *granted = new();
         }
         for tid in tids {
-            granted.threads.remove(&tid);
             granted.threads.insert(tid, lenders.add(tid, Some(id.pid))?);
         }
         Ok(())
