@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Watches every TCP socket of one network namespace.
+ * Watches every TCP socket of one network namespace, and knows its UDP sockets.
  *
  * The cost must follow what is active, not what is open. So a per-packet program does nothing but mark its socket in
  * the storage map `active`; ten times a second `gw_pass_active` iterates that map (not the socket table), writes a
@@ -11,6 +11,8 @@
  * Owners are remembered in the storage map `owners`: by `connect`, by the first send or receive of a process, and by
  * `gw_find_owners`, which looks at all open files. In each such search the first process that holds a socket wins.
  * (It is the most expensive program here, and runs when a walk shows a socket without a known owner, and every minute.)
+ *
+ * UDP: see datagrams.h.
  *
  * What happens between passes goes to the ring buffer `events` and waits for the reader's next pass, unless the buffer
  * fills up: a wake-up for each would cost far more than the event, and a stranger decides how many connections open and
@@ -110,10 +112,9 @@ static __always_inline struct activity *touch(struct sock *sk)
 	return tp ? begin_activity(sk, tp) : NULL;
 }
 
-static __always_inline void own(struct sock *sk, struct task_struct *task, __u64 search)
+static __always_inline void note_owner(struct owner *o, struct task_struct *task, __u64 search)
 {
 	struct task_struct *leader = task->group_leader;
-	struct owner *o = bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (!o || !leader)
 		return;
@@ -121,6 +122,11 @@ static __always_inline void own(struct sock *sk, struct task_struct *task, __u64
 	o->pid = task->tgid;
 	o->start_ns = leader->start_boottime;
 	bpf_probe_read_kernel_str(o->command, sizeof(o->command), leader->comm);
+}
+
+static __always_inline void own(struct sock *sk, struct task_struct *task, __u64 search)
+{
+	note_owner(bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE), task, search);
 }
 
 static __always_inline void own_if_unowned(struct sock *sk)
@@ -204,15 +210,14 @@ static __always_inline void describe_marks(struct gw_flow *f, struct sock *sk)
 		f->tclass = BPF_CORE_READ(ipv6, tclass);
 }
 
-static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
+static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk, const struct owner *o)
 {
 	struct net_device *device = egress_device(sk);
 	struct cgroup *cgroup = sk->sk_cgrp_data.cgroup;
-	struct owner *o = bpf_sk_storage_get(&owners, sk, NULL, 0);
 
 	f->cookie = bpf_get_socket_cookie(sk);
+	f->protocol = sk->sk_protocol;
 	f->state = sk->__sk_common.skc_state;
-	f->pacing_rate_bytes_per_s = sk->sk_pacing_rate;
 	f->uid = sk->sk_uid.val;
 	if (cgroup && cgroup->kn)
 		f->cgroup_id = cgroup->kn->id;
@@ -233,13 +238,16 @@ static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, co
 	const struct tcp_congestion_ops *ca = icsk->icsk_ca_ops;
 	struct gw_flow f = {};
 
-	describe_socket(&f, sk);
+	describe_socket(&f, sk, bpf_sk_storage_get(&owners, sk, NULL, 0));
 	describe_tcp(&f, tp);
+	f.pacing_rate_bytes_per_s = sk->sk_pacing_rate;
 	f.ca_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
 	if (ca)
 		bpf_core_read_str(f.congestion_control, sizeof(f.congestion_control), &ca->name);
 	bpf_seq_write(seq, &f, sizeof(f));
 }
+
+#include "datagrams.h"
 
 /* ---- reporting events ---- */
 
@@ -288,8 +296,12 @@ int BPF_PROG(gw_mark_segment, struct sock *sk)
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
 {
-	if (sent > 0 && is_our_tcp(sk) && touch(sk))
+	if (sent <= 0)
+		return 0;
+	if (is_our_tcp(sk) && touch(sk))
 		own_if_unowned(sk);
+	if (is_our(sk, IPPROTO_UDP))
+		mark_datagram(sk);
 	return 0;
 }
 

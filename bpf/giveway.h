@@ -57,7 +57,7 @@ struct gw_flow {
 	__u32 priority; /* SO_PRIORITY */
 	__u8 tos; /* IP_TOS: the DSCP and two bits of ECN */
 	__u8 tclass; /* the same for IPv6 */
-	__u16 reserved;
+	__u16 protocol; /* of UDP, what TCP alone has is not known */
 };
 
 enum gw_event_kind {

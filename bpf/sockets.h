@@ -15,11 +15,16 @@ static __always_inline bool in_our_netns(const struct sock *sk)
 	return net && net->ns.inum == netns_inum;
 }
 
-static __always_inline bool is_our_tcp(const struct sock *sk)
+static __always_inline bool is_our(const struct sock *sk, __u16 protocol)
 {
 	__u16 family = sk->__sk_common.skc_family;
 
-	return in_our_netns(sk) && (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
+	return in_our_netns(sk) && (family == AF_INET || family == AF_INET6) && sk->sk_protocol == protocol;
+}
+
+static __always_inline bool is_our_tcp(const struct sock *sk)
+{
+	return is_our(sk, IPPROTO_TCP);
 }
 
 /* A connection: not a listener, and none of the kernel's short records before and after one. */

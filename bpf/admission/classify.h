@@ -196,8 +196,11 @@ static __always_inline bool is_named(const struct gw_background_key *exact)
 	return bpf_map_lookup_elem(&background_flows, exact) || bpf_map_lookup_elem(&background_flows, &any);
 }
 
-/* Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; 0: of neither. */
-static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p)
+/*
+ * Of a flow that was named or that a packet rule matches, whose rate limit holds for it either way; 0: of neither. What is
+ * `said` of its socket stands in for the rules: who sends wherever they like may meet a named flow.
+ */
+static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p, __u32 said)
 {
 	struct flow_key key = {
 		.flow.remote_port = p->tuple.remote_port,
@@ -207,10 +210,10 @@ static __noinline __u32 treatment_of_packet(const struct gw_link_config *config,
 		.protocol = p->protocol,
 		.dscp = p->dscp,
 	};
-	__u32 treatment = 0;
+	__u32 treatment = said;
 
 	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
-	if (config->packet_rules)
+	if (!said && config->packet_rules)
 		treatment = treatment_by_rules(config, p, &key);
 	if (!config->background_flows || !is_named(&key.flow))
 		return treatment;
@@ -236,7 +239,7 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 {
 	__u32 said = config->treated_sockets ? treatment_of_socket(skb) : 0;
 
-	return !said && (config->background_flows || config->packet_rules) ? treatment_of_packet(config, p) : said;
+	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;
 }
 
 /* Where nothing is said of it, its marks count. */

@@ -39,6 +39,8 @@ pub struct Seen<'a> {
     /// Of the process, or where that is not known, of the socket.
     pub cgroup: &'a str,
     pub ends: Ends,
+    /// The remote end is each packet's own.
+    pub sends_anywhere: bool,
     pub marks: Marks<'a>,
     /// SO_PRIORITY.
     pub priority: u32,
@@ -83,7 +85,10 @@ impl Default for Verdict {
 
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
-    let by_rule = rules.judge(seen);
+    let by_rule = match rules.judge(seen) {
+        Ok(by_rule) => by_rule,
+        Err(undecided) => return undecided,
+    };
     let of_rule = by_rule.as_ref().and_then(|verdict| verdict.limit);
     let limited_by = by_rule
         .as_ref()

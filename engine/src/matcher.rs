@@ -176,6 +176,17 @@ impl Matcher {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()
     }
 
+    /// Without what it asks of where a packet goes; None where that is nothing.
+    pub fn wherever_it_goes(&self) -> Option<Self> {
+        let asks = self.address.is_some() || self.port.is_some() || self.interface.is_some();
+        asks.then(|| Self {
+            address: None,
+            port: None,
+            interface: None,
+            ..self.clone()
+        })
+    }
+
     /// Whether a packet says all that it asks for.
     pub fn asks_only_packet(&self) -> bool {
         !self.asks_who() && self.unit.is_none() && self.cgroup.is_none()

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types in which the kernel is described to the engine: one TCP socket at one moment, and what
-//! happened to it between two moments. Nothing here decides.
+//! The types in which the kernel is described to the engine: one socket at one moment, and what happened to it between two
+//! moments. Nothing here decides.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+
+use crate::config::Protocol;
 
 /// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
@@ -108,10 +110,13 @@ impl Interface {
     }
 }
 
-/// One TCP socket at one moment.
+/// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Flow {
     pub cookie: Cookie,
+    /// TCP in records of an older giveway.
+    #[serde(default = "tcp")]
+    pub protocol: Protocol,
     pub local: SocketAddr,
     pub remote: SocketAddr,
     pub state: TcpState,
@@ -154,6 +159,25 @@ pub struct Flow {
     pub retransmits: u32,
     pub ca_state: CaState,
     pub congestion_control: String,
+}
+
+fn tcp() -> Protocol {
+    Protocol::Tcp
+}
+
+impl Flow {
+    /// A UDP socket that is not connected: where its datagrams go, each of them says.
+    pub fn sends_anywhere(&self) -> bool {
+        self.protocol == Protocol::Udp && self.remote.port() == 0
+    }
+
+    /// For people.
+    pub fn shown_remote(&self) -> String {
+        match self.sends_anywhere() {
+            true => "anywhere".to_owned(),
+            false => self.remote.to_string(),
+        }
+    }
 }
 
 /// What happened to a socket between two passes.

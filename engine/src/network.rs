@@ -12,7 +12,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Setting, Subject, Value};
-use crate::config::Config;
+use crate::config::{Config, Protocol};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
@@ -116,7 +116,7 @@ impl Network {
         // What anyone on the link can cause by a datagram, or any user by a request, must not cost a decision.
         let decides = !matches!(
             input,
-            Input::Datagram { .. } | Input::Filtered(_) | Input::Active(_) | Input::Tick
+            Input::Datagram { .. } | Input::Datagrams(_) | Input::Filtered(_) | Input::Active(_) | Input::Tick
         );
         match input {
             Input::Interface(interface) => {
@@ -130,6 +130,7 @@ impl Network {
                 self.queue.count(now, queue);
                 self.observe(now, flows, complete);
             }
+            Input::Datagrams(flows) => self.observe_datagrams(now, flows),
             Input::Events(events) => events.into_iter().for_each(|(cookie, event)| {
                 self.flows.event(cookie, event);
                 if event == FlowEvent::Close {
@@ -195,7 +196,7 @@ impl Network {
         let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
         let lasting_ones: Vec<Cookie> = lasting.iter().map(|flow| flow.cookie).collect();
         self.actions.extend(self.owners.unknown(now, &lasting, complete));
-        let seen = self.flows.observe(now, flows, complete);
+        let seen = self.flows.observe(now, flows, complete.then_some(Protocol::Tcp));
         for cookie in seen.ended {
             self.end(cookie);
         }
@@ -207,6 +208,18 @@ impl Network {
         if complete {
             self.limit_idle(now);
         }
+    }
+
+    /// Nothing of UDP is limited by its socket: it has a class, which the queue is told.
+    fn observe_datagrams(&mut self, now: Duration, flows: Vec<Flow>) {
+        self.actions
+            .extend(self.owners.unknown(now, &flows.iter().collect::<Vec<_>>(), false));
+        let cookies: Vec<Cookie> = flows.iter().map(|flow| flow.cookie).collect();
+        let seen = self.flows.observe(now, flows, Some(Protocol::Udp));
+        for cookie in seen.ended {
+            self.end(cookie);
+        }
+        self.judge_seen(now, &cookies);
     }
 
     fn end(&mut self, cookie: Cookie) {
@@ -391,9 +404,10 @@ fn describe(tracked: &Tracked) -> Sender {
 
 /// The process and the far end, for people.
 fn name_of(flow: &Flow) -> String {
+    let remote = flow.shown_remote();
     match &flow.owner {
-        Some(owner) => format!("{} ({}) to {}", owner.command, owner.pid, flow.remote),
-        None => format!("to {}", flow.remote),
+        Some(owner) => format!("{} ({}) to {remote}", owner.command, owner.pid),
+        None => format!("to {remote}"),
     }
 }
 

@@ -83,7 +83,11 @@ pub struct NetworkStatus {
     /// The managed one; None while there is none.
     pub interface: Option<Interface>,
     pub policy: PolicyView,
+    /// TCP.
     pub flows: Vec<FlowView>,
+    /// UDP sockets on which something was sent within the last minute.
+    #[serde(default)]
+    pub datagrams: Vec<FlowView>,
     pub neighbours: Vec<NeighbourView>,
     pub reports: ReportView,
     #[serde(default)]

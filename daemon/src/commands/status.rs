@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
+use giveway_engine::config::Protocol;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -47,7 +48,9 @@ fn render(status: &Status, columns: Option<usize>) -> String {
             text += &band_line(name, band, is_wide);
         }
     }
-    let mut flows: Vec<&FlowView> = network.flows.iter().collect();
+    // Most UDP sockets are for a question and an answer.
+    let datagrams = network.datagrams.iter().filter(|view| view.class != Class::Standard);
+    let mut flows: Vec<&FlowView> = network.flows.iter().chain(datagrams).collect();
     let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
@@ -241,9 +244,12 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
         (false, true) => '>',
         (false, false) => ' ',
     };
+    let remote = flow.shown_remote();
+    if flow.protocol == Protocol::Udp {
+        return format!("{mark} {process:<14.14} {remote:<21}   UDP\n");
+    }
     let first = format!(
         "{mark} {process:<14.14} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
-        remote = flow.remote.to_string(),
         cwnd = flow.cwnd,
         cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
         rtt = f64::from(flow.srtt_us) / 1e3,

@@ -22,10 +22,11 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let mut status = client::status(&Place::here()?)?;
     let mut classes = Vec::new();
     if let Some(subject) = &args.subject {
-        let flows = &status.network.flows;
-        let concerned = flows.iter().filter(|view| is_flow(subject, view));
+        let datagrams = &status.network.datagrams;
+        let flows: Vec<&FlowView> = status.network.flows.iter().chain(datagrams).collect();
+        let concerned = flows.iter().copied().filter(|view| is_flow(subject, view));
         classes.extend(concerned.map(Classified::of));
-        status.changes.retain(|latest| concerns(subject, latest, flows));
+        status.changes.retain(|latest| concerns(subject, latest, &flows));
         status.network.refusals.retain(|refusal| is_of(subject, refusal));
     }
     let (changes, refusals) = (status.changes, status.network.refusals);
@@ -70,7 +71,7 @@ fn alike(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
 }
 
 /// Whether it is the rule, the process, the socket, one of its addresses, or the device.
-fn concerns(subject: &str, latest: &Latest, flows: &[FlowView]) -> bool {
+fn concerns(subject: &str, latest: &Latest, flows: &[&FlowView]) -> bool {
     let change = &latest.change;
     let of_subject = match &change.subject {
         Subject::Socket { cookie } => {
@@ -129,6 +130,8 @@ struct Classified<'a> {
     mark: Option<Dscp>,
     rule: &'a str,
     why: &'a str,
+    #[serde(skip)]
+    shown_remote: String,
 }
 
 impl<'a> Classified<'a> {
@@ -141,6 +144,7 @@ impl<'a> Classified<'a> {
             mark: view.mark,
             rule: &view.class_rule,
             why: &view.class_why,
+            shown_remote: view.flow.shown_remote(),
         }
     }
 
@@ -150,7 +154,7 @@ impl<'a> Classified<'a> {
             "socket {}, {} to {}, is {} now; rule {}: {}{}",
             self.cookie.0,
             self.local,
-            self.remote,
+            self.shown_remote,
             self.class.name(),
             self.rule,
             self.why,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Watches the TCP sockets of one network namespace. Output: passes over the active ones, walks over all of them, and
-//! events as they happen; all in the engine's types. It never changes a socket.
+//! events as they happen; and the UDP sockets that something was sent on. All in the engine's types. It never changes a
+//! socket.
 //!
 //! The iterators show the namespace of the thread that runs them: call from the namespace that is watched.
 
@@ -10,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Context, Result};
+use giveway_engine::config::Protocol;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapHandle};
@@ -50,6 +52,7 @@ pub struct FlowMonitor {
     pass: Link,
     walk: Link,
     find_owners: Link,
+    datagrams: Link,
     reader: IteratorReader,
     walks_since_search: u32,
     /// Connections that the last search left without an owner.
@@ -80,6 +83,9 @@ impl FlowMonitor {
             })?,
             walk: explain("attach the walk", || programs.gw_walk_all.attach())?,
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
+            datagrams: explain("attach the list of UDP sockets", || {
+                programs.gw_list_datagrams.attach_iter(maps.datagrams.as_fd())
+            })?,
             reader: IteratorReader::default(),
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
@@ -101,6 +107,13 @@ impl FlowMonitor {
     pub fn pass(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
         self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
+        Ok(flows)
+    }
+
+    /// The UDP sockets that a process has sent something on since the start, with the first one that did.
+    pub fn datagrams(&mut self) -> Result<Vec<Flow>> {
+        let mut flows = Vec::new();
+        self.reader.run(&self.datagrams, |f| flows.push(flow(&f)))?;
         Ok(flows)
     }
 
@@ -183,6 +196,11 @@ fn flow(f: &types::gw_flow) -> Flow {
     let limit = |segments: u32| (segments < types::gw_limit::GW_UNLIMITED.0).then_some(segments);
     Flow {
         cookie: Cookie(f.cookie),
+        protocol: if f.protocol == libc::IPPROTO_UDP as u16 {
+            Protocol::Udp
+        } else {
+            Protocol::Tcp
+        },
         local,
         remote,
         state: tcp_state(f.state),

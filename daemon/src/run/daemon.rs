@@ -207,6 +207,7 @@ impl Running {
             self.supervise();
             self.look_after_rules()?;
             self.look_after_active()?;
+            self.look_at_datagrams()?;
             self.cap_new()?;
         } else if self.links.as_ref().is_some_and(LinkEvents::any) {
             self.look_at_link()?;

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
@@ -128,7 +128,7 @@ impl Uploads {
         let daemon = Daemon::start(&[&given[..], arguments].concat());
         let uploads = ["/doing", "/else"].map(|name| {
             group.below(name);
-            let port = reader(&lab);
+            let port = lab.reader();
             (port, talker(&group, name, port, uid))
         });
         let [(doing, first), (other, second)] = uploads;
@@ -168,17 +168,6 @@ impl Uploads {
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(self.flows().map(|flow| flow["class"].clone()), ["bulk", "bulk"]);
     }
-}
-
-/// Something at the far end that reads whatever comes; returns its port.
-fn reader(lab: &Lab) -> u16 {
-    let listener = lab.far_listener(FAR_V4);
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
-    });
-    port
 }
 
 fn talker(group: &Group, below: &str, port: u16, uid: u32) -> KillOnDrop {

@@ -2,7 +2,7 @@
 //! Classes of open sockets: by rule, read again while the daemon runs, and by what Linux knows of their processes.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
@@ -145,22 +145,11 @@ fn talker(port: u16, words: &str) -> KillOnDrop {
     KillOnDrop::spawn(&mut command)
 }
 
-/// Something at the far end that reads whatever comes; returns its port.
-fn reader(lab: &Lab) -> u16 {
-    let listener = lab.far_listener(FAR_V4);
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
-    });
-    port
-}
-
 #[test]
 fn a_process_that_is_put_to_nice_19_is_background_within_two_seconds_and_back_again() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let port = reader(&lab);
+    let port = lab.reader();
     let talker = talker(port, "talker");
     until("it sends", || has_class(&daemon, port, "standard"));
     for (nice, class) in [("19", "background"), ("0", "standard")] {
@@ -208,7 +197,7 @@ fn a_program_is_told_by_its_file_and_by_its_arguments() {
     let both = format!("{exe}\ncmdline = \"*--give-way\"");
     rules.write("50-test.toml", &(rule(&both, "background") + &rule(&exe, "bulk")));
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let ports = [reader(&lab), reader(&lab)];
+    let ports = [lab.reader(), lab.reader()];
     let _talkers = [talker(ports[0], "--give-way"), talker(ports[1], "--whatever")];
     until("both have their classes", || {
         has_class(&daemon, ports[0], "background") && has_class(&daemon, ports[1], "bulk")
@@ -225,7 +214,7 @@ fn the_queue_serves_a_flow_by_its_class() {
     until("the queue is in force", || {
         !daemon.status()["queue"]["in_force"].is_null()
     });
-    let port = reader(&lab);
+    let port = lab.reader();
     let _talker = talker(port, "talker");
     until("it sends", || has_class(&daemon, port, "standard"));
     let background = || daemon.counted("/bands/background/classified");
@@ -273,7 +262,7 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
     let patience = Some(Duration::from_millis(100));
     let _sinks: Vec<UdpSocket> = (0..2)
         .map(|_| {
-            let mut tcp = TcpStream::connect((FAR_V4, reader(&lab))).unwrap();
+            let mut tcp = TcpStream::connect((FAR_V4, lab.reader())).unwrap();
             tcp.set_write_timeout(patience).unwrap();
             flood(&stop, move || tcp.write(&[0; 16 * 1024]));
             let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
@@ -305,7 +294,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     until("the queue is in force", || {
         !daemon.status()["queue"]["in_force"].is_null()
     });
-    let ports = [reader(&lab), reader(&lab)];
+    let ports = [lab.reader(), lab.reader()];
     let [one, other] = ports.map(|port| format!("/dev/tcp/{FAR_V4}/{port}"));
     let send = "while head -c 50000 /dev/zero";
     let script = format!("(exec 3>{one}; {send} >&3; do :; done) & exec 3>{other}; {send} >&3; do :; done");
@@ -484,6 +473,103 @@ fn what_a_connection_is_does_not_rub_off_on_udp_of_the_same_ports() {
     assert_eq!(background() - before, 0);
 }
 
+/// The UDP socket of this local port, as `status` shows it.
+fn datagrams_of(daemon: &Daemon, local_port: u16) -> Value {
+    let local = format!(":{local_port}");
+    let status = daemon.status();
+    let mut all = status["datagrams"].as_array().unwrap().iter();
+    let found = all.find(|flow| flow["local"].as_str().is_some_and(|address| address.ends_with(&local)));
+    found.cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_udp_socket_has_the_class_of_its_process_for_as_long_as_it_is_there() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    rules.write("50-test.toml", &rule("cmdline = \"*--give-way\"", "background"));
+    let daemon = daemon_with_queue(&rules);
+    let script = talk(port).replace("/dev/tcp", "/dev/udp");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, "--give-way"]).stderr(Stdio::null());
+    let talker = KillOnDrop::spawn(&mut command);
+    let remote = format!("{FAR_V4}:{port}");
+    let shown = || {
+        let status = daemon.status();
+        let mut all = status["datagrams"].as_array().unwrap().iter();
+        all.find(|flow| flow["remote"] == remote).cloned().unwrap_or_default()
+    };
+    let took = until("it has the class", || shown()["class"] == "background");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(shown()["pid"], talker.id());
+    let background = || daemon.counted("/bands/background/classified");
+    until("its packets are background", || background() > 5);
+    let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+    assert!(why.contains("is background now"), "{why}");
+    drop(talker);
+    until("it is forgotten", || shown().is_null());
+}
+
+#[test]
+fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_far_end_decides_by_packet() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sinks = [(); 2].map(|()| lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap()));
+    let ports = sinks.each_ref().map(|sink| sink.local_addr().unwrap().port());
+    let exe = std::env::current_exe().unwrap();
+    let of_program = rule(&format!("exe = \"{}\"", exe.display()), "background");
+    let first = rule(&format!("protocol = \"udp\"\nport = {}", ports[0]), "standard");
+    rules.write("50-test.toml", &of_program);
+    let daemon = daemon_with_queue(&rules);
+    let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let own = udp.local_addr().unwrap().port();
+    let send = |port| assert_eq!(udp.send_to(b"x", (FAR_V4, port)).unwrap(), 1);
+    let rule_of = || datagrams_of(&daemon, own)["class_rule"].to_string();
+    let background = || daemon.counted("/bands/background/classified");
+    send(ports[0]);
+    until("the program's rule holds", || rule_of().contains("50-test.toml:1"));
+    until("for all that it sends", || {
+        send(ports[0]);
+        background() > 5
+    });
+    rules.write("50-test.toml", &(first + &of_program));
+    assert!(giveway(&["reload"]).status.success());
+    until("each packet is judged", || {
+        datagrams_of(&daemon, own)["class_why"]
+            .to_string()
+            .contains("where each packet goes decides")
+    });
+    let before = background();
+    (0..10).for_each(|_| send(ports[0]));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(background() - before, 0);
+}
+
+#[test]
+fn a_class_that_is_chosen_for_a_command_holds_for_udp() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let daemon = daemon_with_queue(&rules);
+    let script = talk(port).replace("/dev/tcp", "/dev/udp");
+    let mut command = Command::new(program());
+    command
+        .args([
+            "exec",
+            "--class",
+            "background",
+            "--require",
+            "--",
+            "bash",
+            "-c",
+            &script,
+        ])
+        .stderr(Stdio::null());
+    let _talker = KillOnDrop::spawn(&mut command);
+    until("its packets are background", || {
+        daemon.counted("/bands/background/classified") > 5
+    });
+}
+
 /// Only the first one has the ports that a rule asks for.
 #[test]
 fn all_fragments_of_a_datagram_are_what_its_rule_says() {
@@ -517,7 +603,7 @@ fn a_process_in_a_cgroup_that_is_nested_too_deep_is_in_those_above_it() {
     let top = PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(&name);
     let deep = top.join(["d"; 40].join("/"));
     fs::create_dir_all(&deep).unwrap();
-    let port = reader(&lab);
+    let port = lab.reader();
     let talker = talker(port, "talker");
     fs::write(deep.join("cgroup.procs"), talker.id().to_string()).unwrap();
     let took = until("its class follows", || has_class(&daemon, port, "background"));
@@ -570,7 +656,7 @@ fn a_process_without_its_main_thread_is_still_known() {
         &rule(&format!("exe = \"{}\"", program.display()), "background"),
     );
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let port = reader(&lab);
+    let port = lab.reader();
     let _talker = KillOnDrop::spawn(Command::new(&program).arg(port.to_string()));
     until("its flow has the class of its rule", || {
         has_class(&daemon, port, "background")
@@ -606,7 +692,7 @@ fn a_class_that_a_user_chooses_holds_for_orphans_too_and_for_nothing_else() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     let copy = Copy::new("choose");
-    let ports = [reader(&lab), reader(&lab)];
+    let ports = [lab.reader(), lab.reader()];
     run_by(&copy, &orphan_of("bulk", &talk(ports[0])));
     let _other = talker(ports[1], "talker");
     until("the orphan's flow has its class", || {
@@ -621,7 +707,7 @@ fn a_class_that_a_user_chooses_holds_for_orphans_too_and_for_nothing_else() {
 #[test]
 fn what_is_chosen_wins_over_rules() {
     let (lab, rules) = (Lab::enter(), Rules::new());
-    let port = reader(&lab);
+    let port = lab.reader();
     rules.write("50-test.toml", &rule(&format!("port = {port}"), "bulk"));
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     let mut command = Command::new(program());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the flow monitor shows of real sockets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -16,6 +16,7 @@ use giveway_engine::model::{CaState, Flow, FlowEvent, TcpState};
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 use crate::support::process::KillOnDrop;
@@ -433,4 +434,32 @@ fn other_namespaces_are_never_seen() {
     let seen_there = lab.far(|| far_monitor.walk().unwrap());
     assert!(seen_there.iter().any(is_far));
     assert!(find(&seen_there, &near).is_none());
+}
+
+/// Root here; each user for itself.
+#[test]
+fn of_a_user_so_many_udp_sockets_are_listed_and_those_that_were_listed_stay() {
+    const MOST: usize = 1024;
+    let _lab = Lab::enter();
+    let mut monitor = FlowMonitor::open(own_netns().unwrap()).unwrap();
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let socket = || {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.send_to(b"x", "127.0.0.1:9").unwrap();
+        udp
+    };
+    let mut sockets: Vec<UdpSocket> = (0..MOST + 200).map(|_| socket()).collect();
+    let cookies = |flows: Vec<Flow>| flows.iter().map(|flow| flow.cookie).collect::<BTreeSet<_>>();
+    let first = cookies(monitor.datagrams().unwrap());
+    assert_eq!(first.len(), MOST);
+    assert_eq!(cookies(monitor.datagrams().unwrap()), first);
+    sockets.extend((0..200).map(|_| socket()));
+    assert_eq!(cookies(monitor.datagrams().unwrap()), first);
+    // Half of all go; others take their places.
+    let gone: Vec<UdpSocket> = sockets.drain(..600).collect();
+    drop(gone);
+    let left = cookies(monitor.datagrams().unwrap());
+    assert!(left.len() < MOST, "{}", left.len());
+    assert_eq!(cookies(monitor.datagrams().unwrap()).len(), sockets.len());
 }

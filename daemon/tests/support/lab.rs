@@ -3,6 +3,7 @@
 //! the far one are made by threads that visit it.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,6 +79,17 @@ impl Lab {
     pub fn far_listener(&self, ip: &str) -> TcpListener {
         let ip: IpAddr = ip.parse().unwrap();
         self.far(|| TcpListener::bind((ip, 0)).unwrap())
+    }
+
+    /// Something at the far end that reads whatever comes on one connection; returns its port.
+    pub fn reader(&self) -> u16 {
+        let listener = self.far_listener(FAR_V4);
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
+        });
+        port
     }
 
     /// A connection from the near to the far side: (near end, far end).

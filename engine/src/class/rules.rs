@@ -133,14 +133,15 @@ impl Rules {
         self.rules.iter().map(of_rule).sum()
     }
 
-    pub(super) fn judge(&self, seen: &Seen<'_>) -> Option<Verdict> {
+    /// The verdict of the first that matches. Err: where the packet goes decides whether it does, so that each packet is
+    /// judged by itself, by those rules that ask for nothing but the packet.
+    pub(super) fn judge(&self, seen: &Seen<'_>) -> Result<Option<Verdict>, Verdict> {
         let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
         let unnamed = Process {
             cgroup: cgroup.to_owned(),
             ..Process::default()
         };
-        let matches = |rule: &&Rule| {
-            let matcher = &rule.matcher;
+        let matches = |matcher: &Matcher| {
             match seen.process {
                 Some(process) => matcher.holds_for_flow(Some(process), Some(&seen.ends), Some(&seen.marks)),
                 // Only the cgroup is known, by the socket.
@@ -149,14 +150,22 @@ impl Rules {
                 }
             }
         };
-        let rule = self.rules.iter().find(matches)?;
-        Some(Verdict {
-            class: rule.class,
-            by: By::Rule,
-            rule: rule.place.clone(),
-            why: rule.why.clone(),
-            limit: rule.treatment().limit,
-        })
+        for rule in &self.rules {
+            if seen.sends_anywhere
+                && let Some(wherever) = rule.matcher.wherever_it_goes()
+                && matches(&wherever)
+            {
+                return Err(Verdict {
+                    rule: rule.place.clone(),
+                    why: format!("where each packet goes decides ({})", rule.why),
+                    ..Verdict::default()
+                });
+            }
+            if matches(&rule.matcher) {
+                return Ok(Some(rule.verdict()));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -190,6 +199,16 @@ impl Rule {
 }
 
 impl Rule {
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            class: self.class,
+            by: By::Rule,
+            rule: self.place.clone(),
+            why: self.why.clone(),
+            limit: self.treatment().limit,
+        }
+    }
+
     pub fn treatment(&self) -> Treatment {
         Treatment {
             class: self.class,

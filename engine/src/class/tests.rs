@@ -63,6 +63,7 @@ fn seen(process: Option<&Process>) -> Seen<'_> {
             local: "192.0.2.7:40000".parse().unwrap(),
             remote: "198.51.100.1:443".parse().unwrap(),
         },
+        sends_anywhere: false,
         marks: Marks {
             dscp: Dscp::new(0),
             interface: Some("wlan0"),
@@ -394,6 +395,32 @@ fn evidence_lowers_and_each_kind_has_its_name() {
         marked(6, 46),
         (Class::Standard, "default".to_owned()),
         "an application's own mark does not raise"
+    );
+}
+
+#[test]
+fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_far_end_that_may_match() {
+    let process = backup();
+    let mut udp = seen(Some(&process));
+    (udp.ends.protocol, udp.sends_anywhere) = (Protocol::Udp, true);
+    udp.ends.remote = "0.0.0.0:0".parse().unwrap();
+    let of_program = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n";
+    let of_port = |condition| format!("[[rule]]\nport = 443\n{condition}\nclass = \"bulk\"\n");
+    for (before, class, by) in [
+        (String::new(), Class::Background, By::Rule),
+        (of_port(""), Class::Standard, By::Nothing),
+        (of_port("protocol = \"tcp\""), Class::Background, By::Rule),
+        (of_port("exe = \"/usr/bin/rsync\""), Class::Background, By::Rule),
+        (of_port("user = \"robot\""), Class::Standard, By::Nothing),
+    ] {
+        let verdict = judge(&rules(&(before.clone() + of_program)), &udp);
+        assert_eq!((verdict.class, verdict.by), (class, by), "{before}");
+    }
+    let verdict = judge(&rules(&of_port("")), &udp);
+    assert_eq!(verdict.why, "where each packet goes decides (port 443)");
+    assert_eq!(
+        judge(&rules(&(of_program.to_owned() + &of_port(""))), &udp).class,
+        Class::Background
     );
 }
 

@@ -32,6 +32,8 @@ pub enum Input<'a> {
         /// None where no queue of ours was ever there, or the link is just going away.
         queue: Option<Box<QueueCounters>>,
     },
+    /// The UDP sockets that something was sent on; one that is absent is gone.
+    Datagrams(Vec<Flow>),
     /// What happened to sockets, in order.
     Events(Vec<(Cookie, FlowEvent)>),
     /// New connections were given their caps in the kernel, from the table of [`Action::CapNew`].

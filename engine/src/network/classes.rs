@@ -17,7 +17,7 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{Active, Activity, By, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge};
-use crate::config::{Background, Dscp, Protocol};
+use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
 
@@ -127,10 +127,11 @@ impl Classes {
             process,
             cgroup: process.map_or(of_socket, |process| &process.cgroup),
             ends: Ends {
-                protocol: Protocol::Tcp,
+                protocol: flow.protocol,
                 local: flow.local,
                 remote: flow.remote,
             },
+            sends_anywhere: flow.sends_anywhere(),
             marks: Marks {
                 dscp: Dscp::new(flow.dscp),
                 interface: self.interfaces.get(&flow.ifindex).map(String::as_str),

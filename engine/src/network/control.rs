@@ -10,6 +10,7 @@ use super::flows::Tracked;
 use super::limiting::{Grounds, Wanted};
 use crate::change::{Setting, Value};
 use crate::class::Class;
+use crate::config::Protocol;
 use crate::model::Cookie;
 
 /// The kernel numbers it so in every network namespace. There is nobody on it to give way to.
@@ -66,6 +67,7 @@ impl Network {
 fn next(tracked: &mut Tracked, gives_way: &str) -> Option<Value> {
     let setting = Setting::CongestionControl;
     let wanted = match (tracked.class, tracked.flow.ifindex) {
+        _ if tracked.flow.protocol != Protocol::Tcp => return None,
         (Class::Background, NO_ROUTE) => return None,
         (Class::Background, ifindex) if ifindex != LOOPBACK => Value::from(gives_way),
         _ => Value::default(),

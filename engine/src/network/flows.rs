@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::change::{Setting, Value};
+use crate::config::Protocol;
 use crate::model::{Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
@@ -127,16 +128,20 @@ pub struct Flows {
 }
 
 impl Flows {
-    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, complete: bool) -> Seen {
+    /// `all_of`: these are all sockets of that protocol.
+    pub fn observe(&mut self, now: Duration, flows: Vec<Flow>, all_of: Option<Protocol>) -> Seen {
         let mut seen = Seen::default();
-        if complete {
+        if let Some(protocol) = all_of {
             let present: BTreeSet<Cookie> = flows.iter().map(|f| f.cookie).collect();
-            let gone = self.tracked.keys().filter(|cookie| !present.contains(cookie));
-            seen.ended = gone.copied().collect();
+            let known = self.tracked.values().map(|tracked| &tracked.flow);
+            let gone = known.filter(|flow| flow.protocol == protocol && !present.contains(&flow.cookie));
+            seen.ended = gone.map(|flow| flow.cookie).collect();
             seen.ended.iter().for_each(|cookie| self.forget(*cookie));
-            // One that opened while this pass was read is not in it.
-            self.capped_at_connect
-                .retain(|cookie, (_, old)| present.contains(cookie) || !std::mem::replace(old, true));
+            if protocol == Protocol::Tcp {
+                // One that opened while this pass was read is not in it.
+                self.capped_at_connect
+                    .retain(|cookie, (_, old)| present.contains(cookie) || !std::mem::replace(old, true));
+            }
         }
         for flow in flows {
             let cookie = flow.cookie;

@@ -26,6 +26,7 @@ fn upload() -> Flow {
     let address: SocketAddr = (Ipv4Addr::LOCALHOST, 5201).into();
     Flow {
         cookie: COOKIE,
+        protocol: Protocol::Tcp,
         local: address,
         remote: address,
         state: TcpState::Established,

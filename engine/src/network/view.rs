@@ -7,6 +7,7 @@ use super::flows::Tracked;
 use super::limits::segments;
 use super::{Network, name_of};
 use crate::change::{Latest, Setting, Subject, Value};
+use crate::config::Protocol;
 use crate::matcher::unit_of;
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
@@ -22,7 +23,8 @@ impl Network {
                 cooperates: self.cooperates,
                 dry_run: self.dry_run,
             },
-            flows: self.flows.iter().map(|tracked| self.flow_view(tracked)).collect(),
+            flows: self.flow_views(Protocol::Tcp),
+            datagrams: self.flow_views(Protocol::Udp),
             neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
             reports: ReportView {
                 interval_ms: self.neighbourhood.interval().as_millis() as u64,
@@ -48,6 +50,11 @@ impl Network {
             }
         }
         changes
+    }
+
+    fn flow_views(&self, protocol: Protocol) -> Vec<FlowView> {
+        let of = self.flows.iter().filter(|tracked| tracked.flow.protocol == protocol);
+        of.map(|tracked| self.flow_view(tracked)).collect()
     }
 
     fn flow_view(&self, tracked: &Tracked) -> FlowView {

@@ -51,6 +51,15 @@ impl Running {
         Ok(())
     }
 
+    /// UDP sockets come and go without an event: all of them each time.
+    pub(super) fn look_at_datagrams(&mut self) -> Result<()> {
+        let flows = self.daemon.monitor.datagrams();
+        let Some(flows) = self.tolerate(flows)? else {
+            return Ok(());
+        };
+        self.step(Input::Datagrams(flows))
+    }
+
     pub(super) fn drain_events(&mut self) -> Result<()> {
         let capped = self.daemon.sockets.capped_at_connect()?;
         if !capped.is_empty() {

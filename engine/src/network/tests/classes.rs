@@ -420,3 +420,24 @@ fn a_process_that_is_one_too_many_to_be_remembered_keeps_its_class() {
         assert_eq!(class_of(&engine, 1 << 40), Class::Background, "in pass {pass}");
     }
 }
+
+fn datagrams(engine: &mut Network, ms: u64, flows: Vec<Flow>) -> Vec<Action> {
+    engine.step(Duration::from_millis(ms), Input::Datagrams(flows))
+}
+
+#[test]
+fn a_udp_socket_has_its_class_until_it_is_gone_whatever_passes_over_connections_show() {
+    let mut engine = engine("", false);
+    let udp = || Flow {
+        protocol: Protocol::Udp,
+        ..owned()
+    };
+    obey(&mut engine, 100, BACKGROUND);
+    assert_eq!(bands(&datagrams(&mut engine, 200, vec![udp()])), [Some(true)]);
+    assert!(bands(&see(&mut engine, 300, Vec::new(), true)).is_empty());
+    let status = engine.status(Duration::from_secs(1));
+    assert_eq!((status.flows.len(), status.datagrams.len()), (0, 1));
+    assert_eq!(status.datagrams[0].class, Class::Background);
+    assert_eq!(bands(&datagrams(&mut engine, 400, Vec::new())), [None]);
+    assert!(engine.status(Duration::from_secs(1)).datagrams.is_empty());
+}

@@ -128,6 +128,18 @@ fn a_connection_within_this_machine_has_nobody_to_give_way_to() {
 }
 
 #[test]
+fn udp_has_no_congestion_control_to_change() {
+    let mut engine = engine();
+    name_background(&mut engine, 100, true);
+    let udp = Flow {
+        protocol: Protocol::Udp,
+        ..upload()
+    };
+    let actions = engine.step(Duration::from_millis(200), Input::Datagrams(vec![udp]));
+    assert!(asked(&actions).is_empty());
+}
+
+#[test]
 fn a_connection_without_a_route_is_left_as_it_is_until_it_has_one() {
     let mut engine = engine();
     name_background(&mut engine, 100, true);

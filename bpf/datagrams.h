@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and that process is its
+ * owner. `gw_list_datagrams` writes those that are still there and have sent within a minute, without anything that TCP alone
+ * has; of each user so many and no more, those first that it wrote the last time.
+ */
+#ifndef GIVEWAY_DATAGRAMS_H
+#define GIVEWAY_DATAGRAMS_H
+
+#define DATAGRAM_IDLE_NS (60 * NSEC_PER_SEC)
+#define DATAGRAMS_OF_USER 1024
+
+struct datagram_socket {
+	struct owner owner;
+	__u64 last_ns; /* of the list before which something was sent last */
+	__u32 touched; /* since the last list */
+	__u32 is_listed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct datagram_socket);
+} datagrams SEC(".maps");
+
+/* What was written of a user's in this list, and in the last one. */
+struct listed {
+	__u64 session;
+	__u32 all;
+	__u32 new;
+	__u32 before;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct listed);
+} listed_of_users SEC(".maps");
+
+static __always_inline void mark_datagram(struct sock *sk)
+{
+	struct datagram_socket *d = bpf_sk_storage_get(&datagrams, sk, NULL, 0);
+
+	if (!d) {
+		d = bpf_sk_storage_get(&datagrams, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+		if (d)
+			note_owner(&d->owner, bpf_get_current_task_btf(), 0);
+	}
+	if (d && !d->touched)
+		d->touched = 1;
+}
+
+/* Whether one more of this user's may be written. */
+static __always_inline bool may_list(__u32 uid, __u64 session, bool is_new)
+{
+	struct listed none = {}, *l = bpf_map_lookup_elem(&listed_of_users, &uid);
+
+	if (!l) {
+		bpf_map_update_elem(&listed_of_users, &uid, &none, BPF_NOEXIST);
+		l = bpf_map_lookup_elem(&listed_of_users, &uid);
+	}
+	if (!l)
+		return false;
+	if (l->session != session) {
+		l->session = session;
+		l->before = l->all;
+		l->all = l->new = 0;
+	}
+	if (is_new && l->before + l->new >= DATAGRAMS_OF_USER)
+		return false;
+	l->all++;
+	l->new += is_new;
+	return true;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct gw_flow f = { .clamp = GW_UNLIMITED, .ssthresh = GW_UNLIMITED, .min_rtt_us = ~0U };
+	struct datagram_socket *d = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	if (!sk || !d || !has_room(ctx->meta->seq, &f, sizeof(f)))
+		return 0;
+	if (d->touched)
+		d->last_ns = bpf_ktime_get_ns();
+	d->touched = 0;
+	if (bpf_ktime_get_ns() - d->last_ns > DATAGRAM_IDLE_NS ||
+	    !may_list(sk->sk_uid.val, ctx->meta->session_id, !d->is_listed)) {
+		d->is_listed = 0;
+		return 0;
+	}
+	d->is_listed = 1;
+	f.pacing_rate_bytes_per_s = ~0ULL;
+	describe_socket(&f, sk, &d->owner);
+	bpf_seq_write(ctx->meta->seq, &f, sizeof(f));
+	return 0;
+}
+
+#endif
