@@ -195,7 +195,10 @@ impl Network {
         let lasting = |flow: &&Flow| complete || self.flows.get(flow.cookie).is_some();
         let lasting: Vec<&Flow> = flows.iter().filter(lasting).collect();
         let lasting_ones: Vec<Cookie> = lasting.iter().map(|flow| flow.cookie).collect();
-        self.actions.extend(self.owners.unknown(now, &lasting, complete));
+        let datagrams = self.flows.iter().map(|tracked| &tracked.flow);
+        let datagrams = datagrams.filter(|flow| complete && flow.protocol == Protocol::Udp);
+        let owned: Vec<&Flow> = lasting.into_iter().chain(datagrams).collect();
+        self.actions.extend(self.owners.unknown(now, &owned, complete));
         let seen = self.flows.observe(now, flows, complete.then_some(Protocol::Tcp));
         for cookie in seen.ended {
             self.end(cookie);
