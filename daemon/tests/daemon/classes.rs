@@ -519,7 +519,13 @@ fn where_a_udp_socket_sends_to_anyone_a_rule_on_the_far_end_decides_by_packet() 
     let of_program = rule(&format!("exe = \"{}\"", exe.display()), "background");
     let first = rule(&format!("protocol = \"udp\"\nport = {}", ports[0]), "standard");
     rules.write("50-test.toml", &of_program);
-    let daemon = daemon_with_queue(&rules);
+    // It is read again, too.
+    let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("anyone.toml", &config);
+    let daemon = Daemon::start(&["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"]);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = udp.local_addr().unwrap().port();
     let send = |port| assert_eq!(udp.send_to(b"x", (FAR_V4, port)).unwrap(), 1);

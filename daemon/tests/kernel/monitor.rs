@@ -456,10 +456,9 @@ fn of_a_user_so_many_udp_sockets_are_listed_and_those_that_were_listed_stay() {
     assert_eq!(cookies(monitor.datagrams().unwrap()), first);
     sockets.extend((0..200).map(|_| socket()));
     assert_eq!(cookies(monitor.datagrams().unwrap()), first);
-    // Half of all go; others take their places.
-    let gone: Vec<UdpSocket> = sockets.drain(..600).collect();
-    drop(gone);
-    let left = cookies(monitor.datagrams().unwrap());
-    assert!(left.len() < MOST, "{}", left.len());
-    assert_eq!(cookies(monitor.datagrams().unwrap()).len(), sockets.len());
+    // The kernel frees them a little later.
+    drop(sockets.drain(..600).collect::<Vec<_>>());
+    until("others take their places", || {
+        monitor.datagrams().unwrap().len() == sockets.len()
+    });
 }
