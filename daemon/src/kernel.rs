@@ -147,7 +147,7 @@ fn check_names() -> Result<()> {
 /// What a request needs goes back when it is answered: without it the allocator keeps megabytes once it had them, and a huge
 /// page is two at once. Call this before the first thread.
 pub fn hold_little_memory() {
-    const KEPT_BYTES: i32 = 128 * 1024;
+    const KEPT_BYTES: i32 = 512 * 1024;
     let _ = disable_transparent_huge_pages(true);
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers. Either stops the allocator from raising both by itself.
