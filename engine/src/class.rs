@@ -67,6 +67,8 @@ pub enum By {
     Choice,
     Rule,
     Evidence,
+    /// Evidence that each packet carries.
+    Mark,
     #[default]
     Nothing,
 }

@@ -18,6 +18,8 @@ struct Evidence {
     holds: fn(&Seen<'_>) -> bool,
     class: Class,
     why: &'static str,
+    /// Each packet says it too: the queue finds it there at once, and no longer once it is gone.
+    is_on_packets: bool,
 }
 
 const EVIDENCE: [Evidence; 9] = [
@@ -26,54 +28,63 @@ const EVIDENCE: [Evidence; 9] = [
         holds: |seen| idleness(seen).sched_idle,
         class: Class::Background,
         why: "its process runs only when the CPU has nothing else to do",
+        is_on_packets: false,
     },
     Evidence {
         rule: "nice 19",
         holds: |seen| idleness(seen).nice_19,
         class: Class::Background,
         why: "its process gives way to all others on the CPU",
+        is_on_packets: false,
     },
     Evidence {
         rule: "idle I/O class",
         holds: |seen| idleness(seen).io_idle,
         class: Class::Background,
         why: "its process uses the disk only when nobody else does (ionice -c 3)",
+        is_on_packets: false,
     },
     Evidence {
         rule: "CPUWeight=idle",
         holds: |seen| idleness(seen).group_idle,
         class: Class::Background,
         why: "cpu.idle is set for its cgroup or one above it",
+        is_on_packets: false,
     },
     Evidence {
         rule: "background.slice",
         holds: |seen| is_in_background_slice(seen.cgroup),
         class: Class::Background,
         why: "its process is in a background.slice",
+        is_on_packets: false,
     },
     Evidence {
         rule: "SO_PRIORITY 1",
         holds: |seen| seen.priority == 1,
         class: Class::Background,
         why: "the application has set SO_PRIORITY to 1, for what may wait",
+        is_on_packets: true,
     },
     Evidence {
         rule: "DSCP LE",
         holds: |seen| seen.marks.dscp == Dscp::LE,
         class: Class::Background,
         why: "the application marks it as lower effort (RFC 8622)",
+        is_on_packets: true,
     },
     Evidence {
         rule: "DSCP of ssh",
         holds: |seen| is_ssh(seen) && [Dscp::CS1, THROUGHPUT].contains(&seen.marks.dscp),
         class: Class::Bulk,
         why: "ssh marks so what is not interactive; someone may wait for it",
+        is_on_packets: false,
     },
     Evidence {
         rule: "DSCP CS1",
         holds: |seen| seen.marks.dscp == Dscp::CS1,
         class: Class::Background,
         why: "the application marks it as low priority (RFC 3662)",
+        is_on_packets: false,
     },
 ];
 
@@ -81,7 +92,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
     let found = EVIDENCE.iter().find(|evidence| (evidence.holds)(seen))?;
     Some(Verdict {
         class: found.class,
-        by: By::Evidence,
+        by: if found.is_on_packets { By::Mark } else { By::Evidence },
         rule: found.rule.to_owned(),
         why: found.why.to_owned(),
         limit: None,

@@ -178,7 +178,7 @@ impl Classes {
             limit: verdict.limit,
         };
         let is_known = match verdict.by {
-            By::Name => treatment.limit.is_none(),
+            By::Name | By::Mark => treatment.limit.is_none(),
             By::Nothing => true,
             By::Choice | By::Rule | By::Evidence => false,
         };

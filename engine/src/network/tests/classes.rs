@@ -142,11 +142,11 @@ fn a_process_is_looked_at_again_each_second_and_its_flows_follow() {
 }
 
 #[test]
-fn a_mark_of_the_application_counts_with_the_next_pass() {
+fn a_mark_of_the_application_counts_with_the_next_pass_and_the_queue_finds_it_on_the_packets() {
     let mut engine = engine("", false);
     see(&mut engine, 100, vec![owned()], true);
     let marked = Flow { priority: 1, ..owned() };
-    see(&mut engine, 200, vec![marked], false);
+    assert!(bands(&see(&mut engine, 200, vec![marked], false)).is_empty());
     assert_eq!(class(&engine), (Class::Background, "SO_PRIORITY 1".to_owned()));
 }
 
