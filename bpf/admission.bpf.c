@@ -5,6 +5,7 @@
  * further down does not do reliably.
  *
  *   admission/classify.h   which class the packet has
+ *   admission/early.h      which one its socket has at first
  *   admission/deadline.h   whether its deadline can be promised
  *   admission/users.h      whose it is, and whether that user has had its share
  *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
@@ -41,7 +42,7 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 	enum gw_class class = class_of(treatment);
 	struct promise none = {};
 
-	stamp(skb, config, class == GW_CLASS_BACKGROUND ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
+	stamp(skb, config, band_of(class), &none, 0, 0);
 	hold_to(skb, config, treatment >> GW_LIMIT_SHIFT);
 	mark(skb, config, p, class);
 	return TCX_NEXT;
@@ -210,4 +211,25 @@ int gw_mark_nice(struct bpf_sock *ctx)
 	    bpf_sk_storage_get(&nice_sockets, ctx, &yes, BPF_SK_STORAGE_GET_F_CREATE))
 		has_nice_sockets = true;
 	return 1;
+}
+
+static __always_inline int connects(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock_addr_kern *kernel = bpf_cast_to_kern_ctx(ctx);
+
+	if (ctx->sk && in_our_netns(kernel->sk))
+		treat_early(ctx->sk);
+	return 1;
+}
+
+SEC("cgroup/connect4")
+int gw_connect_v4(struct bpf_sock_addr *ctx)
+{
+	return connects(ctx);
+}
+
+SEC("cgroup/connect6")
+int gw_connect_v6(struct bpf_sock_addr *ctx)
+{
+	return connects(ctx);
 }

@@ -277,6 +277,10 @@ struct skb_shared_info {
 	unsigned short gso_segs;
 };
 
+struct bpf_sock_addr_kern {
+	struct sock *sk;
+};
+
 struct qdisc_skb_cb {
 	unsigned int pkt_len;
 	__u16 pkt_segs; /* not in 6.18 */

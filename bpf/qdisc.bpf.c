@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The qdisc of the managed link: packets with deadlines in the order of these, then best effort, fair between flows
- * and with a bound on its sojourn (RFC 8289), then background while the CPU runs nothing more important. It paces at
- * the link's rate, so that the queue is here and not in the driver.
+ * The qdisc of the managed link: packets with deadlines in the order of these, then streams, then best effort, either
+ * fair between flows and with a bound on its sojourn (RFC 8289), then background while the CPU runs nothing more
+ * important. It paces at the link's rate, so that the queue is here and not in the driver.
  *
  * It classifies nothing and refuses no deadline: admission.bpf.c has done so in the sender's context, and left a stamp. A
  * packet without one is best effort. Promises are returned here, when a packet goes to the driver or is dropped.
@@ -130,7 +130,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	c = counters_of(number, stamp.band);
 	if (!c)
 		goto drop;
-	if (stamp.band == GW_BEST_EFFORT && best_effort_is_full(i))
+	if ((stamp.band == GW_STREAM || stamp.band == GW_BEST_EFFORT) && best_effort_is_full(i))
 		drop_from_fattest(i, number, sch);
 	index = is_full(i, &stamp) ? 0 : take_place(&i->places, number);
 	place = index ? place_at(number, index) : NULL;
@@ -153,10 +153,10 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 		queue_realtime(i, number, index, place, stamp.decided);
 	else if (stamp.limit)
 		queue_limited(i, number, index, stamp.hash, stamp.limit);
-	else if (stamp.band == GW_BEST_EFFORT)
-		queue_best_effort(i, number, index, stamp.hash, config->max_packet_bytes);
-	else
+	else if (stamp.band == GW_BACKGROUND)
 		queue_background(i, number, index);
+	else
+		queue_flow(i, number, index, stamp.hash, stamp.band);
 	sch->q.qlen++;
 	sch->qstats.backlog += place->bytes;
 	c->queued_packets++;
@@ -185,22 +185,26 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 	struct gw_link_config *config = the_config();
 	struct gw_link *link = the_link();
 	struct gw_band_counters *c;
-	bool best_effort_is_due;
+	bool others_are_due;
 	__u32 index = 0;
 
 	if (!config || !link)
 		return 0;
-	best_effort_is_due = i->best_effort_packets && config->rate_bytes_per_s &&
-			     link->owed_ns >= (__s64)time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
-	if (i->realtime_packets && !best_effort_is_due)
+	others_are_due = (i->stream_packets || i->best_effort_packets) && config->rate_bytes_per_s &&
+			 link->owed_ns >= (__s64)time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
+	if (i->realtime_packets && !others_are_due)
 		index = choose_realtime(i, number, sch, now_ns);
 	chosen->band = GW_REALTIME;
 	if (!index && i->background_packets && trickle_is_due(i, config, now_ns)) {
 		index = pop_background(i, number, sch, now_ns);
 		chosen->band = GW_BACKGROUND;
 	}
+	if (!index && i->stream_packets && !best_effort_is_owed(i, config)) {
+		index = pop_flow(i, number, sch, now_ns, GW_STREAM);
+		chosen->band = GW_STREAM;
+	}
 	if (!index && i->best_effort_packets) {
-		index = pop_best_effort(i, number, sch, now_ns);
+		index = pop_flow(i, number, sch, now_ns, GW_BEST_EFFORT);
 		chosen->band = GW_BEST_EFFORT;
 	}
 	if (!index && i->background_packets) {
@@ -222,7 +226,7 @@ static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 {
 	__u64 next_ns = ~0ULL;
 
-	if (i->realtime_packets || i->best_effort_packets)
+	if (i->realtime_packets || i->stream_packets || i->best_effort_packets)
 		return now_ns;
 	if (i->background_packets)
 		next_ns = now_ns + GATE_RETRY_NS;
@@ -273,6 +277,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 		release(place);
 	if (chosen.band == GW_BACKGROUND && config->trickle_bytes_per_s)
 		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
+	count_owed(i, chosen.band, place->bytes);
 	uncount(sch, c, place->bytes);
 	c->sent_packets++;
 	c->sent_bytes += place->bytes;
@@ -353,10 +358,12 @@ static __noinline int forget(struct Qdisc *sch)
 		__builtin_memset(flow_at(i, n), 0, sizeof(struct flow));
 	bpf_for(n, 0, GW_LIMITS)
 		__builtin_memset(limited_at(i, n), 0, sizeof(struct limited));
-	i->best_effort = i->background_limits = (struct round){};
+	i->streams = i->best_effort = i->background_limits = (struct round){};
+	i->owed_bytes = 0;
 	i->background = (struct fifo){};
-	i->realtime_packets = i->best_effort_packets = i->background_packets = i->limited_packets = 0;
-	i->held_packets[GW_BEST_EFFORT] = i->held_packets[GW_BACKGROUND] = 0;
+	i->realtime_packets = i->stream_packets = i->best_effort_packets = 0;
+	i->background_packets = i->limited_packets = 0;
+	i->held_packets[GW_STREAM] = i->held_packets[GW_BEST_EFFORT] = i->held_packets[GW_BACKGROUND] = 0;
 	i->held = 0;
 	i->places = (struct places){};
 	if (link) {

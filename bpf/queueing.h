@@ -11,6 +11,7 @@
 /* In the order of service. */
 enum gw_band {
 	GW_REALTIME,    /* has a deadline: earliest first, admitted */
+	GW_STREAM,      /* of the class stream: fair between flows, before best effort, to which it leaves a tenth */
 	GW_BEST_EFFORT, /* everything else: fair between flows */
 	GW_BACKGROUND,  /* served when nothing else waits and the CPU runs nothing more important */
 	GW_BANDS,
@@ -69,14 +70,20 @@ struct gw_link_config {
 	__u32 codel_interval_us;
 	__u32 rules;                  /* how many entries deadline_rules has */
 	__u32 background_flows;       /* how many entries background_flows has */
-	__u32 class_of_band[3]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
+	__u32 class_of_band[4]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
 	__u32 user_percent;           /* of what is promised, for each user, while there are several; 0: equal shares */
 	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: htb does not serve */
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
-	__u32 reserved;
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
+};
+
+/* What is said of a process, for what it connects. */
+struct gw_treated_process {
+	__u64 start_ns; /* CLOCK_BOOTTIME, in whole 10 ms; its number may be another's by now */
+	__u32 treatment;
+	__u32 reserved;
 };
 
 #define GW_PACKET_RULES 64

@@ -5,6 +5,7 @@
  * must not wait for it.
  *
  *   gw_list_processes   each process of a network namespace, in a few words
+ *   gw_list_prints      the same processes, and what tells whether one has changed
  *   gw_list_threads     of one process or one thread, by the iterator's parameter
  *   gw_show_process     everything that rules ask about, of the process that is the parameter, or one of its threads
  *   gw_show_cgroup      the path of the cgroup that is the parameter, and whose it is
@@ -41,6 +42,7 @@ __u64 shown_session;
 
 /* Puts the type into the skeleton. */
 struct gw_thread *thread_type __attribute__((unused));
+struct gw_fingerprint *fingerprint_type __attribute__((unused));
 
 /*
  * The outermost come first, and whoever may nest cgroups does not hide them: of one that is nested too deep they are all
@@ -252,6 +254,27 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	/* An exec in between may have given this memory to another program. */
 	if (task->mm == mm && !bpf_seq_write(ctx->meta->seq, to, sizeof(*to)))
 		shown_session = ctx->meta->session_id;
+	return 0;
+}
+
+SEC("iter/task")
+int gw_list_prints(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_fingerprint print = {};
+	struct gw_choice *choice;
+
+	if (!task || task->pid != task->tgid || !task->mm || netns_of(task) != netns_inum)
+		return 0;
+	choice = bpf_task_storage_get(&choices, task, NULL, 0);
+	print.start_ns = task->start_boottime;
+	print.image = (__u64)task->mm;
+	print.cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	print.tgid = task->tgid;
+	print.uid = BPF_CORE_READ(task, real_cred, uid.val);
+	print.idleness = idleness_of(task);
+	print.chosen = choice ? choice->class | choice->limit << 16 : 0;
+	bpf_seq_write(ctx->meta->seq, &print, sizeof(print));
 	return 0;
 }
 

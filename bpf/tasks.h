@@ -30,6 +30,17 @@ struct gw_thread {
 	__u32 tasks;    /* of its process */
 };
 
+/* What tells whether a process may have become another: when any of it has changed. */
+struct gw_fingerprint {
+	__u64 start_ns;
+	__u64 image;
+	__u64 cgroup_id;
+	__u32 tgid;
+	__u32 uid;
+	__u32 idleness; /* enum gw_idleness */
+	__u32 chosen;   /* class | rate limit << 16, of choice.h */
+};
+
 /* The names of those above a cgroup and its own, the outermost first, each with its end; the root has none. */
 struct gw_cgroup_names {
 	__u32 bytes; /* ~0: not told */

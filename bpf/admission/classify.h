@@ -9,6 +9,7 @@
 #ifndef GIVEWAY_ADMISSION_CLASSIFY_H
 #define GIVEWAY_ADMISSION_CLASSIFY_H
 
+#include "early.h"
 #include "../background_answers.h"
 #include "../chain.h"
 #include "../link.h"
@@ -239,6 +240,8 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 {
 	__u32 said = config->treated_sockets ? treatment_of_socket(skb) : 0;
 
+	if (!said && has_early_sockets)
+		said = treatment_before(skb);
 	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;
 }
 
@@ -251,6 +254,14 @@ static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct pa
 static __always_inline enum gw_class class_of(__u32 treatment)
 {
 	return treatment & GW_CLASS_MASK;
+}
+
+/* For packets without a deadline. */
+static __always_inline enum gw_band band_of(enum gw_class class)
+{
+	if (class == GW_CLASS_BACKGROUND)
+		return GW_BACKGROUND;
+	return class == GW_CLASS_STREAM ? GW_STREAM : GW_BEST_EFFORT;
 }
 
 /* Records a background flow, so that ingress.bpf.c recognises its answers. */

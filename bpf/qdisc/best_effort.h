@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets without deadlines: fair between flows, a rate limit being one of them, without a standing queue. When the band
- * is full, the flow with the largest backlog loses packets.
+ * Packets without deadlines, streams and best effort: each band fair between its flows, a rate limit being one of them,
+ * without a standing queue. When the two are full, the flow with the largest backlog loses packets.
  */
 #ifndef GIVEWAY_QDISC_BEST_EFFORT_H
 #define GIVEWAY_QDISC_BEST_EFFORT_H
 
 #include "limits.h"
 
+/* Of both. */
 #define BEST_EFFORT_LIMIT 3000
+/* What streams leave to best effort that waits, of what the two send. */
+#define BEST_EFFORT_PERCENT 10
 #define FAT_FLOW_DROPS 64
 
 /* Of a flow, so many packets are looked at for the place of one with a deadline. */
@@ -45,37 +48,40 @@ static __noinline int insert_by_deadline(struct fifo *fifo, __u32 number, __u32 
 	return 0;
 }
 
-static __noinline int queue_best_effort(struct instance *i, __u32 number, __u32 index, __u32 hash, __u32 quantum)
+static __noinline int queue_flow(struct instance *i, __u32 number, __u32 index, __u32 hash, enum gw_band band)
 {
-	__u32 which = hash % (FIRST_LIMIT - 1) + 1;
+	__u32 which = band == GW_STREAM ? FIRST_STREAM + hash % STREAMS : hash % (FIRST_STREAM - 1) + 1;
 	struct flow *flow = flow_at(i, which);
 	struct place *place = place_at(number, index);
+	struct gw_link_config *config = the_config();
 
-	if (!place)
+	if (!place || !config)
 		return 0;
 	if (place->deadline_ns)
 		insert_by_deadline(&flow->packets, number, index, place);
 	else
 		push(&flow->packets, number, index);
 	flow->bytes += place->bytes;
-	i->best_effort_packets++;
+	(*servable_packets(i, band))++;
 	if (!flow->is_listed) {
-		flow->deficit = quantum;
-		list_flow(i, &i->best_effort.new_flows, which);
+		flow->deficit = config->max_packet_bytes;
+		list_flow(i, &round_of(i, band)->new_flows, which);
 	}
 	return 0;
 }
 
 static __always_inline bool best_effort_is_full(const struct instance *i)
 {
-	return i->best_effort_packets + i->held_packets[GW_BEST_EFFORT] >= BEST_EFFORT_LIMIT;
+	return i->stream_packets + i->held_packets[GW_STREAM] + i->best_effort_packets + i->held_packets[GW_BEST_EFFORT] >=
+	       BEST_EFFORT_LIMIT;
 }
 
-/* Best effort is full: drops from the flow with the largest backlog, as fq_codel does. */
+/* It is full: drops from the flow with the largest backlog, as fq_codel does. */
 static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct Qdisc *sch)
 {
-	struct gw_band_counters *c = counters_of(number, GW_BEST_EFFORT);
+	struct gw_band_counters *c;
 	__u32 fattest = 0, most = 0;
+	enum gw_band band;
 	struct flow *flow;
 	int n;
 
@@ -86,6 +92,8 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 			fattest = n;
 		}
 	}
+	band = fattest >= FIRST_STREAM ? GW_STREAM : GW_BEST_EFFORT;
+	c = counters_of(number, band);
 	flow = flow_at(i, fattest);
 	bpf_for(n, 0, FAT_FLOW_DROPS) {
 		__u32 index = flow->bytes > most / 2 ? pop(&flow->packets, number) : 0;
@@ -94,7 +102,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 		if (!place || !c)
 			break;
 		flow->bytes -= place->bytes;
-		i->best_effort_packets--;
+		(*servable_packets(i, band))--;
 		c->dropped_full++;
 		sch->qstats.drops++;
 		uncount(sch, c, place->bytes);
@@ -103,10 +111,27 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 	return 0;
 }
 
-/* The first look mostly finds; it needs no iterator. */
-static __noinline __u32 pop_best_effort(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
+/* Streams have been served for so long that it is best effort's turn. */
+static __always_inline bool best_effort_is_owed(const struct instance *i, const struct gw_link_config *config)
 {
-	struct turn turn = { .band = GW_BEST_EFFORT, .now_ns = now_ns };
+	return i->best_effort_packets && i->owed_bytes >= (__s32)config->max_packet_bytes;
+}
+
+/* Only while the other waits is anything owed. A packet of many segments may go on credit: at most 64 kB. */
+static __always_inline void count_owed(struct instance *i, enum gw_band band, __u32 bytes)
+{
+	if (band == GW_STREAM)
+		i->owed_bytes += bytes * BEST_EFFORT_PERCENT / (100 - BEST_EFFORT_PERCENT);
+	else if (band == GW_BEST_EFFORT)
+		i->owed_bytes -= bytes;
+	if (!(band == GW_STREAM ? i->best_effort_packets : i->stream_packets))
+		i->owed_bytes = 0;
+}
+
+/* The first look mostly finds; it needs no iterator. */
+static __noinline __u32 pop_flow(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, enum gw_band band)
+{
+	struct turn turn = { .band = band, .now_ns = now_ns };
 	struct gw_link_config *config = the_config();
 	enum look look;
 	int n;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One instance of the qdisc (the kernel makes one per transmit queue): what waits in its three bands, and counters.
+ * One instance of the qdisc (the kernel makes one per transmit queue): what waits in its four bands, and counters.
  *
- * Of `flow`, the first FIRST_LIMIT are best effort's; the next GW_LIMITS stand for a rate limit each, among those; and
- * from FIRST_LIMITED on, each rate limit has LIMITED_FLOWS for what it holds.
+ * Of `flow`, the first FIRST_STREAM are best effort's; those up to FIRST_LIMIT streams'; the next GW_LIMITS stand for a
+ * rate limit each, in the round of its band; and from FIRST_LIMITED on, each rate limit has LIMITED_FLOWS for what it
+ * holds.
  */
 #ifndef GIVEWAY_QDISC_INSTANCE_H
 #define GIVEWAY_QDISC_INSTANCE_H
@@ -13,6 +14,8 @@
 
 #define WORDS (GW_SLOTS / 64) /* of the bitmap of occupied slots: 128, in two halves */
 #define FLOWS 2048
+#define STREAMS 128
+#define FIRST_STREAM (FIRST_LIMIT - STREAMS)
 #define FIRST_LIMIT (1024 - GW_LIMITS)
 #define FIRST_LIMITED 1024
 #define LIMITED_FLOWS 16
@@ -55,12 +58,15 @@ struct instance {
 	__u64 occupied[WORDS];
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
+	struct round streams;
 	struct round best_effort;
+	__s32 owed_bytes; /* to best effort, by streams */
 	struct fifo background;
 	struct round background_limits;
 	__u32 limits_are_next; /* of background */
 	__u64 trickle_ns;      /* when background may have its next trickle */
 	/* Those that could be sent if their band's turn came. */
+	__u32 stream_packets;
 	__u32 best_effort_packets;
 	__u32 background_packets;
 	/* Those that their rate limit holds back, by band. */

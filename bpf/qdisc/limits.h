@@ -34,12 +34,9 @@ static __always_inline struct limited *limited_at(struct instance *i, __u32 limi
 
 static __always_inline struct round *round_of(struct instance *i, enum gw_band band)
 {
+	if (band == GW_STREAM)
+		return &i->streams;
 	return band == GW_BEST_EFFORT ? &i->best_effort : &i->background_limits;
-}
-
-static __always_inline __u32 *servable_packets(struct instance *i, enum gw_band band)
-{
-	return band == GW_BEST_EFFORT ? &i->best_effort_packets : &i->background_packets;
 }
 
 static __always_inline bool limit_is_full(struct instance *i, __u32 limit)

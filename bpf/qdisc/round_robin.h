@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Flows in turns: deficit round robin (RFC 8290), each flow's queue kept short by CoDel (RFC 8289). Best effort is one
- * such round, and so is what a rate limit holds.
+ * such round, streams are one, and so is what a rate limit holds.
  */
 #ifndef GIVEWAY_QDISC_ROUND_ROBIN_H
 #define GIVEWAY_QDISC_ROUND_ROBIN_H
@@ -119,12 +119,11 @@ static __always_inline void end_turn(struct instance *i, struct round *round, __
 		list_flow(i, &round->old_flows, which);
 }
 
-static __always_inline void count_out(struct instance *i, enum gw_band band)
+static __always_inline __u32 *servable_packets(struct instance *i, enum gw_band band)
 {
-	if (band == GW_BEST_EFFORT)
-		i->best_effort_packets--;
-	else
-		i->background_packets--;
+	if (band == GW_STREAM)
+		return &i->stream_packets;
+	return band == GW_BEST_EFFORT ? &i->best_effort_packets : &i->background_packets;
 }
 
 /* The flow's next packet, unless CoDel drops it. */
@@ -139,7 +138,7 @@ static __always_inline enum look take(struct instance *i, __u32 number, struct Q
 	if (!place || !config)
 		return LOOK_IDLE;
 	flow->bytes -= place->bytes;
-	count_out(i, turn->band);
+	(*servable_packets(i, turn->band))--;
 	if (!codel_drops(flow, config, turn->target_us, turn->now_ns - place->queued_ns, turn->now_ns)) {
 		flow->deficit -= place->bytes;
 		turn->index = index;

@@ -109,6 +109,23 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     Verdict { limit, ..verdict }
 }
 
+/// Of a process that has sent nothing yet; None where nothing is known, or what it will send decides.
+pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
+    let by_rule = rules.judge_process(process);
+    let of_rule = by_rule
+        .as_ref()
+        .ok()
+        .and_then(Option::as_ref)
+        .and_then(|verdict| verdict.limit);
+    let of_command = process.chosen.and_then(|choice| choice.limit);
+    let limit = of_rule.or(of_command.map(|limit| limit.number));
+    let verdict = match (process.chosen.map(of_choice), by_rule) {
+        (Some(chosen), _) => chosen,
+        (None, by_rule) => by_rule.ok()?.or_else(|| evidence::judge_process(process))?,
+    };
+    Some(Verdict { limit, ..verdict })
+}
+
 fn named(seen: &Seen<'_>) -> Option<Verdict> {
     Some(Verdict {
         class: Class::Background,
@@ -120,21 +137,24 @@ fn named(seen: &Seen<'_>) -> Option<Verdict> {
 }
 
 fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
-    let Choice { class, uid, limit } = seen.process?.chosen?;
+    seen.process?.chosen.map(of_choice)
+}
+
+fn of_choice(Choice { class, uid, limit }: Choice) -> Verdict {
     let limited = limit.map(|limit| {
         format!(
             "; all of it together at most {} Mbit/s",
             limit.bytes_per_s as f64 / 125_000.0
         )
     });
-    Some(Verdict {
+    Verdict {
         class,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
         why: format!("uid {uid} has chosen it for this process, or for one that started it")
             + &limited.unwrap_or_default(),
         limit: None,
-    })
+    }
 }
 
 impl Class {

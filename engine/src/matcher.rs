@@ -50,6 +50,20 @@ pub struct Process {
     pub chosen: Option<Choice>,
 }
 
+/// What tells cheaply whether anything has changed that a process's class depends on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Fingerprint {
+    pub id: ProcessId,
+    pub uid: u32,
+    /// Another one after each exec.
+    pub image: u64,
+    pub cgroup_id: u64,
+    /// A bit for each way.
+    pub idleness: u32,
+    /// Class and rate limit in one.
+    pub chosen: u32,
+}
+
 /// A class, the user who chose it, and a rate limit where that was asked for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Choice {
@@ -184,6 +198,18 @@ impl Matcher {
             port: None,
             interface: None,
             ..self.clone()
+        })
+    }
+
+    /// Without what it asks of what is sent; None where that is nothing.
+    pub fn whatever_it_sends(&self) -> Option<Self> {
+        let asks = self.protocol.is_some() || self.local_port.is_some() || self.dscp.is_some();
+        let wherever = self.wherever_it_goes();
+        (asks || wherever.is_some()).then(|| Self {
+            protocol: None,
+            local_port: None,
+            dscp: None,
+            ..wherever.unwrap_or_else(|| self.clone())
         })
     }
 

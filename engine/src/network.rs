@@ -21,6 +21,7 @@ use action::{Action, Input};
 use allotment::{Allotment, Link, Sharing};
 use classes::Classes;
 use control::Control;
+use early::Early;
 use flows::{Flows, Tracked};
 use owners::Owners;
 use queue::traffic::Refusal;
@@ -30,6 +31,7 @@ pub mod action;
 pub mod allotment;
 mod classes;
 mod control;
+mod early;
 mod flows;
 mod limiting;
 pub mod limits;
@@ -68,6 +70,7 @@ pub struct Network {
     flows: Flows,
     owners: Owners,
     classes: Classes,
+    early: Early,
     interface: Option<Interface>,
     sharing: Sharing,
     /// When everything was last decided upon, and whether the devices that send have changed since.
@@ -95,6 +98,7 @@ impl Network {
             flows: Flows::default(),
             owners: Owners::default(),
             classes: Classes::new(&config.background),
+            early: Early::default(),
             interface: None,
             sharing: Sharing::default(),
             decided: now,
@@ -116,7 +120,12 @@ impl Network {
         // What anyone on the link can cause by a datagram, or any user by a request, must not cost a decision.
         let decides = !matches!(
             input,
-            Input::Datagram { .. } | Input::Datagrams(_) | Input::Filtered(_) | Input::Active(_) | Input::Tick
+            Input::Datagram { .. }
+                | Input::Datagrams(_)
+                | Input::Processes(_)
+                | Input::Filtered(_)
+                | Input::Active(_)
+                | Input::Tick
         );
         match input {
             Input::Interface(interface) => {
@@ -143,7 +152,14 @@ impl Network {
                     self.conclude(now, cookie, &setting, outcome);
                 }
             }
+            Input::Processes(listed) => {
+                self.actions.extend(self.early.observe(listed));
+                self.actions.extend(self.early.judge(&self.classes));
+            }
             Input::Identified { processes, cgroups } => {
+                if self.early.identified(&processes) {
+                    self.actions.extend(self.early.judge(&self.classes));
+                }
                 if self.owners.identified(processes, cgroups) {
                     self.judge_again(now);
                 }

@@ -42,7 +42,7 @@ const BACKGROUND: ([u8; 4], u16) = ([10, 0, 0, 9], 9);
 const LONGEST_FRAME: usize = 1_522;
 /// What the kernel accepts in a test run: an Ethernet and an IPv4 header.
 const SHORTEST_FRAME: usize = 34;
-const CLASSES: [u32; 3] = [1 << 16 | 2, 1 << 16 | 3, 1 << 16 | 4];
+const CLASSES: [u32; 4] = [1 << 16 | 2, 1 << 16 | 3, 1 << 16 | 4, 1 << 16 | 5];
 const RATES: [u64; 4] = [0, 125_000, 1_250_000, 125_000_000];
 const DROP: u32 = 2;
 const NEXT: u32 = u32::MAX;
@@ -138,7 +138,7 @@ impl Target {
             guard_us: 100,
             rules: 3,
             background_flows: 1,
-            class_of_band: if setting >> 6 & 1 > 0 { CLASSES } else { [0; 3] },
+            class_of_band: if setting >> 6 & 1 > 0 { CLASSES } else { [0; 4] },
             mark_of_class: if setting >> 7 > 0 {
                 marks(setting >> 6 & 1 == 0)
             } else {
@@ -171,12 +171,12 @@ impl Target {
         let packet = read(frame);
         let counted = |counter: fn(&Counters) -> u64| counter(&after) - counter(&before);
         let refused = counted(|c| c.refused.iter().sum());
-        let bands: Vec<u64> = (0..3).map(|band| after.packets[band] - before.packets[band]).collect();
+        let bands: Vec<u64> = (0..4).map(|band| after.packets[band] - before.packets[band]).collect();
         let fate = match (ran.returned, &bands[..]) {
-            (DROP, [0, 0, 0]) => Fate::Dropped,
-            (NEXT, [1, 0, 0]) => Fate::Realtime,
-            (NEXT, [0, 1, 0]) => Fate::BestEffort,
-            (NEXT, [0, 0, 1]) => Fate::Background,
+            (DROP, [0, 0, 0, 0]) => Fate::Dropped,
+            (NEXT, [1, 0, 0, 0]) => Fate::Realtime,
+            (NEXT, [0, 0, 1, 0]) => Fate::BestEffort,
+            (NEXT, [0, 0, 0, 1]) => Fate::Background,
             other => panic!("{other:?}: {packet:?}"),
         };
         let own_ns = ran.control_block[3];
@@ -373,16 +373,16 @@ impl Target {
 }
 
 /// `enum gw_class` of the packets in each band, where no rule says otherwise.
-const CLASS_OF_BAND: [usize; 3] = [1, 3, 5];
+const CLASS_OF_BAND: [usize; 4] = [1, 2, 3, 5];
 const WRITE_DSCP: u8 = 0x80;
 
-/// EF, CS0 and LE; the priority is told where htb does not need it.
+/// EF, AF41, CS0 and LE; the priority is told where htb does not need it.
 fn marks(is_priority_free: bool) -> [types::gw_class_mark; 8] {
     let mut of_class = [types::gw_class_mark::default(); 8];
-    for (class, dscp) in CLASS_OF_BAND.into_iter().zip([46, 0, 1]) {
+    for (class, dscp) in CLASS_OF_BAND.into_iter().zip([46, 34, 0, 1]) {
         of_class[class].dscp = WRITE_DSCP | dscp;
     }
-    of_class[CLASS_OF_BAND[2]].user_priority = u8::from(is_priority_free);
+    of_class[CLASS_OF_BAND[3]].user_priority = u8::from(is_priority_free);
     of_class
 }
 

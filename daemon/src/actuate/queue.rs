@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::class::{RateLimit, Treatment};
 use giveway_engine::config::{Config, Deadline};
+use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
@@ -42,6 +43,8 @@ use ingress::Ingress;
 /// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
 /// and with shorter queues many slow sockets lose so many that they do not reach the limit.
 const LIMIT_TARGET_PACKETS: u64 = 200;
+/// Real time, streams, best effort, background.
+const BANDS: usize = 4;
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
 const SINGLE_SEGMENTS: u32 = 1;
@@ -80,6 +83,8 @@ pub struct QueueActuator {
     background: Named,
     /// What is said of sockets by their classes.
     treated: BTreeMap<Cookie, Treatment>,
+    /// And of processes, for what they connect.
+    treated_processes: BTreeMap<ProcessId, Treatment>,
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
@@ -87,7 +92,7 @@ pub struct QueueActuator {
     ingress: Option<Result<Ingress>>,
     in_force: Option<Plan>,
     /// What htb has counted, and when that was read.
-    served: Option<(Duration, [Served; 3])>,
+    served: Option<(Duration, [Served; BANDS])>,
 }
 
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
@@ -108,6 +113,7 @@ impl QueueActuator {
                 .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
                 .collect(),
             treated: BTreeMap::new(),
+            treated_processes: BTreeMap::new(),
             admission: None,
             qdisc: None,
             ingress: None,
@@ -250,6 +256,19 @@ impl QueueActuator {
         self.configure()
     }
 
+    /// The same of what a process connects.
+    pub fn treat_process(&mut self, process: ProcessId, treatment: Option<Treatment>) -> Result<()> {
+        if treatment.is_none() && self.treated_processes.remove(&process).is_none() {
+            return Ok(());
+        }
+        if let Some(admission) = &self.admission {
+            admission.treat_process(process, treatment)?;
+        }
+        self.treated_processes
+            .extend(treatment.map(|treatment| (process, treatment)));
+        Ok(())
+    }
+
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
         self.background.keys()
     }
@@ -279,8 +298,9 @@ impl QueueActuator {
         };
         let bands = Bands {
             realtime: band(0),
-            best_effort: band(1),
-            background: band(2),
+            stream: band(1),
+            best_effort: band(2),
+            background: band(3),
         };
         let late = bands.realtime.served.and_then(|served| served.more);
         let [_, own, others, full, share, _] = counted.refused;
@@ -300,7 +320,7 @@ impl QueueActuator {
         }))
     }
 
-    fn bands(&mut self, at_most_old: Duration) -> Result<Option<[Served; 3]>> {
+    fn bands(&mut self, at_most_old: Duration) -> Result<Option<[Served; BANDS]>> {
         match (&self.in_force, &self.qdisc) {
             (Some(plan), _) if plan.backend == Backend::Htb => {
                 if let Some((read, served)) = self.served
@@ -323,6 +343,7 @@ impl QueueActuator {
             return Vec::new();
         };
         let nice = self.admission.as_ref().and_then(Admission::nice_missing);
+        let early = self.admission.as_ref().and_then(Admission::early_missing);
         let gate = self
             .qdisc
             .as_ref()
@@ -330,7 +351,7 @@ impl QueueActuator {
             .and_then(BpfQdisc::gate_missing);
         let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
         let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        [nice, gate, ingress].into_iter().flatten().collect()
+        [nice, early, gate, ingress].into_iter().flatten().collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
@@ -408,6 +429,11 @@ impl QueueActuator {
                     }
                 }
                 self.background.retain(|flow, _| !lost.contains(flow));
+                for (process, treatment) in &self.treated_processes {
+                    if let Err(error) = admission.treat_process(*process, Some(*treatment)) {
+                        tracing::warn!("{error:#}");
+                    }
+                }
                 for (socket, treatment) in &self.treated {
                     if let Err(error) = admission.treat(*socket, Some(*treatment)) {
                         tracing::warn!("{error:#}");

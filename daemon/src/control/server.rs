@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::sys::socket::{Backlog, listen};
@@ -80,10 +80,12 @@ const REQUEST_BYTES: u64 = 4096;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// A client that reads nothing for so long is disconnected.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
-/// A connection that is turned away costs its user nothing, so after some of them there is a pause. Meanwhile so many
-/// may wait: few enough that it is soon everybody's turn.
-const TURNED_AWAY_AT_ONCE: usize = 16;
-const PAUSE: Duration = Duration::from_millis(10);
+/// A connection that is turned away costs its user nothing, and to wake up costs more than to turn it away: so there is a
+/// pause after one, and those that wait then are turned away together. So many may wait: few enough that it is soon
+/// everybody's turn.
+const TURNED_AWAY_AT_ONCE: usize = 64;
+const PAUSE: Duration = Duration::from_millis(50);
+const TOGETHER: Duration = Duration::from_millis(1);
 const WAITING: i32 = 128;
 
 /// What handles the requests.
@@ -110,6 +112,7 @@ pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
     let shares = Shares::default();
     tokio::task::spawn_local(async move {
         let mut turned_away = 0;
+        let mut went_on = Instant::now();
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -119,8 +122,9 @@ pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
                         Err(why) => {
                             turn_away(&stream, why);
                             turned_away += 1;
-                            if turned_away % TURNED_AWAY_AT_ONCE == 0 {
+                            if turned_away == TURNED_AWAY_AT_ONCE || went_on.elapsed() > TOGETHER {
                                 tokio::time::sleep(PAUSE).await;
+                                (turned_away, went_on) = (0, Instant::now());
                             }
                             continue;
                         }

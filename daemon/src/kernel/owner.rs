@@ -10,7 +10,7 @@ use std::io::PipeReader;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{CommandLimits, RateLimit, Rules};
+use giveway_engine::class::{Class, CommandLimits, RateLimit, Rules};
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 
 use super::choices::Choices;
@@ -187,9 +187,9 @@ impl OwnerReader {
     }
 
     /// A rate limit for a command of this user's, which is about to be chosen.
-    pub fn limit_command(&mut self, uid: u32, bytes_per_s: u64, background: bool) -> Result<ChosenLimit> {
+    pub fn limit_command(&mut self, uid: u32, bytes_per_s: u64, class: Class) -> Result<ChosenLimit> {
         let in_use = self.choices()?.limits()?;
-        let given = self.limits.give(uid, bytes_per_s, background, &in_use);
+        let given = self.limits.give(uid, bytes_per_s, class, &in_use);
         given.map_err(|why| anyhow!(why))
     }
 

@@ -24,7 +24,7 @@ macro_rules! records {
 skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift qdisc report_filter task_watch tasks wakeup_trace);
 
 records! {
-    admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key;
+    admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
     choices: gw_choice gw_chosen_limit;
@@ -35,5 +35,5 @@ records! {
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
     task_watch: bss gw_task_event;
-    tasks: gw_cgroup gw_process gw_thread;
+    tasks: gw_cgroup gw_fingerprint gw_process gw_thread;
 }

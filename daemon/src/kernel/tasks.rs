@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::Class;
-use giveway_engine::matcher::{Choice, ChosenLimit, Idleness, ProcessId};
+use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
@@ -29,6 +29,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The loaded programs. [`Self::process`] and [`Self::cgroup`] are for one thread alone; the others are for any.
 pub struct Tasks {
     list_processes: OwnedFd,
+    list_prints: OwnedFd,
     pub threads: Threads,
     show_process: OwnedFd,
     show_cgroup: OwnedFd,
@@ -132,6 +133,7 @@ impl Tasks {
         let keep = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
         Ok(Self {
             list_processes: keep(&skeleton.progs.gw_list_processes)?,
+            list_prints: keep(&skeleton.progs.gw_list_prints)?,
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
@@ -148,6 +150,23 @@ impl Tasks {
             uid: found.uid,
         };
         Ok(all.into_iter().map(listed).collect())
+    }
+
+    /// The same ones.
+    pub fn fingerprints(&self) -> Result<Vec<Fingerprint>> {
+        let all = run::<types::gw_fingerprint>(&self.list_prints, &Of::All).context("cannot list processes")?;
+        let fingerprint = |found: types::gw_fingerprint| Fingerprint {
+            id: ProcessId {
+                pid: found.tgid,
+                start_ns: start_of(found.start_ns),
+            },
+            uid: found.uid,
+            image: found.image,
+            cgroup_id: found.cgroup_id,
+            idleness: found.idleness,
+            chosen: found.chosen,
+        };
+        Ok(all.into_iter().map(fingerprint).collect())
     }
 
     /// None where there is none of this number, or it is a thread of the kernel.

@@ -208,6 +208,7 @@ impl Running {
             self.look_after_rules()?;
             self.look_after_active()?;
             self.look_at_datagrams()?;
+            self.look_at_processes()?;
             self.cap_new()?;
         } else if self.links.as_ref().is_some_and(LinkEvents::any) {
             self.look_at_link()?;

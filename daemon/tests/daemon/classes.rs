@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use giveway::kernel::cgroup::Root;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::Priority;
+use nix::sys::socket::sockopt::{Priority, RcvBufForce, SndBufForce};
 use serde_json::{Value, json};
 use socket2::SockRef;
 use tempfile::TempDir;
@@ -471,6 +471,69 @@ fn what_a_connection_is_does_not_rub_off_on_udp_of_the_same_ports() {
     (0..20).for_each(|_| assert_eq!(udp.send_to(b"x", (FAR_V4, port)).unwrap(), 1));
     thread::sleep(Duration::from_millis(500));
     assert_eq!(background() - before, 0);
+}
+
+/// Nobody listens at that port, so its connection is one packet.
+#[test]
+fn a_connection_has_the_class_of_its_process_before_its_syn() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = lab.far(|| TcpListener::bind((FAR_V4, 0)).unwrap().local_addr().unwrap().port());
+    rules.write("50-test.toml", &rule("cmdline = \"*--give-way\"", "background"));
+    let daemon = daemon_with_queue(&rules);
+    let background = || daemon.counted("/bands/background/classified");
+    let connect = |wait: Duration| {
+        let script = format!("read; exec 3<>/dev/tcp/{FAR_V4}/{port}");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script, "--give-way"]).stderr(Stdio::null());
+        let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
+        thread::sleep(wait);
+        let before = background();
+        process.stdin.take().unwrap().write_all(b"\n").unwrap();
+        process.wait().unwrap();
+        background() - before
+    };
+    assert_eq!(connect(Duration::from_millis(3500)), 1);
+    assert_eq!(
+        connect(Duration::ZERO),
+        0,
+        "one that has just been started is not known yet"
+    );
+}
+
+/// 600 packets wait, half a second of the link's time, when 300 of a stream come.
+#[test]
+fn a_stream_goes_before_what_waits_and_leaves_it_a_tenth() {
+    const BUFFER: usize = 16 << 20;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let far = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    setsockopt(&far, RcvBufForce, &BUFFER).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let [plain, stream] = [(); 2].map(|()| {
+        let near = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        setsockopt(&near, SndBufForce, &BUFFER).unwrap();
+        near
+    });
+    let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+    let condition = format!("protocol = \"udp\"\nlocal_port = {}", port(&stream));
+    rules.write("50-test.toml", &rule(&condition, "stream"));
+    let daemon = daemon_with_queue(&rules);
+    for (socket, packets) in [(&plain, 600), (&stream, 300)] {
+        (0..packets).for_each(|_| assert_eq!(socket.send(&[0; 1000]).unwrap(), 1000));
+    }
+    assert!(daemon.counted("/bands/stream/classified") >= 300);
+
+    let (mut streamed, mut between) = (0, 0);
+    // CoDel may drop some of a queue that stands.
+    while streamed < 250 {
+        let (_, from) = far.recv_from(&mut [0; 1000]).unwrap();
+        if from.port() == port(&stream) {
+            streamed += 1;
+        } else if streamed > 0 {
+            between += 1;
+        }
+    }
+    assert!((15..=45).contains(&between), "{between} beside {streamed}");
 }
 
 /// The UDP socket of this local port, as `status` shows it.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{LimitNumber, MOST_LIMITS, RateLimit};
+use super::{Class, LimitNumber, MOST_LIMITS, RateLimit};
 use crate::matcher::ChosenLimit;
 
 const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
@@ -27,7 +27,7 @@ impl CommandLimits {
         &mut self,
         uid: u32,
         bytes_per_s: u64,
-        background: bool,
+        class: Class,
         in_use: &BTreeSet<LimitNumber>,
     ) -> Result<ChosenLimit, String> {
         self.given.retain(|number, _| in_use.contains(number));
@@ -44,7 +44,7 @@ impl CommandLimits {
         let limit = RateLimit {
             number,
             bytes_per_s,
-            background,
+            class,
         };
         self.given.insert(number, (uid, limit));
         Ok(ChosenLimit { number, bytes_per_s })
@@ -66,10 +66,14 @@ mod tests {
     #[test]
     fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others() {
         let mut limits = CommandLimits::default();
-        let first = limits.give(1_000, 125_000, false, &BTreeSet::new()).unwrap();
-        let second = limits.give(1_000, 125_000, false, &[first.number].into()).unwrap();
+        let first = limits.give(1_000, 125_000, Class::Bulk, &BTreeSet::new()).unwrap();
+        let second = limits
+            .give(1_000, 125_000, Class::Bulk, &[first.number].into())
+            .unwrap();
         assert_ne!(first.number, second.number);
-        let third = limits.give(1_000, 250_000, true, &[second.number].into()).unwrap();
+        let third = limits
+            .give(1_000, 250_000, Class::Background, &[second.number].into())
+            .unwrap();
         assert_eq!(numbers(&limits), [first.number, second.number].into());
         assert_eq!(third.number, first.number);
     }
@@ -79,7 +83,7 @@ mod tests {
         let mut limits = CommandLimits::default();
         let mut give = |uid| {
             let in_use = numbers(&limits);
-            limits.give(uid, 1, true, &in_use)
+            limits.give(uid, 1, Class::Background, &in_use)
         };
         for uid in [1, 2, 3] {
             assert!((0..4).all(|_| give(uid).is_ok()));

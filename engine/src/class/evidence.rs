@@ -4,10 +4,12 @@
 //!
 //! giveway sets none of these itself, so what it did is never taken for evidence.
 
+use std::net::SocketAddr;
+
 use super::active::is_in_background_slice;
 use super::{By, Class, Seen, Verdict};
-use crate::config::Dscp;
-use crate::matcher::Idleness;
+use crate::config::{Dscp, Protocol};
+use crate::matcher::{Ends, Idleness, Marks, Process};
 
 /// IPTOS_THROUGHPUT of RFC 1349, which ssh has long set for what is not interactive.
 const THROUGHPUT: Dscp = Dscp::new(0x08 >> 2);
@@ -96,6 +98,27 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
         rule: found.rule.to_owned(),
         why: found.why.to_owned(),
         limit: None,
+    })
+}
+
+/// What its process alone says.
+pub(super) fn judge_process(process: &Process) -> Option<Verdict> {
+    let nowhere = SocketAddr::from(([0; 4], 0));
+    judge(&Seen {
+        process: Some(process),
+        cgroup: &process.cgroup,
+        ends: Ends {
+            protocol: Protocol::Tcp,
+            local: nowhere,
+            remote: nowhere,
+        },
+        sends_anywhere: true,
+        marks: Marks {
+            dscp: Dscp::new(0),
+            interface: None,
+        },
+        priority: 0,
+        named: None,
     })
 }
 

@@ -27,7 +27,7 @@ pub struct Treatment {
 pub struct RateLimit {
     pub number: LimitNumber,
     pub bytes_per_s: u64,
-    pub background: bool,
+    pub class: Class,
 }
 
 /// What is given must hold.
@@ -46,11 +46,11 @@ impl Rules {
     pub fn limits(&self) -> Vec<RateLimit> {
         let limit = |rule: &super::rules::Rule| {
             let (number, bytes_per_s) = rule.limit?;
-            let background = rule.class == Class::Background;
+            let class = rule.class;
             Some(RateLimit {
                 number,
                 bytes_per_s,
-                background,
+                class,
             })
         };
         self.rules.iter().filter_map(limit).collect()

@@ -169,6 +169,24 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// Of a process that has sent nothing yet. Err: what it will send decides.
+    pub(super) fn judge_process(&self, process: &Process) -> Result<Option<Verdict>, ()> {
+        for rule in &self.rules {
+            let relaxed = rule.matcher.whatever_it_sends();
+            if !relaxed.as_ref().unwrap_or(&rule.matcher).holds(Some(process), None) {
+                continue;
+            }
+            return if relaxed.is_some() {
+                Err(())
+            } else {
+                Ok(Some(rule.verdict()))
+            };
+        }
+        Ok(None)
+    }
+}
+
 impl Rule {
     /// `number`: of its rate limit, where it has one.
     fn new(

@@ -538,12 +538,12 @@ fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_p
                 [[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n\
                 [[rule]]\nprotocol = \"udp\"\naddress = \"192.0.2.0/24\"\nclass = \"background\"\nrate_limit_mbit = 8\n";
     let rules = rules(text);
-    let limits: Vec<(u64, bool)> = rules
+    let limits: Vec<(u64, Class)> = rules
         .limits()
         .iter()
-        .map(|limit| (limit.bytes_per_s, limit.background))
+        .map(|limit| (limit.bytes_per_s, limit.class))
         .collect();
-    assert_eq!(limits, [(62_500, false), (1_000_000, true)]);
+    assert_eq!(limits, [(62_500, Class::Bulk), (1_000_000, Class::Background)]);
     let treatments: Vec<Treatment> = rules.packet_rules().iter().map(|rule| rule.treatment).collect();
     let treatment = |class, limit| Treatment { class, limit };
     assert_eq!(
@@ -561,5 +561,48 @@ fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
     assert_eq!(
         problem(&many),
         "/etc/a.toml:189: there are more than 47 rate limits in all files together"
+    );
+}
+
+#[test]
+fn a_process_that_has_sent_nothing_has_a_class_unless_what_it_sends_decides() {
+    let of = |text: &str, process: &Process| judge_process(&rules(text), process).map(|verdict| verdict.class);
+    let restic = backup();
+    let by_exe = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"bulk\"\n";
+    assert_eq!(of(by_exe, &restic), Some(Class::Bulk));
+    assert_eq!(of(by_exe, &Process::default()), None);
+    for what in [
+        "port = 443",
+        "local_port = 9",
+        "protocol = \"tcp\"",
+        "address = \"192.0.2.0/24\"",
+        "dscp = \"CS1\"",
+    ] {
+        let by_what = format!("[[rule]]\n{what}\nclass = \"standard\"\n");
+        assert_eq!(of(&format!("{by_what}{by_exe}"), &restic), None, "{what}");
+        assert_eq!(of(&format!("{by_exe}{by_what}"), &restic), Some(Class::Bulk), "{what}");
+    }
+    let elsewhere = "[[rule]]\nuser = \"0\"\nexe = \"/bin/other\"\nport = 1\nclass = \"standard\"\n";
+    assert_eq!(of(&format!("{elsewhere}{by_exe}"), &restic), Some(Class::Bulk));
+    let idle = Process {
+        idleness: Idleness {
+            nice_19: true,
+            ..Idleness::default()
+        },
+        ..Process::default()
+    };
+    assert_eq!(of(by_exe, &idle), Some(Class::Background));
+    assert_eq!(of("[[rule]]\nport = 443\nclass = \"standard\"\n", &idle), None);
+    let chosen = Process {
+        chosen: Some(Choice {
+            class: Class::Bulk,
+            uid: 0,
+            limit: None,
+        }),
+        ..idle
+    };
+    assert_eq!(
+        of("[[rule]]\nport = 443\nclass = \"standard\"\n", &chosen),
+        Some(Class::Bulk)
     );
 }

@@ -142,7 +142,7 @@ pub enum BackendName {
 }
 
 section! {
-    /// The three bands of the managed interface: packets with a deadline, best effort, background.
+    /// The four bands of the managed interface: packets with a deadline, streams, best effort, background.
     QueueSection {
         /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the queue stays as it is), or "auto":
         /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device

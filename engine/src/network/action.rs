@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::change::{Setting, Value};
 use crate::class::{Activity, RateLimit, Rules, Treatment};
-use crate::matcher::{Process, ProcessId};
+use crate::matcher::{Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::queue::traffic::{QueueCounters, Refusal};
 use crate::network::queue::{BackgroundFlow, Plan, Tuning, Uplink};
@@ -34,6 +34,8 @@ pub enum Input<'a> {
     },
     /// The UDP sockets that something was sent on; one that is absent is gone.
     Datagrams(Vec<Flow>),
+    /// The processes that there are, once a second.
+    Processes(Vec<Fingerprint>),
     /// What happened to sockets, in order.
     Events(Vec<(Cookie, FlowEvent)>),
     /// New connections were given their caps in the kernel, from the table of [`Action::CapNew`].
@@ -114,6 +116,11 @@ pub enum Action {
     /// The queue serves this flow so, whatever it is marked with; None: as it did before.
     Treat {
         cookie: Cookie,
+        treatment: Option<Treatment>,
+    },
+    /// The queue serves what this process's sockets send so, until it is told of the socket; None: as it did before.
+    TreatProcess {
+        process: ProcessId,
         treatment: Option<Treatment>,
     },
     /// Send this to the neighbours.

@@ -16,7 +16,7 @@ use super::told::Told;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{Active, Activity, By, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge};
+use crate::class::{Active, Activity, By, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_process};
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
@@ -24,7 +24,7 @@ use crate::model::{Cookie, Flow};
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
-const COST_OF_A_STEP: usize = 4 << 20;
+pub(super) const COST_OF_A_STEP: usize = 4 << 20;
 /// Between two changes of what is active, whoever causes them: each is a look at all flows.
 const ACTIVE_GAP: Duration = Duration::from_millis(200);
 
@@ -140,6 +140,26 @@ impl Classes {
             named: self.named(flow),
         };
         basis.active.judge(judge(&self.rules, &seen), seen.cgroup)
+    }
+
+    /// What decides, beside the process itself.
+    pub fn basis_of_process(&self, process: &Process) -> (u64, &Arc<Meant>) {
+        (self.generation, self.active.meant(process.uid))
+    }
+
+    /// What the queue is to be told of a process that has sent nothing yet.
+    pub fn judge_process(&self, process: &Process) -> Option<Treatment> {
+        let verdict = judge_process(&self.rules, process)?;
+        let verdict = self.active.meant(process.uid).judge(verdict, &process.cgroup);
+        Some(Treatment {
+            class: verdict.class,
+            limit: verdict.limit,
+        })
+    }
+
+    /// Bytes that it looks at, at most.
+    pub fn cost_of_process(&self, process: &Process) -> usize {
+        self.rules.cost(Some(process), None)
     }
 
     pub fn active(&self) -> &[Activity] {

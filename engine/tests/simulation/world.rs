@@ -254,7 +254,8 @@ impl World {
                 | Action::Queue(_)
                 | Action::TuneQueue(_)
                 | Action::Identify { .. }
-                | Action::Treat { .. } => {}
+                | Action::Treat { .. }
+                | Action::TreatProcess { .. } => {}
             }
         }
     }

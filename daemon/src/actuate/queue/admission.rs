@@ -11,12 +11,13 @@ use std::ptr;
 use anyhow::{Context as _, Result};
 use giveway_engine::class::{Class, LinkMarks, PacketRule, Treatment};
 use giveway_engine::config::{Deadline, Dscp, Prefix, Protocol};
+use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
 use libbpf_rs::libbpf_sys::bpf_raw_tracepoint_open;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
@@ -49,11 +50,14 @@ pub struct Admission {
     leaving: Option<OwnedFd>,
     /// Sockets of tasks at nice 19 are background, unless this failed.
     nice: Result<Link>,
+    /// Connections have their class from their first packet on, unless this failed.
+    early: Result<[Link; 2]>,
     pub shared: Shared,
     rules: u32,
     /// Answers have their requests' deadlines.
     inherits: bool,
     treated_sockets: MapHandle,
+    treated_processes: MapHandle,
     background_flows: MapHandle,
     packet_rules: MapHandle,
     /// How many were written, and how often.
@@ -97,11 +101,13 @@ impl Admission {
                 .update(bytes_of(&key), bytes_of(&value), MapFlags::ANY)
                 .context("cannot pass a [[deadline]] rule to admission")?;
         }
-        let nice = cgroup::Root::open().and_then(|root| {
-            explain("mark the sockets of tasks at nice 19", || {
-                programs.gw_mark_nice.attach_cgroup(root.directory.as_raw_fd())
-            })
-        });
+        let at_root = |what: &str, program: &ProgramMut<'_>| {
+            let root = cgroup::Root::open()?;
+            explain(what, || program.attach_cgroup(root.directory.as_raw_fd()))
+        };
+        let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_mark_nice);
+        let connecting = |program| at_root("see who connects", program);
+        let early = connecting(&programs.gw_connect_v4).and_then(|v4| Ok([v4, connecting(&programs.gw_connect_v6)?]));
         let shared = Shared {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
@@ -114,6 +120,8 @@ impl Admission {
             leave: programs.gw_leave.as_fd().try_clone_to_owned()?,
             leaving: None,
             nice,
+            early,
+            treated_processes: keep(&maps.treated_processes)?,
             events: Ring::open("refusals", &shared.queue_events)?,
             shared,
             rules: u32::try_from(rules.len())?,
@@ -129,6 +137,11 @@ impl Admission {
     /// Why sockets of tasks at nice 19 are not known; None if they are.
     pub fn nice_missing(&self) -> Option<String> {
         self.nice.as_ref().err().map(|error| format!("{error:#}"))
+    }
+
+    /// Why a connection's first packets have no class by its process; None if they have.
+    pub fn early_missing(&self) -> Option<String> {
+        self.early.as_ref().err().map(|error| format!("{error:#}"))
     }
 
     /// What both programs go by from now on. None: no link is managed, every packet passes.
@@ -197,6 +210,21 @@ impl Admission {
             None => self.treated_sockets.delete(&key),
         };
         done.context("cannot tell the queue of a flow")
+    }
+
+    /// What it connects, until more is known.
+    pub fn treat_process(&self, process: ProcessId, treatment: Option<Treatment>) -> Result<()> {
+        let key = process.pid.to_ne_bytes();
+        let value = treatment.map(|treatment| types::gw_treated_process {
+            start_ns: process.start_ns,
+            treatment: number_of(treatment).into(),
+            reserved: 0,
+        });
+        let done = match &value {
+            Some(value) => self.treated_processes.update(&key, bytes_of(value), MapFlags::ANY),
+            None => self.treated_processes.delete(&key),
+        };
+        done.context("cannot tell the queue of a process")
     }
 
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {

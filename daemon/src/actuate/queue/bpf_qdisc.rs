@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
 use super::admission::Shared;
 use super::sojourn::percentile_us;
-use super::{HANDLE, target_us};
+use super::{BANDS, HANDLE, target_us};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
@@ -24,7 +24,7 @@ use crate::kernel::records::{bytes_of, lookup};
 use crate::kernel::skeletons::qdisc as skeleton;
 use skeleton::types;
 
-const BANDS: u32 = types::gw_band::GW_BANDS.0;
+const _: () = assert!(types::gw_band::GW_BANDS.0 as usize == BANDS);
 /// What all our names begin with, so that a later process knows them.
 pub const KIND_PREFIX: &str = "gw";
 
@@ -125,13 +125,13 @@ impl BpfQdisc {
             .with_context(|| format!("cannot pin the qdisc at {}", path.display()))
     }
 
-    /// Real time, best effort, background; each the sum over the device's queues.
-    pub fn bands(&self) -> Result<[Served; 3]> {
-        let mut bands = [Served::default(); 3];
+    /// In the order of service; each the sum over the device's queues.
+    pub fn bands(&self) -> Result<[Served; BANDS]> {
+        let mut bands = [Served::default(); BANDS];
         for (band, served) in bands.iter_mut().enumerate() {
             let mut more = ByQdisc::default();
             let mut sojourn = Vec::new();
-            for index in (band as u32..self.counters.max_entries()).step_by(BANDS as usize) {
+            for index in (band as u32..self.counters.max_entries()).step_by(BANDS) {
                 let counters = lookup(&self.counters, index, "a band's counters")?.context("a band has no counters")?;
                 add(served, &mut more, &counters);
                 sojourn.resize(counters.sojourn.len(), 0);

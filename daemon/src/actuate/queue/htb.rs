@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The three bands as classes of htb, for kernels without the BPF qdisc. Input: a plan with a rate. Output: a tree:
+//! The four bands as classes of htb, for kernels without the BPF qdisc. Input: a plan with a rate. Output: a tree:
 //!
 //! | class | rate | at most | before |
 //! |---|---|---|---|
 //! | the link | the link's | the link's | |
 //! | real time | its share | its share | everything |
-//! | best effort | the rest | the link's | background |
+//! | streams | the rest | the link's | best effort |
+//! | best effort | a tenth of the link, at most half of what the two above leave | the link's | background |
 //! | background | its trickle | the link's | nothing |
-//! | a rate limit of best effort | the limit, but all of them no more than half of what best effort has for sure | the limit | background |
+//! | a rate limit | the limit, but all of a band no more than half of what that has for sure | the limit | as its band |
 //! | a rate limit of background | nothing | the limit | nothing |
 //!
 //! htb serves first the classes within their own rate, then by priority those that borrow. It takes the class of a packet
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::RateLimit;
+use giveway_engine::class::{Class as Purpose, RateLimit};
 use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
 
-use super::{HANDLE, refused};
+use super::{BANDS, HANDLE, refused};
 use crate::kernel::netlink::{Body, Netlink};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
 
@@ -28,13 +29,19 @@ pub const KIND: &str = "htb";
 /// Minor numbers of the classes.
 const LINK: u32 = 1;
 const REALTIME: u32 = 0x10;
+const STREAMS: u32 = 0x18;
 const BEST_EFFORT: u32 = 0x20;
 const BACKGROUND: u32 = 0x30;
 /// Rate limit N has this one plus 2 N, so that each kind of queue below it finds a handle of its own.
 const LIMITS: u32 = 0x100;
 
 /// The class of each band, for skb->priority.
-pub const CLASS_OF_BAND: [u32; 3] = [HANDLE | REALTIME, HANDLE | BEST_EFFORT, HANDLE | BACKGROUND];
+pub const CLASS_OF_BAND: [u32; BANDS] = [
+    HANDLE | REALTIME,
+    HANDLE | STREAMS,
+    HANDLE | BEST_EFFORT,
+    HANDLE | BACKGROUND,
+];
 
 /// The class of rate limit 0, for skb->priority; see `class_of_limits` in bpf/queueing.h.
 pub const CLASS_OF_LIMITS: u32 = HANDLE | LIMITS;
@@ -66,9 +73,9 @@ const QUEUE_US: u64 = 100_000;
 const FEWEST_PACKETS: u64 = 16;
 const MOST_PACKETS: u64 = 1000;
 
-/// Real time, best effort, background, as the classes' queues count them.
-pub fn bands(netlink: &mut Netlink, ifindex: u32) -> Result<[Served; 3]> {
-    let mut bands = [Served::default(); 3];
+/// As the classes' queues count them.
+pub fn bands(netlink: &mut Netlink, ifindex: u32) -> Result<[Served; BANDS]> {
+    let mut bands = [Served::default(); BANDS];
     for (served, class) in bands.iter_mut().zip(CLASS_OF_BAND) {
         let counted = qdisc::counted(netlink, ifindex, class)?.context("a class of htb has lost its queue")?;
         *served = Served {
@@ -108,7 +115,12 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
             .change(libc::RTM_NEWTCLASS, libc::NLM_F_CREATE, &message)
             .with_context(|| format!("cannot make htb's class {:x}", class.minor))?;
     }
-    for (minor, fair) in [(REALTIME, false), (BEST_EFFORT, true), (BACKGROUND, true)] {
+    for (minor, fair) in [
+        (REALTIME, false),
+        (STREAMS, true),
+        (BEST_EFFORT, true),
+        (BACKGROUND, true),
+    ] {
         let target_us = u64::from(plan.tuning.sojourn_target_us) * u64::from(fair);
         put_leaf(netlink, plan, rate, minor, target_us).context("cannot give htb's classes their queues")?;
     }
@@ -151,37 +163,47 @@ fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
         priority,
         burst_us: BURST_US,
     };
-    let best_effort = rate.saturating_sub(realtime + background).max(1);
-    // What all classes have for sure must not be more than the link has.
-    let shares = limits(plan).filter(|(_, limit)| !limit.background).count() as u64;
-    let mut left = best_effort;
-    let mut limited = Vec::new();
-    for (minor, limit) in limits(plan) {
-        let sure = match limit.background {
-            true => 1,
-            false => limit.bytes_per_s.min(best_effort / 2 / shares).max(1),
-        };
-        left = left.saturating_sub(sure);
-        limited.push(Class {
-            burst_us: LIMIT_BURST_US,
-            ..class(
-                minor,
-                sure,
-                limit.bytes_per_s.min(rate),
-                1 + u32::from(limit.background),
-            )
-        });
-    }
-    let bands = [
+    let rest = rate.saturating_sub(realtime + background).max(1);
+    let best_effort = (rate / 10).min(rest / 2).max(1);
+    let served = [
+        (STREAMS, rest.saturating_sub(best_effort).max(1)),
+        (BEST_EFFORT, best_effort),
+        (BACKGROUND, background),
+    ];
+    let mut classes = vec![
         Class {
             parent: 0,
             ..class(LINK, rate, rate, 0)
         },
         class(REALTIME, realtime, realtime, 0),
-        class(BEST_EFFORT, left.max(1), rate, 1),
-        class(BACKGROUND, background, rate, 2),
     ];
-    bands.into_iter().chain(limited).collect()
+    for (priority, (band, sure)) in (1..).zip(served) {
+        let limits: Vec<_> = limits(plan).filter(|(_, limit)| band_of(limit) == band).collect();
+        // What all classes have for sure must not be more than the link has.
+        let of_each = match band {
+            BACKGROUND => 1,
+            _ => (sure / 2 / limits.len().max(1) as u64).max(1),
+        };
+        let mut left = sure;
+        for (minor, limit) in limits {
+            let sure = limit.bytes_per_s.min(of_each);
+            left = left.saturating_sub(sure);
+            classes.push(Class {
+                burst_us: LIMIT_BURST_US,
+                ..class(minor, sure, limit.bytes_per_s.min(rate), priority)
+            });
+        }
+        classes.push(class(band, left.max(1), rate, priority));
+    }
+    classes
+}
+
+fn band_of(limit: &RateLimit) -> u32 {
+    match limit.class {
+        Purpose::Stream => STREAMS,
+        Purpose::Background => BACKGROUND,
+        Purpose::Realtime | Purpose::Standard | Purpose::Bulk => BEST_EFFORT,
+    }
 }
 
 impl Class {

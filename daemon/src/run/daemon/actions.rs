@@ -85,6 +85,12 @@ impl Running {
                         tracing::warn!("{error:#}");
                     }
                 }
+                Action::TreatProcess { process, treatment } => {
+                    // Its connections have their class when they are seen.
+                    if let Err(error) = self.daemon.queue.treat_process(process, treatment) {
+                        tracing::debug!("{error:#}");
+                    }
+                }
                 Action::Report(report) => self.send(&report),
                 Action::Record(what) => {
                     if let What::Change(change) = &what {

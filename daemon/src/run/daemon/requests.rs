@@ -99,7 +99,7 @@ impl Running {
             queue.why
         );
         let owners = &mut self.daemon.owners;
-        let limit = owners.limit_command(uid, bytes_per_s, class == Class::Background)?;
+        let limit = owners.limit_command(uid, bytes_per_s, class)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
         Ok(limit)

@@ -60,6 +60,18 @@ impl Running {
         self.step(Input::Datagrams(flows))
     }
 
+    /// Where there is a queue that what they connect could be held in.
+    pub(super) fn look_at_processes(&mut self) -> Result<()> {
+        if !self.daemon.queue.is_in_force() {
+            return Ok(());
+        }
+        let listed = self.daemon.owners.tasks().fingerprints();
+        let Some(listed) = self.tolerate(listed)? else {
+            return Ok(());
+        };
+        self.step(Input::Processes(listed))
+    }
+
     pub(super) fn drain_events(&mut self) -> Result<()> {
         let capped = self.daemon.sockets.capped_at_connect()?;
         if !capped.is_empty() {

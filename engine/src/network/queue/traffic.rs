@@ -42,14 +42,18 @@ pub struct Refused {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Bands {
     pub realtime: Band,
+    /// Empty in what earlier versions wrote.
+    #[serde(default)]
+    pub stream: Band,
     pub best_effort: Band,
     pub background: Band,
 }
 
 impl Bands {
-    pub fn in_order(&self) -> [(&'static str, &Band); 3] {
+    pub fn in_order(&self) -> [(&'static str, &Band); 4] {
         [
             ("real time", &self.realtime),
+            ("stream", &self.stream),
             ("best effort", &self.best_effort),
             ("background", &self.background),
         ]

@@ -85,9 +85,9 @@ pub fn counters() -> Result<BTreeMap<(u32, u32), BandCounters>> {
 impl BandCounters {
     /// By how many packets what came in and what went out differ.
     pub fn imbalance(&self, place: u32) -> u64 {
-        // The two other bands refuse what is too much before it is queued; best effort drops what waits.
-        let is_best_effort = place % 3 == 1;
-        let dropped_full = if is_best_effort { self.dropped_full } else { 0 };
+        // The two other bands refuse what is too much before it is queued; streams and best effort drop what waits.
+        let drops_waiting = matches!(place % 4, 1 | 2);
+        let dropped_full = if drops_waiting { self.dropped_full } else { 0 };
         let gone = self.sent_packets + dropped_full + self.dropped_sojourn + self.dropped_late + self.dropped_reset;
         self.queued_packets.abs_diff(gone.wrapping_add(self.backlog_packets))
     }
@@ -122,6 +122,6 @@ mod tests {
             backlog_packets: 3,
             ..Default::default()
         };
-        assert_eq!((counters.imbalance(4), counters.imbalance(3)), (0, 2));
+        assert_eq!((counters.imbalance(6), counters.imbalance(4)), (0, 2));
     }
 }

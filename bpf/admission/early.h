@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A socket's class before the daemon has seen it: what the daemon says of the process that connects it. For a few seconds
+ * from then on; until they are over the daemon has told of the socket, or has nothing to tell.
+ */
+#ifndef GIVEWAY_ADMISSION_EARLY_H
+#define GIVEWAY_ADMISSION_EARLY_H
+
+#include "../link.h"
+
+#define EARLY_NS (3 * NSEC_PER_SEC)
+/* As /proc tells starts, and so the daemon. */
+#define START_NS (10 * NSEC_PER_MSEC)
+
+/* What the daemon says of processes, by their numbers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct gw_treated_process);
+} treated_processes SEC(".maps");
+
+struct early_socket {
+	__u64 until_ns;
+	__u32 treatment;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct early_socket);
+} early_sockets SEC(".maps");
+
+/* Set once the first entry exists, so that there is no lookup before. */
+bool has_early_sockets;
+
+/* The calling task connects this socket. */
+static __always_inline void treat_early(struct bpf_sock *sk)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 tgid = task->tgid;
+	struct gw_treated_process *said = bpf_map_lookup_elem(&treated_processes, &tgid);
+	__u64 start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	struct early_socket *early;
+
+	if (!said || said->start_ns != start_ns - start_ns % START_NS)
+		return;
+	early = bpf_sk_storage_get(&early_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!early)
+		return;
+	early->treatment = said->treatment;
+	early->until_ns = bpf_ktime_get_ns() + EARLY_NS;
+	has_early_sockets = true;
+}
+
+/* 0: nothing. */
+static __noinline __u32 treatment_before(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct early_socket *early;
+
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	early = sk ? bpf_sk_storage_get(&early_sockets, sk, NULL, 0) : NULL;
+	return early && bpf_ktime_get_coarse_ns() < early->until_ns ? early->treatment : 0;
+}
+
+#endif

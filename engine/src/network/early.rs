@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Classes of processes that have sent nothing yet, so that a connection has its class from its first packet on. Input: once
+//! a second, which processes there are, and what was read of them. Output: which to read, a bounded number at a time, and
+//! what the queue is told of each. One that lives for less than a second is not read. Bounded: the processes of a user, and
+//! all of them; the connections of others have their class when they are seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::Action;
+use super::classes::{COST_OF_A_STEP, Classes};
+use super::turns::Turns;
+use crate::class::{Meant, Treatment};
+use crate::matcher::{Fingerprint, Process, ProcessId};
+
+/// Entries of the kernel's table.
+const KEPT: usize = 4096;
+/// Of everybody but root.
+const OF_A_USER: usize = 512;
+/// Each costs some 50 us.
+const READ_AT_ONCE: usize = 64;
+const ROOT: u32 = 0;
+
+#[derive(Debug, Default)]
+pub struct Early {
+    processes: BTreeMap<ProcessId, Known>,
+    turns: Turns,
+}
+
+#[derive(Debug)]
+struct Known {
+    fingerprint: Fingerprint,
+    /// With this fingerprint.
+    is_asked: bool,
+    process: Option<Arc<Process>>,
+    /// By which rules, and by what is active.
+    judged: Option<(u64, Arc<Meant>)>,
+    told: Option<Treatment>,
+}
+
+impl Early {
+    /// These are there now, and no others.
+    pub fn observe(&mut self, listed: Vec<Fingerprint>) -> Vec<Action> {
+        let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
+        let mut actions = Vec::new();
+        self.processes.retain(|id, known| {
+            let is_there = present.contains(id);
+            if !is_there && known.told.is_some() {
+                actions.push(tell(*id, None));
+            }
+            is_there
+        });
+        let mut of_users = BTreeMap::<u32, usize>::new();
+        for known in self.processes.values() {
+            *of_users.entry(known.fingerprint.uid).or_default() += 1;
+        }
+        let mut unread = Vec::new();
+        for fingerprint in listed {
+            let (id, uid) = (fingerprint.id, fingerprint.uid);
+            if let Some(known) = self.processes.get_mut(&id) {
+                if known.fingerprint != fingerprint {
+                    (known.fingerprint, known.is_asked) = (fingerprint, false);
+                }
+                unread.extend((!known.is_asked).then_some((uid, id)));
+                continue;
+            }
+            let own = of_users.entry(uid).or_default();
+            if self.processes.len() < KEPT && (uid == ROOT || *own < OF_A_USER) {
+                *own += 1;
+                self.processes.insert(id, Known::new(fingerprint));
+            }
+        }
+        let mut unread = self.turns.order(unread);
+        unread.truncate(READ_AT_ONCE);
+        for (uid, id) in &unread {
+            self.turns.had(*uid);
+            if let Some(known) = self.processes.get_mut(id) {
+                known.is_asked = true;
+            }
+        }
+        if !unread.is_empty() {
+            actions.push(Action::Identify {
+                processes: unread.into_iter().map(|(_, id)| id).collect(),
+                cgroups: Vec::new(),
+            });
+        }
+        actions
+    }
+
+    /// Whether anything is news.
+    pub fn identified(&mut self, processes: &[(ProcessId, Option<Arc<Process>>)]) -> bool {
+        let mut news = false;
+        for (id, process) in processes {
+            if let (Some(known), Some(process)) = (self.processes.get_mut(id), process)
+                && known.process.as_ref() != Some(process)
+            {
+                (known.process, known.judged) = (Some(Arc::clone(process)), None);
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// Judges those whose rules, or what is active, have changed, as far as one step allows; the others are next.
+    pub fn judge(&mut self, classes: &Classes) -> Vec<Action> {
+        let mut left = COST_OF_A_STEP;
+        let mut actions = Vec::new();
+        for (id, known) in &mut self.processes {
+            let Some(process) = &known.process else {
+                continue;
+            };
+            let (generation, meant) = classes.basis_of_process(process);
+            if let Some((before, of_before)) = &known.judged
+                && *before == generation
+                && Arc::ptr_eq(of_before, meant)
+            {
+                continue;
+            }
+            let cost = classes.cost_of_process(process);
+            if cost > left {
+                break;
+            }
+            left -= cost;
+            let treatment = classes.judge_process(process);
+            known.judged = Some((generation, Arc::clone(meant)));
+            if treatment != known.told {
+                known.told = treatment;
+                actions.push(tell(*id, treatment));
+            }
+        }
+        actions
+    }
+}
+
+impl Known {
+    fn new(fingerprint: Fingerprint) -> Self {
+        Self {
+            fingerprint,
+            is_asked: false,
+            process: None,
+            judged: None,
+            told: None,
+        }
+    }
+}
+
+fn tell(process: ProcessId, treatment: Option<Treatment>) -> Action {
+    Action::TreatProcess { process, treatment }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(pid: u32, uid: u32) -> Fingerprint {
+        Fingerprint {
+            id: ProcessId { pid, start_ns: 1 },
+            uid,
+            ..Fingerprint::default()
+        }
+    }
+
+    fn asked(actions: &[Action]) -> Vec<u32> {
+        let asked = actions.iter().flat_map(|action| match action {
+            Action::Identify { processes, .. } => processes.clone(),
+            _ => Vec::new(),
+        });
+        asked.map(|id| id.pid).collect()
+    }
+
+    #[test]
+    fn one_is_read_once_it_has_been_there_for_a_second_and_again_when_it_has_changed() {
+        let mut early = Early::default();
+        let changed = |image| Fingerprint { image, ..listed(5, 0) };
+        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed));
+        assert!(observe(vec![changed(1)]).is_empty());
+        assert_eq!(observe(vec![changed(1), listed(6, 0)]), [5]);
+        assert!(observe(vec![changed(1)]).is_empty());
+        assert_eq!(observe(vec![changed(2)]), [5]);
+        assert!(observe(vec![]).is_empty());
+        assert!(observe(vec![changed(2)]).is_empty());
+    }
+
+    #[test]
+    fn users_take_turns_and_none_fills_the_table() {
+        let mut early = Early::default();
+        let crowd = || {
+            (0..10_000)
+                .map(|pid| listed(100 + pid, 1000))
+                .chain([listed(5, 0), listed(6, 7)])
+        };
+        early.observe(crowd().collect());
+        assert_eq!(early.processes.len(), OF_A_USER + 2);
+        let first = asked(&early.observe(crowd().collect()));
+        assert_eq!(first.len(), READ_AT_ONCE);
+        assert!(first.contains(&5) && first.contains(&6));
+    }
+}
