@@ -54,9 +54,10 @@ struct {
 	__type(value, struct gw_link_config);
 } link_config SEC(".maps");
 
+/* Some 600 between two passes: whoever is refused without end must not keep the daemon busy with it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1024 * 1024);
+	__uint(max_entries, 64 * 1024);
 } queue_events SEC(".maps");
 
 /*

@@ -33,7 +33,7 @@ use skeleton::types;
 pub use types::gw_admission_counters as Counters;
 
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
-const EVENTS_AT_ONCE: usize = 16_384;
+const EVENTS_AT_ONCE: usize = 1_024;
 const FIRST: [u8; 4] = 0u32.to_ne_bytes();
 /// GW_LIMIT_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
 const LIMIT_SHIFT: u16 = 8;
