@@ -45,15 +45,16 @@ fn queue_changes(daemon: &Daemon) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn the_three_bands_stand_with_their_rates() {
+fn the_four_bands_stand_with_their_rates() {
     let _lab = Lab::enter();
     let (daemon, _config) = daemon_with("bands.toml", "htb");
     let classes = run("tc class show dev gwv");
     for (class, rates) in [
         ("6777:1 root", "rate 20Mbit ceil 20Mbit"),
         ("6777:10 parent 6777:1", "prio 0 rate 16Mbit ceil 16Mbit"),
-        ("6777:20 parent 6777:1", "prio 1 rate 3900Kbit ceil 20Mbit"),
-        ("6777:30 parent 6777:1", "prio 2 rate 100Kbit ceil 20Mbit"),
+        ("6777:18 parent 6777:1", "prio 1 rate 1950Kbit ceil 20Mbit"),
+        ("6777:20 parent 6777:1", "prio 2 rate 1950Kbit ceil 20Mbit"),
+        ("6777:30 parent 6777:1", "prio 3 rate 100Kbit ceil 20Mbit"),
     ] {
         let line = classes.lines().find(|line| line.contains(&format!("htb {class} ")));
         assert!(
