@@ -216,9 +216,19 @@ int gw_mark_nice(struct bpf_sock *ctx)
 static __always_inline int connects(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock_addr_kern *kernel = bpf_cast_to_kern_ctx(ctx);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gw_link_config *config = the_config();
+	struct sock *sk = kernel->sk;
+	bool is_background;
+	__u32 said;
 
-	if (ctx->sk && in_our_netns(kernel->sk))
-		treat_early(ctx->sk);
+	if (!ctx->sk || !config || !in_our_netns(sk))
+		return 1;
+	said = treat_early(ctx->sk);
+	is_background = said ? class_of(said) == GW_CLASS_BACKGROUND :
+			       task->static_prio == NICE_19_PRIO || sk->sk_priority == 1;
+	if (is_background && config->short_mss && sk->sk_protocol == IPPROTO_TCP)
+		shorten(ctx, sk, config->short_mss);
 	return 1;
 }
 

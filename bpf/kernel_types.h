@@ -20,6 +20,7 @@
 #define ENOENT 2
 #define ENOMEM 12
 #define SOL_TCP 6
+#define TCP_MAXSEG 2
 #define TCP_WINDOW_CLAMP 10
 #define TCP_CONGESTION 13
 #define SOL_SOCKET 1
@@ -234,8 +235,13 @@ struct minmax {
 	struct minmax_sample s[3];
 };
 
+struct tcp_options_received {
+	__u16 user_mss;
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct tcp_options_received rx_opt;
 	__u32 mss_cache;
 	__u64 tcp_mstamp; /* us */
 	__u32 delivered;

@@ -76,6 +76,8 @@ struct gw_link_config {
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
+	__u32 short_mss;              /* of background that connects, TCP_MAXSEG; 0: as it is */
+	__u32 reserved;
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
 

@@ -49,7 +49,12 @@ pub enum Queue {
     /// Strict priority, and a kernel thread for each priority that does the packet work.
     Threads,
     /// giveway's.
-    Giveway { gate: bool, ingress: bool },
+    Giveway {
+        gate: bool,
+        ingress: bool,
+        /// Of background's segments.
+        short: bool,
+    },
 }
 
 /// Fields go in this order: the middle last, as its ends are pairs with the others'.

@@ -130,7 +130,11 @@ pub fn queue_line(network: &NetworkStatus) -> String {
     let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
     let is_dry = in_force.is_some() && network.policy.dry_run;
     let dry = if is_dry { "; nothing is changed" } else { "" };
-    format!("{shown}: {why}{dry}")
+    let mss = in_force.as_ref().and_then(|plan| plan.tuning.short_mss);
+    let short = mss.map_or(String::new(), |mss| {
+        format!("; background connects with segments of at most {mss} bytes")
+    });
+    format!("{shown}: {why}{short}{dry}")
 }
 
 /// None where packets of every class keep their own.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use giveway::kernel::cgroup::Root;
 use nix::sys::signal::Signal;
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{Priority, RcvBufForce, SndBufForce};
+use nix::sys::socket::sockopt::{Priority, RcvBufForce, SndBufForce, TcpMaxSeg};
+use nix::sys::socket::{getsockopt, setsockopt};
 use serde_json::{Value, json};
 use socket2::SockRef;
 use tempfile::TempDir;
@@ -533,6 +533,32 @@ fn a_stream_goes_before_what_waits_and_leaves_it_a_tenth() {
         }
     }
     assert!((5..=12).contains(&between), "{between} beside {streamed}");
+}
+
+/// Of 1 Mbit/s. Both ends' segments: each says in its SYN what it takes.
+#[test]
+fn background_connects_with_short_segments_where_the_link_is_slow() {
+    let lab = Lab::enter();
+    let config = format!("[link]\nrate_mbit = 1\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("slow.toml", &config);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let listener = lab.far(|| TcpListener::bind((FAR_V4, 0)).unwrap());
+    let far = listener.local_addr().unwrap();
+    let segments_at_nice = |nice: i32| {
+        let connect = || {
+            // Of the calling thread alone.
+            rustix::process::setpriority_process(None, nice).unwrap();
+            TcpStream::connect(far).unwrap()
+        };
+        let near = thread::scope(|scope| scope.spawn(connect).join().unwrap());
+        let (accepted, _) = listener.accept().unwrap();
+        [near, accepted].map(|socket| getsockopt(&socket, TcpMaxSeg).unwrap())
+    };
+    assert_eq!(segments_at_nice(0), [1448; 2]);
+    assert_eq!(segments_at_nice(19), [642; 2]);
 }
 
 /// The UDP socket of this local port, as `status` shows it.

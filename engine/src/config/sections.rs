@@ -168,6 +168,9 @@ section! {
         /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
         /// rate and at most 100; 10 where no rate is known. 0: nothing.
         trickle_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
+        /// Background that connects over a link of a few Mbit/s does so with short segments, so that one on the wire is soon
+        /// over.
+        short_segments: bool = true;
         /// How long best effort may stand in the queue, ms; without it 5 ms, or 1.5 packets' time where that is more.
         sojourn_target_ms: Option<f64> = None, example 5.0, in 0..=10_000;
     }

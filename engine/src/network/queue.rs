@@ -31,6 +31,13 @@ const TRICKLE_SHARE: u64 = 200;
 const MOST_TRICKLE_BYTES_PER_S: u64 = 12_500;
 /// Where no rate is known.
 const BLIND_TRICKLE_BYTES_PER_S: u64 = 1_250;
+/// Of IPv4 and TCP with timestamps, and of these the timestamps, which TCP_MAXSEG counts as payload.
+const IP_HEADERS_BYTES: u32 = 52;
+const TCP_OPTIONS_BYTES: u32 = 12;
+/// The delay that is worth as much as the whole link.
+const A_DELAY_S: f64 = 0.05;
+/// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
+const LEAST_PAYLOAD: f64 = 524.0;
 /// Queues that only order and drop: they can be put back as they were. The others shape, emulate or hold queues of
 /// their own, which an administrator meant them to.
 const REPLACEABLE: [&str; 12] = [
@@ -153,6 +160,9 @@ pub struct Tuning {
     #[serde(default)]
     pub user_percent: Option<u32>,
     pub trickle_bytes_per_s: u64,
+    /// What background connects with, as TCP_MAXSEG has it; None: as long ones as others.
+    #[serde(default)]
+    pub short_mss: Option<u32>,
     pub sojourn_target_us: u32,
     pub sojourn_interval_us: u32,
     pub admission: bool,
@@ -505,6 +515,9 @@ impl Queue {
             path_budget_us: self.queue.path_budget_us,
             user_percent: self.queue.user_percent,
             trickle_bytes_per_s: self.trickle_bytes_per_s(rate_bytes_per_s),
+            short_mss: self
+                .short_mss(uplink, rate_bytes_per_s)
+                .filter(|_| backend != Backend::None),
             sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
             sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
             admission: self.queue.admission,
@@ -532,6 +545,15 @@ impl Queue {
             Some(kbit) => u64::from(kbit) * 125,
             None => rate_bytes_per_s.map_or(BLIND_TRICKLE_BYTES_PER_S, of_rate),
         }
+    }
+
+    /// docs/queue.md, *Short segments*.
+    fn short_mss(&self, uplink: &Uplink, rate_bytes_per_s: Option<u64>) -> Option<u32> {
+        let rate = rate_bytes_per_s.filter(|_| self.queue.short_segments)? as f64;
+        let headers = f64::from(uplink.header_bytes + IP_HEADERS_BYTES);
+        let best = (headers * rate * A_DELAY_S).sqrt().max(LEAST_PAYLOAD) as u32;
+        let longest = uplink.mtu_bytes.saturating_sub(IP_HEADERS_BYTES);
+        (best < longest).then_some(best + TCP_OPTIONS_BYTES)
     }
 
     fn change(&self, new: Option<Plan>, made: bool) -> Option<Change> {

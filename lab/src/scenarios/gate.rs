@@ -49,7 +49,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         };
         testbed.variant(name, Some(GUEST))
     };
-    let giveway = |gate, ingress| Queue::Giveway { gate, ingress };
+    let giveway = |gate, ingress| Queue::Giveway {
+        gate,
+        ingress,
+        short: false,
+    };
     let upload = || Some(Load::upload("cubic"));
     // Half of the link.
     let download = || Some(Load::Download { mbit: 50 });

@@ -46,6 +46,7 @@ const SHAPE: Shape = Shape {
     queue: Queue::Giveway {
         gate: true,
         ingress: false,
+        short: false,
     },
     driver_bytes: PACKET_BYTES,
 };

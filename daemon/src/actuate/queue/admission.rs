@@ -279,6 +279,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         mark_of_class: marks_of(&plan.tuning.marks),
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
         trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
+        short_mss: plan.tuning.short_mss.unwrap_or(0),
         ifindex: plan.ifindex,
         backend: match plan.backend {
             Backend::Qdisc => types::gw_backend::GW_BACKEND_EDF,

@@ -290,6 +290,7 @@ fn tuning() -> Tuning {
         path_budget_us: 0,
         user_percent: None,
         trickle_bytes_per_s: 0,
+        short_mss: None,
         sojourn_target_us: 5_000,
         sojourn_interval_us: 100_000,
         admission: true,

@@ -113,6 +113,21 @@ fn background_has_half_a_percent_of_the_rate_and_at_most_100_kbit_unless_configu
 }
 
 #[test]
+fn background_has_short_segments_where_a_long_one_takes_long() {
+    let mss = |text: &str, uplink: Uplink| first(text, true, uplink).0.unwrap().tuning.short_mss;
+    let payload = |mbit: f64| mss(&format!("[link]\nrate_mbit = {mbit}"), wifi()).map(|mss| mss - 12);
+    assert_eq!(payload(1.0), Some(642));
+    assert_eq!(payload(0.1), Some(524), "no shorter than any path carries");
+    assert_eq!(payload(4.0), Some(1_284));
+    assert_eq!(payload(6.0), None);
+    assert_eq!(mss("", wifi()), None);
+    assert_eq!(
+        mss("[link]\nrate_mbit = 1\n[queue]\nshort_segments = false", wifi()),
+        None
+    );
+}
+
+#[test]
 fn without_the_bpf_qdisc_it_is_htb_where_the_rate_is_known_and_else_nothing() {
     assert_eq!(first("", false, cable()).0.unwrap().backend, Backend::Htb);
     let (plan, why) = first("", false, wifi());
