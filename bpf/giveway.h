@@ -112,12 +112,31 @@ struct gw_control_outcome {
 	char found[GW_CA_NAME_LEN]; /* before */
 };
 
+/* Whether a connection's window for what it receives is to give way. */
+struct gw_receiver_wanted {
+	__u32 gives_way;
+};
+
+/* What became of that. */
+struct gw_receiver_outcome {
+	__u64 cookie;
+	enum gw_outcome_kind kind;
+	__s32 error;
+};
+
+/* Somebody else has set the window of a connection that gave way. */
+struct gw_receiver_lost {
+	__u64 cookie;
+	__u64 found; /* bytes */
+};
+
 /* Settings of a socket that giveway may change, as bits of gw_mark.ours. */
 enum gw_setting {
 	GW_CWND_CLAMP = 1,
 	GW_PACING_RATE = 2,
 	GW_WINDOW_CLAMP = 4,
 	GW_CONGESTION_CONTROL = 8,
+	GW_ACK_CALLBACK = 16, /* the kernel asks rledbat.bpf.c before each packet that the socket sends */
 };
 
 /*

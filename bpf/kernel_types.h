@@ -22,6 +22,7 @@
 #define SOL_TCP 6
 #define TCP_MAXSEG 2
 #define TCP_WINDOW_CLAMP 10
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008 /* Linux 6.12 */
 #define TCP_CONGESTION 13
 #define SOL_SOCKET 1
 #define SO_MAX_PACING_RATE 47
@@ -175,6 +176,7 @@ struct sock {
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
 	__u32 sk_priority;
+	int sk_rcvbuf;
 	__u32 sk_pacing_status;
 	struct dst_entry *sk_dst_cache;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -223,6 +225,10 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
+	struct {
+		__u32 lrcvtime; /* jiffies */
+		__u16 rcv_mss;
+	} icsk_ack;
 	__u64 icsk_ca_priv[13];
 };
 
@@ -236,7 +242,15 @@ struct minmax {
 };
 
 struct tcp_options_received {
+	__u32 rcv_tsecr; /* as we sent it, without the socket's offset */
+	__u8 saw_tstamp : 1;
+	__u8 num_sacks;
 	__u16 user_mss;
+};
+
+struct tcp_sack_block {
+	__u32 start_seq;
+	__u32 end_seq;
 };
 
 struct tcp_sock {
@@ -262,6 +276,15 @@ struct tcp_sock {
 	__u32 snd_cwnd_clamp;
 	__u32 window_clamp;
 	__u32 total_retrans;
+	__u32 rcv_nxt;
+	__u32 data_segs_in; /* packets with data, in whatever order */
+	struct {
+		__u32 rtt_us; /* times 8 */
+	} rcv_rtt_est;
+	struct tcp_sack_block selective_acks[4];
+	__u8 ecn_flags;
+	__u8 scaling_ratio; /* of 256: how much of a buffer is offered as a window */
+	__u8 bpf_sock_ops_cb_flags;
 };
 
 struct sk_buff {

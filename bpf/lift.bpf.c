@@ -15,6 +15,7 @@
 #include "clamp.h"
 #include "mark.h"
 #include "control.h"
+#include "window.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -54,13 +55,6 @@ static __always_inline int undo_pacing_rate(struct tcp_sock *tp, const struct gw
 	return dry_run ? 0 : bpf_setsockopt(tp, SOL_SOCKET, SO_MAX_PACING_RATE, &before, sizeof(before));
 }
 
-static __always_inline int undo_window_clamp(struct tcp_sock *tp, const struct gw_mark *mark)
-{
-	__u32 before = mark->window_before;
-
-	return dry_run ? 0 : bpf_setsockopt(tp, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before));
-}
-
 static __always_inline int undo_control(struct tcp_sock *tp, const struct gw_mark *mark)
 {
 	return dry_run ? 0 : put_back_control(tp, mark);
@@ -90,8 +84,10 @@ static __always_inline void undo_mark(struct tcp_sock *tp, struct gw_mark *mark,
 		return;
 	if ((ours & GW_PACING_RATE) && tp->inet_conn.icsk_inet.sk.sk_max_pacing_rate == mark->pacing_ours)
 		left |= note(u, GW_PACING_RATE, undo_pacing_rate(tp, mark));
-	if ((ours & GW_WINDOW_CLAMP) && tp->window_clamp == mark->window_ours)
-		left |= note(u, GW_WINDOW_CLAMP, undo_window_clamp(tp, mark));
+	if (is_our_window(mark, tp->window_clamp))
+		left |= note(u, GW_WINDOW_CLAMP, dry_run ? 0 : put_back_window(tp, mark));
+	if (ours & GW_ACK_CALLBACK)
+		left |= note(u, GW_ACK_CALLBACK, dry_run ? 0 : put_back_callback(tp));
 	if (is_our_clamp(mark, tp->snd_cwnd_clamp))
 		left |= note(u, GW_CWND_CLAMP, undo_clamp(tp, clamp_before(mark), u));
 	if (read_control(tp, control) && is_our_control(mark, control))

@@ -213,6 +213,21 @@ pub fn kernel_release() -> String {
         .unwrap_or_default()
 }
 
+/// For what leaves no trace in the kernel's types. A release that reads like none is taken for a new one.
+pub fn check_release(least: (u32, u32)) -> Result<()> {
+    let release = kernel_release();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let number = |n: Option<Result<u32, _>>| n.and_then(Result::ok).unwrap_or(u32::MAX);
+    let found = (number(numbers.next()), number(numbers.next()));
+    ensure!(
+        found >= least,
+        "needs Linux {}.{} (this is {release})",
+        least.0,
+        least.1
+    );
+    Ok(())
+}
+
 /// What the kernel answered at the bottom of it; None where the error is not the kernel's.
 pub fn errno_of(error: &anyhow::Error) -> Option<Errno> {
     error.chain().find_map(|cause| {

@@ -54,12 +54,20 @@ pub struct Setup {
     pub keys: Option<Keyring>,
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
-    /// The congestion control that background connections get, as the kernel calls it; None: they keep theirs.
-    pub background_control: Option<String>,
+    pub background: Background,
     /// Decide and explain, but ask for no change of a socket.
     pub dry_run: bool,
     /// What can put packets in order here.
     pub backends: Backends,
+}
+
+/// How background connections can be made to give way.
+#[derive(Default)]
+pub struct Background {
+    /// The congestion control for it, as the kernel calls it; None: they keep theirs.
+    pub control: Option<String>,
+    /// Whether their receive windows can.
+    pub receive_window: bool,
 }
 
 pub struct Network {
@@ -105,7 +113,7 @@ impl Network {
             undecided: false,
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
             rtt_resolution: setup.rtt_resolution,
-            control: Control::new(setup.background_control),
+            control: Control::new(setup.background),
             dry_run: setup.dry_run,
             queue: Queue::new(config, setup.backends),
             changes: Changes::default(),
@@ -152,6 +160,7 @@ impl Network {
                     self.conclude(now, cookie, &setting, outcome);
                 }
             }
+            Input::TakenOver(taken) => self.note_taken_over(now, taken),
             Input::Processes(listed) => {
                 self.actions.extend(self.early.observe(listed));
                 self.actions.extend(self.early.judge(&self.classes));

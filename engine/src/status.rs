@@ -129,6 +129,9 @@ pub struct FlowView {
     /// The congestion control by which it gives way, as long as that is in force.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub background_control: Option<String>,
+    /// What it receives gives way too.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub receive_gives_way: bool,
     pub sender: bool,
     /// Another tool holds a setting of this socket, and giveway leaves that alone.
     pub stepped_back: bool,

@@ -17,16 +17,23 @@ use crate::place::{JournalFile, Place};
 pub mod cap;
 mod control;
 pub mod lbe;
+pub mod receive;
+mod walk;
 
 use cap::marks::Capped;
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
-const ACTUATORS: [(&str, IsWanted, Open); 2] = [
+const ACTUATORS: [(&str, IsWanted, Open); 3] = [
     ("nothing can be capped", |_| true, cap::open),
     (
         "background connections keep their congestion control",
         |config| config.classes.congestion_control,
         control::open,
+    ),
+    (
+        "what background connections receive does not give way",
+        |config| config.classes.receive_window,
+        receive::open,
     ),
 ];
 
@@ -57,6 +64,11 @@ pub trait SocketActuator {
     /// The congestion control that it gives background connections.
     fn background_control(&self) -> Option<&str> {
         None
+    }
+
+    /// What somebody else has set since the last call, on sockets whose value was ours.
+    fn taken_over(&mut self) -> Result<Vec<(Cookie, Value)>> {
+        Ok(Vec::new())
     }
 
     /// From now on connections that leave by this interface have these caps (segments, 0 for none) as they open, by
@@ -143,6 +155,20 @@ impl Sockets {
             capped.extend(actuator.capped_at_connect()?);
         }
         Ok(capped)
+    }
+
+    pub fn has(&self, setting: &Setting) -> bool {
+        self.actuators.iter().any(|actuator| actuator.setting() == *setting)
+    }
+
+    pub fn taken_over(&mut self) -> Result<Vec<(Cookie, Setting, Value)>> {
+        let mut all = Vec::new();
+        for actuator in &mut self.actuators {
+            let setting = actuator.setting();
+            let taken = actuator.taken_over()?.into_iter();
+            all.extend(taken.map(|(cookie, found)| (cookie, setting.clone(), found)));
+        }
+        Ok(all)
     }
 
     /// Reverts all of them, and fails only then. Nothing is forgotten before every one has put back what it found.

@@ -60,8 +60,12 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     for flow in flows {
         text += &flow_line(flow, is_wide);
         if flow.class != Class::Standard {
-            let control = flow.background_control.as_ref();
-            let control = control.map_or(String::new(), |name| format!("; gives way by {name}"));
+            let control = match (&flow.background_control, flow.receive_gives_way) {
+                (Some(name), true) => format!("; gives way by {name} and by its receive window"),
+                (Some(name), false) => format!("; gives way by {name}"),
+                (None, true) => "; gives way by its receive window".to_owned(),
+                (None, false) => String::new(),
+            };
             let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
             text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &class, columns);
             text += "

@@ -17,6 +17,9 @@ const READ_BYTES: usize = 32 * 1024;
 /// Every combination of bytes of this size is a valid value.
 pub unsafe trait Record: Copy {}
 
+// SAFETY: any four bytes are one.
+unsafe impl Record for u32 {}
+
 /// The record that these bytes are.
 pub fn record<T: Record>(bytes: &[u8]) -> Option<T> {
     // SAFETY: exactly the type's size is read, without asking for its alignment, and every value is valid.

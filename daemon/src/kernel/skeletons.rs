@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift qdisc report_filter task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
@@ -34,6 +34,7 @@ records! {
     lift: gw_mark gw_undone;
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
+    rledbat: gw_receiver_lost gw_receiver_outcome gw_receiver_wanted;
     task_watch: bss gw_task_event;
     tasks: gw_cgroup gw_fingerprint gw_process gw_thread;
 }

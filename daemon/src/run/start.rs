@@ -7,9 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use giveway_engine::change::Setting;
 use giveway_engine::config::{BackendName, Config};
 use giveway_engine::network::queue::Backends;
-use giveway_engine::network::{Network, Setup};
+use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Group;
@@ -126,9 +127,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
         seed: random()?,
         keys: keyring,
         rtt_resolution,
-        background_control: match args.dry_run {
-            true => config.classes.congestion_control.then(|| lbe::name(place.netns_inum())),
-            false => sockets.background_control().map(str::to_owned),
+        background: match args.dry_run {
+            true => Background {
+                control: config.classes.congestion_control.then(|| lbe::name(place.netns_inum())),
+                receive_window: config.classes.receive_window,
+            },
+            false => Background {
+                control: sockets.background_control().map(str::to_owned),
+                receive_window: sockets.has(&Setting::ReceiveWindow),
+            },
         },
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {

@@ -211,10 +211,80 @@ fn it_can_be_switched_off() {
     let lab = Lab::enter();
     let sender = Sender::start(lab.connect(FAR_V4));
     let rules = Rules::for_background(&[sender.port()]);
-    let config = Scratch::new("no-control.toml", "[classes]\ncongestion_control = false\n");
+    let off = "[classes]\ncongestion_control = false\nreceive_window = false\n";
+    let config = Scratch::new("no-control.toml", off);
     let daemon = rules.daemon_with(&["--config", config.path()]);
     passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);
+    assert!(!window_gives_way(&daemon));
+}
+
+/// A background connection that receives, whose window gives way by now.
+struct Download {
+    near: TcpStream,
+    _transfer: Transfer,
+    rules: Rules,
+    daemon: Daemon,
+    _lab: Lab,
+}
+
+impl Download {
+    fn start() -> Self {
+        let lab = Lab::enter();
+        let (near, far) = lab.connect(FAR_V4);
+        let rules = Rules::for_background(&[near.peer_addr().unwrap().port()]);
+        let transfer = Transfer::start(&far, near.try_clone().unwrap());
+        let daemon = rules.daemon();
+        until("its window gives way", || window_gives_way(&daemon));
+        passes(&daemon);
+        Self {
+            near,
+            _transfer: transfer,
+            rules,
+            daemon,
+            _lab: lab,
+        }
+    }
+}
+
+fn window_gives_way(daemon: &Daemon) -> bool {
+    daemon.status()["flows"]
+        .to_string()
+        .contains("\"receive_gives_way\":true")
+}
+
+#[test]
+fn what_a_background_connection_receives_gives_way_and_why_says_so() {
+    let download = Download::start();
+    let port = download.near.peer_addr().unwrap().port().to_string();
+    let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
+    let line = why.lines().find(|line| line.contains("receive window"));
+    assert!(line.is_some_and(|line| line.contains("gives way; rule")), "{why}");
+    download.rules.write(&[]);
+    download.daemon.signal(Signal::SIGHUP);
+    until("it does no longer", || !window_gives_way(&download.daemon));
+}
+
+#[test]
+fn a_receive_window_is_put_back_within_a_second_of_a_kill() {
+    let download = Download::start();
+    let took = download.daemon.kill();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let left = String::from_utf8(giveway(&["revert", "--dry-run"]).stdout).unwrap();
+    assert!(!left.contains("window") && !left.contains("callback"), "{left}");
+}
+
+#[test]
+fn revert_puts_a_receive_window_back_after_both_have_died() {
+    let download = Download::start();
+    download.daemon.kill_both();
+    let done = String::from_utf8(giveway(&["revert"]).stdout).unwrap();
+    assert!(
+        done.contains("receive window put back, congestion control put back, callback put back"),
+        "{done}"
+    );
+    let left = String::from_utf8(giveway(&["revert", "--dry-run"]).stdout).unwrap();
+    assert!(!left.contains("window") && !left.contains("callback"), "{left}");
 }
 
 #[test]

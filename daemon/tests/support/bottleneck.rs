@@ -43,7 +43,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Moves the calling thread into the near namespace, for good.
+    /// Moves the calling thread into the near namespace, for good. The narrow direction is from there to the far one.
     pub fn enter(shape: Shape) -> Self {
         let names = ["n", "f"].map(|side| format!("gwb{}{side}", std::process::id()));
         let tuns = [1, 2].map(|number| {
@@ -68,30 +68,26 @@ impl Bottleneck {
     }
 
     /// Sends at full speed by this congestion control, put on the open connection.
-    pub fn transfer(&self, congestion_control: &str) -> Upload {
-        let far = self.names[1].clone();
-        let listener = thread::spawn(move || {
-            visit(&far);
-            TcpListener::bind((FAR, 0)).unwrap()
-        });
-        let listener = listener.join().unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut accepted, _) = listener.accept().unwrap();
+    pub fn transfer(&self, congestion_control: &str) -> Transfer {
+        let (near, far) = self.connect();
         setsockopt(&near, TcpCongestion, &congestion_control.into()).unwrap();
-        let received = Arc::new(AtomicU64::new(0));
-        let counted = received.clone();
-        let upload = Upload {
-            near: near.try_clone().unwrap(),
-            received,
+        Transfer::begin(near, far)
+    }
+
+    /// A connection, from the near end to the far one.
+    pub fn connect(&self) -> (TcpStream, TcpStream) {
+        let listener = self.at_far_end(|| TcpListener::bind((FAR, 0)).unwrap());
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// What is done in the far namespace.
+    pub fn at_far_end<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let far = || {
+            visit(&self.names[1]);
+            work()
         };
-        thread::spawn(move || while near.write(&[0; 16 * 1024]).is_ok() {});
-        thread::spawn(move || {
-            let mut buffer = [0; 64 * 1024];
-            while let Ok(read @ 1..) = accepted.read(&mut buffer) {
-                counted.fetch_add(read as u64, Ordering::Relaxed);
-            }
-        });
-        upload
+        thread::scope(|scope| scope.spawn(far).join()).unwrap()
     }
 
     /// The longest wait in the queue since the last call.
@@ -111,13 +107,31 @@ impl Drop for Bottleneck {
 }
 
 /// Ends with it.
-pub struct Upload {
-    near: TcpStream,
+pub struct Transfer {
+    from: TcpStream,
     received: Arc<AtomicU64>,
 }
 
-impl Upload {
-    /// What arrives at the far end during this time.
+impl Transfer {
+    /// At full speed.
+    pub fn begin(mut from: TcpStream, mut to: TcpStream) -> Self {
+        let received = Arc::new(AtomicU64::new(0));
+        let counted = received.clone();
+        let transfer = Self {
+            from: from.try_clone().unwrap(),
+            received,
+        };
+        thread::spawn(move || while from.write(&[0; 16 * 1024]).is_ok() {});
+        thread::spawn(move || {
+            let mut buffer = [0; 64 * 1024];
+            while let Ok(read @ 1..) = to.read(&mut buffer) {
+                counted.fetch_add(read as u64, Ordering::Relaxed);
+            }
+        });
+        transfer
+    }
+
+    /// What arrives during this time.
     pub fn mbit_during(&self, time: Duration) -> f64 {
         let (before, start) = (self.received.load(Ordering::Relaxed), Instant::now());
         thread::sleep(time);
@@ -126,9 +140,9 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for Transfer {
     fn drop(&mut self) {
-        let _ = self.near.shutdown(std::net::Shutdown::Both);
+        let _ = self.from.shutdown(std::net::Shutdown::Both);
     }
 }
 

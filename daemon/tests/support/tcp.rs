@@ -3,11 +3,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use giveway::kernel::flow_monitor::FlowMonitor;
-use giveway_engine::model::Flow;
+use giveway_engine::model::{Cookie, Flow};
+use nix::errno::Errno;
 
 /// A connection to a listener: (connecting end, accepted end).
 pub fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
@@ -26,6 +28,35 @@ pub fn find<'a>(flows: &'a [Flow], stream: &TcpStream) -> Option<&'a Flow> {
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     (address.ip().to_canonical(), address.port()).into()
+}
+
+/// The kernel's number of the socket.
+pub fn cookie(stream: &TcpStream) -> Cookie {
+    Cookie(option(stream, libc::SOL_SOCKET, libc::SO_COOKIE))
+}
+
+/// The largest window that it may offer, in bytes.
+pub fn window_clamp(stream: &TcpStream) -> u32 {
+    option(stream, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP)
+}
+
+pub fn set_window_clamp(stream: &TcpStream, bytes: u32) {
+    let length = size_of::<u32>() as libc::socklen_t;
+    let value = std::ptr::from_ref(&bytes).cast();
+    // SAFETY: setsockopt reads the integer, which outlives the call.
+    let outcome = unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, value, length) };
+    Errno::result(outcome).unwrap();
+}
+
+fn option<T: Default>(stream: &TcpStream, level: i32, name: i32) -> T {
+    let (mut value, mut length) = (T::default(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: getsockopt writes at most as many bytes as the integer has.
+    let outcome = unsafe {
+        let into = std::ptr::from_mut(&mut value).cast();
+        libc::getsockopt(stream.as_raw_fd(), level, name, into, &raw mut length)
+    };
+    Errno::result(outcome).unwrap();
+    value
 }
 
 /// The socket's flow in a full walk.

@@ -387,6 +387,9 @@ section! {
         /// Background connections get a congestion control that gives way to all others on their path, wherever that is
         /// narrow (docs/background.md), for as long as they are background. Off: they keep theirs.
         congestion_control: bool = true;
+        /// What background connections receive gives way too, by the window that they offer (docs/background.md). Off:
+        /// their windows are as the kernel and the application make them.
+        receive_window: bool = true;
     }
 }
 

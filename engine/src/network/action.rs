@@ -42,6 +42,8 @@ pub enum Input<'a> {
     CappedAtConnect(Vec<(Cookie, u32)>),
     /// The outcome of each setting of each [`Action::Limit`].
     Outcomes(Vec<(Cookie, Setting, Outcome)>),
+    /// Settings that were ours until somebody else set them, to this.
+    TakenOver(Vec<(Cookie, Setting, Value)>),
     /// The answer to [`Action::Identify`]. None: it has ended, or may not be read.
     Identified {
         processes: Vec<(ProcessId, Option<Arc<Process>>)>,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The congestion control of connections by their class: background gives way, and has its own back when it is background
-//! no longer. Input: flows with their classes. Output: requests, each with its grounds.
+//! Congestion control and receive windows of connections by their class: background gives way, and has its own back when it
+//! is background no longer. Input: flows with their classes. Output: requests, each with its grounds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Network;
 use super::flows::Tracked;
 use super::limiting::{Grounds, Wanted};
+use super::limits::shown_by;
+use super::{Background, Network};
 use crate::change::{Setting, Value};
 use crate::class::Class;
 use crate::config::Protocol;
@@ -22,19 +23,26 @@ const NO_ROUTE: u32 = 0;
 /// that come one after another are made together.
 const GAP: Duration = Duration::from_millis(500);
 
+/// As a value of a receive window: the kernel's side says how large it is.
+pub const GIVES_WAY: &str = "gives way";
+
 /// What there is to give, and who waits for it.
 #[derive(Default)]
 pub(super) struct Control {
-    /// As the kernel calls it; None: background keeps its own.
-    gives_way: Option<String>,
+    /// To what a background connection sends, and to what it receives; a setting that is not here stays as it is.
+    gives_way: BTreeMap<Setting, Value>,
     next: Duration,
     waiting: BTreeSet<Cookie>,
 }
 
 impl Control {
-    pub fn new(gives_way: Option<String>) -> Self {
+    pub fn new(background: Background) -> Self {
+        let control = background.control.map(|name| (Setting::CongestionControl, name.into()));
+        let window = background
+            .receive_window
+            .then(|| (Setting::ReceiveWindow, Value::from(GIVES_WAY)));
         Self {
-            gives_way,
+            gives_way: control.into_iter().chain(window).collect(),
             ..Self::default()
         }
     }
@@ -43,9 +51,9 @@ impl Control {
 impl Network {
     /// Asks for what these flows lack.
     pub(super) fn control(&mut self, now: Duration, cookies: &[Cookie]) {
-        let Some(gives_way) = self.control.gives_way.as_deref() else {
+        if self.control.gives_way.is_empty() {
             return;
-        };
+        }
         if now < self.control.next {
             self.control.waiting.extend(cookies);
             return;
@@ -53,35 +61,49 @@ impl Network {
         let waiting = std::mem::take(&mut self.control.waiting);
         let mut wanted: Vec<Wanted> = Vec::new();
         for cookie in waiting.iter().chain(cookies) {
-            let next = self.flows.get_mut(*cookie).and_then(|tracked| next(tracked, gives_way));
-            wanted.extend(next.map(|value| (*cookie, vec![(Setting::CongestionControl, value)])));
+            let Some(tracked) = self.flows.get_mut(*cookie) else {
+                continue;
+            };
+            let all = self.control.gives_way.iter();
+            let next: Vec<_> = all
+                .filter_map(|(setting, value)| Some((setting.clone(), next(tracked, setting, value)?)))
+                .collect();
+            if !next.is_empty() {
+                wanted.push((*cookie, next));
+            }
         }
         if !wanted.is_empty() {
             self.control.next = now + GAP;
         }
         self.ask(now, wanted);
     }
+
+    /// Somebody else has set these.
+    pub(super) fn note_taken_over(&mut self, now: Duration, taken: Vec<(Cookie, Setting, Value)>) {
+        for (cookie, setting, found) in taken {
+            self.step_back(now, cookie, &setting, found);
+        }
+    }
 }
 
 /// What to ask for, if anything.
-fn next(tracked: &mut Tracked, gives_way: &str) -> Option<Value> {
-    let setting = Setting::CongestionControl;
+fn next(tracked: &mut Tracked, setting: &Setting, gives_way: &Value) -> Option<Value> {
     let wanted = match (tracked.class, tracked.flow.ifindex) {
         _ if tracked.flow.protocol != Protocol::Tcp => return None,
         (Class::Background, NO_ROUTE) => return None,
-        (Class::Background, ifindex) if ifindex != LOOPBACK => Value::from(gives_way),
+        (Class::Background, ifindex) if ifindex != LOOPBACK => gives_way.clone(),
         _ => Value::default(),
     };
-    if wanted == tracked.in_force(&setting) {
+    if wanted == tracked.in_force(setting) {
         return None;
     }
-    let present = Value::from(tracked.flow.congestion_control.as_str());
-    let held = tracked.held.entry(setting).or_default();
+    let shown = shown_by(&tracked.flow).into_iter().find(|(shown, _)| shown == setting);
+    let held = tracked.held.entry(setting.clone()).or_default();
     if !held.may_change() {
         return None;
     }
     if held.in_force == Value::default() {
-        held.before = present;
+        held.before = shown.map(|(_, value)| value).unwrap_or_default();
     }
     held.asked = Some(wanted.clone());
     Some(wanted)

@@ -184,7 +184,7 @@ impl Network {
         }
     }
 
-    fn step_back(&mut self, now: Duration, cookie: Cookie, setting: &Setting, found: Value) {
+    pub(super) fn step_back(&mut self, now: Duration, cookie: Cookie, setting: &Setting, found: Value) {
         let grounds = self.grounds(cookie, setting);
         let tracked = self.flows.get_mut(cookie);
         let Some(held) = tracked.and_then(|tracked| tracked.held.get_mut(setting)) else {
@@ -198,7 +198,7 @@ impl Network {
 
     fn grounds(&self, cookie: Cookie, setting: &Setting) -> Grounds {
         let tracked = self.flows.get(cookie);
-        if let (Setting::CongestionControl, Some(tracked)) = (setting, tracked) {
+        if let (Setting::CongestionControl | Setting::ReceiveWindow, Some(tracked)) = (setting, tracked) {
             return control::grounds(tracked);
         }
         let is_elsewhere = tracked.is_some_and(|tracked| Some(tracked.flow.ifindex) != self.ifindex());

@@ -24,18 +24,16 @@ pub struct Limits {
     /// Segments.
     pub cwnd: Option<u32>,
     pub pacing_rate_bytes_per_s: Option<u64>,
-    pub receive_window_bytes: Option<u32>,
 }
 
 /// The settings that [`Limits`] covers.
-pub const SETTINGS: [Setting; 3] = [Setting::Cap, Setting::PacingRate, Setting::ReceiveWindow];
+pub const SETTINGS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
 
 impl Limits {
     pub fn of(&self, setting: &Setting) -> Value {
         match setting {
             Setting::Cap => self.cwnd.into(),
             Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
-            Setting::ReceiveWindow => self.receive_window_bytes.into(),
             _ => Value::default(),
         }
     }

@@ -62,7 +62,7 @@ fn engine(config: &str, dry_run: bool) -> Network {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
-        background_control: None,
+        background: Background::default(),
         dry_run,
         backends: Backends::none(),
     };

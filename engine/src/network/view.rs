@@ -68,6 +68,7 @@ impl Network {
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),
+            receive_gives_way: tracked.in_force(&Setting::ReceiveWindow) != Value::default(),
             sender: tracked.sending,
             stepped_back: tracked.held.values().any(|held| held.stepped_back),
             exe: self.owners.process(flow).map(|process| process.exe.clone()),

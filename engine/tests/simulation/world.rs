@@ -12,7 +12,7 @@ use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Interface, TcpStat
 use giveway_engine::network::action::{Action, Input, Outcome};
 use giveway_engine::network::limits::segments;
 use giveway_engine::network::queue::Backends;
-use giveway_engine::network::{Network, Setup};
+use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::record::What;
 use giveway_engine::wire::{Keyring, Outgoing};
 use rand_chacha::ChaCha20Rng;
@@ -102,7 +102,7 @@ impl World {
             seed,
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
-            background_control: None,
+            background: Background::default(),
             dry_run: false,
             backends: Backends::none(),
         };

@@ -45,6 +45,12 @@ const FOREGROUND: u16 = 5_502;
 const OTHERS: [&str; 4] = ["cubic", "bbr", "lp", "vegas"];
 const COMPARED: [Queue; 3] = [Queue::Fifo100, Queue::FqCodel, Queue::Loss];
 
+/// What giveway slows down: one background, and two.
+const WAYS: [(&str, &str, Background); 2] = [
+    ("giveway", "two", Background::Giveway),
+    ("download", "two-downloads", Background::Download),
+];
+
 const IDLE_S: f64 = 1.0;
 /// Until a transfer that has just begun has found its rate.
 const START_S: f64 = 5.0;
@@ -66,6 +72,8 @@ enum Background {
     Nobody,
     /// CUBIC, until giveway replaces it.
     Giveway,
+    /// CUBIC, and giveway is where it arrives.
+    Download,
     By(&'static str),
 }
 
@@ -100,16 +108,20 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             Variant::new(name, Some(GUEST), estimated_s, move |run| beside(run, trial))
         };
         variants.push(variant("foreground".to_owned(), Background::Nobody));
-        variants.push(variant("giveway".to_owned(), Background::Giveway));
-        let two = format!("{}/two", queue.name());
-        let estimated_s = SECOND_AFTER_S + pair_s;
-        variants.push(Variant::new(two, Some(GUEST), estimated_s, move |run| {
-            two_backgrounds(run, queue, pair_s)
-        }));
+        for (what, two, background) in WAYS {
+            variants.push(variant(what.to_owned(), background));
+            let estimated_s = SECOND_AFTER_S + pair_s;
+            let name = format!("{}/{two}", queue.name());
+            variants.push(Variant::new(name, Some(GUEST), estimated_s, move |run| {
+                two_backgrounds(run, queue, background, pair_s)
+            }));
+        }
         if COMPARED.contains(&queue) {
             variants.extend(OTHERS.map(|by| variant(format!("by/{by}"), Background::By(by))));
         }
-        checks.extend(checks_of(queue));
+        for (what, two, _) in WAYS {
+            checks.extend(checks_of(queue, what, two));
+        }
     }
     let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
     Ok(Plan {
@@ -120,9 +132,9 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
-fn checks_of(queue: Queue) -> Vec<Check> {
+fn checks_of(queue: Queue, what: &str, two: &str) -> Vec<Check> {
     let name = |what: &str| format!("{}/{what}", queue.name());
-    let (ours, alone, two) = (name("giveway"), name("foreground"), name("two"));
+    let (ours, alone, two) = (name(what), name("foreground"), name(two));
     let of_alone = |metric, holds| Check::ratio(format!("{ours} {metric} / alone"), &ours, &alone, metric, holds);
     let of_ours = |metric, holds| Check::metric(&ours, metric, holds);
     let mut checks = vec![
@@ -161,7 +173,8 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     let crossing = Crossing::raise(trial.queue)?;
     let [ours, theirs] = &crossing.devices;
     let _daemon = match trial.background {
-        Background::Giveway => Some(start_daemon(ours, run, "")?),
+        Background::Giveway => Some(start_daemon(ours, run, "", &[BACKGROUND])?),
+        Background::Download => Some(start_daemon(&crossing.far, run, "", &[BACKGROUND])?),
         _ => None,
     };
     let _far_end = FarEnd::start(&crossing.far)?;
@@ -176,7 +189,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     run.progress.tick("background alone");
     let _upload = match trial.background {
         Background::Nobody => None,
-        Background::Giveway => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, "cubic")?),
+        Background::Giveway | Background::Download => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, "cubic")?),
         Background::By(control) => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, control)?),
     };
     pause(trial.warmup_s)?;
@@ -206,13 +219,16 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Its own qdisc has no part in this: the device's link is as fast as the machine.
-fn start_daemon(at: &Namespace, run: &Run, what: &str) -> Result<Daemon> {
-    let rule = |port: u16| json!({"port": port, "class": "background"});
+/// Its own qdisc has no part in this: the device's link is as fast as the machine. `ports` are background, at either end.
+fn start_daemon(at: &Namespace, run: &Run, what: &str, ports: &[u16]) -> Result<Daemon> {
+    let rule = |end: &str, port: u16| json!({end: port, "class": "background"});
+    let rules = ports
+        .iter()
+        .flat_map(|port| ["port", "local_port"].map(|end| rule(end, *port)));
     let configuration = json!({
         "cap": {"policy": "none"},
         "queue": {"backend": "none"},
-        "rule": [rule(BACKGROUND), rule(FOREGROUND)],
+        "rule": rules.collect::<Vec<_>>(),
     });
     let mut daemon = Daemon::launch(at, &configuration, &run.file(what))?;
     daemon.wait_until_up(at)?;
@@ -276,10 +292,17 @@ fn curves(arrivals: &Arrivals) -> Vec<Curve> {
 }
 
 /// One on each device, the second a while after the first.
-fn two_backgrounds(run: &Run, queue: Queue, pair_s: f64) -> Result<Outcome> {
+fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64) -> Result<Outcome> {
     let crossing = Crossing::raise(queue)?;
     let [first, second] = &crossing.devices;
-    let _daemons = [start_daemon(first, run, "-1")?, start_daemon(second, run, "-2")?];
+    let both = [BACKGROUND, FOREGROUND];
+    let _daemons = match background {
+        Background::Download => vec![start_daemon(&crossing.far, run, "", &both)?],
+        _ => vec![
+            start_daemon(first, run, "-1", &both)?,
+            start_daemon(second, run, "-2", &both)?,
+        ],
+    };
     let sink: Role = start_sink(&crossing.far, &[BACKGROUND, FOREGROUND])?;
     run.progress.tick("two backgrounds");
     let _first = start_sender(first, FAR_ADDRESS, BACKGROUND, "cubic")?;

@@ -15,12 +15,13 @@ use giveway_engine::model::{CaState, Cookie};
 use giveway_engine::network::action::Outcome;
 use giveway_engine::network::limits::segments;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, ProgramMut};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 
 use super::SocketActuator;
+use super::walk::Walk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::records::{IteratorReader, bytes_of};
+use crate::kernel::records::bytes_of;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
 use crate::kernel::{cgroup, check_requirements};
@@ -34,9 +35,6 @@ pub mod marks;
 
 /// More wait for the next call.
 const REPORTS_AT_ONCE: usize = 4096;
-
-/// The kernel's tables of wanted caps and of values to undo hold so many; what is more has another walk.
-const AT_ONCE: usize = 65_536;
 
 /// Clamps from here on hold nothing down.
 pub const UNLIMITED: u32 = types::gw_limit::GW_UNLIMITED.0;
@@ -74,13 +72,11 @@ pub use types::gw_new_capped as NewCapped;
 
 /// The loaded programs. Dropping it takes them out of the kernel, but lifts no cap: `revert` does.
 pub struct CapActuator {
-    apply: Link,
+    walk: Walk,
     netns_inum: u32,
     new_connections: Result<Link>,
-    wanted_caps: MapHandle,
     new_caps: MapHandle,
     events: Ring<types::gw_new_capped>,
-    reader: IteratorReader,
     generation: u32,
     ease: Result<ease::Ease>,
     marks: MapHandle,
@@ -125,13 +121,14 @@ impl CapActuator {
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
         let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the cap programs");
         Ok(Self {
-            apply: explain("attach the cap iterator", || programs.gw_apply_caps.attach())?,
+            walk: Walk::new(
+                explain("attach the cap iterator", || programs.gw_apply_caps.attach())?,
+                keep(&maps.wanted_caps)?,
+            ),
             netns_inum,
             new_connections: attach_to_root_cgroup(&programs.gw_cap_new),
-            wanted_caps: keep(&maps.wanted_caps)?,
             new_caps: keep(&maps.new_caps)?,
             events: Ring::open("new connections", &maps.capped_events)?,
-            reader: IteratorReader::default(),
             generation: 0,
             ease,
             marks: keep(&maps.gw_marks)?,
@@ -173,49 +170,15 @@ impl CapActuator {
         let clamp = |(cookie, cap): (Cookie, Option<u32>)| (cookie, cap.unwrap_or(UNLIMITED).clamp(1, UNLIMITED));
         let asked: BTreeMap<Cookie, u32> = wanted.into_iter().map(clamp).collect();
         self.write_down(asked.values().copied())?;
-        let asked: Vec<(Cookie, u32)> = asked.into_iter().collect();
-        let mut outcomes = Vec::with_capacity(asked.len());
-        for some in asked.chunks(AT_ONCE) {
-            outcomes.extend(self.write_some(some.iter().copied().collect())?);
-        }
-        Ok(outcomes)
-    }
-
-    fn write_some(&mut self, mut asked: BTreeMap<Cookie, u32>) -> Result<Vec<CapOutcome>> {
-        let mut outcomes = Vec::with_capacity(asked.len());
-        let walked = self
-            .stage(&asked)
-            .and_then(|()| self.reader.run(&self.apply, |o| outcomes.push(outcome(&o))));
-        // What stayed there would be written by the next walk, whoever asks for that.
-        let unstaged = self.unstage(&asked);
-        walked.and(unstaged)?;
-        for outcome in &outcomes {
-            asked.remove(&outcome.cookie);
-        }
-        outcomes.extend(asked.into_iter().map(|(cookie, wanted)| CapOutcome {
+        let of = |o: &types::gw_outcome| Cookie(o.cookie);
+        let (told, gone) = self.walk.run(asked.clone(), of)?;
+        let gone = gone.into_iter().map(|cookie| CapOutcome {
             cookie,
             old: None,
-            wanted: limit(wanted),
+            wanted: asked.get(&cookie).and_then(|clamp| limit(*clamp)),
             result: CapResult::Gone,
-        }));
-        Ok(outcomes)
-    }
-
-    fn stage(&self, asked: &BTreeMap<Cookie, u32>) -> Result<()> {
-        asked.iter().try_for_each(|(cookie, wanted)| {
-            let (key, value) = (cookie.0.to_ne_bytes(), wanted.to_ne_bytes());
-            let staged = self.wanted_caps.update(&key, &value, MapFlags::ANY);
-            staged.context("cannot stage a cap")
-        })
-    }
-
-    /// All of them, whatever becomes of one.
-    fn unstage(&self, asked: &BTreeMap<Cookie, u32>) -> Result<()> {
-        let delete = |cookie: &Cookie| match self.wanted_caps.delete(&cookie.0.to_ne_bytes()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            deleted => deleted.context("cannot unstage a cap"),
-        };
-        asked.keys().map(delete).fold(Ok(()), Result::and)
+        });
+        Ok(told.iter().map(outcome).chain(gone).collect())
     }
 
     /// From now on, connections that leave by this interface are capped as they open. Each step is the RTT from which
@@ -330,7 +293,7 @@ pub fn rtt_floors_us() -> Vec<u32> {
         .collect()
 }
 
-fn attach_to_root_cgroup(program: &ProgramMut<'_>) -> Result<Link> {
+pub fn attach_to_root_cgroup(program: &ProgramMut<'_>) -> Result<Link> {
     let root = cgroup::Root::open()?;
     explain("attach to the root cgroup", || {
         program.attach_cgroup(root.directory.as_raw_fd())
@@ -363,11 +326,12 @@ fn outcome(o: &types::gw_outcome) -> CapOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actuate::sockets::walk::AT_ONCE;
 
     #[test]
     fn what_could_not_be_staged_as_a_whole_is_not_staged_at_all() {
         let mut actuator = CapActuator::open(crate::kernel::own_netns().unwrap()).unwrap();
-        let map = MapHandle::try_from(&actuator.wanted_caps).unwrap();
+        let map = MapHandle::try_from(&actuator.walk.wanted).unwrap();
         // Cookies of no socket, and room for one more.
         let first = u64::MAX - AT_ONCE as u64 + 2;
         for cookie in first..=u64::MAX {
@@ -376,7 +340,7 @@ mod tests {
         }
         let asked = [1, 2].map(|cookie| (Cookie(first - cookie), Some(10)));
         let failed = actuator.write(asked).unwrap_err();
-        assert!(format!("{failed:#}").contains("cannot stage a cap"), "{failed:#}");
+        assert!(format!("{failed:#}").contains("cannot name a socket"), "{failed:#}");
         let left: Vec<Vec<u8>> = asked
             .iter()
             .filter_map(|(cookie, _)| map.lookup(&cookie.0.to_ne_bytes(), MapFlags::ANY).unwrap())

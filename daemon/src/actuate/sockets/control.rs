@@ -5,7 +5,6 @@
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
 //! the process it is not to be had.
 
-use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
@@ -14,32 +13,28 @@ use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::lift::{LAYOUT, Lift};
 use super::cap::marks::{self, Capped};
 use super::lbe::{self, Lbe};
+use super::walk::Walk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::records::{IteratorReader, bytes_of, text};
+use crate::kernel::records::text;
 use crate::kernel::skeletons::control as skeleton;
 use crate::kernel::types::Types;
 use crate::place::{JournalFile, Place};
 use skeleton::types;
 
-/// The kernel's table holds so many; what is more has another walk.
-const AT_ONCE: usize = 65_536;
-
 struct ControlActuator {
     netns_inum: u32,
-    apply: Link,
-    wanted: MapHandle,
+    walk: Walk,
     marks: MapHandle,
     /// Of the marks.
     map_id: u32,
     journal: Journal<Capped>,
-    reader: IteratorReader,
     /// The last to go: sockets that still have it keep it.
     lbe: Lbe,
 }
@@ -61,50 +56,19 @@ pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
         .netns_inum = place.netns_inum();
     explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
     let skeleton = explain("load the programs for congestion control", || open.load())?;
+    let apply = explain("attach the iterator for congestion control", || {
+        skeleton.progs.gw_apply_controls.attach()
+    })?;
+    let wanted =
+        MapHandle::try_from(&skeleton.maps.wanted_controls).context("cannot keep the wanted congestion controls")?;
     Ok(Box::new(ControlActuator {
         netns_inum: place.netns_inum(),
-        apply: explain("attach the iterator for congestion control", || {
-            skeleton.progs.gw_apply_controls.attach()
-        })?,
-        wanted: MapHandle::try_from(&skeleton.maps.wanted_controls)
-            .context("cannot keep the wanted congestion controls")?,
+        walk: Walk::new(apply, wanted),
         marks,
         map_id,
         journal: Journal::at(place.journal(JournalFile::Sockets)),
-        reader: IteratorReader::default(),
         lbe: Lbe::register(&lbe::name(place.netns_inum()))?,
     }))
-}
-
-impl ControlActuator {
-    fn write(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>> {
-        let mut missing: BTreeMap<Cookie, types::gw_control> = BTreeMap::new();
-        for (cookie, value) in wanted {
-            missing.insert(*cookie, control(value));
-        }
-        let mut outcomes = Vec::with_capacity(missing.len());
-        let walked = missing
-            .iter()
-            .try_for_each(|(cookie, control)| {
-                let staged = self
-                    .wanted
-                    .update(&cookie.0.to_ne_bytes(), bytes_of(control), MapFlags::ANY);
-                staged.context("cannot stage a congestion control")
-            })
-            .and_then(|()| self.reader.run(&self.apply, |o| outcomes.push(outcome(&o))));
-        // What stayed there would be written by the next walk, whoever asks for that.
-        let unstage = |cookie: &Cookie| match self.wanted.delete(&cookie.0.to_ne_bytes()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            deleted => deleted.context("cannot unstage a congestion control"),
-        };
-        let unstaged = missing.keys().map(unstage).fold(Ok(()), Result::and);
-        walked.and(unstaged)?;
-        for (cookie, _) in &outcomes {
-            missing.remove(cookie);
-        }
-        outcomes.extend(missing.into_keys().map(|cookie| (cookie, Outcome::Gone)));
-        Ok(outcomes)
-    }
 }
 
 impl SocketActuator for ControlActuator {
@@ -118,11 +82,10 @@ impl SocketActuator for ControlActuator {
         }
         let map_id = self.map_id;
         self.journal.add(&[Capped::Marked { map_id }])?;
-        let mut outcomes = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(AT_ONCE) {
-            outcomes.extend(self.write(some)?);
-        }
-        Ok(outcomes)
+        let wanted = wanted.iter().map(|(cookie, value)| (*cookie, control(value)));
+        let (told, gone) = self.walk.run(wanted.collect(), of)?;
+        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
+        Ok(told.iter().map(outcome).chain(gone).collect())
     }
 
     fn revert(&mut self) -> Result<usize> {
@@ -149,6 +112,10 @@ fn control(value: &Value) -> types::gw_control {
     control
 }
 
+fn of(o: &types::gw_control_outcome) -> Cookie {
+    Cookie(o.cookie)
+}
+
 fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
@@ -157,5 +124,5 @@ fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
         },
         _ => Outcome::Failed { errno: -o.error },
     };
-    (Cookie(o.cookie), outcome)
+    (of(o), outcome)
 }

@@ -9,11 +9,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
 use crate::actuate::sockets::lbe::Lbe;
+use crate::actuate::sockets::receive;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::lending::Lending;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::types::{Types, check_btf};
-use crate::kernel::{cgroup, kernel_release, missing_privileges, own_netns};
+use crate::kernel::{cgroup, check_release, kernel_release, missing_privileges, own_netns};
 
 /// The kernel's hooks that the flow monitor is built on, by the names that the kernel's types have for them.
 const TRACEPOINTS: [&str; 6] = [
@@ -97,6 +98,11 @@ pub fn capabilities() -> Vec<Capability> {
             "background congestion control (struct_ops)",
             "background connections give way in this machine's own queue alone, and nowhere else on their path",
             background_control(&types),
+        ),
+        capability(
+            "background receive windows (sockops)",
+            "what background connections receive does not give way",
+            check_release(receive::NEEDS),
         ),
         capability(
             "lent priority",

@@ -77,6 +77,10 @@ impl Running {
         if !capped.is_empty() {
             self.step(Input::CappedAtConnect(capped))?;
         }
+        let taken = self.daemon.sockets.taken_over()?;
+        if !taken.is_empty() {
+            self.step(Input::TakenOver(taken))?;
+        }
         // What comes meanwhile waits for the next time: a flood of events must not keep the passes waiting.
         let mut arrived = Vec::new();
         self.daemon.monitor.poll_events(&mut |event| arrived.push(event))?;

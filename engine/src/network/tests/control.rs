@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The congestion control of background connections: who has it, who gets it back, and what somebody else has set.
+//! The congestion control and the receive windows of background connections: who has it, who gets it back, and what somebody else has set.
 
 use super::*;
 
 const GIVES_WAY: &str = "gives_way";
 
+fn background(receive_window: bool) -> Background {
+    Background {
+        control: Some(GIVES_WAY.to_owned()),
+        receive_window,
+    }
+}
+
 /// With one connection, and this flow named as background or not.
 fn engine() -> Network {
     let mut engine = super::engine("", false);
-    engine.control = Control::new(Some(GIVES_WAY.to_owned()));
+    engine.control = Control::new(background(false));
     engine
 }
 
@@ -196,11 +203,58 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
 #[test]
 fn a_dry_run_says_what_would_be() {
     let mut engine = super::engine("", true);
-    engine.control = Control::new(Some(GIVES_WAY.to_owned()));
+    engine.control = Control::new(background(false));
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
     assert!(latest(&engine).contains("congestion control cubic -> gives_way (not made)"));
     for ms in [300, 400, 500] {
         assert!(asked(&see(&mut engine, ms, upload())).is_empty());
     }
+}
+
+/// Whether the window of the connection gives way, where that is asked for.
+fn windows(actions: &[Action]) -> Vec<bool> {
+    let of = |action: &Action| match action {
+        Action::Limit { limits, .. } => limits
+            .iter()
+            .find(|(setting, _)| *setting == Setting::ReceiveWindow)
+            .map(|(_, value)| *value != Value::default()),
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+/// An engine whose only connection's window gives way.
+fn window_giving_way() -> Network {
+    let mut engine = super::engine("", false);
+    engine.control = Control::new(background(true));
+    see(&mut engine, 100, upload());
+    assert_eq!(windows(&name_background(&mut engine, 200, true)), [true]);
+    let applied = [Setting::CongestionControl, Setting::ReceiveWindow];
+    let applied = applied.map(|setting| (COOKIE, setting, Outcome::Applied));
+    engine.step(Duration::from_millis(200), Input::Outcomes(applied.to_vec()));
+    assert!(engine.status(Duration::from_millis(200)).flows[0].receive_gives_way);
+    engine
+}
+
+#[test]
+fn what_a_background_connection_receives_gives_way_too_until_it_is_background_no_longer() {
+    let mut engine = window_giving_way();
+    assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty());
+    assert_eq!(windows(&name_background(&mut engine, 900, false)), [false]);
+}
+
+#[test]
+fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
+    let mut engine = window_giving_way();
+    let taken = vec![(COOKIE, Setting::ReceiveWindow, Value::Number(30_000))];
+    engine.step(Duration::from_millis(300), Input::TakenOver(taken));
+    let changes = engine.changes();
+    let line = changes.iter().next_back().unwrap().change.to_string();
+    assert!(line.contains("receive window gives way -> 30000 bytes"), "{line}");
+    assert!(
+        line.contains("another tool has set it; giveway leaves it alone from now on"),
+        "{line}"
+    );
+    assert!(windows(&name_background(&mut engine, 900, false)).is_empty());
 }

@@ -41,7 +41,7 @@ fn member(seed: u8, secret: u8) -> Network {
         seed: [seed; 32],
         keys: Some(Keyring::new(Key::from_secret([secret; 32]))),
         rtt_resolution: vec![Duration::from_millis(1)],
-        background_control: None,
+        background: Background::default(),
         dry_run: false,
         backends: Backends::none(),
     };

@@ -23,10 +23,11 @@ pub use types::gw_mark as Mark;
 /// The newest layout of a mark that is known here.
 pub const LAYOUT: u32 = types::gw_mark_layout::GW_MARK_LAYOUT.0;
 const CWND_CLAMP: u32 = types::gw_setting::GW_CWND_CLAMP.0;
-const SETTINGS: [(u32, &str); 3] = [
+const SETTINGS: [(u32, &str); 4] = [
     (types::gw_setting::GW_PACING_RATE.0, "pacing rate"),
     (types::gw_setting::GW_WINDOW_CLAMP.0, "receive window"),
     (types::gw_setting::GW_CONGESTION_CONTROL.0, "congestion control"),
+    (types::gw_setting::GW_ACK_CALLBACK.0, "callback"),
 ];
 
 /// A socket that carried something of ours, which was undone unless only asked for.
@@ -101,7 +102,7 @@ impl Lift {
             .filter(|value| *value < super::UNLIMITED)
             .collect();
         let mut found = self.undo(&[])?;
-        for some in values.chunks(super::AT_ONCE) {
+        for some in values.chunks(super::super::walk::AT_ONCE) {
             found.extend(self.undo(some)?);
         }
         Ok(found)

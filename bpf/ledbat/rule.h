@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a background transfer's window becomes at the end of each round, for the sender's half and the receiver's:
+ * LEDBAT++ and what it leaves open. docs/background.md has the formulas, their units and why each is as it is. In come
+ * the round's least round-trip time, and what arrived and was lost in it; no socket is touched.
+ */
+#ifndef GIVEWAY_LEDBAT_RULE_H
+#define GIVEWAY_LEDBAT_RULE_H
+
+/* Windows are in packets / 1024, times in microseconds where it says us and in milliseconds where it says ms. */
+#define PACKET 1024
+#define LEAST (2 * PACKET)
+#define MOST (1U << 30)
+#define UNKNOWN_US (~0U)
+
+/* Of the draft. */
+#define TARGET_US 60000U
+#define GAIN_DIVISOR 16U
+#define SLOWDOWN_ROUNDS 2
+#define SLOWDOWN_SHARE 9
+#define BASE_HISTORY_MS 300000U /* of each half: ten minutes in all */
+
+/* Ours. */
+#define TARGET_FLOOR_US 5000U
+#define LEARNT_FLOOR_US 3000U
+#define SLOWDOWN_EVERY_MS 10000U
+#define FOREIGN_FLOOR_US 4000U
+#define SHARE_PACKETS 8
+#define YIELD_MS 1000U
+#define YIELD_MAX_MS 16000U
+#define CLEAR_US 2000
+#define BLIND 8
+#define BLIND_MAX_MS 32000U
+#define STRIKES 3
+#define GRACE_ROUNDS 4
+#define AGAIN_MS 4000U
+#define ROUTE_MS 16000U
+#define LOSS_ONE 65536U
+#define LOSS_WINDOW 1024U
+#define TRIAL_PACKETS 512U
+#define TRIAL_ROUNDS 3 /* that lose */
+#define TRIAL_EVERY 3 /* losses */
+#define PLATEAU_MS 5000U
+#define IDLE_MS 1000U
+#define IDLE_PACKETS 10
+
+enum mode {
+	START, /* the first slow start */
+	AVOID, /* by the draft's rule */
+	HOLD, /* a slowdown: two packets */
+	RAMP, /* back to `goal`, doubling */
+	YIELD, /* two packets, for somebody else sends */
+};
+
+struct lbe {
+	__u32 window;
+	__u32 goal; /* of the ramp */
+	__u32 base_us;
+	__u32 base_next_us; /* of the younger half of the history */
+	__u32 base_since_ms;
+	__u32 learnt_us; /* the target is at most this */
+	__u32 round_end; /* tp->delivered */
+	__u32 round_us; /* the round's least */
+	__u32 mode_since_ms;
+	__u32 slowdown_ms; /* the next one */
+	__u32 hold_ms; /* of the next yield */
+	__u32 clear_ms; /* since when nobody else is seen */
+	__u32 yield_end_ms;
+	__u32 lull_us[2]; /* the least and the greatest delay while it yields */
+	__u32 delivered; /* of the loss window, in packets */
+	__u32 lost;
+	__u32 floor; /* what is lost however slowly we send, of LOSS_ONE */
+	__u32 loss_window; /* the window at the last loss of our own making */
+	__u32 loss_ms;
+	__u32 band_ms; /* since when the delay is as one of our kind holds it */
+	__u32 peak; /* packets a second */
+	__u32 round_ms; /* when it began */
+	__u16 round_lost;
+	__u16 round_delivered;
+	__u16 trial_left; /* packets */
+	__u8 mode;
+	__u8 rounds : 4; /* since the mode was entered, 15 at most */
+	__u8 trial_lost : 4; /* rounds */
+	__u8 trial_in : 4; /* so many losses */
+	__u8 strikes : 4; /* against the ramp */
+	__u8 is_limited : 1; /* by the window, in this round */
+	__u8 is_marked : 1; /* by ECN */
+	__u8 began_slow : 1; /* the trial was begun in slow start */
+	__u8 from_yield : 1; /* the ramp */
+	__u8 lull_lost : 1; /* something, while it yields */
+	__u8 is_queueless : 1; /* the last loss of our own making */
+	__u8 is_held : 1; /* by a delay, in this round of a slow start */
+	__u8 is_shared : 1; /* others' packets stand in the same queue */
+	__u8 has_set_pacing : 1; /* it was not paced before */
+};
+
+static __always_inline __u32 least(__u32 a, __u32 b)
+{
+	return a < b ? a : b;
+}
+
+static __always_inline __u32 greatest(__u32 a, __u32 b)
+{
+	return a > b ? a : b;
+}
+
+static __always_inline __u32 gain_divisor(const struct lbe *ca)
+{
+	__u32 base_us = greatest(least(ca->base_us, 1000000), 1);
+
+	return least(GAIN_DIVISOR, (2 * TARGET_US + base_us - 1) / base_us);
+}
+
+static __always_inline __u32 target_us(const struct lbe *ca)
+{
+	return least(least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US), ca->learnt_us);
+}
+
+/* Up to here it may be a single packet of somebody's. */
+static __always_inline __u32 clear_us(__u32 target)
+{
+	return greatest(target / 4, least(target, 2000)) + CLEAR_US;
+}
+
+/* A slow start ends here. */
+static __always_inline __u32 climb_us(__u32 target)
+{
+	return greatest(target / 4 * 3, clear_us(target));
+}
+
+/* The delay that we do not make ourselves, whatever the path's jitter. */
+static __always_inline __u32 foreign_us(const struct lbe *ca, __u32 jitter_us)
+{
+	__u32 target = target_us(ca);
+
+	return target / 2 * 3 + greatest(target / 4, FOREIGN_FLOOR_US) + jitter_us;
+}
+
+/* A small window may see a longer queue than a large one, so that they become equal whatever each takes for the base. */
+static __always_inline __u32 own_target_us(const struct lbe *ca, __u32 delay_us)
+{
+	__u32 target = target_us(ca), packets = ca->window / PACKET;
+	__u32 rtt_us = least(ca->base_us + delay_us, 1000000);
+
+	return least(target / 2 + SHARE_PACKETS * rtt_us / greatest(packets, 2), target / 2 * 3);
+}
+
+static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
+{
+	ca->mode = mode;
+	ca->mode_since_ms = now;
+	ca->rounds = 0;
+}
+
+static __always_inline void avoid(struct lbe *ca, __u32 now, __u32 slowdown_in_ms)
+{
+	enter(ca, AVOID, now);
+	ca->slowdown_ms = now + slowdown_in_ms;
+}
+
+/* Takes back what stands in the queue beyond this. */
+static __always_inline void drain(struct lbe *ca, __u32 delay_us, __u32 to_us)
+{
+	__u32 excess = (__u64)ca->window * (delay_us - least(to_us, delay_us)) / (ca->base_us + delay_us);
+
+	ca->window = greatest(ca->window - least(excess, ca->window / 2), LEAST);
+}
+
+/* What the path held at the highest rate that we had. */
+static __always_inline __u32 pipe(const struct lbe *ca)
+{
+	return least((__u64)ca->peak * least(ca->base_us, 1000000) / (USEC_PER_SEC / PACKET), MOST);
+}
+
+static __always_inline void yield(struct lbe *ca, __u32 now)
+{
+	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
+
+	ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
+	if (ca->mode == START || ca->mode == AVOID)
+		ca->goal = greatest(ca->window, pipe(ca));
+	ca->window = LEAST;
+	ca->clear_ms = now;
+	ca->band_ms = now;
+	ca->lull_us[0] = UNKNOWN_US;
+	ca->lull_us[1] = 0;
+	ca->lull_lost = 0;
+	ca->trial_left = TRIAL_PACKETS;
+	ca->trial_lost = 0;
+	enter(ca, YIELD, now);
+}
+
+static __always_inline void ramp(struct lbe *ca, __u32 now, bool from_yield)
+{
+	enter(ca, RAMP, now);
+	ca->from_yield = from_yield;
+	ca->strikes = 0;
+	ca->trial_left = 0;
+	if (from_yield)
+		ca->yield_end_ms = now;
+}
+
+/* The least of the last five to ten minutes, less what is seen while somebody else fills the queue. */
+static __always_inline void note_rtt(struct lbe *ca, __u32 rtt_us, __u32 now)
+{
+	ca->round_us = least(ca->round_us, rtt_us);
+	ca->base_us = least(ca->base_us, rtt_us);
+	ca->base_next_us = least(ca->base_next_us, rtt_us);
+	if (now - ca->base_since_ms < BASE_HISTORY_MS || ca->mode == YIELD)
+		return;
+	ca->base_us = ca->base_next_us;
+	ca->base_next_us = UNKNOWN_US;
+	ca->base_since_ms = now;
+}
+
+static __always_inline void grow(struct lbe *ca, __u32 acked, __u32 rtt_us)
+{
+	__u32 by = least(acked, 1024) * PACKET;
+
+	if (rtt_us > ca->base_us + climb_us(target_us(ca))) {
+		ca->is_held = 1;
+		return;
+	}
+	if (ca->mode == START || (ca->mode == RAMP && ca->from_yield && ca->is_queueless))
+		ca->window += by / gain_divisor(ca);
+	else if (ca->mode == RAMP)
+		ca->window += by;
+	if (ca->mode == RAMP)
+		ca->window = least(ca->window, greatest(ca->goal, LEAST));
+	ca->window = least(ca->window, MOST);
+}
+
+/* What is lost is no more than what is lost at any rate. */
+static __always_inline bool is_tolerable(const struct lbe *ca)
+{
+	return ca->floor && (__u64)ca->lost * LOSS_ONE <= 2ULL * ca->floor * ca->delivered + 4 * LOSS_ONE;
+}
+
+static __always_inline void note_loss(struct lbe *ca)
+{
+	ca->delivered += ca->round_delivered;
+	ca->lost += ca->round_lost;
+	if (ca->delivered > LOSS_WINDOW) {
+		ca->delivered /= 2;
+		ca->lost /= 2;
+	}
+}
+
+/* Where nothing queues before it is lost, others need room for their first packets. */
+static __always_inline __u32 below_loss(const struct lbe *ca)
+{
+	return ca->loss_window - ca->loss_window / (ca->is_queueless ? 8 : 16);
+}
+
+/* A queue that loses at this delay is no longer than this. */
+static __always_inline void learn_target(struct lbe *ca, __u32 delay_us)
+{
+	ca->learnt_us = least(ca->learnt_us, greatest(least(delay_us, target_us(ca)) / 2, LEARNT_FLOOR_US));
+}
+
+static __always_inline void end_trial(struct lbe *ca, __u32 now)
+{
+	bool yields = ca->mode == YIELD;
+
+	ca->trial_left = 0;
+	ca->trial_in = TRIAL_EVERY;
+	if (ca->trial_lost >= TRIAL_ROUNDS) {
+		ca->floor = greatest(LOSS_ONE / TRIAL_PACKETS * ca->trial_lost, ca->floor);
+		ca->learnt_us = TARGET_US;
+		if (!yields)
+			ca->window = greatest(ca->window, ca->loss_window);
+		ca->loss_window = 0;
+		if (!yields && ca->began_slow)
+			enter(ca, START, now);
+	} else if (!yields) {
+		ca->window = greatest(ca->window, below_loss(ca));
+	}
+	if (!yields)
+		ca->rounds = 0;
+}
+
+/* Sends half as much, to see whether less is lost. */
+static __always_inline void begin_trial(struct lbe *ca, __u32 now)
+{
+	ca->began_slow = ca->mode == START;
+	ca->trial_left = TRIAL_PACKETS;
+	ca->trial_lost = 0;
+	ca->rounds = 0;
+	ca->window = greatest(ca->window / 2, LEAST);
+	if (ca->mode == START)
+		avoid(ca, now, SLOWDOWN_EVERY_MS);
+}
+
+static __always_inline bool is_heavy(const struct lbe *ca)
+{
+	return ca->round_lost >= 4 && ca->round_lost * 16 > ca->round_delivered + ca->round_lost;
+}
+
+/* Who else is of our kind gives way within these rounds. */
+static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
+{
+	if (++ca->strikes < STRIKES && !is_final)
+		return;
+	/* The link may have become slower for good. */
+	ca->peak -= ca->peak / 8;
+	yield(ca, now);
+}
+
+/* Somebody else is served in between, from a queue of his own. */
+static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
+{
+	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
+}
+
+static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, __u32 now)
+{
+	bool fell = ca->loss_window && ca->window < ca->loss_window / 4 * 3;
+
+	if (ca->mode == RAMP && ca->from_yield) {
+		ca->window = greatest(ca->window / 4 * 3, LEAST);
+		strike(ca, is_heavy(ca), now);
+		return;
+	}
+	if (ca->mode == AVOID && has_lost_share(ca, rate))
+		fell = true;
+	if (ca->mode != START && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
+		ca->loss_window = 0;
+		yield(ca, now);
+		return;
+	}
+	if (ca->trial_left)
+		return;
+	ca->loss_ms = now;
+	ca->is_queueless = delay_us < LEARNT_FLOOR_US;
+	if (!ca->floor)
+		learn_target(ca, delay_us);
+	drain(ca, delay_us, target_us(ca));
+	/* A slow start has gone on growing until the loss was seen. */
+	if (ca->mode == START)
+		ca->window = greatest(least(ca->window, pipe(ca)), LEAST);
+	ca->loss_window = ca->window;
+	if (!ca->is_marked && !ca->trial_in) {
+		begin_trial(ca, now);
+		return;
+	}
+	ca->trial_in -= ca->trial_in > 0;
+	ca->window = greatest(below_loss(ca), LEAST);
+	if (ca->mode != AVOID)
+		avoid(ca, now, SLOWDOWN_EVERY_MS);
+}
+
+static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
+{
+	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
+}
+
+static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, __u32 now)
+{
+	__u32 target = own_target_us(ca, delay_us);
+
+	/* A lone small packet's acknowledgement may be late by itself. */
+	if (ca->is_limited && ca->rounds >= GRACE_ROUNDS &&
+	    (delay_us > foreign_us(ca, jitter_us) ||
+	     ((delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)))) {
+		yield(ca, now);
+		return;
+	}
+	/* For a while it stays below the window that lost. */
+	if (ca->is_limited && !ca->trial_left && !(has_just_lost(ca, now) && ca->window >= below_loss(ca)))
+		ca->window = least(ca->window + PACKET / gain_divisor(ca), MOST);
+	if (delay_us > target)
+		drain(ca, delay_us, target);
+	if ((__s32)(now - ca->slowdown_ms) >= 0 && !ca->trial_left) {
+		ca->goal = ca->window;
+		ca->window = LEAST;
+		enter(ca, HOLD, now);
+	}
+}
+
+static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
+{
+	__u32 target = target_us(ca), hold_ms;
+
+	/* Our own packets are still in the queue. */
+	if (ca->rounds < SLOWDOWN_ROUNDS) {
+		ca->clear_ms = now;
+		ca->band_ms = now;
+		return;
+	}
+	ca->lull_us[0] = least(ca->lull_us[0], delay_us);
+	ca->lull_us[1] = greatest(ca->lull_us[1], delay_us);
+	if (ca->round_lost || ca->is_marked)
+		ca->lull_lost = 1;
+	hold_ms = ca->lull_us[1] > target ? ca->hold_ms : least(ca->hold_ms * BLIND, BLIND_MAX_MS);
+	if (delay_us > clear_us(target))
+		ca->clear_ms = now;
+	if (delay_us <= clear_us(target) || delay_us > foreign_us(ca, 0))
+		ca->band_ms = now;
+	if (now - ca->clear_ms >= hold_ms) {
+		ramp(ca, now, true);
+	} else if (now - ca->band_ms >= least(ca->hold_ms, AGAIN_MS)) {
+		/* A queue as one of our kind holds it. */
+		ca->yield_end_ms = now;
+		ca->trial_left = 0;
+		ca->is_shared = 1;
+		avoid(ca, now, SLOWDOWN_EVERY_MS);
+	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost &&
+		   ca->lull_us[1] - ca->lull_us[0] < greatest(2000, ca->lull_us[0] / 16)) {
+		ca->base_us += ca->lull_us[0];
+		ca->base_next_us = ca->base_us;
+		ca->base_since_ms = now;
+		ramp(ca, now, true);
+	}
+}
+
+static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 now)
+{
+	if (ca->rounds + 1 < SLOWDOWN_ROUNDS)
+		return;
+	ca->peak -= ca->peak / 32;
+	ca->floor -= ca->floor / 16;
+	ca->learnt_us = least(ca->learnt_us + ca->learnt_us / 8, TARGET_US);
+	if (delay_us > foreign_us(ca, jitter_us)) {
+		yield(ca, now);
+		return;
+	}
+	ca->mode = RAMP;
+	ca->from_yield = 0;
+}
+
+static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
+{
+	__u32 target = target_us(ca);
+
+	if (ca->mode == START) {
+		if (ca->is_limited && delay_us > climb_us(target)) {
+			avoid(ca, now, 2 * (ca->base_us + delay_us) / 1000);
+			drain(ca, delay_us, target / 2);
+		}
+		return;
+	}
+	if (ca->from_yield && ca->is_held && delay_us > climb_us(target) / 2) {
+		drain(ca, delay_us, target);
+		strike(ca, false, now);
+		return;
+	}
+	if (ca->window < ca->goal && delay_us <= climb_us(target))
+		return;
+	if (ca->from_yield)
+		ca->is_shared = 0;
+	avoid(ca, now, greatest(SLOWDOWN_SHARE * (now - ca->mode_since_ms), SLOWDOWN_EVERY_MS));
+	drain(ca, delay_us, target / 2);
+}
+
+static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now)
+{
+	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
+	__u32 rate = ca->round_delivered * 1000U / greatest(now - ca->round_ms, 1);
+
+	if (ca->mode == START || ca->mode == AVOID)
+		ca->peak = greatest(ca->peak, rate);
+	note_loss(ca);
+	if (ca->trial_left) {
+		/* What was sent before is still lost in the first rounds. */
+		ca->trial_lost += ca->round_lost && ca->rounds >= SLOWDOWN_ROUNDS && ca->trial_lost < 15;
+		ca->trial_left -= least(ca->trial_left, ca->round_delivered + ca->round_lost);
+		if (!ca->trial_left)
+			end_trial(ca, now);
+	}
+	if (ca->mode != YIELD && ca->mode != HOLD && ca->is_marked)
+		suffer_loss(ca, delay_us, rate, now);
+	else if (ca->mode != YIELD && ca->mode != HOLD && ca->round_lost && !is_tolerable(ca))
+		suffer_loss(ca, delay_us, rate, now);
+	else if (ca->mode == AVOID)
+		steer(ca, delay_us, jitter_us, rate, now);
+	else if (ca->mode == YIELD)
+		wait(ca, delay_us, now);
+	else if (ca->mode == HOLD)
+		end_hold(ca, delay_us, jitter_us, now);
+	else
+		climb(ca, delay_us, now);
+	ca->rounds += ca->rounds < 15;
+	ca->round_ms = now;
+	ca->round_us = UNKNOWN_US;
+	ca->round_lost = 0;
+	ca->round_delivered = 0;
+	ca->is_limited = 0;
+	ca->is_marked = 0;
+	ca->is_held = 0;
+}
+
+static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, __u32 now)
+{
+	__builtin_memset(ca, 0, sizeof(*ca));
+	ca->window = greatest(least(packets, MOST / PACKET) * PACKET, LEAST);
+	ca->goal = ca->window;
+	ca->base_us = greatest(base_us, 1);
+	ca->base_next_us = UNKNOWN_US;
+	ca->base_since_ms = now;
+	ca->round_ms = now;
+	ca->learnt_us = TARGET_US;
+	ca->round_us = UNKNOWN_US;
+	ca->hold_ms = YIELD_MS;
+	ca->yield_end_ms = now - YIELD_MAX_MS * 4;
+	enter(ca, START, now);
+}
+
+/* What was learnt of the path may be gone after a pause. */
+static __always_inline void resume(struct lbe *ca, __u32 now)
+{
+	if (ca->mode == YIELD || now - ca->round_ms < IDLE_MS)
+		return;
+	ca->goal = ca->window;
+	ca->window = least(ca->window, IDLE_PACKETS * PACKET);
+	if (ca->mode != START)
+		ramp(ca, now, false);
+}
+
+#endif

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The receiver's half of background: a download gives way by the window that this end offers (rLEDBAT, RFC 9840), by the
+ * rule of the sender's half (ledbat/rule.h). Optional. Linux 6.12.
+ *
+ * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` over all sockets once. From then on
+ * the kernel asks `gw_offer` before each packet that such a socket sends, acknowledgements included, while it can still
+ * change the window that the packet offers.
+ *
+ * A round trip is the time from an acknowledgement to the first packet that echoes its timestamp. The kernel never takes
+ * back what was offered, so a window that shrinks does so as packets come in.
+ */
+#include "kernel_types.h"
+#include "giveway.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "sockets.h"
+#include "mark.h"
+#include "window.h"
+#include "ledbat/rule.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define NSEC_PER_USEC 1000
+/* The kernel makes a smaller clamp this large (SOCK_MIN_RCVBUF / 2). */
+#define LEAST_BYTES 2304U
+#define MOST_BYTES (1U << 30)
+#define LEAST_SEGMENT 64U
+/* A round of fewer packets is no transfer yet: nothing is touched. */
+#define TRANSFER_PACKETS 8U
+/* Besides two round trips: a sender that said nothing for longer had nothing to send. */
+#define SILENCE_MS 100U
+
+#define TCP_ECN_DEMAND_CWR 4
+
+struct receiver {
+	struct lbe lbe;
+	__u32 arrived;      /* packets with data, when they were last counted */
+	__u32 answer_ms;    /* the round ends with an echo of this time */
+	__u32 echo_ms;      /* the newest */
+	__u32 mean8_us;     /* eight times the kernel's mean of round trips */
+	__u32 trusted_ms;   /* earlier echoes waited for the sender's application */
+	__u32 data_ms;      /* when data last came */
+	__u32 counted_to;   /* sequence number up to which holes were counted as lost */
+	__u8 is_begun;      /* a transfer is under way, and its window ours */
+	__u8 was_limited;   /* by the window, in the round before */
+	__u8 was_marked;    /* by ECN, at the last packet */
+	__u8 is_given_up;   /* somebody else has set the window */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct receiver);
+} receivers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct gw_receiver_wanted);
+} wanted_receivers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} lost_windows SEC(".maps");
+
+/* Puts the types of the border into the skeleton. */
+struct gw_receiver_wanted *wanted_type __attribute__((unused));
+struct gw_receiver_outcome *outcome_type __attribute__((unused));
+struct gw_receiver_lost *lost_type __attribute__((unused));
+
+static __always_inline bool is_before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+static __always_inline __u32 segment_of(const struct tcp_sock *tp)
+{
+	return greatest(tp->inet_conn.icsk_ack.rcv_mss, LEAST_SEGMENT);
+}
+
+/* What lies beyond the first hole. */
+struct beyond {
+	__u32 end;     /* sequence number; rcv_nxt where there is no hole */
+	__u32 missing; /* bytes after `counted_to` */
+};
+
+/* The kernel keeps up to four blocks; of more holes some are not seen. */
+static __always_inline void look_beyond(const struct tcp_sock *tp, __u32 counted_to, struct beyond *b)
+{
+	__u32 next = tp->rcv_nxt, count = tp->rx_opt.num_sacks, from;
+	struct tcp_sack_block blocks[4] = {};
+
+	/* The verifier wants fields one by one, and clang reads them two at a time. */
+	bpf_core_read(blocks, sizeof(blocks), &tp->selective_acks);
+	b->end = next;
+	from = is_before(next, counted_to) ? counted_to : next;
+	for (__u32 i = 0; i < 4; i++) {
+		struct tcp_sack_block block = blocks[i];
+
+		if (i >= count || is_before(block.end_seq, block.start_seq) || is_before(block.start_seq, next))
+			continue;
+		if (is_before(b->end, block.end_seq))
+			b->end = block.end_seq;
+	}
+	b->missing = is_before(from, b->end) ? b->end - from : 0;
+	for (__u32 i = 0; i < 4; i++) {
+		struct tcp_sack_block block = blocks[i];
+		__u32 start = is_before(block.start_seq, from) ? from : block.start_seq;
+
+		if (i < count && is_before(start, block.end_seq))
+			b->missing -= least(b->missing, block.end_seq - start);
+	}
+}
+
+/*
+ * Microseconds, of the kernel's clock for timestamps, which has milliseconds; 0: none. Ours ends with our packet, which a
+ * sender that paces keeps waiting for its second one. The kernel's ends with the first that arrives, but it only keeps a
+ * mean: what it rises by is an eighth of what was new; what it falls to is no less (6.16: is what was new).
+ */
+static __always_inline __u32 sample_rtt(struct receiver *r, const struct tcp_sock *tp, __u32 now)
+{
+	__u32 echo = tp->rx_opt.rcv_tsecr, mean8 = tp->rcv_rtt_est.rtt_us, before8 = r->mean8_us;
+	bool is_late = (__u32)bpf_jiffies64() - tp->inet_conn.icsk_ack.lrcvtime > 1;
+	__u32 ours = UNKNOWN_US, kernels = UNKNOWN_US;
+
+	if (echo != r->echo_ms && !is_late && !is_before(now, echo))
+		ours = least(now - echo, 60000) * 1000;
+	/* The kernel passes over what is longer while the application has not read yet; after two packets it has. */
+	if (before8 && mean8 == before8 && echo != r->echo_ms && r->lbe.mode != START && r->lbe.mode != AVOID)
+		kernels = mean8 / 8;
+	else if (before8 && mean8 != before8)
+		kernels = mean8 > before8 ? mean8 - before8 + before8 / 8 : mean8 / 8;
+	r->echo_ms = echo;
+	r->mean8_us = mean8;
+	if (is_before(echo, r->trusted_ms) || least(ours, kernels) == UNKNOWN_US)
+		return 0;
+	return greatest(least(ours, kernels), 1);
+}
+
+static __always_inline bool has_been_silent(const struct receiver *r, __u32 now)
+{
+	__u32 rtt_ms = r->is_begun ? r->lbe.base_us / 1000 : 0;
+
+	return now - r->data_ms > 2 * rtt_ms + SILENCE_MS;
+}
+
+/* The kernel sets the clamp anew, to this, whenever it enlarges the buffer. */
+static __always_inline bool is_kernels(const struct tcp_sock *tp, __u32 window)
+{
+	__u32 of_buffer = (__u64)(__u32)tp->inet_conn.icsk_inet.sk.sk_rcvbuf * tp->scaling_ratio >> 8;
+
+	return window == of_buffer;
+}
+
+static __always_inline void give_up(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
+				    struct gw_mark *mark)
+{
+	struct gw_receiver_lost lost = { .cookie = bpf_get_socket_cookie(ops), .found = tp->window_clamp };
+
+	r->is_given_up = 1;
+	mark->ours &= ~GW_WINDOW_CLAMP;
+	bpf_ringbuf_output(&lost_windows, &lost, sizeof(lost), 0);
+}
+
+/* Offers the rule's window, but no more than somebody had set. Nothing is written that cannot be marked. */
+static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark, struct receiver *r,
+				  struct tcp_sock *tp)
+{
+	__u32 packets = greatest(r->lbe.window / PACKET, LEAST / PACKET), present = tp->window_clamp, before, window;
+
+	if (!is_known(mark))
+		return;
+	before = is_our_window(mark, present) ? mark->window_before : present;
+	if ((mark->ours & GW_WINDOW_CLAMP) && before == present && !is_kernels(tp, present)) {
+		give_up(ops, r, tp, mark);
+		return;
+	}
+	window = greatest(least((__u64)packets * segment_of(tp), MOST_BYTES), LEAST_BYTES);
+	if (!is_kernels(tp, before))
+		window = least(window, before);
+	if (window == present && before != present)
+		return;
+	mark->window_before = before;
+	mark->window_ours = window;
+	mark->layout = GW_MARK_LAYOUT;
+	mark->ours |= GW_WINDOW_CLAMP;
+	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window)))
+		mark->window_ours = present;
+}
+
+static __always_inline void note_marks(struct receiver *r, const struct tcp_sock *tp)
+{
+	bool is_marked = tp->ecn_flags & TCP_ECN_DEMAND_CWR;
+
+	if (is_marked && !r->was_marked)
+		r->lbe.is_marked = 1;
+	r->was_marked = is_marked;
+}
+
+static __always_inline void end_our_round(struct receiver *r, const struct tcp_sock *tp, struct beyond *b, __u32 now)
+{
+	struct lbe *ca = &r->lbe;
+	__u32 rtt_us = tp->rtt_min.s[0].v;
+
+	if (!r->is_begun) {
+		if (ca->round_delivered >= TRANSFER_PACKETS && ca->round_us != UNKNOWN_US) {
+			begin(ca, ca->round_delivered, rtt_us && rtt_us < ca->round_us ? rtt_us : ca->round_us, now);
+			r->is_begun = 1;
+		}
+		ca->round_delivered = 0;
+		ca->round_us = UNKNOWN_US;
+	} else {
+		ca->round_lost = least((b->missing + segment_of(tp) / 2) / segment_of(tp), 60000);
+		r->was_limited = ca->is_limited;
+		end_round(ca, 0, now);
+		ca->is_limited = r->was_limited;
+	}
+	r->counted_to = b->end;
+	r->answer_ms = now;
+}
+
+/* Asked before each packet that the socket sends. */
+SEC("sockops")
+int gw_offer(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *bpf_sk = ops->sk;
+	__u32 now, packets, rtt_us;
+	struct gw_mark *mark;
+	struct receiver *r;
+	struct tcp_sock *tp;
+	struct beyond b;
+	struct lbe *ca;
+
+	if (ops->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB || !bpf_sk)
+		return 1;
+	r = bpf_sk_storage_get(&receivers, bpf_sk, NULL, 0);
+	tp = r && !r->is_given_up ? bpf_skc_to_tcp_sock(bpf_sk) : NULL;
+	if (!tp || !BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp))
+		return 1;
+	now = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
+	packets = tp->data_segs_in - r->arrived;
+	if (!packets)
+		return 1;
+	r->arrived += packets;
+	look_beyond(tp, r->counted_to, &b);
+	ca = &r->lbe;
+	if (has_been_silent(r, now)) {
+		r->trusted_ms = now;
+		if (r->is_begun)
+			resume(ca, now);
+	}
+	r->data_ms = now;
+	note_marks(r, tp);
+	rtt_us = sample_rtt(r, tp, now);
+	if (rtt_us && r->is_begun)
+		note_rtt(ca, rtt_us, now);
+	else if (rtt_us)
+		ca->round_us = least(ca->round_us, rtt_us);
+	ca->round_delivered = least(ca->round_delivered + packets, 60000);
+	if (r->is_begun) {
+		if (ca->round_delivered * 4 >= ca->window / PACKET * 3)
+			ca->is_limited = 1;
+		if (ca->is_limited)
+			grow(ca, packets, rtt_us);
+	}
+	if (!is_before(r->echo_ms, r->answer_ms))
+		end_our_round(r, tp, &b, now);
+	mark = r->is_begun ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
+	if (mark)
+		offer(ops, mark, r, tp);
+	return 1;
+}
+
+static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_outcome *o)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	__u32 flags = tp->bpf_sock_ops_cb_flags;
+	struct receiver *r;
+
+	o->kind = GW_FAILED;
+	o->error = -ENOMEM;
+	if (!mark || !is_known(mark))
+		return;
+	r = bpf_sk_storage_get(&receivers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!r)
+		return;
+	__builtin_memset(r, 0, sizeof(*r));
+	r->arrived = tp->data_segs_in;
+	r->counted_to = tp->rcv_nxt;
+	r->trusted_ms = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
+	r->answer_ms = r->trusted_ms;
+	r->data_ms = r->trusted_ms;
+	r->echo_ms = tp->rx_opt.rcv_tsecr;
+	r->lbe.round_us = UNKNOWN_US;
+	o->error = 0;
+	if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) {
+		mark->layout = GW_MARK_LAYOUT;
+		mark->ours |= GW_ACK_CALLBACK;
+		o->error = write_callbacks(tp, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		if (o->error)
+			mark->ours &= ~GW_ACK_CALLBACK;
+	}
+	o->kind = o->error ? GW_FAILED : GW_APPLIED;
+}
+
+static __always_inline void switch_off(struct tcp_sock *tp, struct gw_receiver_outcome *o)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, 0);
+
+	bpf_sk_storage_delete(&receivers, sk);
+	o->kind = GW_APPLIED;
+	if (!mark || !is_known(mark))
+		return;
+	if (is_our_window(mark, tp->window_clamp))
+		o->error = put_back_window(tp, mark);
+	if (!o->error && (mark->ours & GW_ACK_CALLBACK))
+		o->error = put_back_callback(tp);
+	if (o->error)
+		o->kind = GW_FAILED;
+	else
+		mark->ours &= ~(GW_WINDOW_CLAMP | GW_ACK_CALLBACK);
+}
+
+SEC("iter/tcp")
+int gw_apply_receivers(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct seq_file *seq = ctx->meta->seq;
+	struct gw_receiver_outcome o = {};
+	struct gw_receiver_wanted *wanted;
+
+	if (!tp)
+		return 0;
+	o.cookie = bpf_get_socket_cookie(tp);
+	wanted = bpf_map_lookup_elem(&wanted_receivers, &o.cookie);
+	if (!wanted || !has_room(seq, &o, sizeof(o)))
+		return 0;
+	if (wanted->gives_way)
+		switch_on(tp, &o);
+	else
+		switch_off(tp, &o);
+	bpf_seq_write(seq, &o, sizeof(o));
+	return 0;
+}

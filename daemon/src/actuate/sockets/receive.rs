@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lets the window that a background connection offers give way, so that what others send to this machine does. Input:
+//! which connections. Output: what became of each, and whose window somebody else has set meanwhile: that is left alone.
+//! The rule is the kernel's side's (bpf/rledbat.bpf.c).
+//!
+//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! the process it is not to be had.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result, bail};
+use giveway_engine::change::{Setting, Value};
+use giveway_engine::model::Cookie;
+use giveway_engine::network::action::Outcome;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore as _, MapHandle};
+
+use super::SocketActuator;
+use super::cap::attach_to_root_cgroup;
+use super::cap::lift::{LAYOUT, Lift};
+use super::cap::marks::{self, Capped};
+use super::walk::Walk;
+use crate::journal::Journal;
+use crate::kernel::check_release;
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::ring::Ring;
+use crate::kernel::skeletons::rledbat as skeleton;
+use crate::place::{JournalFile, Place};
+use skeleton::types;
+
+/// Since then a program may ask for a socket's callbacks (TCP_BPF_SOCK_OPS_CB_FLAGS).
+pub const NEEDS: (u32, u32) = (6, 12);
+/// More wait for the next call.
+const LOST_AT_ONCE: usize = 256;
+
+pub struct ReceiveActuator {
+    netns_inum: u32,
+    walk: Walk,
+    marks: MapHandle,
+    /// Of the marks.
+    map_id: u32,
+    /// None outside a daemon.
+    journal: Option<Journal<Capped>>,
+    lost: Ring<types::gw_receiver_lost>,
+    /// While it is there the kernel asks.
+    offer: Option<Link>,
+}
+
+pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
+    let marks =
+        marks::find(place, None).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
+    let mut actuator = ReceiveActuator::open(place.netns_inum(), marks)?;
+    actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
+    Ok(Box::new(actuator))
+}
+
+impl ReceiveActuator {
+    /// For the namespace of this number, which must be the caller's own.
+    pub fn open(netns_inum: u32, marks: MapHandle) -> Result<Self> {
+        check_release(NEEDS)?;
+        let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::RledbatSkelBuilder::default();
+        let mut open = explain("open the programs for receive windows", || builder.open(&mut storage))?;
+        open.maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the programs for receive windows have no constants")?
+            .netns_inum = netns_inum;
+        explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        let skeleton = explain("load the programs for receive windows", || open.load())?;
+        let apply = explain("attach the iterator for receive windows", || {
+            skeleton.progs.gw_apply_receivers.attach()
+        })?;
+        let wanted = MapHandle::try_from(&skeleton.maps.wanted_receivers)
+            .context("cannot keep the names of those that are to give way")?;
+        Ok(Self {
+            netns_inum,
+            walk: Walk::new(apply, wanted),
+            marks,
+            map_id,
+            journal: None,
+            lost: Ring::open("receive windows", &skeleton.maps.lost_windows)?,
+            offer: Some(attach_to_root_cgroup(&skeleton.progs.gw_offer)?),
+        })
+    }
+}
+
+impl SocketActuator for ReceiveActuator {
+    fn setting(&self) -> Setting {
+        Setting::ReceiveWindow
+    }
+
+    fn apply(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+        }
+        let named = |(cookie, value): &(Cookie, Value)| {
+            let gives_way = u32::from(*value != Value::default());
+            (*cookie, types::gw_receiver_wanted { gives_way })
+        };
+        let (told, gone) = self.walk.run(wanted.iter().map(named).collect(), of)?;
+        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
+        Ok(told.iter().map(outcome).chain(gone).collect())
+    }
+
+    fn revert(&mut self) -> Result<usize> {
+        // As long as it is asked, a window that is put back is ours again with the next packet.
+        self.offer = None;
+        let mut found = Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
+        // A newer giveway's are its own.
+        found.retain(|one| one.layout <= LAYOUT);
+        if let Some(errno) = found.iter().find_map(|one| one.error) {
+            bail!("the kernel refused to put back a receive window (errno {errno}); the guardian tries again");
+        }
+        Ok(found.len())
+    }
+
+    fn taken_over(&mut self) -> Result<Vec<(Cookie, Value)>> {
+        let lost = self.lost.take(LOST_AT_ONCE)?;
+        Ok(lost
+            .iter()
+            .map(|lost| (Cookie(lost.cookie), Value::Number(lost.found)))
+            .collect())
+    }
+}
+
+fn of(o: &types::gw_receiver_outcome) -> Cookie {
+    Cookie(o.cookie)
+}
+
+fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
+    let outcome = match o.kind {
+        types::gw_outcome_kind::GW_APPLIED => Outcome::Applied,
+        _ => Outcome::Failed { errno: -o.error },
+    };
+    (of(o), outcome)
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A program that walks over all sockets once and changes those that a map of the kernel's names. Input: what is wanted,
+//! by cookie. Output: what the program says of each; a socket of which it says nothing is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result};
+use giveway_engine::model::Cookie;
+use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
+
+use crate::kernel::records::{IteratorReader, Record, bytes_of};
+
+/// The map holds so many; what is more has another walk.
+pub const AT_ONCE: usize = 65_536;
+
+pub struct Walk {
+    program: Link,
+    pub(super) wanted: MapHandle,
+    reader: IteratorReader,
+}
+
+impl Walk {
+    pub fn new(program: Link, wanted: MapHandle) -> Self {
+        Self {
+            program,
+            wanted,
+            reader: IteratorReader::default(),
+        }
+    }
+
+    /// In as few walks as can be. `of` is the cookie that a record speaks of. Also returns which are gone.
+    pub fn run<W: Record, O: Record>(
+        &mut self,
+        wanted: BTreeMap<Cookie, W>,
+        of: impl Fn(&O) -> Cookie,
+    ) -> Result<(Vec<O>, Vec<Cookie>)> {
+        let wanted: Vec<(Cookie, W)> = wanted.into_iter().collect();
+        let (mut told, mut gone) = (Vec::with_capacity(wanted.len()), Vec::new());
+        for some in wanted.chunks(AT_ONCE) {
+            let before = told.len();
+            let walked = self
+                .stage(some)
+                .and_then(|()| self.reader.run(&self.program, |o| told.push(o)));
+            // What stayed there would be written by the next walk, whoever asks for that.
+            let unstaged = self.unstage(some);
+            walked.and(unstaged)?;
+            let answered: BTreeSet<Cookie> = told[before..].iter().map(&of).collect();
+            gone.extend(
+                some.iter()
+                    .map(|(cookie, _)| *cookie)
+                    .filter(|cookie| !answered.contains(cookie)),
+            );
+        }
+        Ok((told, gone))
+    }
+
+    fn stage<W: Record>(&self, wanted: &[(Cookie, W)]) -> Result<()> {
+        wanted.iter().try_for_each(|(cookie, wanted)| {
+            let staged = self
+                .wanted
+                .update(&cookie.0.to_ne_bytes(), bytes_of(wanted), MapFlags::ANY);
+            staged.context("cannot name a socket that is to be changed")
+        })
+    }
+
+    /// All of them, whatever becomes of one.
+    fn unstage<W>(&self, wanted: &[(Cookie, W)]) -> Result<()> {
+        let delete = |(cookie, _): &(Cookie, W)| match self.wanted.delete(&cookie.0.to_ne_bytes()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted.context("cannot take back the name of a socket"),
+        };
+        wanted.iter().map(delete).fold(Ok(()), Result::and)
+    }
+}

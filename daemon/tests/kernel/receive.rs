@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A download that gives way by the window that its receiver offers, on a real connection over a narrow link. Who sends
+//! knows nothing of it.
+
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use giveway::actuate::sockets::SocketActuator as _;
+use giveway::actuate::sockets::cap::CapActuator;
+use giveway::actuate::sockets::receive::ReceiveActuator;
+use giveway::kernel::own_netns;
+use giveway_engine::change::Value;
+use giveway_engine::network::action::Outcome;
+use libbpf_rs::MapHandle;
+use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
+
+use crate::support::bottleneck::{Bottleneck, Shape, Transfer};
+use crate::support::tcp::{cookie, set_window_clamp, window_clamp};
+
+const LINK: Shape = Shape {
+    mbit: 20,
+    rtt: Duration::from_millis(50),
+    queue: Duration::from_millis(100),
+    loses_one_in: 0,
+};
+const LINK_MBIT: f64 = LINK.mbit as f64;
+
+/// In the far namespace, where the downloads arrive.
+struct Receiver {
+    actuator: ReceiveActuator,
+    _marks: CapActuator,
+}
+
+impl Receiver {
+    fn open() -> Self {
+        let netns = own_netns().unwrap();
+        let caps = CapActuator::open(netns).unwrap();
+        let marks = MapHandle::try_from(caps.marks()).unwrap();
+        Self {
+            actuator: ReceiveActuator::open(netns, marks).unwrap(),
+            _marks: caps,
+        }
+    }
+
+    fn tell(&mut self, socket: &TcpStream, value: Value) {
+        let outcomes = self.actuator.apply(&[(cookie(socket), value)]).unwrap();
+        assert!(matches!(outcomes[..], [(_, Outcome::Applied)]), "{outcomes:?}");
+    }
+
+    fn gives_way(&mut self, socket: &TcpStream) {
+        self.tell(socket, "gives way".into());
+    }
+}
+
+/// A download under way, sent by this congestion control, its receiving end, and what keeps its window.
+fn download(link: &Bottleneck, congestion_control: &str) -> (Transfer, TcpStream, Receiver) {
+    let (from, to) = link.connect();
+    setsockopt(&from, TcpCongestion, &congestion_control.into()).unwrap();
+    let near = to.try_clone().unwrap();
+    let receiver = link.at_far_end(move || {
+        let mut receiver = Receiver::open();
+        receiver.gives_way(&near);
+        receiver
+    });
+    (Transfer::begin(from, to.try_clone().unwrap()), to, receiver)
+}
+
+/// The most that it moves in any of some spans of time, Mbit/s, and the longest wait in the queue in that one. A machine
+/// that holds a packet up looks like somebody else's transfer, for some seconds.
+fn best(link: &Bottleneck, background: &Transfer) -> (f64, Duration) {
+    let spans = (0..5).map(|_| {
+        link.longest_wait();
+        (background.mbit_during(Duration::from_secs(2)), link.longest_wait())
+    });
+    let mut best = (0.0, Duration::ZERO);
+    for span in spans {
+        if span.0 > best.0 {
+            best = span;
+        }
+        if best.0 > 0.85 * LINK_MBIT {
+            break;
+        }
+    }
+    best
+}
+
+#[test]
+fn a_background_download_alone_fills_the_link_and_keeps_its_queue_short() {
+    for sender in ["cubic", "bbr"] {
+        let link = Bottleneck::enter(LINK);
+        let (background, _, _receiver) = download(&link, sender);
+        sleep(Duration::from_secs(4));
+        let (mbit, wait) = best(&link, &background);
+        assert!(mbit > 0.85 * LINK_MBIT, "{sender}: {mbit:.1} Mbit/s");
+        assert!(wait < Duration::from_millis(60), "{sender}: {wait:?} in the queue");
+    }
+}
+
+#[test]
+fn a_background_download_gives_way_within_a_second_and_comes_back() {
+    let link = Bottleneck::enter(LINK);
+    let (background, _, _receiver) = download(&link, "cubic");
+    sleep(Duration::from_secs(5));
+    let foreground = link.transfer("cubic");
+    sleep(Duration::from_millis(1_200));
+    let beside = background.mbit_during(Duration::from_secs(3));
+    assert!(beside < 0.05 * LINK_MBIT, "{beside:.2} Mbit/s beside CUBIC");
+    drop(foreground);
+    sleep(Duration::from_secs(3));
+    let (again, _) = best(&link, &background);
+    assert!(again > 0.5 * LINK_MBIT, "{again:.1} Mbit/s after it");
+}
+
+#[test]
+fn random_loss_does_not_stop_a_background_download() {
+    let link = Bottleneck::enter(Shape {
+        loses_one_in: 100,
+        ..LINK
+    });
+    // CUBIC would stop by itself.
+    let (background, _, _receiver) = download(&link, "bbr");
+    sleep(Duration::from_secs(4));
+    let (mbit, _) = best(&link, &background);
+    assert!(mbit > 0.5 * LINK_MBIT, "{mbit:.1} Mbit/s");
+}
+
+#[test]
+fn its_window_is_the_kernels_again_when_it_is_background_no_longer() {
+    let link = Bottleneck::enter(LINK);
+    let (background, to, mut receiver) = download(&link, "cubic");
+    sleep(Duration::from_secs(4));
+    let window = || window_clamp(&to);
+    let ours = window();
+    assert!(ours < 1_000_000, "{ours}");
+    link.at_far_end(|| receiver.tell(&to, Value::default()));
+    let before = window();
+    assert!(before > ours, "{before} after {ours}");
+    background.mbit_during(Duration::from_secs(2));
+    assert!(window() >= before, "{} after {before}", window());
+}
+
+#[test]
+fn a_window_that_somebody_else_sets_is_left_alone() {
+    let link = Bottleneck::enter(LINK);
+    let (background, to, mut receiver) = download(&link, "cubic");
+    sleep(Duration::from_secs(3));
+    set_window_clamp(&to, 30_000);
+    background.mbit_during(Duration::from_secs(1));
+    assert_eq!(window_clamp(&to), 30_000);
+    let taken = receiver.actuator.taken_over().unwrap();
+    assert_eq!(taken, [(cookie(&to), Value::Number(30_000))]);
+    assert_eq!(
+        link.at_far_end(|| receiver.actuator.revert().unwrap()),
+        1,
+        "the callback"
+    );
+    assert_eq!(window_clamp(&to), 30_000);
+}
