@@ -34,12 +34,15 @@ fn draw_panel(log: &Log, number: usize, area: &Area<'_>) -> Result<(), Box<dyn s
     let (is_first, (title, value)) = (number == 0, PANELS[number]);
     let samples = || log.sockets.iter().flat_map(|s| &s.samples);
     let top = samples().map(value).fold(0.0, f64::max).max(1e-3) * 1.1;
+    let end = log.seconds.max(0.1);
+    // The library reckons places on the picture in 32 bits, and a record may say anything.
+    let inside = |(at_s, value): (f64, f64)| (at_s.clamp(0.0, end), value.clamp(0.0, top));
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 15))
         .margin(8)
         .x_label_area_size(28)
         .y_label_area_size(52)
-        .build_cartesian_2d(0.0..log.seconds.max(0.1), 0.0..top)?;
+        .build_cartesian_2d(0.0..end, 0.0..top)?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
@@ -49,12 +52,13 @@ fn draw_panel(log: &Log, number: usize, area: &Area<'_>) -> Result<(), Box<dyn s
     for (socket, colour) in log.sockets.iter().zip(COLOURS) {
         if is_first {
             for stretch in cap_stretches(socket) {
+                let stretch = stretch.into_iter().map(inside);
                 chart.draw_series(LineSeries::new(stretch, RGBColor(150, 150, 150).stroke_width(2)))?;
             }
-            let cross = |at: &f64| Cross::new((*at, value_at(socket, *at)), 3, colour);
+            let cross = |at: &f64| Cross::new(inside((*at, value_at(socket, *at))), 3, colour);
             chart.draw_series(socket.retransmits.iter().map(cross))?;
         }
-        let line = socket.samples.iter().map(|s| (s.at_s, value(s)));
+        let line = socket.samples.iter().map(|s| inside((s.at_s, value(s))));
         let drawn = chart.draw_series(LineSeries::new(line, colour.stroke_width(1)))?;
         if is_first {
             drawn
