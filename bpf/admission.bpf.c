@@ -216,19 +216,9 @@ int gw_mark_nice(struct bpf_sock *ctx)
 static __always_inline int connects(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock_addr_kern *kernel = bpf_cast_to_kern_ctx(ctx);
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct gw_link_config *config = the_config();
-	struct sock *sk = kernel->sk;
-	bool is_background;
-	__u32 said;
 
-	if (!ctx->sk || !config || !in_our_netns(sk))
-		return 1;
-	said = treat_early(ctx->sk);
-	is_background = said ? class_of(said) == GW_CLASS_BACKGROUND :
-			       task->static_prio == NICE_19_PRIO || sk->sk_priority == 1;
-	if (is_background && config->short_mss && sk->sk_protocol == IPPROTO_TCP)
-		shorten(ctx, sk, config->short_mss);
+	if (ctx->sk && in_our_netns(kernel->sk))
+		treat_early(ctx->sk);
 	return 1;
 }
 
@@ -242,4 +232,32 @@ SEC("cgroup/connect6")
 int gw_connect_v6(struct bpf_sock_addr *ctx)
 {
 	return connects(ctx);
+}
+
+/* Its route is known, and its SYN not yet made. */
+SEC("sockops")
+int gw_shorten(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *bpf_sk = ops->sk;
+	struct gw_link_config *config;
+	struct early_socket *early;
+	struct net_device *device;
+	bool is_background;
+	struct sock *sk;
+
+	if (ops->op != BPF_SOCK_OPS_TCP_CONNECT_CB || !bpf_sk)
+		return 1;
+	config = the_config();
+	sk = (struct sock *)bpf_skc_to_tcp_sock(bpf_sk);
+	if (!config || !config->short_mss || !sk || !in_our_netns(sk))
+		return 1;
+	device = egress_device(sk);
+	if (!device || (__u32)device->ifindex != config->ifindex)
+		return 1;
+	early = bpf_sk_storage_get(&early_sockets, bpf_sk, NULL, 0);
+	is_background = early ? class_of(early->treatment) == GW_CLASS_BACKGROUND :
+				bpf_get_current_task_btf()->static_prio == NICE_19_PRIO || sk->sk_priority == 1;
+	if (is_background)
+		shorten(ops, sk, config->short_mss);
+	return 1;
 }

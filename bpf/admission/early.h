@@ -37,8 +37,8 @@ struct {
 /* Set once the first entry exists, so that there is no lookup before. */
 bool has_early_sockets;
 
-/* The calling task connects this socket. Returns what is said of it; 0: nothing. */
-static __always_inline __u32 treat_early(struct bpf_sock *sk)
+/* The calling task connects this socket. */
+static __always_inline void treat_early(struct bpf_sock *sk)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tgid = task->tgid;
@@ -47,24 +47,23 @@ static __always_inline __u32 treat_early(struct bpf_sock *sk)
 	struct early_socket *early;
 
 	if (!said || said->start_ns != start_ns - start_ns % START_NS)
-		return 0;
+		return;
 	early = bpf_sk_storage_get(&early_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (early) {
 		early->treatment = said->treatment;
 		early->until_ns = bpf_ktime_get_ns() + EARLY_NS;
 		has_early_sockets = true;
 	}
-	return said->treatment;
 }
 
 /* It goes into the SYN, and so holds for the other side too; nothing puts it back. */
-static __always_inline void shorten(struct bpf_sock_addr *ctx, struct sock *sk, __u32 short_mss)
+static __always_inline void shorten(struct bpf_sock_ops *ops, struct sock *sk, __u32 short_mss)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	__u32 own = BPF_CORE_READ(tp, rx_opt.user_mss);
 
 	if (!own || own > short_mss)
-		bpf_setsockopt(ctx, SOL_TCP, TCP_MAXSEG, &short_mss, sizeof(short_mss));
+		bpf_setsockopt(ops, SOL_TCP, TCP_MAXSEG, &short_mss, sizeof(short_mss));
 }
 
 /* 0: nothing. */

@@ -546,8 +546,8 @@ fn background_connects_with_short_segments_where_the_link_is_slow() {
         !daemon.status()["queue"]["in_force"].is_null()
     });
     let listener = lab.far(|| TcpListener::bind((FAR_V4, 0)).unwrap());
-    let far = listener.local_addr().unwrap();
-    let segments_at_nice = |nice: i32| {
+    let segments_at_nice = |nice: i32, listener: &TcpListener| {
+        let far = listener.local_addr().unwrap();
         let connect = || {
             // Of the calling thread alone.
             rustix::process::setpriority_process(None, nice).unwrap();
@@ -557,8 +557,11 @@ fn background_connects_with_short_segments_where_the_link_is_slow() {
         let (accepted, _) = listener.accept().unwrap();
         [near, accepted].map(|socket| getsockopt(&socket, TcpMaxSeg).unwrap())
     };
-    assert_eq!(segments_at_nice(0), [1448; 2]);
-    assert_eq!(segments_at_nice(19), [642; 2]);
+    assert_eq!(segments_at_nice(0, &listener), [1448; 2]);
+    assert_eq!(segments_at_nice(19, &listener), [642; 2]);
+    // Which does not leave by the slow link.
+    let here = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    assert_eq!(segments_at_nice(19, &here), segments_at_nice(0, &here));
 }
 
 /// The UDP socket of this local port, as `status` shows it.

@@ -51,7 +51,7 @@ pub struct Admission {
     /// Sockets of tasks at nice 19 are background, unless this failed.
     nice: Result<Link>,
     /// Connections have their class from their first packet on, unless this failed.
-    early: Result<[Link; 2]>,
+    early: Result<[Link; 3]>,
     pub shared: Shared,
     rules: u32,
     /// Answers have their requests' deadlines.
@@ -107,7 +107,13 @@ impl Admission {
         };
         let nice = at_root("mark the sockets of tasks at nice 19", &programs.gw_mark_nice);
         let connecting = |program| at_root("see who connects", program);
-        let early = connecting(&programs.gw_connect_v4).and_then(|v4| Ok([v4, connecting(&programs.gw_connect_v6)?]));
+        let early = connecting(&programs.gw_connect_v4).and_then(|v4| {
+            Ok([
+                v4,
+                connecting(&programs.gw_connect_v6)?,
+                connecting(&programs.gw_shorten)?,
+            ])
+        });
         let shared = Shared {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
