@@ -48,6 +48,7 @@ struct limited {
 	__u32 packets;
 	enum gw_band band; /* of all of them */
 	__u64 ready_ns;    /* when it may send again */
+	__u64 bytes_per_s; /* by which that was reckoned */
 };
 
 struct instance {

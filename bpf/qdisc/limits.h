@@ -8,8 +8,9 @@
 
 #include "round_robin.h"
 
-/* Of all limits. A limit may hold as much as is still free, so that another one always finds room. */
+/* Of all limits. A limit may hold as much as is still free, and this many in any case: enough for TCP to go on. */
 #define LIMITED_LIMIT 1000
+#define LIMITED_LEAST 16
 /* What a late timer may make up for. */
 #define LIMIT_BURST_NS (5 * NSEC_PER_MSEC)
 
@@ -41,7 +42,24 @@ static __always_inline struct round *round_of(struct instance *i, enum gw_band b
 
 static __always_inline bool limit_is_full(struct instance *i, __u32 limit)
 {
-	return limited_at(i, limit)->packets + i->limited_packets >= LIMITED_LIMIT;
+	__u32 own = limited_at(i, limit)->packets;
+
+	return own >= LIMITED_LEAST && own + i->limited_packets >= LIMITED_LIMIT;
+}
+
+/* Its number was somebody else's before, or its rule has changed: what that one had sent is of no account. */
+static __always_inline void note_rate(struct instance *i, struct limited *l, __u32 limit, __u64 now_ns)
+{
+	struct gw_rate_limit *rate = rate_limit_of(limit);
+
+	if (!rate || rate->bytes_per_s == l->bytes_per_s)
+		return;
+	l->bytes_per_s = rate->bytes_per_s;
+	if (l->ready_ns <= now_ns)
+		return;
+	l->ready_ns = now_ns;
+	if (i->held)
+		i->wake_ns = now_ns;
 }
 
 static __noinline int queue_limited(struct instance *i, __u32 number, __u32 index, __u32 hash, __u32 limit)
@@ -54,6 +72,7 @@ static __noinline int queue_limited(struct instance *i, __u32 number, __u32 inde
 
 	if (!place || !config)
 		return 0;
+	note_rate(i, l, limit, bpf_ktime_get_ns());
 	push(&flow->packets, number, index);
 	flow->bytes += place->bytes;
 	l->packets++;
