@@ -22,6 +22,7 @@ const PREFIX: &str = "netns-";
 /// What else than journals is in a state folder.
 const LOCK: &str = "lock";
 const CONTROL: &str = "control";
+const ROOTS_CONTROL: &str = "control-root";
 const COOKIE: &str = "cookie";
 const MOUNT: &str = "bpf";
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
@@ -75,6 +76,11 @@ impl Place {
 
     pub fn control_socket(&self) -> PathBuf {
         self.directory.join(CONTROL)
+    }
+
+    /// Nobody else can fill the row of those that wait before it.
+    pub fn roots_socket(&self) -> PathBuf {
+        self.directory.join(ROOTS_CONTROL)
     }
 
     pub fn journal(&self, file: JournalFile) -> PathBuf {
@@ -239,7 +245,7 @@ impl Place {
         }
         let moot = OF_NAMESPACE.map(|file| self.journal(file));
         for entry in fs::read_dir(&self.directory)?.flatten() {
-            let is_journal = ![LOCK, CONTROL, COOKIE, MOUNT]
+            let is_journal = ![LOCK, CONTROL, ROOTS_CONTROL, COOKIE, MOUNT]
                 .map(Some)
                 .contains(&entry.file_name().to_str());
             let is_moot = is_gone && moot.contains(&entry.path().with_extension(""));

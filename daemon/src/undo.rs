@@ -180,7 +180,9 @@ impl Undoing {
                 undone.fail(format!("{error:#}"));
             }
             // Whoever asks now is told at once that nobody runs. The next daemon makes its own.
-            let _ = journal::remove(&place.control_socket());
+            for socket in [place.control_socket(), place.roots_socket()] {
+                let _ = journal::remove(&socket);
+            }
             undone
         };
         match within(PATIENCE, clear) {

@@ -4,9 +4,11 @@
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -28,6 +30,14 @@ const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(D
      it within seconds and undoes everything; `giveway revert` (as root) does so now", PATIENCE.as_secs()
 )]
 pub struct Silent;
+
+/// Others wait before it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "giveway runs here, but more clients wait for it than it takes in {} s, or it is stuck. Try again; root is answered at \
+     once, on a socket of its own", PATIENCE.as_secs()
+)]
+pub struct Crowded;
 
 /// The daemon's answers to one request.
 pub struct Answers(BufReader<UnixStream>);
@@ -99,21 +109,31 @@ fn read<T: DeserializeOwned>(line: &str) -> Result<T> {
     }
 }
 
+/// Root by the socket that is root's alone, where there is one.
 fn connect(place: &Place) -> Result<Option<UnixStream>> {
-    let path = place.control_socket();
+    if geteuid().is_root()
+        && let Some(stream) = connect_to(&place.roots_socket())?
+    {
+        return Ok(Some(stream));
+    }
+    connect_to(&place.control_socket())
+}
+
+fn connect_to(path: &Path) -> Result<Option<UnixStream>> {
     // A daemon that accepts nobody keeps waiting who connects, too.
     let connect = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_write_timeout(Some(PATIENCE))?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        socket.connect(&SockAddr::unix(&path)?)?;
+        socket.connect(&SockAddr::unix(path)?)?;
         Ok(UnixStream::from(OwnedFd::from(socket)))
     };
     match connect() {
         Ok(stream) => Ok(Some(stream)),
         Err(error) => match std::io::Error::kind(&error) {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Ok(None),
-            ErrorKind::WouldBlock => Err(Silent.into()),
+            ErrorKind::WouldBlock if geteuid().is_root() => Err(Silent.into()),
+            ErrorKind::WouldBlock => Err(Crowded.into()),
             _ => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
         },
     }

@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// pause after one, and those that wait then are turned away together. So many may wait: few enough that it is soon
 /// everybody's turn.
 const TURNED_AWAY_AT_ONCE: usize = 64;
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(20);
 const TOGETHER: Duration = Duration::from_millis(1);
 const WAITING: i32 = 128;
 
@@ -99,51 +100,59 @@ pub struct Handlers {
     pub users_may_choose: Rc<[Class]>,
 }
 
-/// Opens the socket and serves it until the receiver of `handlers.daemon` is gone.
+/// Opens the sockets, everybody's and root's own, and serves them until the receiver of `handlers.daemon` is gone.
 pub fn serve(place: &Place, group: &str, handlers: Handlers) -> Result<()> {
-    let path = place.control_socket();
-    // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
-    let _ = fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    listen(&listener, Backlog::new(WAITING)?).context("cannot shorten the row of waiting clients")?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
-        .context("cannot open the control socket to its clients")?;
     let readers = Group::from_name(group).ok().flatten().map(|g| g.gid);
+    for (path, mode) in [(place.control_socket(), 0o666), (place.roots_socket(), 0o600)] {
+        let listener = open(&path, mode)?;
+        tokio::task::spawn_local(accept(listener, readers, handlers.clone()));
+    }
+    Ok(())
+}
+
+fn open(path: &Path, mode: u32) -> Result<UnixListener> {
+    // The namespace's lock is held, so a socket that is already there belongs to a daemon that died.
+    let _ = fs::remove_file(path);
+    let listener = UnixListener::bind(path).with_context(|| format!("cannot open {}", path.display()))?;
+    listen(&listener, Backlog::new(WAITING)?).context("cannot shorten the row of waiting clients")?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot open {} to its clients", path.display()))?;
+    Ok(listener)
+}
+
+async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers) {
     let shares = Shares::default();
-    tokio::task::spawn_local(async move {
-        let mut turned_away = 0;
-        let mut went_on = Instant::now();
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let Ok(peer) = stream.peer_cred() else { continue };
-                    let share = match shares.take(peer.uid()) {
-                        Ok(share) => share,
-                        Err(why) => {
-                            turn_away(&stream, why);
-                            turned_away += 1;
-                            if turned_away == TURNED_AWAY_AT_ONCE || went_on.elapsed() > TOGETHER {
-                                tokio::time::sleep(PAUSE).await;
-                                (turned_away, went_on) = (0, Instant::now());
-                            }
-                            continue;
+    let mut turned_away = 0;
+    let mut went_on = Instant::now();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let Ok(peer) = stream.peer_cred() else { continue };
+                let share = match shares.take(peer.uid()) {
+                    Ok(share) => share,
+                    Err(why) => {
+                        turn_away(&stream, why);
+                        turned_away += 1;
+                        if turned_away == TURNED_AWAY_AT_ONCE || went_on.elapsed() > TOGETHER {
+                            tokio::time::sleep(PAUSE).await;
+                            (turned_away, went_on) = (0, Instant::now());
                         }
-                    };
-                    let handlers = handlers.clone();
-                    tokio::task::spawn_local(async move {
-                        if let Err(error) = answer(stream, peer, readers, handlers, share).await {
-                            tracing::debug!("a client of the control socket: {error:#}");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!("cannot accept on the control socket: {error}; trying again in a second");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
+                        continue;
+                    }
+                };
+                let handlers = handlers.clone();
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = answer(stream, peer, readers, handlers, share).await {
+                        tracing::debug!("a client of the control socket: {error:#}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept on the control socket: {error}; trying again in a second");
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
-    });
-    Ok(())
+    }
 }
 
 /// How long the next request of its user waits after this one.

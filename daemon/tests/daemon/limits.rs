@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -125,6 +125,37 @@ fn who_is_turned_away_again_and_again_takes_little_of_the_daemon() {
     // 16 in 10 ms.
     let most = 1600 * TIME.as_secs();
     assert!(answers <= most, "{answers} in {TIME:?}, which took {cpu:?} of a CPU");
+}
+
+/// Whoever else stands in the row: root has one of its own.
+#[test]
+fn root_is_answered_at_once_beside_a_crowd() {
+    const CROWD: usize = 600;
+    let _lab = Lab::enter();
+    let _daemon = Daemon::start(&["--interface", "gwv"]);
+    let is_over = AtomicBool::new(false);
+    let times: Vec<Duration> = thread::scope(|scope| {
+        for _ in 0..CROWD {
+            scope.spawn(|| {
+                as_user(NOBODY, || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        drop(connect());
+                    }
+                });
+            });
+        }
+        thread::sleep(Duration::from_millis(500));
+        let ask = |_| {
+            let begun = Instant::now();
+            let status = giveway(&["status"]);
+            assert!(status.status.success(), "{status:?}");
+            begun.elapsed()
+        };
+        let times = (0..3).map(ask).collect();
+        is_over.store(true, Ordering::Relaxed);
+        times
+    });
+    assert!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
 }
 
 #[test]
