@@ -191,7 +191,7 @@ impl Network {
             return;
         };
         held.stepped_back = true;
-        let values = (held.in_force.clone(), found);
+        let values = (std::mem::take(&mut held.in_force), found);
         let why = "another tool has set it; giveway leaves it alone from now on".to_owned();
         self.note_limit(now, cookie, setting, values, Grounds { why, ..grounds }, !self.dry_run);
     }

@@ -256,5 +256,6 @@ fn a_window_that_somebody_else_has_set_stays_and_why_says_so() {
         line.contains("another tool has set it; giveway leaves it alone from now on"),
         "{line}"
     );
+    assert!(!engine.status(Duration::from_millis(300)).flows[0].receive_gives_way);
     assert!(windows(&name_background(&mut engine, 900, false)).is_empty());
 }
