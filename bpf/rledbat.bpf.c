@@ -31,6 +31,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define TRANSFER_PACKETS 8U
 /* Besides two round trips: a sender that said nothing for longer had nothing to send. */
 #define SILENCE_MS 100U
+/* Besides four round trips: data comes and no round ends. */
+#define BLIND_MS 2000U
 
 #define TCP_ECN_DEMAND_CWR 4
 
@@ -42,9 +44,12 @@ struct receiver {
 	__u32 mean8_us;     /* eight times the kernel's mean of round trips */
 	__u32 trusted_ms;   /* earlier echoes waited for the sender's application */
 	__u32 data_ms;      /* when data last came */
+	__u32 data_us;      /* the same */
+	__u32 gap_us;       /* the least between two times in this round and the one before */
+	__u32 next_gap_us;  /* in this round */
 	__u32 counted_to;   /* sequence number up to which holes were counted as lost */
 	__u8 is_begun;      /* a transfer is under way, and its window ours */
-	__u8 was_limited;   /* by the window, in the round before */
+	__u8 has_filled;    /* the window, in this round; it counts in the next one too */
 	__u8 was_marked;    /* by ECN, at the last packet */
 	__u8 is_given_up;   /* somebody else has set the window */
 };
@@ -143,19 +148,40 @@ static __always_inline __u32 sample_rtt(struct receiver *r, const struct tcp_soc
 	return greatest(least(ours, kernels), 1);
 }
 
-static __always_inline bool has_been_silent(const struct receiver *r, __u32 now)
+/*
+ * A sender that paces by a model of the path (BBR) sends the packet that answers us when its turn comes, so a sample may
+ * be too long by the time between two of them. It counts on the way up, where that model lags behind our window.
+ */
+static __always_inline __u32 without_pacing(const struct receiver *r, __u32 rtt_us)
 {
-	__u32 rtt_ms = r->is_begun ? r->lbe.base_us / 1000 : 0;
-
-	return now - r->data_ms > 2 * rtt_ms + SILENCE_MS;
+	if (r->lbe.mode != RAMP || rtt_us <= r->lbe.base_us)
+		return rtt_us;
+	return rtt_us - least(r->gap_us, rtt_us - r->lbe.base_us);
 }
 
-/* The kernel sets the clamp anew, to this, whenever it enlarges the buffer. */
+static __always_inline void note_gap(struct receiver *r, __u32 now_us)
+{
+	r->next_gap_us = least(r->next_gap_us, now_us - r->data_us);
+	r->gap_us = least(r->gap_us, r->next_gap_us);
+	r->data_us = now_us;
+}
+
+static __always_inline bool has_been_silent(const struct receiver *r, const struct tcp_sock *tp, __u32 now)
+{
+	__u32 rtt_us = tp->rtt_min.s[0].v;
+
+	barrier_var(rtt_us); /* else clang takes one load from either place */
+	if (r->is_begun)
+		rtt_us = r->lbe.base_us;
+	return now - r->data_ms > 2 * least(rtt_us, USEC_PER_SEC) / 1000 + SILENCE_MS;
+}
+
+/* The kernel sets the clamp anew, to this, whenever it enlarges the buffer; for SO_RCVLOWAT it rounds once more. */
 static __always_inline bool is_kernels(const struct tcp_sock *tp, __u32 window)
 {
 	__u32 of_buffer = (__u64)(__u32)tp->inet_conn.icsk_inet.sk.sk_rcvbuf * tp->scaling_ratio >> 8;
 
-	return window == of_buffer;
+	return window - of_buffer <= 1;
 }
 
 static __always_inline void give_up(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
@@ -168,9 +194,12 @@ static __always_inline void give_up(struct bpf_sock_ops *ops, struct receiver *r
 	bpf_ringbuf_output(&lost_windows, &lost, sizeof(lost), 0);
 }
 
-/* Offers the rule's window, but no more than somebody had set. Nothing is written that cannot be marked. */
+/*
+ * Offers the rule's window, but no more than somebody had set. Nothing is written that cannot be marked. What has arrived
+ * beyond a hole (`beyond`, in bytes) is under way no longer: without it the sender would stop until the hole is filled.
+ */
 static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark, struct receiver *r,
-				  struct tcp_sock *tp)
+				  struct tcp_sock *tp, __u32 beyond)
 {
 	__u32 packets = greatest(r->lbe.window / PACKET, LEAST / PACKET), present = tp->window_clamp, before, window;
 
@@ -181,7 +210,7 @@ static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark
 		give_up(ops, r, tp, mark);
 		return;
 	}
-	window = greatest(least((__u64)packets * segment_of(tp), MOST_BYTES), LEAST_BYTES);
+	window = greatest(least((__u64)packets * segment_of(tp) + beyond, MOST_BYTES), LEAST_BYTES);
 	if (!is_kernels(tp, before))
 		window = least(window, before);
 	if (window == present && before != present)
@@ -192,6 +221,27 @@ static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark
 	mark->ours |= GW_WINDOW_CLAMP;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window)))
 		mark->window_ours = present;
+}
+
+/* Nothing tells how long a round trip takes any more (a middlebox takes timestamps away): the window is not ours to keep. */
+static __always_inline void let_go(struct bpf_sock_ops *ops, struct receiver *r, const struct tcp_sock *tp,
+				   struct gw_mark *mark)
+{
+	__u32 before;
+
+	r->is_begun = 0;
+	r->lbe.round_delivered = 0;
+	r->lbe.round_us = UNKNOWN_US;
+	if (!is_our_window(mark, tp->window_clamp))
+		return;
+	before = mark->window_before;
+	if (!bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &before, sizeof(before)))
+		mark->ours &= ~GW_WINDOW_CLAMP;
+}
+
+static __always_inline bool is_blind(const struct receiver *r, __u32 now)
+{
+	return r->is_begun && now - r->answer_ms > BLIND_MS + r->lbe.base_us / 1000 * 4;
 }
 
 static __always_inline void note_marks(struct receiver *r, const struct tcp_sock *tp)
@@ -217,12 +267,14 @@ static __always_inline void end_our_round(struct receiver *r, const struct tcp_s
 		ca->round_us = UNKNOWN_US;
 	} else {
 		ca->round_lost = least((b->missing + segment_of(tp) / 2) / segment_of(tp), 60000);
-		r->was_limited = ca->is_limited;
 		end_round(ca, 0, now);
-		ca->is_limited = r->was_limited;
+		ca->is_limited = r->has_filled;
+		r->has_filled = 0;
 	}
 	r->counted_to = b->end;
 	r->answer_ms = now;
+	r->gap_us = r->next_gap_us;
+	r->next_gap_us = UNKNOWN_US;
 }
 
 /* Asked before each packet that the socket sends. */
@@ -230,7 +282,8 @@ SEC("sockops")
 int gw_offer(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *bpf_sk = ops->sk;
-	__u32 now, packets, rtt_us;
+	__u32 now, now_us, packets, rtt_us;
+	bool has_timestamp;
 	struct gw_mark *mark;
 	struct receiver *r;
 	struct tcp_sock *tp;
@@ -241,23 +294,33 @@ int gw_offer(struct bpf_sock_ops *ops)
 		return 1;
 	r = bpf_sk_storage_get(&receivers, bpf_sk, NULL, 0);
 	tp = r && !r->is_given_up ? bpf_skc_to_tcp_sock(bpf_sk) : NULL;
-	if (!tp || !BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp))
+	if (!tp)
 		return 1;
+	now_us = bpf_ktime_get_ns() / NSEC_PER_USEC;
 	now = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
 	packets = tp->data_segs_in - r->arrived;
 	if (!packets)
 		return 1;
 	r->arrived += packets;
+	has_timestamp = BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp);
 	look_beyond(tp, r->counted_to, &b);
 	ca = &r->lbe;
-	if (has_been_silent(r, now)) {
+	if (has_been_silent(r, tp, now)) {
 		r->trusted_ms = now;
+		r->answer_ms = now;
 		if (r->is_begun)
 			resume(ca, now);
 	}
 	r->data_ms = now;
+	if (is_blind(r, now))
+		let_go(ops, r, tp, bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, 0));
+	if (!has_timestamp)
+		return 1;
 	note_marks(r, tp);
+	note_gap(r, now_us);
 	rtt_us = sample_rtt(r, tp, now);
+	if (rtt_us)
+		rtt_us = without_pacing(r, rtt_us);
 	if (rtt_us && r->is_begun)
 		note_rtt(ca, rtt_us, now);
 	else if (rtt_us)
@@ -265,7 +328,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 	ca->round_delivered = least(ca->round_delivered + packets, 60000);
 	if (r->is_begun) {
 		if (ca->round_delivered * 4 >= ca->window / PACKET * 3)
-			ca->is_limited = 1;
+			ca->is_limited = r->has_filled = 1;
 		if (ca->is_limited)
 			grow(ca, packets, rtt_us);
 	}
@@ -273,7 +336,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 		end_our_round(r, tp, &b, now);
 	mark = r->is_begun ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
 	if (mark)
-		offer(ops, mark, r, tp);
+		offer(ops, mark, r, tp, b.end - tp->rcv_nxt);
 	return 1;
 }
 

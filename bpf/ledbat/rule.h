@@ -314,7 +314,8 @@ static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
 
 static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, __u32 now)
 {
-	bool fell = ca->loss_window && ca->window < ca->loss_window / 4 * 3;
+	/* On the way up it is below the last loss because we went down, not because somebody else came. */
+	bool fell = ca->mode == AVOID && ca->loss_window && ca->window < ca->loss_window / 4 * 3;
 
 	if (ca->mode == RAMP && ca->from_yield) {
 		ca->window = greatest(ca->window / 4 * 3, LEAST);

@@ -304,6 +304,18 @@ fn where_the_kernel_does_not_take_it_everything_else_goes_on_and_status_says_so(
 }
 
 #[test]
+fn where_the_kernel_takes_windows_back_downloads_are_left_alone_and_status_says_so() {
+    let _lab = Lab::enter();
+    fs::write("/proc/sys/net/ipv4/tcp_shrink_window", "1").unwrap();
+    let daemon = Rules::for_background(&[]).daemon();
+    let degraded = daemon.status()["degraded"].to_string();
+    assert!(
+        degraded.contains("net.ipv4.tcp_shrink_window is 1, by which the kernel takes back windows"),
+        "{degraded}"
+    );
+}
+
+#[test]
 fn the_end_of_one_daemon_takes_nothing_from_another() {
     let mut first = Stage::set();
     let (told, wait) = mpsc::channel();

@@ -16,7 +16,7 @@ use libbpf_rs::MapHandle;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 
 use crate::support::bottleneck::{Bottleneck, Shape, Transfer};
-use crate::support::tcp::{cookie, set_window_clamp, window_clamp};
+use crate::support::tcp::{cookie, set_least_to_wake_for, set_window_clamp, window_clamp};
 
 const LINK: Shape = Shape {
     mbit: 20,
@@ -99,17 +99,33 @@ fn a_background_download_alone_fills_the_link_and_keeps_its_queue_short() {
 
 #[test]
 fn a_background_download_gives_way_within_a_second_and_comes_back() {
+    // BBR has taken the foreground's share for the link's own rate, and grows by a quarter in eight round trips.
+    for (sender, comes_back_s) in [("cubic", 3), ("bbr", 6)] {
+        let link = Bottleneck::enter(LINK);
+        let (background, _, _receiver) = download(&link, sender);
+        sleep(Duration::from_secs(5));
+        let foreground = link.transfer("cubic");
+        sleep(Duration::from_millis(1_200));
+        let beside = background.mbit_during(Duration::from_secs(3));
+        assert!(beside < 0.05 * LINK_MBIT, "{sender}: {beside:.2} Mbit/s beside CUBIC");
+        drop(foreground);
+        sleep(Duration::from_secs(comes_back_s));
+        let (again, _) = best(&link, &background);
+        assert!(again > 0.5 * LINK_MBIT, "{sender}: {again:.1} Mbit/s after it");
+    }
+}
+
+/// What the sender's application makes of it is no sign of anybody else.
+#[test]
+fn a_server_that_sends_less_than_the_link_takes_loses_nothing() {
     let link = Bottleneck::enter(LINK);
-    let (background, _, _receiver) = download(&link, "cubic");
-    sleep(Duration::from_secs(5));
-    let foreground = link.transfer("cubic");
-    sleep(Duration::from_millis(1_200));
-    let beside = background.mbit_during(Duration::from_secs(3));
-    assert!(beside < 0.05 * LINK_MBIT, "{beside:.2} Mbit/s beside CUBIC");
-    drop(foreground);
+    let (background, to, _receiver) = download(&link, "cubic");
     sleep(Duration::from_secs(3));
-    let (again, _) = best(&link, &background);
-    assert!(again > 0.5 * LINK_MBIT, "{again:.1} Mbit/s after it");
+    background.hold_to(6.0);
+    sleep(Duration::from_secs(1));
+    let slow = background.mbit_during(Duration::from_secs(4));
+    assert!(slow > 5.0, "{slow:.1} Mbit/s of 6");
+    assert!(window_clamp(&to) < 500_000, "{}", window_clamp(&to));
 }
 
 #[test]
@@ -138,6 +154,36 @@ fn its_window_is_the_kernels_again_when_it_is_background_no_longer() {
     assert!(before > ours, "{before} after {ours}");
     background.mbit_during(Duration::from_secs(2));
     assert!(window() >= before, "{} after {before}", window());
+}
+
+/// A middlebox may take them away, at whatever moment.
+#[test]
+fn a_download_whose_timestamps_vanish_is_let_go() {
+    let link = Bottleneck::enter(LINK);
+    let (background, to, _receiver) = download(&link, "cubic");
+    sleep(Duration::from_secs(3));
+    let ours = window_clamp(&to);
+    let foreground = link.transfer("cubic");
+    sleep(Duration::from_secs(2));
+    let yielding = window_clamp(&to);
+    assert!(yielding < 4_000 && ours > yielding, "{ours}, then {yielding}");
+    link.strip_timestamps();
+    drop(foreground);
+    sleep(Duration::from_secs(6));
+    let again = background.mbit_during(Duration::from_secs(2));
+    assert!(again > 0.5 * LINK_MBIT, "{again:.1} Mbit/s");
+}
+
+/// For it the kernel enlarges the buffer, and sets the window itself.
+#[test]
+fn an_application_that_waits_for_much_at_once_gives_way_all_the_same() {
+    let link = Bottleneck::enter(LINK);
+    let (background, to, mut receiver) = download(&link, "cubic");
+    sleep(Duration::from_secs(2));
+    set_least_to_wake_for(&to, 2_999_999);
+    background.mbit_during(Duration::from_secs(1));
+    assert!(window_clamp(&to) < 300_000, "{}", window_clamp(&to));
+    assert_eq!(receiver.actuator.taken_over().unwrap(), []);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 
 use super::lab::{run, visit};
+use super::tcp::set_option;
 use super::wait::First;
 
 const FAR: &str = "10.98.0.2";
@@ -40,6 +41,8 @@ pub struct Bottleneck {
     relay: Option<JoinHandle<()>>,
     /// The longest wait in the queue since it was last asked for.
     longest_us: Arc<AtomicU64>,
+    /// Takes timestamps away from what the far end receives, as a middlebox may.
+    strips: Arc<AtomicBool>,
 }
 
 impl Bottleneck {
@@ -58,13 +61,20 @@ impl Bottleneck {
         visit(&names[0]);
         let (ends, longest_us) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (over, longest) = (ends.clone(), longest_us.clone());
-        let relay = thread::spawn(move || carry(tuns, shape, &over, &longest));
+        let strips = Arc::new(AtomicBool::new(false));
+        let is_to_strip = strips.clone();
+        let relay = thread::spawn(move || carry(tuns, shape, &over, &longest, &is_to_strip));
         Self {
             names,
             ends,
             relay: Some(relay),
             longest_us,
+            strips,
         }
+    }
+
+    pub fn strip_timestamps(&self) {
+        self.strips.store(true, Ordering::Relaxed);
     }
 
     /// Sends at full speed by this congestion control, put on the open connection.
@@ -131,6 +141,12 @@ impl Transfer {
         transfer
     }
 
+    /// Its sender paces it from now on.
+    pub fn hold_to(&self, mbit: f64) {
+        let bytes_per_s = (mbit * 125e3) as u32;
+        set_option(&self.from, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, bytes_per_s);
+    }
+
     /// What arrives during this time.
     pub fn mbit_during(&self, time: Duration) -> f64 {
         let (before, start) = (self.received.load(Ordering::Relaxed), Instant::now());
@@ -165,13 +181,16 @@ fn in_netns(name: &str) -> File {
 /// Packets under way, with the time at which each arrives.
 type Line = VecDeque<(Instant, Vec<u8>)>;
 
-fn carry([mut near, mut far]: [File; 2], shape: Shape, ends: &AtomicBool, longest_us: &AtomicU64) {
+fn carry([mut near, mut far]: [File; 2], shape: Shape, ends: &AtomicBool, longest_us: &AtomicU64, strips: &AtomicBool) {
     let _first = First::of_all();
     let (mut up, mut down) = (Line::new(), Line::new());
     let mut free = Instant::now();
     let mut random = 88_172_645_463_325_252_u64;
     while !ends.load(Ordering::Relaxed) {
-        while let Some(packet) = receive(&mut near) {
+        while let Some(mut packet) = receive(&mut near) {
+            if strips.load(Ordering::Relaxed) {
+                strip_timestamp(&mut packet);
+            }
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
@@ -199,6 +218,29 @@ fn receive(tun: &mut File) -> Option<Vec<u8>> {
     let length = tun.read(&mut packet).ok()?;
     packet.truncate(length);
     Some(packet)
+}
+
+/// Of IPv4 without options, and TCP with this one alone. The checksum is brought in line (RFC 1624).
+fn strip_timestamp(packet: &mut [u8]) {
+    const OPTION: std::ops::Range<usize> = 40..52;
+    const CHECKSUM: usize = 36;
+    const NOPS: [u8; 12] = [1; 12];
+    if packet.len() < OPTION.end || packet[9] != 6 || packet[OPTION.start..][..4] != [1, 1, 8, 10] {
+        return;
+    }
+    let words = |bytes: &[u8]| {
+        bytes
+            .chunks(2)
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+            .sum::<u32>()
+    };
+    let inverse = 6 * 0xffff - words(&packet[OPTION]);
+    let mut sum = (0xffff - words(&packet[CHECKSUM..][..2])) + inverse + words(&NOPS);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    packet[OPTION].copy_from_slice(&NOPS);
+    packet[CHECKSUM..][..2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 fn deliver(line: &mut Line, to: &mut File) {

@@ -41,10 +41,19 @@ pub fn window_clamp(stream: &TcpStream) -> u32 {
 }
 
 pub fn set_window_clamp(stream: &TcpStream, bytes: u32) {
+    set_option(stream, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, bytes);
+}
+
+/// A reader is woken for this much at once.
+pub fn set_least_to_wake_for(stream: &TcpStream, bytes: u32) {
+    set_option(stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+}
+
+pub fn set_option(stream: &TcpStream, level: i32, name: i32, value: u32) {
     let length = size_of::<u32>() as libc::socklen_t;
-    let value = std::ptr::from_ref(&bytes).cast();
+    let value = std::ptr::from_ref(&value).cast();
     // SAFETY: setsockopt reads the integer, which outlives the call.
-    let outcome = unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, value, length) };
+    let outcome = unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, value, length) };
     Errno::result(outcome).unwrap();
 }
 

@@ -6,10 +6,11 @@
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
 //! the process it is not to be had.
 
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
@@ -59,6 +60,7 @@ impl ReceiveActuator {
     /// For the namespace of this number, which must be the caller's own.
     pub fn open(netns_inum: u32, marks: MapHandle) -> Result<Self> {
         check_release(NEEDS)?;
+        check_that_windows_stay()?;
         let map_id = marks.info().context("cannot ask about the marks")?.info.id;
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::RledbatSkelBuilder::default();
@@ -85,6 +87,16 @@ impl ReceiveActuator {
             offer: Some(attach_to_root_cgroup(&skeleton.progs.gw_offer)?),
         })
     }
+}
+
+/// Where the kernel takes back what it offered, it measures round-trip times by the rest, which are none.
+fn check_that_windows_stay() -> Result<()> {
+    let shrinks = fs::read_to_string("/proc/sys/net/ipv4/tcp_shrink_window").unwrap_or_default();
+    ensure!(
+        shrinks.trim() != "1",
+        "net.ipv4.tcp_shrink_window is 1, by which the kernel takes back windows that it offered"
+    );
+    Ok(())
 }
 
 impl SocketActuator for ReceiveActuator {
