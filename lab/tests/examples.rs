@@ -156,7 +156,8 @@ mod senders {
 
         fn in_rust() -> PathBuf {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--quiet", "--package", "giveway-lab", "--example", "sender"]);
+            // Of the workspace, as the tests were: of a package alone, what that depends on is compiled with other features.
+            cargo.args(["build", "--quiet", "--workspace", "--example", "sender"]);
             cargo.args((!cfg!(debug_assertions)).then_some("--release"));
             run(&mut cargo);
             Path::new(env!("CARGO_BIN_EXE_giveway-lab")).with_file_name("examples/sender")

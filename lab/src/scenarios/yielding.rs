@@ -48,7 +48,7 @@ const COMPARED: [Queue; 3] = [Queue::Fifo100, Queue::FqCodel, Queue::Loss];
 /// What giveway slows down: one background, and two.
 const WAYS: [(&str, &str, Background); 2] = [
     ("giveway", "two", Background::Giveway),
-    ("download", "two-downloads", Background::Download),
+    ("download", "two-downloads", Background::Download("cubic")),
 ];
 
 const IDLE_S: f64 = 1.0;
@@ -72,8 +72,8 @@ enum Background {
     Nobody,
     /// CUBIC, until giveway replaces it.
     Giveway,
-    /// CUBIC, and giveway is where it arrives.
-    Download,
+    /// Sent by this, and giveway is where it arrives.
+    Download(&'static str),
     By(&'static str),
 }
 
@@ -117,6 +117,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             }));
         }
         if COMPARED.contains(&queue) {
+            variants.push(variant("download/bbr".to_owned(), Background::Download("bbr")));
             variants.extend(OTHERS.map(|by| variant(format!("by/{by}"), Background::By(by))));
         }
         for (what, two, _) in WAYS {
@@ -174,7 +175,7 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     let [ours, theirs] = &crossing.devices;
     let _daemon = match trial.background {
         Background::Giveway => Some(start_daemon(ours, run, "", &[BACKGROUND])?),
-        Background::Download => Some(start_daemon(&crossing.far, run, "", &[BACKGROUND])?),
+        Background::Download(_) => Some(start_daemon(&crossing.far, run, "", &[BACKGROUND])?),
         _ => None,
     };
     let _far_end = FarEnd::start(&crossing.far)?;
@@ -189,8 +190,10 @@ fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
     run.progress.tick("background alone");
     let _upload = match trial.background {
         Background::Nobody => None,
-        Background::Giveway | Background::Download => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, "cubic")?),
-        Background::By(control) => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, control)?),
+        Background::Giveway => Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, "cubic")?),
+        Background::By(control) | Background::Download(control) => {
+            Some(start_sender(ours, FAR_ADDRESS, BACKGROUND, control)?)
+        }
     };
     pause(trial.warmup_s)?;
     run.progress.tick("a foreground beside it");
@@ -297,7 +300,7 @@ fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64)
     let [first, second] = &crossing.devices;
     let both = [BACKGROUND, FOREGROUND];
     let _daemons = match background {
-        Background::Download => vec![start_daemon(&crossing.far, run, "", &both)?],
+        Background::Download(_) => vec![start_daemon(&crossing.far, run, "", &both)?],
         _ => vec![
             start_daemon(first, run, "-1", &both)?,
             start_daemon(second, run, "-2", &both)?,
