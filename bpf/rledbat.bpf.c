@@ -257,6 +257,7 @@ static __always_inline void end_our_round(struct receiver *r, const struct tcp_s
 {
 	struct lbe *ca = &r->lbe;
 	__u32 rtt_us = tp->rtt_min.s[0].v;
+	bool is_next_limited;
 
 	if (!r->is_begun) {
 		if (ca->round_delivered >= TRANSFER_PACKETS && ca->round_us != UNKNOWN_US) {
@@ -267,8 +268,10 @@ static __always_inline void end_our_round(struct receiver *r, const struct tcp_s
 		ca->round_us = UNKNOWN_US;
 	} else {
 		ca->round_lost = least((b->missing + segment_of(tp) / 2) / segment_of(tp), 60000);
+		/* After a loss the sender slows down by itself. */
+		is_next_limited = r->has_filled && !ca->round_lost;
 		end_round(ca, 0, now);
-		ca->is_limited = r->has_filled;
+		ca->is_limited = is_next_limited;
 		r->has_filled = 0;
 	}
 	r->counted_to = b->end;

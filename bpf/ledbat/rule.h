@@ -456,10 +456,11 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
-	__u32 rate = ca->round_delivered * 1000U / greatest(now - ca->round_ms, 1);
+	__u32 took_ms = greatest(now - ca->round_ms, 1), rate = ca->round_delivered * 1000U / took_ms;
 
+	/* What comes late from before a loss was sent by a larger window. */
 	if (ca->mode == START || ca->mode == AVOID)
-		ca->peak = greatest(ca->peak, rate);
+		ca->peak = greatest(ca->peak, least(ca->round_delivered, ca->window / PACKET) * 1000 / took_ms);
 	note_loss(ca);
 	if (ca->trial_left) {
 		/* What was sent before is still lost in the first rounds. */
