@@ -106,6 +106,13 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 	ramp(ca, now, false);
 }
 
+/* The first packet after all were acknowledged. Newer kernels say so here, older ones by the event. */
+SEC("struct_ops")
+void BPF_PROG(gw_lbe_start, struct sock *sk)
+{
+	resume(state_of(sk), now_ms((struct tcp_sock *)sk));
+}
+
 SEC("struct_ops")
 void BPF_PROG(gw_lbe_event, struct sock *sk, enum tcp_ca_event event)
 {
@@ -144,6 +151,7 @@ struct tcp_congestion_ops giveway_lbe = {
 	.undo_cwnd = (void *)gw_lbe_undo,
 	.set_state = (void *)gw_lbe_state,
 	.cwnd_event = (void *)gw_lbe_event,
+	.cwnd_event_tx_start = (void *)gw_lbe_start,
 	.cong_control = (void *)gw_lbe_control,
 	.name = "giveway_lbe",
 };

@@ -35,10 +35,19 @@ pub struct Lbe {
 
 impl Lbe {
     pub fn register(name: &str) -> Result<Self> {
+        // Kernels without this operation refuse whoever names it.
+        Self::load(name, true).or_else(|_| Self::load(name, false))
+    }
+
+    fn load(name: &str, has_start: bool) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::LedbatSkelBuilder::default();
         let mut open = explain("open the background congestion control", || builder.open(&mut storage))?;
-        open.struct_ops.giveway_lbe_mut().name = kernel_name(name);
+        let operations = open.struct_ops.giveway_lbe_mut();
+        operations.name = kernel_name(name);
+        if !has_start {
+            operations.cwnd_event_tx_start = std::ptr::null_mut();
+        }
         let mut skeleton = explain("load the background congestion control", || open.load())?;
         let register = format!("register the background congestion control {name}");
         Ok(Self {
