@@ -173,7 +173,7 @@ impl Network {
             Outcome::Deferred => held.deferred = true,
             Outcome::Gone => {
                 self.flows.forget(cookie);
-                self.changes.ended(&Subject::Socket { cookie });
+                self.end(cookie);
             }
             Outcome::Foreign { found } => self.step_back(now, cookie, setting, found),
             Outcome::Failed { errno } => {

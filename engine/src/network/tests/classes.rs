@@ -441,3 +441,17 @@ fn a_udp_socket_has_its_class_until_it_is_gone_whatever_passes_over_connections_
     assert_eq!(bands(&datagrams(&mut engine, 400, Vec::new())), [None]);
     assert!(engine.status(Duration::from_secs(1)).datagrams.is_empty());
 }
+
+/// Its end was told before the walk that shows it was over, so no event follows any more.
+#[test]
+fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
+    let mut engine = engine("", false);
+    engine.control = Control::new(Background {
+        control: Some("gives_way".to_owned()),
+        receive_window: false,
+    });
+    obey(&mut engine, 100, BACKGROUND);
+    assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
+    let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);
+    assert_eq!(bands(&engine.step(Duration::from_millis(200), gone)), [None]);
+}
