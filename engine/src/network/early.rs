@@ -24,7 +24,12 @@ const ROOT: u32 = 0;
 #[derive(Debug, Default)]
 pub struct Early {
     processes: BTreeMap<ProcessId, Known>,
+    /// Of users whose processes have to be read.
     turns: Turns,
+    /// Of those whose processes have to be judged.
+    judges: Turns,
+    /// Steps in which processes were judged.
+    steps: u64,
 }
 
 #[derive(Debug)]
@@ -35,6 +40,8 @@ struct Known {
     process: Option<Arc<Process>>,
     /// By which rules, and by what is active.
     judged: Option<(u64, Arc<Meant>)>,
+    /// In which step.
+    judged_at: u64,
     told: Option<Treatment>,
 }
 
@@ -101,31 +108,41 @@ impl Early {
         news
     }
 
-    /// Judges those whose rules, or what is active, have changed, as far as one step allows; the others are next.
+    /// Judges those whose rules, or what is active, have changed, as far as one step allows: users in turns, of a user's
+    /// own the one first that was not judged for longest. The others are next.
     pub fn judge(&mut self, classes: &Classes) -> Vec<Action> {
+        let mut pending: Vec<(u32, u64, ProcessId)> = self
+            .processes
+            .iter()
+            .filter(|(_, known)| known.is_pending(classes))
+            .map(|(id, known)| (known.fingerprint.uid, known.judged_at, *id))
+            .collect();
+        pending.sort_unstable_by_key(|(_, judged_at, id)| (*judged_at, *id));
+        let pending = self.judges.order(pending.into_iter().map(|(uid, _, id)| (uid, id)));
         let mut left = COST_OF_A_STEP;
         let mut actions = Vec::new();
-        for (id, known) in &mut self.processes {
-            let Some(process) = &known.process else {
+        self.steps += 1;
+        for (uid, id) in pending {
+            let Some((known, process)) = self
+                .processes
+                .get_mut(&id)
+                .and_then(|known| known.process.clone().map(|process| (known, process)))
+            else {
                 continue;
             };
-            let (generation, meant) = classes.basis_of_process(process);
-            if let Some((before, of_before)) = &known.judged
-                && *before == generation
-                && Arc::ptr_eq(of_before, meant)
-            {
-                continue;
-            }
-            let cost = classes.cost_of_process(process);
-            if cost > left {
+            let cost = classes.cost_of_process(&process);
+            if cost > left && left < COST_OF_A_STEP {
                 break;
             }
-            left -= cost;
-            let treatment = classes.judge_process(process);
+            left = left.saturating_sub(cost);
+            let (generation, meant) = classes.basis_of_process(&process);
+            let treatment = classes.judge_process(&process);
             known.judged = Some((generation, Arc::clone(meant)));
+            known.judged_at = self.steps;
+            self.judges.had(uid);
             if treatment != known.told {
                 known.told = treatment;
-                actions.push(tell(*id, treatment));
+                actions.push(tell(id, treatment));
             }
         }
         actions
@@ -139,8 +156,19 @@ impl Known {
             is_asked: false,
             process: None,
             judged: None,
+            judged_at: 0,
             told: None,
         }
+    }
+
+    /// It has been read, and not judged by this.
+    fn is_pending(&self, classes: &Classes) -> bool {
+        self.process.as_ref().is_some_and(|process| {
+            let (generation, meant) = classes.basis_of_process(process);
+            let is_by =
+                |(before, of_before): &(u64, Arc<Meant>)| *before == generation && Arc::ptr_eq(of_before, meant);
+            !self.judged.as_ref().is_some_and(is_by)
+        })
     }
 }
 

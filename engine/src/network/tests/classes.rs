@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::class::{Class, Folders, Rules, Source};
-use crate::matcher::{Idleness, Process, ProcessId};
+use crate::matcher::{Fingerprint, Idleness, Process, ProcessId};
 use crate::network::action::Action;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
@@ -454,4 +454,73 @@ fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back
     assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
     let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);
     assert_eq!(bands(&engine.step(Duration::from_millis(200), gone)), [None]);
+}
+
+fn listed(pid: u32, uid: u32) -> Fingerprint {
+    let id = ProcessId { pid, start_ns: 1 };
+    Fingerprint {
+        id,
+        uid,
+        ..Fingerprint::default()
+    }
+}
+
+/// Whether the queue is told of a process of [`OTHER`] that is background, within so many steps. A user's own, with lower
+/// numbers, become other programs all the time.
+fn is_told_beside(hogs: u32, rules: &str, steps: u32) -> bool {
+    const VICTIM: u32 = 100_000;
+    let mut engine = engine("", false);
+    let rules = format!("{rules}[[rule]]\ncgroup = \"/backup\"\nclass = \"background\"\n");
+    obey(&mut engine, 100, &rules);
+    let all = || {
+        (1..=hogs)
+            .map(|pid| listed(pid, HOG))
+            .chain([listed(VICTIM, OTHER)])
+            .collect()
+    };
+    (0..steps).any(|step| {
+        let mut actions = engine.step(Duration::from_millis(200), Input::Processes(all()));
+        let hog = |pid: u32| {
+            Process {
+                uid: HOG,
+                exe: step.to_string(),
+                ..costly()
+            }
+            .at(pid)
+        };
+        let victim = Process {
+            uid: OTHER,
+            cgroup: "/backup".to_owned(),
+            ..Process::default()
+        };
+        let processes = (1..=hogs).map(hog).chain([victim.at(VICTIM)]).collect();
+        let identified = Input::Identified {
+            processes,
+            cgroups: Vec::new(),
+        };
+        actions.extend(engine.step(Duration::from_millis(200), identified));
+        actions.iter().any(|action| match action {
+            Action::TreatProcess { process, treatment } => {
+                process.pid == VICTIM && treatment.is_some_and(|told| told.class == Class::Background)
+            }
+            _ => false,
+        })
+    })
+}
+
+impl Process {
+    fn at(self, pid: u32) -> (ProcessId, Option<Arc<Self>>) {
+        (ProcessId { pid, start_ns: 1 }, Some(Arc::new(self)))
+    }
+}
+
+#[test]
+fn a_users_processes_that_cost_much_keep_no_others_from_their_class_before_the_first_packet() {
+    assert!(is_told_beside(63, &slow_rules(), 3));
+}
+
+#[test]
+fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before_the_first_packet() {
+    let rules = "[[rule]]\ncmdline = \"b*\"\ncgroup = \"/x\"\nunit = \"x\"\nclass = \"bulk\"\n".repeat(400);
+    assert!(is_told_beside(1, &rules, 3));
 }
