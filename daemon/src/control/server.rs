@@ -158,9 +158,12 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
 /// How long the next request of its user waits after this one.
 fn time_of(request: &Request) -> Duration {
     match request {
-        Request::Launch { .. } | Request::Choose { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => {
-            BETWEEN_REQUESTS
+        Request::Launch { .. }
+        | Request::Choose {
+            rate_limit_mbit: None, ..
         }
+        | Request::LbeAdd { .. }
+        | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
         _ => AFTER_MUCH,
     }
 }
