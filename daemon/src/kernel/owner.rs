@@ -10,7 +10,7 @@ use std::io::PipeReader;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Class, CommandLimits, RateLimit, Rules};
+use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, Rules};
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 
 use super::choices::Choices;
@@ -186,9 +186,16 @@ impl OwnerReader {
         known.text.clone().unwrap_or_default()
     }
 
-    /// A rate limit for a command of this user's, which is about to be chosen.
-    pub fn limit_command(&mut self, uid: u32, bytes_per_s: u64, class: Class) -> Result<ChosenLimit> {
-        let in_use = self.choices()?.limits()?;
+    /// A rate limit for a command of this user's, which is about to be chosen. `of_flows`: numbers of limits that flows
+    /// still have, whatever has become of their processes.
+    pub fn limit_command(
+        &mut self,
+        uid: u32,
+        bytes_per_s: u64,
+        class: Class,
+        of_flows: &BTreeSet<LimitNumber>,
+    ) -> Result<ChosenLimit> {
+        let in_use = &self.choices()?.limits()? | of_flows;
         let given = self.limits.give(uid, bytes_per_s, class, &in_use);
         given.map_err(|why| anyhow!(why))
     }
@@ -200,13 +207,18 @@ impl OwnerReader {
     /// From now on this class is chosen for this process of that user, and for what it starts.
     ///
     /// # Errors
-    /// Where it has ended, or the kernel cannot.
+    /// Where it has ended, root has limited it, or the kernel cannot.
     pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<()> {
         let handle = Handle::open(pid)?;
         let found = handle.read(&self.tasks, &Wanted::default())?;
         ensure!(
             found.started.process.uid == choice.uid,
             "its number has gone to another"
+        );
+        let is_roots = |before: Choice| before.uid == 0 && before.limit.is_some();
+        ensure!(
+            choice.uid == 0 || !found.started.process.chosen.is_some_and(is_roots),
+            "root has chosen a rate limit for it, which only root lifts"
         );
         self.choices()?;
         let choices = self.choices.as_ref().context("no class can be chosen")?;

@@ -323,6 +323,54 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     assert!(why.contains("all of it together at most 4 Mbit/s"), "{why}");
 }
 
+/// The numbers of the rate limits that the queue knows.
+fn limits(daemon: &Daemon) -> Vec<u64> {
+    let limits = daemon.status()["queue"]["in_force"]["limits"].clone();
+    let numbers = limits.as_array().unwrap().iter();
+    numbers.map(|limit| limit["number"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_commands_rate_limit_is_nobody_elses_while_a_socket_has_it_and_only_root_lifts_roots() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let config = format!("[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"{}\"\n", backend());
+    let config = Scratch::new("kept-limit.toml", &config);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the queue is in force", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let copy = Scratch::copy_of(&program(), "kept-limit");
+    let limited = ["exec", "--class", "bulk", "--rate-limit", "4", "--require", "--"];
+    // The shell makes the connection, and its child, which has another choice, keeps it.
+    let other = format!("{} exec --class bulk --require -- sleep 10", program());
+    let port = lab.reader();
+    let script = format!("exec 3>/dev/tcp/{FAR_V4}/{port}; {other} & for n in {{1..40}}; do echo >&3; sleep 0.1; done");
+    let mut keeper = Command::new(program());
+    keeper.args(limited).args(["bash", "-c", &script]);
+    let mut keeper = KillOnDrop::spawn(&mut keeper);
+    until("it has the class", || has_class(&daemon, port, "bulk"));
+    let [kept] = limits(&daemon)[..] else {
+        panic!("{:?}", limits(&daemon))
+    };
+    until("the command has ended", || keeper.try_wait().unwrap().is_some());
+    for _ in 0..20 {
+        assert!(giveway(&[&limited[..], &["true"]].concat()).status.success());
+        assert!(limits(&daemon).contains(&kept));
+    }
+    // What root limits is not for its user to lift.
+    let lift = format!("{} exec --class bulk --require -- true", copy.path());
+    let lifted = giveway(
+        &[
+            &limited[..],
+            &["setpriv", "--reuid", "65534", "--clear-groups", "sh", "-c", &lift],
+        ]
+        .concat(),
+    );
+    let (line, code) = failure(&lifted);
+    assert!(code == 125 && line.contains("root has chosen a rate limit"), "{line}");
+}
+
 #[test]
 fn a_rate_limit_for_a_command_needs_a_queue() {
     let (_lab, rules) = (Lab::enter(), Rules::new());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rate limits that users ask for with a command (`giveway exec --rate-limit`). Input: who asks, and which limits any
-//! task still has. Output: numbers, which the queue knows limits by, after those of rules.
+//! task or flow still has. Output: numbers, which the queue knows limits by, after those of rules. The one that was given
+//! last is given again last: what it was given for may still be on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +17,11 @@ const OF_USERS: usize = 12;
 #[derive(Debug, Default)]
 pub struct CommandLimits {
     given: BTreeMap<LimitNumber, (u32, RateLimit)>,
+    last: Option<LimitNumber>,
 }
 
 impl CommandLimits {
-    /// Of those that were given, no task has any more what is not `in_use`.
+    /// Of those that were given, nothing has any more what is not `in_use`.
     ///
     /// # Errors
     /// Where the user has had its share, or there is none left.
@@ -39,8 +41,12 @@ impl CommandLimits {
                 self.given.len()
             ));
         }
-        let free = (FIRST..=LAST).find(|number| !self.given.contains_key(number) && !in_use.contains(number));
+        let after = self.last.map_or(FIRST, |last| last + 1);
+        let free = (after..=LAST)
+            .chain(FIRST..after)
+            .find(|number| !self.given.contains_key(number) && !in_use.contains(number));
         let number = free.ok_or("no more commands can have a rate limit")?;
+        self.last = Some(number);
         let limit = RateLimit {
             number,
             bytes_per_s,
@@ -64,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others() {
+    fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others_as_late_as_can_be() {
         let mut limits = CommandLimits::default();
         let first = limits.give(1_000, 125_000, Class::Bulk, &BTreeSet::new()).unwrap();
         let second = limits
@@ -74,8 +80,16 @@ mod tests {
         let third = limits
             .give(1_000, 250_000, Class::Background, &[second.number].into())
             .unwrap();
-        assert_eq!(numbers(&limits), [first.number, second.number].into());
-        assert_eq!(third.number, first.number);
+        assert_eq!(numbers(&limits), [second.number, third.number].into());
+        let mut later: Vec<LimitNumber> = Vec::new();
+        for _ in FIRST..=LAST {
+            let next = limits.give(1_000, 1, Class::Bulk, &BTreeSet::new()).unwrap();
+            later.push(next.number);
+        }
+        let of_first = later.iter().position(|number| *number == first.number);
+        let of_third = later.iter().position(|number| *number == third.number);
+        assert_eq!(of_third, Some(later.len() - 1));
+        assert!(of_first < of_third);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Bounded: what is looked at in one step, by turns between users; the rest waits for the next pass. How many flows the
 //! queue is told of is [`super::told`]'s business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use super::told::Told;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{Active, Activity, By, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_process};
+use crate::class::{
+    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_process,
+};
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
 use crate::model::{Cookie, Flow};
@@ -252,6 +254,15 @@ impl Network {
     pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<RateLimit>) {
         self.classes.command_limits = limits;
         self.limit_rates(now);
+    }
+
+    /// The numbers of the rate limits that flows have: one of a command is a flow's beyond the end of that command, where
+    /// it is handed on or still has something to send.
+    pub fn limits_of_flows(&self) -> BTreeSet<LimitNumber> {
+        self.flows
+            .iter()
+            .filter_map(|tracked| tracked.judged.verdict.limit)
+            .collect()
     }
 
     fn limit_rates(&mut self, now: Duration) {

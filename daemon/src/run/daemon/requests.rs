@@ -98,8 +98,9 @@ impl Running {
             "a rate limit needs a queue of giveway's, and there is none: {}",
             queue.why
         );
+        let of_flows = self.daemon.engine.limits_of_flows();
         let owners = &mut self.daemon.owners;
-        let limit = owners.limit_command(uid, bytes_per_s, class)?;
+        let limit = owners.limit_command(uid, bytes_per_s, class, &of_flows)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
         Ok(limit)

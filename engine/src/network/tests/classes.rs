@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::class::{Class, Folders, Rules, Source};
-use crate::matcher::{Fingerprint, Idleness, Process, ProcessId};
+use crate::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Process, ProcessId};
 use crate::network::action::Action;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
@@ -442,20 +442,6 @@ fn a_udp_socket_has_its_class_until_it_is_gone_whatever_passes_over_connections_
     assert!(engine.status(Duration::from_secs(1)).datagrams.is_empty());
 }
 
-/// Its end was told before the walk that shows it was over, so no event follows any more.
-#[test]
-fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
-    let mut engine = engine("", false);
-    engine.control = Control::new(Background {
-        control: Some("gives_way".to_owned()),
-        receive_window: false,
-    });
-    obey(&mut engine, 100, BACKGROUND);
-    assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
-    let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);
-    assert_eq!(bands(&engine.step(Duration::from_millis(200), gone)), [None]);
-}
-
 fn listed(pid: u32, uid: u32) -> Fingerprint {
     let id = ProcessId { pid, start_ns: 1 };
     Fingerprint {
@@ -523,4 +509,45 @@ fn a_users_processes_that_cost_much_keep_no_others_from_their_class_before_the_f
 fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before_the_first_packet() {
     let rules = "[[rule]]\ncmdline = \"b*\"\ncgroup = \"/x\"\nunit = \"x\"\nclass = \"bulk\"\n".repeat(400);
     assert!(is_told_beside(1, &rules, 3));
+}
+
+/// Its end was told before the walk that shows it was over, so no event follows any more.
+#[test]
+fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
+    let mut engine = engine("", false);
+    engine.control = Control::new(Background {
+        control: Some("gives_way".to_owned()),
+        receive_window: false,
+    });
+    obey(&mut engine, 100, BACKGROUND);
+    assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
+    let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);
+    assert_eq!(bands(&engine.step(Duration::from_millis(200), gone)), [None]);
+}
+
+#[test]
+fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
+    let mut engine = engine("", false);
+    see(&mut engine, 100, vec![owned()], true);
+    let limited = Process {
+        chosen: Some(Choice {
+            class: Class::Bulk,
+            uid: 0,
+            limit: Some(ChosenLimit {
+                number: 48,
+                bytes_per_s: 1,
+            }),
+        }),
+        ..Process::default()
+    };
+    identify(&mut engine, 200, limited);
+    let ended = Input::Identified {
+        processes: vec![(ID, None)],
+        cgroups: Vec::new(),
+    };
+    engine.step(Duration::from_millis(300), ended);
+    see(&mut engine, 400, vec![owned()], true);
+    assert_eq!(engine.limits_of_flows(), [48].into());
+    see(&mut engine, 500, Vec::new(), true);
+    assert!(engine.limits_of_flows().is_empty());
 }
