@@ -9,6 +9,9 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::Located;
@@ -51,6 +54,15 @@ impl RuleFiles {
 
     pub fn main(&self) -> Option<String> {
         self.main.as_ref().map(|path| path.display().to_string())
+    }
+
+    /// The same as [`Self::read`]. None where that takes longer: another thread goes on waiting, and what it finds is
+    /// lost.
+    pub fn read_within(&self, patience: Duration) -> Option<(Rules, Vec<Located>)> {
+        let (tell, told) = mpsc::channel();
+        let files = self.clone();
+        thread::spawn(move || tell.send(files.read()));
+        told.recv_timeout(patience).ok()
     }
 
     /// The rules of all that is right, and what is not. It may wait for a file system, or for who knows the users.

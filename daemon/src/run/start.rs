@@ -40,6 +40,9 @@ use crate::place::Place;
 use crate::rules::RuleFiles;
 use crate::undo;
 
+/// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
+const RULES_PATIENCE: Duration = Duration::from_secs(5);
+
 pub fn run(args: &RunArgs) -> Result<()> {
     let mut config = load_config(args.config.as_deref())?;
     if let Some(interface) = &args.interface {
@@ -197,7 +200,11 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
 /// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.
 fn class_rules(args: &RunArgs) -> Result<ClassRules> {
     let files = RuleFiles::new(args.config.as_deref(), &args.rules);
-    let (rules, problems) = files.read();
+    let Some((rules, problems)) = files.read_within(RULES_PATIENCE) else {
+        let late = ClassRules::late(files);
+        late.missing(None).for_each(|line| tracing::warn!("{line}"));
+        return Ok(late);
+    };
     for problem in &problems {
         if Some(&problem.file) == files.main().as_ref() {
             return Err(Usage(format!("{problem}; nothing was changed")).into());

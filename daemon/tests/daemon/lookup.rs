@@ -172,6 +172,25 @@ fn revert_ends_while_a_users_path_does_not_answer() {
 }
 
 #[test]
+fn a_start_does_not_wait_for_a_folder_of_rules_that_a_user_holds_and_reads_it_later() {
+    let _lab = Lab::enter();
+    let rules = Scratch::new("50-test.toml", "[[rule]]\nport = 873\nclass = \"background\"\n");
+    let folder = rules.0.parent().unwrap();
+    let held = Held::directory(folder);
+    let begun = Instant::now();
+    let daemon = Daemon::start(&["--interface", "gwv", "--rules", folder.to_str().unwrap()]);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let status = status_answers_in_time();
+    assert!(status["degraded"].to_string().contains("does not answer"), "{status}");
+    drop(held);
+    until("its rule is in force", || {
+        let status = daemon.status();
+        status["class_rules"] == 1 && !status["degraded"].to_string().contains("does not answer")
+    });
+}
+
+#[test]
 fn a_process_whose_folder_in_proc_is_held_gets_what_it_may_have_and_loses_it() {
     let _lab = Lab::enter();
     let service = shell("service");

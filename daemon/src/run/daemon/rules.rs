@@ -20,6 +20,8 @@ use crate::control::Reloaded;
 use crate::guardian::guarded::Guarded;
 use crate::rules::RuleFiles;
 
+const LATE: &str = "a folder of rules or units, or who knows a user's number, does not answer: no rule for classes is in force \
+                    until it does";
 const KEPT: &str = "the rules read before stay in force";
 
 type Read = (Rules, Vec<Located>);
@@ -34,6 +36,8 @@ pub struct ClassRules {
     /// Why executables and arguments are not looked up.
     blind: Option<String>,
     interfaces: BTreeMap<u32, String>,
+    /// They were not read at the start.
+    is_late: bool,
     reading: Option<JoinHandle<Read>>,
     waiting: Vec<Waiting>,
     /// Asked while the files were being read, which may have changed since.
@@ -48,9 +52,19 @@ impl ClassRules {
             problems: shown(&problems, "none of its rules is in force"),
             blind: None,
             interfaces: BTreeMap::new(),
+            is_late: false,
             reading: None,
             waiting: Vec::new(),
             again: None,
+        }
+    }
+
+    /// Not read yet: that begins once more with the daemon's loop.
+    pub fn late(files: RuleFiles) -> Self {
+        Self {
+            problems: vec![LATE.to_owned()],
+            is_late: true,
+            ..Self::new(files, (Rules::default(), Vec::new()))
         }
     }
 
@@ -85,6 +99,9 @@ impl Running {
     pub(super) fn apply_rules(&mut self) -> Result<()> {
         let rules = self.daemon.rules.in_force.clone();
         self.daemon.owners.follow(&rules);
+        if std::mem::take(&mut self.daemon.rules.is_late) {
+            self.begin_reload(None);
+        }
         self.look_after_rules()?;
         self.step(Input::Rules(rules))
     }
