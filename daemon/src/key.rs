@@ -79,7 +79,8 @@ impl KeyFile {
 }
 
 /// `giveway key new`. A file that holds a key gets the new one as its second: valid, but not yet used to seal.
-/// Once every device has that file, the old line is deleted everywhere, in any order, and no device is ever deaf.
+/// The first key seals. So the lines change places on every device before any deletes the old one: a device without it
+/// does not hear one that still seals with it.
 pub fn run(command: &KeyCommand) -> Result<()> {
     let KeyCommand::New { file } = command;
     let old = match fs::read_to_string(file) {
@@ -92,7 +93,8 @@ pub fn run(command: &KeyCommand) -> Result<()> {
             Keyring::parse(&old).with_context(|| format!("{} is not a key file; it is left alone", file.display()))?;
         if keys.ids().count() > 1 {
             bail!(
-                "{} already holds two keys: delete the old one's line on every device first",
+                "{} already holds two keys, and was left alone: finish the earlier change first, and then delete the old \
+                 key's line on every device",
                 file.display()
             );
         }
@@ -112,13 +114,22 @@ pub fn run(command: &KeyCommand) -> Result<()> {
             file.display()
         );
     } else {
-        println!(
-            "{}: a second key, valid but not yet used. Copy the file to every device of the group;",
-            file.display()
-        );
-        println!("then delete the first key's line on each. Daemons notice; no restart is needed.");
+        print!("{}", second_key(file));
     }
     Ok(())
+}
+
+/// How a group changes its key; each step on every device before the next one.
+fn second_key(file: &Path) -> String {
+    format!(
+        "{}: a second key, valid but not yet used. Finish each step on every device\n\
+         of the group before the next one, or some will not hear others meanwhile:\n\
+         \x20 1. copy this file to it\n\
+         \x20 2. swap the two lines: it sends with the new key, and still reads the old one\n\
+         \x20 3. delete the second line, the old key\n\
+         Daemons notice; no restart is needed.\n",
+        file.display()
+    )
 }
 
 /// Writes beside the file and renames: a device never reads half a key.
@@ -137,4 +148,18 @@ fn replace(file: &Path, contents: &[u8]) -> Result<()> {
         .and_then(|()| new.sync_all())
         .and_then(|()| fs::rename(&beside, file))
         .with_context(|| format!("cannot write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `engine/tests/wire.rs` and `docs/protocol.md` have the same steps: without the second the group splits.
+    #[test]
+    fn a_change_of_key_swaps_the_lines_before_it_deletes_one() {
+        let told = second_key(Path::new("/etc/giveway/group.key"));
+        let at = |word| told.find(word).unwrap_or_else(|| panic!("{word}: {told}"));
+        assert!(at("1. copy") < at("2. swap") && at("2. swap") < at("3. delete the second line"));
+        assert!(told.lines().all(|line| line.len() <= 80), "{told}");
+    }
 }
