@@ -17,7 +17,7 @@ mod tests;
 pub(crate) mod together;
 
 pub use conditions::{Conditions, Dscp, Mark, Prefix, Protocol};
-pub use lines::{Located, read, read_rules};
+pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
     GrantRule, Group, LinkSection, MarksSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
-use giveway_engine::config::{Config, Located};
+use giveway_engine::config::{self, Config, Located};
 
 use super::{counted, print};
 use crate::cli::{ConfigArgs, ConfigCommand};
@@ -25,7 +25,7 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     for path in files.iter().map(AsRef::as_ref) {
         match rules_of(path) {
             Ok(rules) => println!("{}: right, {}", path.display(), counted(rules, "rule")),
-            Err(problem) => problems.push(problem.to_string()),
+            Err(found) => problems.extend(found.iter().map(Located::to_string)),
         }
     }
     if problems.is_empty() {
@@ -34,9 +34,11 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     Err(Usage(problems.join("\ngiveway: ")).into())
 }
 
-/// A file in a folder `rules.d` has only rules.
-fn rules_of(path: &Path) -> Result<usize, Located> {
+/// How many rules it has, or all that is wrong with it. A file in a folder `rules.d` has only rules.
+fn rules_of(path: &Path) -> Result<usize, Vec<Located>> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
+    let of_text = |text: &String| config::problems(&path.display().to_string(), text);
+    let mut all = text.as_ref().map(of_text).unwrap_or_default();
     let source = Source {
         path: path.display().to_string(),
         name: String::new(),
@@ -54,5 +56,11 @@ fn rules_of(path: &Path) -> Result<usize, Located> {
         },
     };
     let (rules, mut problems) = Rules::of(folders, &uid_of);
-    problems.pop().map_or(Ok(rules.len()), Err)
+    let Some(first) = problems.pop() else {
+        return Ok(rules.len());
+    };
+    if !all.contains(&first) {
+        all.insert(0, first);
+    }
+    Err(all)
 }

@@ -4,7 +4,7 @@
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-use super::{ClassRule, Config, ConfigError, wrong};
+use super::{ClassRule, Config, ConfigError, names, wrong};
 
 /// Bytes of a file with rules.
 const LONGEST_FILE: usize = 256 * 1024;
@@ -30,6 +30,34 @@ pub fn read(file: &str, text: &str) -> Result<(Config, Vec<usize>), Located> {
         problem: error.to_string(),
     })?;
     Ok((config, rule_lines(text)))
+}
+
+/// All that is wrong with a text: every name and value, or, where these are right, each entry of a list that is wrong by
+/// itself, or else the first condition between several keys that does not hold.
+pub fn problems(file: &str, text: &str) -> Vec<Located> {
+    let first = || read(file, text).err().into_iter().collect();
+    let (Ok(document), Ok(table)) = (DeTable::parse(text), toml::from_str::<toml::Table>(text)) else {
+        return first();
+    };
+    let mut found = names::problems(&table);
+    if found.is_empty() {
+        let lists = table.iter().filter_map(|(name, value)| Some((name, value.as_array()?)));
+        let entries = lists.flat_map(|(name, list)| list.iter().enumerate().map(move |entry| (name, entry)));
+        found.extend(entries.filter_map(|(name, (number, entry))| Some((number, refusal_of_entry(name, entry)?))));
+    }
+    if found.is_empty() {
+        return first();
+    }
+    let mut found: Vec<Located> = found
+        .into_iter()
+        .map(|(number, error)| Located {
+            file: file.to_owned(),
+            line: Some(line_at(text, place_in(document.get_ref(), number, &error).unwrap_or(0))),
+            problem: error.to_string(),
+        })
+        .collect();
+    found.sort_by_key(|problem| problem.line);
+    found
 }
 
 /// Reads a file that has only rules, each with its line.
@@ -105,11 +133,26 @@ fn place_of(text: &str, document: &DeTable<'_>, error: &ConfigError) -> Option<u
 fn first_refused(text: &str, section: &str, error: &ConfigError) -> Option<usize> {
     let mut table: toml::Table = toml::from_str(text).ok()?;
     let entries = table.remove(section)?;
-    entries.as_array()?.iter().position(|entry| {
-        let alone = toml::Value::Array(vec![entry.clone()]);
-        let alone = toml::Table::from_iter([(section.to_owned(), alone)]);
-        Config::from_table(alone).as_ref() == Err(error)
-    })
+    let entries = entries.as_array()?.iter();
+    entries
+        .map(|entry| refusal_of_entry(section, entry))
+        .position(|refusal| refusal.as_ref() == Some(error))
+}
+
+/// Why an entry of a list is refused by itself.
+fn refusal_of_entry(section: &str, entry: &toml::Value) -> Option<ConfigError> {
+    let alone = toml::Value::Array(vec![entry.clone()]);
+    Config::from_table(toml::Table::from_iter([(section.to_owned(), alone)])).err()
+}
+
+/// The key that an error names in this entry of its section, or else the entry.
+fn place_in(document: &DeTable<'_>, number: usize, error: &ConfigError) -> Option<usize> {
+    let (section, key) = named(error);
+    let entries = entries(document, &section);
+    let Some((begins, entry)) = entries.get(number) else {
+        return key_in(document, &section);
+    };
+    Some(key.and_then(|key| key_in(entry, &key)).unwrap_or(*begins))
 }
 
 /// Section and key.
@@ -176,6 +219,22 @@ mod tests {
         }
         assert!(refusal("# a comment\ncapp = 1\n").starts_with("x.toml:2: unknown key `capp`"));
         assert!(refusal("\n[cap]\nrtt_ms = 0\n").starts_with("x.toml:3: `cap.rtt_ms`: "));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_found_each_in_its_line() {
+        let all = |text: &str| problems("x", text).iter().map(|p| p.line.unwrap()).collect::<Vec<_>>();
+        assert_eq!(
+            all(
+                "[cap]\nrtt_ms = 0\nrtt = 5\n[gruop]\nport = 1\n[[rule]]\nclass = \"bulky\"\n[[rule]]\nport = 0\nclass = 7\n"
+            ),
+            [2, 3, 4, 7, 9, 10]
+        );
+        let rules = "[[rule]]\nclass = \"bulk\"\n[[rule]]\nport = 1\nclass = \"bulk\"\n[[rule]]\nexe = \"x\"\nclass = \"bulk\"\n";
+        assert_eq!(all(rules), [2, 7]);
+        assert_eq!(all("[cap]\npolicy = \"fixed\"\n"), [2]);
+        assert_eq!(all("\n[cap\n").len(), 1);
+        assert!(all("[cap]\nrtt_ms = 5\n").is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the names and values of a text are those of declared keys. Returns the first that is not, with the key that
+//! Whether the names and values of a text are those of declared keys. With each that is not comes the key that
 //! may be meant: the new name of an old one, else the nearest.
 
 use super::conditions::Conditions;
@@ -11,47 +11,64 @@ use super::{ConfigError, wrong};
 const RENAMED: &[(&str, &str, &str)] = &[("*", "remote_port", "port"), ("*", "executable", "exe")];
 
 pub(super) fn check(table: &toml::Table) -> Result<(), ConfigError> {
+    problems(table)
+        .into_iter()
+        .next()
+        .map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// All of them, each with the number of its entry in its section.
+pub(super) fn problems(table: &toml::Table) -> Vec<(usize, ConfigError)> {
+    let mut found = Vec::new();
     for (name, value) in table {
         if let Some(section) = SECTIONS.iter().find(|section| section.name == name) {
-            for entry in entries(section, value)? {
-                check_entry(section, entry)?;
+            match entries(section, value) {
+                Ok(entries) => {
+                    for (number, entry) in entries.into_iter().enumerate() {
+                        found.extend(of_entry(section, entry).into_iter().map(|error| (number, error)));
+                    }
+                }
+                Err(error) => found.push((0, error)),
             }
         } else if let Some(key) = TOP_KEYS.iter().find(|key| key.name == name) {
-            key.problem(value).map_or(Ok(()), |problem| Err(wrong(name, problem)))?;
+            found.extend(key.problem(value).map(|problem| (0, wrong(name, problem))));
         } else {
             let what = if value.is_table() { "section" } else { "key" };
             let sections = SECTIONS.iter().map(|section| section.name);
             let names = sections.chain(TOP_KEYS.iter().map(|key| key.name));
-            return Err(unknown(what, "", name, RENAMED, names));
+            found.push((0, unknown(what, "", name, RENAMED, names)));
         }
     }
-    Ok(())
+    found
 }
 
-fn check_entry(section: &Section, entry: &toml::Table) -> Result<(), ConfigError> {
+fn of_entry(section: &Section, entry: &toml::Table) -> Vec<ConfigError> {
     let keys = section.keys();
+    let mut found = Vec::new();
     for (name, value) in entry {
         let Some((key, _)) = keys.iter().find(|(key, _)| key.name == name) else {
             let is_condition = Conditions::KEYS.iter().any(|key| key.name == name);
-            return Err(match section.matching.filter(|_| is_condition) {
+            found.push(match section.matching.filter(|_| is_condition) {
                 Some(matching) => matching.refusal(section.name, name),
                 None => unknown("key", section.name, name, RENAMED, keys.iter().map(|(key, _)| key.name)),
             });
+            continue;
         };
         if let Some(problem) = key.problem(value) {
-            return Err(wrong(&format!("{}.{name}", section.name), problem));
+            found.push(wrong(&format!("{}.{name}", section.name), problem));
         }
     }
     let missing = keys
         .iter()
-        .find(|(key, absent)| matches!(absent, Absent::Refused) && !entry.contains_key(key.name));
-    missing.map_or(Ok(()), |(key, _)| {
+        .filter(|(key, absent)| matches!(absent, Absent::Refused) && !entry.contains_key(key.name));
+    found.extend(missing.map(|(key, _)| {
         let range = key.shown_range().map(|range| format!(", {range}")).unwrap_or_default();
-        Err(wrong(
+        wrong(
             &format!("{}.{}", section.name, key.name),
             format!("must be given{range}"),
-        ))
-    })
+        )
+    }));
+    found
 }
 
 /// The tables of a section: one, or as many as a list has.
