@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::change::Setting;
-use giveway_engine::config::{BackendName, Config};
+use giveway_engine::config::{self, BackendName, Config};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
@@ -194,7 +194,9 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
             path.display()
         ))
     })?;
-    Ok(Config::parse(&text).map_err(|e| Usage(format!("{}: {e}; nothing was changed", path.display())))?)
+    let (config, _) = config::read(&path.display().to_string(), &text)
+        .map_err(|located| Usage(format!("{located}; nothing was changed")))?;
+    Ok(config)
 }
 
 /// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.
