@@ -28,7 +28,8 @@ pub enum Command {
     /// Show what is in force: caps, queue, priorities, rules, sockets with their classes, neighbours
     ///
     /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
-    /// because another tool has set it or the kernel refused it.
+    /// because another tool has set it or the kernel refused it. `Mbit/s` is the kernel's estimate of what the path delivers
+    /// (`delivery_rate` of ss), not what the socket sends.
     Status(Json),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),

@@ -31,7 +31,11 @@ pub fn run(args: &Json) -> Result<()> {
 
 fn render(status: &Status, columns: Option<usize>) -> String {
     let Status { daemon, network, .. } = status;
-    let dry = if network.policy.dry_run { "; dry run" } else { "" };
+    let dry = if network.policy.dry_run {
+        "; dry run: what follows is not in force"
+    } else {
+        ""
+    };
     let mut text = format!(
         "giveway {} (pid {}), up {:.0} s{dry}\n",
         daemon.version, daemon.pid, daemon.uptime_s
@@ -60,12 +64,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     for flow in flows {
         text += &flow_line(flow, is_wide);
         if flow.class != Class::Standard {
-            let control = match (&flow.background_control, flow.receive_gives_way) {
-                (Some(name), true) => format!("; gives way by {name} and by its receive window"),
-                (Some(name), false) => format!("; gives way by {name}"),
-                (None, true) => "; gives way by its receive window".to_owned(),
-                (None, false) => String::new(),
-            };
+            let control = gives_way(flow, network.policy.dry_run);
             let class = format!("{}: {}{control}", flow.class.name(), flow.class_why);
             text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &class, columns);
             text += "
@@ -79,6 +78,22 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += &neighbour_line(neighbour);
     }
     text
+}
+
+/// By what a background connection gives way, behind its class.
+fn gives_way(flow: &FlowView, dry_run: bool) -> String {
+    shown_means(flow.background_control.as_deref(), flow.receive_gives_way, dry_run)
+}
+
+fn shown_means(control: Option<&str>, by_window: bool, dry_run: bool) -> String {
+    let means = match (control, by_window) {
+        (Some(name), true) => format!("{name} and by its receive window"),
+        (Some(name), false) => name.to_owned(),
+        (None, true) => "its receive window".to_owned(),
+        (None, false) => return String::new(),
+    };
+    let gives = if dry_run { "would give" } else { "gives" };
+    format!("; {gives} way by {means}")
 }
 
 /// What is in force, each part under its label.
@@ -282,4 +297,16 @@ fn neighbour_line(n: &NeighbourView) -> String {
         n.age_ms,
         n.interval_ms
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_dry_run_a_connection_would_give_way() {
+        assert_eq!(shown_means(Some("gw_lbe"), false, false), "; gives way by gw_lbe");
+        assert_eq!(shown_means(None, true, true), "; would give way by its receive window");
+        assert_eq!(shown_means(None, false, true), "");
+    }
 }
