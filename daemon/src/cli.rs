@@ -211,7 +211,7 @@ pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
-    /// It and everything that it starts send at most so many Mbit/s together, over TCP
+    /// With --class: it and everything that it starts send at most so many Mbit/s together, over TCP
     #[arg(long, value_name = "MBIT", requires = "class", value_parser = rate_limit)]
     pub rate_limit: Option<f64>,
     /// With this real-time priority (1 to 48)

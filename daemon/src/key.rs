@@ -122,8 +122,9 @@ pub fn run(command: &KeyCommand) -> Result<()> {
 /// How a group changes its key; each step on every device before the next one.
 fn second_key(file: &Path) -> String {
     format!(
-        "{}: a second key, valid but not yet used. Finish each step on every device\n\
-         of the group before the next one, or some will not hear others meanwhile:\n\
+        "{}: a second key, valid but not yet used.\n\
+         Finish each step on every device of the group before the next one, or some will\n\
+         not hear others meanwhile:\n\
          \x20 1. copy this file to it\n\
          \x20 2. swap the two lines: it sends with the new key, and still reads the old one\n\
          \x20 3. delete the second line, the old key\n\

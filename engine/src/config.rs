@@ -78,7 +78,7 @@ impl Config {
     /// [`ConfigError`] for text that is not TOML, an unknown section or key, a value of the wrong type or
     /// out of range, a condition that its table cannot enforce.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Self::from_table(toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?)
+        Self::from_table(toml::from_str(text).map_err(|error| ConfigError::Syntax(error.message().to_owned()))?)
     }
 
     fn from_table(mut table: toml::Table) -> Result<Self, ConfigError> {

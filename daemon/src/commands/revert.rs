@@ -2,7 +2,8 @@
 //! `giveway revert`: undo everything, now. A running daemon is asked to undo its work and end; whatever a
 //! dead one left behind is found by the journals and undone here. One that does not answer is killed.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cli::RevertArgs;
@@ -13,6 +14,11 @@ use crate::place::Place;
 use crate::undo::{threads, undo};
 
 pub fn run(args: &RevertArgs) -> Result<()> {
+    // Without the right to look, everything would seem to have gone.
+    ensure!(
+        geteuid().is_root(),
+        "only root can see and undo what giveway has changed; nothing was looked at. Try: sudo giveway revert"
+    );
     let place = Place::here()?;
     if args.dry_run {
         show_found(&place, args.output.json);

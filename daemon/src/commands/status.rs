@@ -59,7 +59,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
         let more = if is_wide { " QUEUE kB Mbit/s STATE" } else { "" };
-        text += &format!("\n  PROCESS        REMOTE                 CWND  CAP RTT ms{more}\n");
+        text += &format!("\n  PROCESS       REMOTE                 CWND  CAP RTT ms{more}\n");
     }
     for flow in flows {
         text += &flow_line(flow, is_wide);
@@ -208,7 +208,7 @@ fn receive_line(priority: &PriorityStatus) -> Option<String> {
 fn neighbours_line(network: &NetworkStatus) -> String {
     let r = &network.reports;
     if !network.policy.cooperates {
-        return "not heard: no group key".to_owned();
+        return "not heard: no group key (`giveway key new`, then key_file in [group])".to_owned();
     }
     let c = &r.counters;
     let refused = c.heard() - c.received - c.own_echo;
@@ -269,10 +269,10 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
     };
     let remote = flow.shown_remote();
     if flow.protocol == Protocol::Udp {
-        return format!("{mark} {process:<14.14} {remote:<21}   UDP\n");
+        return format!("{mark} {process:<13.13} {remote:<21}   UDP\n");
     }
     let first = format!(
-        "{mark} {process:<14.14} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
+        "{mark} {process:<13.13} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
         cwnd = flow.cwnd,
         cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
         rtt = f64::from(flow.srtt_us) / 1e3,

@@ -112,9 +112,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let failed = left_over.failed.iter();
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
-    if keys.is_none() {
-        degraded.push("no group key: this device works alone (`giveway key new`, then key_file in [group])".to_owned());
-    }
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
     if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
         degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));

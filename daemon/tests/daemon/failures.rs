@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use crate::support::lab::Lab;
-use crate::support::process::{Daemon, failure, giveway, program};
+use crate::support::process::{Copy, Daemon, failure, giveway, program};
 use crate::support::scratch::Scratch;
 
 fn refused_configuration(name: &str, text: &str) -> String {
@@ -36,7 +36,17 @@ fn a_wrong_unit_is_named_with_the_right_one() {
 #[test]
 fn a_configuration_that_is_not_toml_is_refused_in_one_line() {
     let line = refused_configuration("syntax.toml", "[cap\ncapacity_mbit = \n");
-    assert!(line.contains("syntax.toml: not TOML"), "{line}");
+    assert!(line.contains("syntax.toml:1: not TOML"), "{line}");
+}
+
+/// Who may see nothing must not be told that there is nothing.
+#[test]
+fn whoever_cannot_see_what_was_changed_is_told_nothing_of_it() {
+    let copy = Copy::new("revert");
+    for arguments in [&["revert", "--dry-run"][..], &["revert"]] {
+        let (line, code) = failure(&copy.as_nobody(arguments));
+        assert!(code == 1 && line.contains("only root"), "{line}");
+    }
 }
 
 #[test]

@@ -106,12 +106,18 @@ pub(super) fn unknown<'a>(
             new: full(new),
         };
     }
-    // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing.
-    let nearest = known
-        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= name.len().max(typed.len()) / 2)
-        .map(|(_, name)| name.to_owned());
+    // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing. One that was not
+    // written to its end is meant first: `prot` is `protocol`, not `port`.
+    let begun = |name: &&str| typed.len() >= 3 && name.starts_with(typed);
+    let alike = || {
+        known
+            .clone()
+            .map(|name| (strsim::damerau_levenshtein(typed, name), name))
+            .min()
+            .filter(|(distance, name)| *distance <= name.len().max(typed.len()) / 2)
+            .map(|(_, name)| name)
+    };
+    let nearest = known.clone().find(begun).or_else(alike).map(str::to_owned);
     ConfigError::Unknown {
         what,
         name: full(typed),

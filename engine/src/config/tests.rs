@@ -87,7 +87,7 @@ fn a_list_holds_several_and_each_is_checked() {
     assert_eq!(ports, [5005, 5006]);
     let misspelt = error("[[deadline]]\nport = 5005\n[[deadline]]\nprot = 5006\n");
     assert!(
-        misspelt.contains("unknown key `deadline.prot`; did you mean `port`?"),
+        misspelt.contains("unknown key `deadline.prot`; did you mean `protocol`?"),
         "{misspelt}"
     );
     assert_eq!(
