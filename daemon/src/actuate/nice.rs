@@ -86,7 +86,9 @@ impl NiceActuator {
     /// What was made nice by another cause gets back what it had, in the next [`Self::settle`].
     pub fn set_causes(&mut self, causes: BTreeSet<u32>) -> Result<()> {
         self.causes = causes;
-        self.notes.as_ref().map_or(Ok(()), |notes| notes.set_causes(&self.causes))
+        self.notes
+            .as_ref()
+            .map_or(Ok(()), |notes| notes.set_causes(&self.causes))
     }
 
     /// Notes what is to become of all threads of a process; [`Self::settle`] does it.
@@ -103,7 +105,10 @@ impl NiceActuator {
             .err()
             .map(|error| format!("background processes are not made nice: {error:#}"));
         let threads = outcome?;
-        let main = threads.iter().find(|thread| thread.tid == thread.tgid).or(threads.first());
+        let main = threads
+            .iter()
+            .find(|thread| thread.tid == thread.tgid)
+            .or(threads.first());
         let news = threads.iter().filter(|thread| thread.is_news > 0).count();
         let has_any = threads.iter().any(|thread| thread.is_news | thread.has > 0);
         Ok(Niced {
@@ -220,7 +225,9 @@ impl Entry for MadeNice {
         let line = match put_back.len() {
             0 => None,
             1 => Some("1 background process back at its own nice value and I/O class".to_owned()),
-            many => Some(format!("{many} background processes back at their own nice value and I/O class")),
+            many => Some(format!(
+                "{many} background processes back at their own nice value and I/O class"
+            )),
         };
         Ok(line.into_iter().collect())
     }

@@ -100,7 +100,12 @@ pub struct QueueActuator {
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
 
 impl QueueActuator {
-    pub fn open(place: &Place, config: &Config, requests: Option<&MapHandle>, nice_notes: Option<&MapHandle>) -> Result<Self> {
+    pub fn open(
+        place: &Place,
+        config: &Config,
+        requests: Option<&MapHandle>,
+        nice_notes: Option<&MapHandle>,
+    ) -> Result<Self> {
         let requests = requests.map(MapHandle::try_from).transpose();
         let nice_notes = nice_notes.map(MapHandle::try_from).transpose();
         Ok(Self {

@@ -117,9 +117,8 @@ impl Rules {
 
     /// Of the rules by which a process is background, whatever it sends: where each is, and its words.
     pub fn background_processes(&self) -> impl Iterator<Item = (&str, &str)> {
-        let is_background = |rule: &&Rule| {
-            rule.class == Class::Background && rule.matcher.whatever_it_sends().is_none()
-        };
+        let is_background =
+            |rule: &&Rule| rule.class == Class::Background && rule.matcher.whatever_it_sends().is_none();
         self.rules
             .iter()
             .filter(is_background)

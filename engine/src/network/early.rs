@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
+use super::nice::Niceness;
 use super::turns::Turns;
 use crate::class::{Meant, Treatment};
-use super::nice::Niceness;
 use crate::matcher::{Fingerprint, Nice, Process, ProcessId};
 
 /// Entries of the kernel's table.

@@ -219,7 +219,10 @@ fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
     let (rule, why) = match own {
         Some(own) if cause.is_some() => (own.rule.clone(), own.why.clone()),
         Some(own) => (own.rule.clone(), format!("it is {} now: {}", own.class.name(), own.why)),
-        None => ("default".to_owned(), "no rule says any more that it is background".to_owned()),
+        None => (
+            "default".to_owned(),
+            "no rule says any more that it is background".to_owned(),
+        ),
     };
     Ask {
         uid: process.uid,

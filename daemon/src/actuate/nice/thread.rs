@@ -59,7 +59,9 @@ pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
     let done = nice(&thread, &wanted).and_then(|()| io_class(&thread, &wanted));
     match done {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),
-        Err(errno) => Err(errno).with_context(|| format!("cannot set the nice value or I/O class of thread {}", task.tid)),
+        Err(errno) => {
+            Err(errno).with_context(|| format!("cannot set the nice value or I/O class of thread {}", task.tid))
+        }
     }
 }
 
@@ -126,7 +128,8 @@ impl Named {
 
     /// Its number may have gone to another between opening and setting.
     fn has_ended(&self) -> bool {
-        let ended = |held: &OwnedFd| poll(&mut [PollFd::new(held.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0);
+        let ended =
+            |held: &OwnedFd| poll(&mut [PollFd::new(held.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0);
         self.held.as_ref().is_some_and(ended)
     }
 
@@ -144,7 +147,13 @@ impl Named {
 
     fn ioprio(&self) -> Result<u32, Errno> {
         // SAFETY: takes no pointers.
-        let found = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, self.tid.as_raw_nonzero().get()) };
+        let found = unsafe {
+            libc::syscall(
+                libc::SYS_ioprio_get,
+                IOPRIO_WHO_PROCESS,
+                self.tid.as_raw_nonzero().get(),
+            )
+        };
         Ok(u32::try_from(Errno::result(found)?).unwrap_or_default())
     }
 

@@ -120,7 +120,9 @@ impl Admission {
             Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
         };
         if let Nice::Noted(notes) = nice {
-            explain("use the notes of nice tasks", || open.maps.gw_nice_notes.reuse_fd(notes))?;
+            explain("use the notes of nice tasks", || {
+                open.maps.gw_nice_notes.reuse_fd(notes)
+            })?;
         }
         if let Some(requests) = requests {
             explain("share what was received", || {

@@ -10,8 +10,8 @@ use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
 
 use super::Running;
-use crate::actuate::nice::NiceActuator;
 use super::records::header;
+use crate::actuate::nice::NiceActuator;
 use crate::control::Background;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
