@@ -142,8 +142,8 @@ fn a_process_by_rule_is_nice_with_what_it_starts_until_the_rule_is_gone() {
     let shell = place.script("while :; do sleep 0.2; done");
     until("it is nice", || is(shell.id(), NICE));
     // No rule names what it starts.
-    let child = await_some("it starts something", || children(shell.id()).first().copied());
-    assert!(is(child, NICE));
+    let nice = |pid: &u32| niceness(*pid) == Some((19, "idle".to_owned()));
+    await_some("what it starts is nice", || children(shell.id()).into_iter().find(nice));
     let told = why(shell.id());
     assert!(
         told.contains("nice 0, I/O class none -> nice 19, idle I/O class"),
@@ -167,7 +167,7 @@ fn what_a_process_has_started_is_put_back_when_another_rule_says_otherwise() {
     let (_lab, place) = (Lab::enter(), Place::new());
     place.rule("background");
     let _daemon = place.start();
-    let shell = place.script("sleep 3; sleep 1000 & wait");
+    let shell = place.script("until [ $(nice) = 19 ]; do sleep 0.1; done; sleep 1000 & wait");
     until("it is nice", || is(shell.id(), NICE));
     let lasting = || {
         let lasting = children(shell.id());
