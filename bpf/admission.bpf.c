@@ -23,6 +23,7 @@
 #include "admission/deadline.h"
 #include "admission/mark.h"
 #include "admission/notify.h"
+#include "nice.h"
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -199,6 +200,17 @@ int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, in
 	return 0;
 }
 
+/* Who makes tasks nice. */
+const volatile enum gw_nice_makers nice_makers;
+
+/* By its own or its user's word. Of those that giveway makes nice, older kernels do not let this program know. */
+static __always_inline bool is_nice(struct task_struct *task)
+{
+	if (task->static_prio != NICE_19_PRIO || nice_makers == GW_NICE_BY_ANYBODY)
+		return false;
+	return nice_makers == GW_NICE_BY_USERS || !(niceness_by_us(task) & GW_NICE);
+}
+
 /* A task at nice 19 sends in the background. */
 SEC("cgroup/sock_create")
 int gw_mark_nice(struct bpf_sock *ctx)
@@ -207,7 +219,7 @@ int gw_mark_nice(struct bpf_sock *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u8 yes = 1;
 
-	if (task->static_prio == NICE_19_PRIO && in_our_netns(sk) &&
+	if (is_nice(task) && in_our_netns(sk) &&
 	    bpf_sk_storage_get(&nice_sockets, ctx, &yes, BPF_SK_STORAGE_GET_F_CREATE))
 		has_nice_sockets = true;
 	return 1;
@@ -256,7 +268,7 @@ int gw_shorten(struct bpf_sock_ops *ops)
 		return 1;
 	early = bpf_sk_storage_get(&early_sockets, bpf_sk, NULL, 0);
 	is_background = early ? class_of(early->treatment) == GW_CLASS_BACKGROUND :
-				bpf_get_current_task_btf()->static_prio == NICE_19_PRIO || sk->sk_priority == 1;
+				is_nice(bpf_get_current_task_btf()) || sk->sk_priority == 1;
 	if (is_background)
 		shorten(ops, sk, config->short_mss);
 	return 1;

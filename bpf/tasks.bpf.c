@@ -19,6 +19,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "choice.h"
+#include "nice.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -30,8 +31,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define DEEPEST 32
 #define DEEPEST_GROUP 16
 #define POLICY_IDLE 5
-#define IOPRIO_CLASS_IDLE 3
-#define IOPRIO_CLASS_SHIFT 13
 
 const volatile __u32 netns_inum;
 
@@ -177,25 +176,16 @@ static __always_inline bool is_idle_group(struct task_struct *task)
 	return false;
 }
 
-static __always_inline bool is_io_idle(struct task_struct *task)
-{
-	struct io_context *io;
-
-	if (!bpf_core_field_exists(task->io_context))
-		return false;
-	io = BPF_CORE_READ(task, io_context);
-	return io && BPF_CORE_READ(io, ioprio) >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_IDLE;
-}
-
+/* What giveway has set is nobody's word. */
 static __always_inline __u32 idleness_of(struct task_struct *task)
 {
-	__u32 idleness = 0;
+	__u32 by_us = niceness_by_us(task), idleness = 0;
 
-	if (task->static_prio == NICE_19_PRIO)
+	if (task->static_prio == NICE_19_PRIO && !(by_us & GW_NICE))
 		idleness |= GW_NICE_19;
 	if (task->policy == POLICY_IDLE)
 		idleness |= GW_SCHED_IDLE;
-	if (is_io_idle(task))
+	if (ioprio_of(task) >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_IDLE && !(by_us & GW_IO_CLASS))
 		idleness |= GW_IO_IDLE;
 	if (is_idle_group(task))
 		idleness |= GW_GROUP_IDLE;
@@ -262,6 +252,7 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct gw_fingerprint print = {};
+	struct gw_nice_note *note;
 	struct gw_choice *choice;
 
 	if (!task || task->pid != task->tgid || !task->mm || netns_of(task) != netns_inum)
@@ -274,6 +265,9 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 	print.uid = BPF_CORE_READ(task, real_cred, uid.val);
 	print.idleness = idleness_of(task);
 	print.chosen = choice ? choice->class | choice->limit << 16 : 0;
+	note = niceness_by_us(task) ? note_of(task) : NULL;
+	print.nice_by = note ? note->origin : 0;
+	print.nice_cause = note ? note->cause : 0;
 	bpf_seq_write(ctx->meta->seq, &print, sizeof(print));
 	return 0;
 }

@@ -39,6 +39,8 @@ struct gw_fingerprint {
 	__u32 uid;
 	__u32 idleness; /* enum gw_idleness */
 	__u32 chosen;   /* class | rate limit << 16, of choice.h */
+	__u32 nice_by;  /* the process for whose sake giveway has made it nice, or what started it; 0: it has not */
+	__u32 nice_cause; /* by which rule; 0: it gets back what it had */
 };
 
 /* The names of those above a cgroup and its own, the outermost first, each with its end; the root has none. */

@@ -5,7 +5,7 @@
 //! It holds the reading end of a pipe whose writing end only a thread of the daemon has that never waits in the kernel
 //! ([`guarded`]), so that the kernel itself reports the daemon's death, however it came about and whatever its other
 //! threads are stuck in. It watches the thread that gave real time as well, since that may end before the rest, and the
-//! signs of life of all threads that something depends on. It holds the marks of sockets too, should their pin be removed.
+//! signs of life of all threads that something depends on. It holds the marks of sockets and the notes of nice tasks too, should their pins be removed.
 //! What it undoes in the kernel comes first, files come last, and it waits for nothing without a limit.
 
 use std::fs::File;
@@ -24,6 +24,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd;
 use rustix::process::{Pid, pidfd_open};
 
+use crate::actuate::nice;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::{leave_priority, take_priority};
 use crate::holder::Holder;
@@ -55,6 +56,8 @@ struct Guardian {
     threads: Option<Threads>,
     /// Held until everything is undone. None where caps are undone by value.
     marks: Option<MapHandle>,
+    /// The same. None until a process is made nice.
+    nice_notes: Option<MapHandle>,
     pipe: OwnedFd,
     /// The thread that gives real time. None on kernels that cannot tell of a thread's end: the process's has to do.
     thread: Option<(u32, OwnedFd)>,
@@ -97,6 +100,7 @@ pub fn run() -> Result<()> {
         daemon: None,
         threads: None,
         marks: None,
+        nice_notes: None,
         pipe,
         thread: None,
         ended: None,
@@ -167,6 +171,9 @@ impl Guardian {
         }
         if self.marks.is_none() {
             self.marks = self.life.marks().and_then(marks::of_number);
+        }
+        if self.nice_notes.is_none() {
+            self.nice_notes = self.life.nice_notes().and_then(nice::notes_of);
         }
         let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {

@@ -69,6 +69,8 @@ struct Shared {
     threads: AtomicU32,
     /// The number of the map with the marks of sockets; 0: none yet.
     marks: AtomicU32,
+    /// The same of the notes of nice tasks.
+    nice_notes: AtomicU32,
     is_over: AtomicBool,
     slots: [Slot; ALL],
 }
@@ -140,6 +142,15 @@ impl Life {
 
     pub fn marks(self) -> Option<u32> {
         Some(self.0.marks.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
+    }
+
+    /// And these notes of nice tasks.
+    pub fn hold_nice_notes(self, map_id: u32) {
+        self.0.nice_notes.store(map_id, Ordering::Release);
+    }
+
+    pub fn nice_notes(self) -> Option<u32> {
+        Some(self.0.nice_notes.load(Ordering::Acquire)).filter(|map_id| *map_id != 0)
     }
 
     /// From now on the calling thread is watched, until the sign is dropped.

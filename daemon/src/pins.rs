@@ -20,6 +20,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 /// All that is ever pinned. Another name in the folder is not giveway's to remove.
 pub const MARKS: &str = "gw_marks";
 pub const QDISC: &str = "qdisc";
+pub const NICE_NOTES: &str = "gw_nice_notes";
+pub const NICE_LINK: &str = "nice";
 
 const SHARED: &str = "/sys/fs/bpf";
 /// Processes that live in the machine's mount namespace: init, and where that one may not be looked at, the kernel's own.
@@ -61,7 +63,7 @@ impl Pins {
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
             for folder in self.folders().filter(|folder| is_ours(folder)) {
-                for pin in [MARKS, QDISC].map(|name| folder.join(name)) {
+                for pin in [MARKS, QDISC, NICE_LINK, NICE_NOTES].map(|name| folder.join(name)) {
                     match fs::remove_file(pin) {
                         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
                         _ => {}

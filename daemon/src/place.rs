@@ -38,6 +38,8 @@ pub enum JournalFile {
     Chains,
     /// The kernel's threads that take packets in.
     Napi,
+    /// Background processes and what they start.
+    Nice,
     Settings,
     Queue,
     Sockets,
@@ -88,6 +90,7 @@ impl Place {
             JournalFile::Realtime => "realtime",
             JournalFile::Chains => "chains",
             JournalFile::Napi => "napi",
+            JournalFile::Nice => "nice",
             JournalFile::Settings => "settings",
             JournalFile::Queue => "queue",
             JournalFile::Sockets => "sockets",

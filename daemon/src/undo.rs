@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::actuate::nice::MadeNice;
 use crate::actuate::queue::Before;
 use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
@@ -27,7 +28,7 @@ use crate::place::{JournalFile, Place};
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For the kernel, which may have to walk over many sockets; for each journal of [`OTHERS`].
-const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(8);
+const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(6);
 /// Who undoes gives no sign of life meanwhile.
 const _: () =
     assert!(2 * PATIENCE.as_secs() + OTHERS.len() as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs());
@@ -35,7 +36,17 @@ const _: () =
 const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, JournalFile::Napi];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
 const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
-const OTHERS: [JournalFile; 3] = [JournalFile::Queue, JournalFile::Sockets, JournalFile::Settings];
+const OTHERS: [JournalFile; 4] = [
+    JournalFile::Queue,
+    JournalFile::Nice,
+    JournalFile::Sockets,
+    JournalFile::Settings,
+];
+
+/// And not one network namespace's.
+fn is_machines(file: JournalFile) -> bool {
+    THREADS.contains(&file) || file == JournalFile::Nice
+}
 
 /// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock, unless it is a dry
 /// run.
@@ -54,7 +65,9 @@ pub fn realtime(place: &Place) -> Undone {
 
 /// What is the machine's and not the namespace's.
 pub fn threads(place: &Place, dry_run: bool) -> Undone {
-    threads_of(place, &THREADS, dry_run)
+    let mut undone = threads_of(place, &THREADS, dry_run);
+    undone.extend(journal::undo::<MadeNice>(&place.journal(JournalFile::Nice), dry_run));
+    undone
 }
 
 /// The links of a dead process that keeps them, because a thread of it waits in the kernel for good.
@@ -94,7 +107,7 @@ enum Read {
 impl Undoing {
     /// Reads what there is. What does not let itself be read keeps nothing else from being undone.
     pub fn begin(place: &Place, dry_run: bool) -> Self {
-        let files = [THREADS, OTHERS].concat();
+        let files: Vec<JournalFile> = THREADS.into_iter().chain(OTHERS).collect();
         let mut undoing = Self {
             place: place.clone(),
             dry_run,
@@ -128,7 +141,7 @@ impl Undoing {
                 .fail(format!("{} does not let itself be read; try again", path.display()));
         }
         if is_stale {
-            undoing.written.retain(|file, _| THREADS.contains(file));
+            undoing.written.retain(|file, _| is_machines(*file));
             undoing.pins_stay = true;
         }
         undoing
@@ -150,6 +163,7 @@ impl Undoing {
 
     /// All but threads and the queue.
     pub fn rest(&mut self) {
+        self.put_back_within::<MadeNice>(JournalFile::Nice);
         self.put_back_within::<Capped>(JournalFile::Sockets);
         self.put_back_within::<Setting>(JournalFile::Settings);
     }

@@ -20,6 +20,7 @@ mod daemon {
     mod limits;
     mod lookup;
     mod neighbours;
+    mod nice;
     mod queue;
     mod realtime;
     mod receive;

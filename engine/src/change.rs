@@ -59,6 +59,8 @@ pub enum Setting {
     Queue,
     /// Scheduling policy and priority.
     Scheduling,
+    /// Nice value and I/O class.
+    Niceness,
     /// The class of its packets.
     Class,
     /// A file of /proc or /sys, by its path.
@@ -193,6 +195,7 @@ impl Display for Setting {
             Self::CongestionControl => "congestion control",
             Self::Queue => "queue",
             Self::Scheduling => "scheduling",
+            Self::Niceness => "niceness",
             Self::Class => "class",
             Self::File(path) => path,
         })

@@ -140,7 +140,8 @@ fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
     seen.process?.chosen.map(of_choice)
 }
 
-fn of_choice(Choice { class, uid, limit }: Choice) -> Verdict {
+/// What was chosen for a process decides.
+pub fn of_choice(Choice { class, uid, limit }: Choice) -> Verdict {
     let limited = limit.map(|limit| {
         format!(
             "; all of it together at most {} Mbit/s",

@@ -62,6 +62,16 @@ pub struct Fingerprint {
     pub idleness: u32,
     /// Class and rate limit in one.
     pub chosen: u32,
+    pub nice: Option<Nice>,
+}
+
+/// giveway's doing: nice 19 or the idle I/O class.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Nice {
+    /// The process for whose sake it was done: this one, or one that started it.
+    pub by: u32,
+    /// By which it was done; 0: it is about to get back what it had.
+    pub cause: u32,
 }
 
 /// A class, the user who chose it, and a rate limit where that was asked for.

@@ -12,7 +12,9 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Setting, Subject, Value};
+use crate::class::of_choice;
 use crate::config::{Config, Protocol};
+use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
@@ -23,6 +25,7 @@ use classes::Classes;
 use control::Control;
 use early::Early;
 use flows::{Flows, Tracked};
+use nice::{Niced, Niceness};
 use owners::Owners;
 use queue::traffic::Refusal;
 use queue::{Backends, BackgroundFlow, Queue};
@@ -35,6 +38,7 @@ mod early;
 mod flows;
 mod limiting;
 pub mod limits;
+pub mod nice;
 mod owners;
 pub mod queue;
 mod told;
@@ -79,6 +83,7 @@ pub struct Network {
     owners: Owners,
     classes: Classes,
     early: Early,
+    nice: Niceness,
     interface: Option<Interface>,
     sharing: Sharing,
     /// When everything was last decided upon, and whether the devices that send have changed since.
@@ -107,6 +112,7 @@ impl Network {
             owners: Owners::default(),
             classes: Classes::new(&config.background),
             early: Early::default(),
+            nice: Niceness::new(config.classes.cpu_and_disk, setup.backends.dry_run),
             interface: None,
             sharing: Sharing::default(),
             decided: now,
@@ -133,6 +139,9 @@ impl Network {
                 | Input::Processes(_)
                 | Input::Filtered(_)
                 | Input::Active(_)
+                | Input::Chosen { .. }
+                | Input::Niced { .. }
+                | Input::NiceTaken(_)
                 | Input::Tick
         );
         match input {
@@ -162,12 +171,15 @@ impl Network {
             }
             Input::TakenOver(taken) => self.note_taken_over(now, taken),
             Input::Processes(listed) => {
-                self.actions.extend(self.early.observe(listed));
-                self.actions.extend(self.early.judge(&self.classes));
+                self.note_inherited(now, &listed);
+                self.actions.extend(self.early.observe(listed, &mut self.nice));
+                self.judge_processes();
+                let due = self.nice.due(now);
+                self.ask_nice(now, due);
             }
             Input::Identified { processes, cgroups } => {
                 if self.early.identified(&processes) {
-                    self.actions.extend(self.early.judge(&self.classes));
+                    self.judge_processes();
                 }
                 if self.owners.identified(processes, cgroups) {
                     self.judge_again(now);
@@ -175,6 +187,14 @@ impl Network {
             }
             Input::Active(active) => self.classes.set_active(active),
             Input::Rules(rules) => self.set_rules(now, rules),
+            Input::Chosen { process, choice } => self.follow_choice(now, process, choice),
+            Input::ReadAgain => self.early.read_again(),
+            Input::Niced { process, outcome } => self.conclude_nice(now, process, outcome),
+            Input::NiceTaken(taken) => {
+                for (process, tid, found) in taken {
+                    self.note(now, nice::taken(process, tid, &found));
+                }
+            }
             Input::CommandLimits(limits) => self.set_command_limits(now, limits),
             Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),
             Input::Uplink(uplink) => {
@@ -385,6 +405,45 @@ impl Network {
             why: outcome.err().unwrap_or_else(|| "the user has asked for it".to_owned()),
         };
         self.note(now, change);
+    }
+
+    fn judge_processes(&mut self) {
+        self.actions.extend(self.early.judge(&self.classes, &mut self.nice));
+    }
+
+    /// Those that are shown for the first time with what they have from what started them.
+    fn note_inherited(&mut self, now: Duration, listed: &[Fingerprint]) {
+        for (id, is) in self.early.newly_nice(listed) {
+            if let Some(change) = self.nice.inherited(id, is) {
+                self.note(now, change);
+            }
+        }
+    }
+
+    fn follow_choice(&mut self, now: Duration, process: ProcessId, choice: Choice) {
+        let of = Process {
+            uid: choice.uid,
+            ..Process::default()
+        };
+        let ask = self.nice.chosen(process, &of, &of_choice(choice));
+        self.ask_nice(now, ask);
+    }
+
+    fn ask_nice(&mut self, now: Duration, actions: impl IntoIterator<Item = Action>) {
+        for action in actions {
+            match action {
+                Action::Nice { process, .. } if self.nice.dry_run => {
+                    self.conclude_nice(now, process, Ok(Niced::default()));
+                }
+                action => self.actions.push(action),
+            }
+        }
+    }
+
+    fn conclude_nice(&mut self, now: Duration, process: ProcessId, outcome: Result<Niced, String>) {
+        if let Some(change) = self.nice.conclude(now, process, outcome) {
+            self.note(now, change);
+        }
     }
 
     fn note_refusals(&mut self, refusals: Vec<Refusal>) {

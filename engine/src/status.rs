@@ -95,6 +95,9 @@ pub struct NetworkStatus {
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub active: Vec<Activity>,
+    /// Processes that giveway has made nice, those that inherited it included.
+    #[serde(default)]
+    pub nice_processes: usize,
     /// The latest packets with deadlines that were not sent, oldest first.
     #[serde(default)]
     pub refusals: Vec<Refusal>,

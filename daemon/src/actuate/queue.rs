@@ -79,6 +79,8 @@ pub struct QueueActuator {
     rules: Vec<Deadline>,
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
+    /// Of tasks that giveway makes nice itself; None: it makes none.
+    nice_notes: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: Named,
     /// What is said of sockets by their classes.
@@ -98,9 +100,16 @@ pub struct QueueActuator {
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
 
 impl QueueActuator {
-    pub fn open(place: &Place, config: &Config, requests: Option<&MapHandle>) -> Result<Self> {
+    pub fn open(
+        place: &Place,
+        config: &Config,
+        requests: Option<&MapHandle>,
+        nice_notes: Option<&MapHandle>,
+    ) -> Result<Self> {
         let requests = requests.map(MapHandle::try_from).transpose();
+        let nice_notes = nice_notes.map(MapHandle::try_from).transpose();
         Ok(Self {
+            nice_notes: nice_notes.context("cannot share the notes of nice tasks")?,
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
@@ -419,6 +428,7 @@ impl QueueActuator {
                     netns_inum,
                     &self.rules,
                     self.requests.as_ref().map(|map| map.as_fd()),
+                    self.nice_notes.as_ref().map(|map| map.as_fd()),
                 )?);
                 // Whatever is in the table, the queue starts.
                 let mut lost = Vec::new();

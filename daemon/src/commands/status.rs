@@ -119,6 +119,12 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.push(("classes", counted(daemon.class_rules, "rule")));
     let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
     lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
+    let nice = network.nice_processes;
+    lines.extend((nice > 0).then(|| {
+        let of = if nice == 1 { "process" } else { "processes" };
+        let line = format!("{nice} {of} at nice 19 and in the idle I/O class, as background");
+        ("nice", line)
+    }));
     lines.push(("real time", realtime_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
     lines.push(("neighbours", neighbours_line(network)));

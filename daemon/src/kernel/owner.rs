@@ -26,6 +26,8 @@ const TRIES: u32 = 3;
 pub struct OwnerReader {
     tasks: Tasks,
     wanted: Wanted,
+    /// Another file is known of an executable than before.
+    pub has_news: bool,
     paths: BTreeSet<(u32, String)>,
     need_arguments: bool,
     /// Of systemd, whose sessions are followed.
@@ -52,6 +54,7 @@ impl OwnerReader {
         Ok(Self {
             tasks: Tasks::load(netns_inum)?,
             wanted: Wanted::default(),
+            has_news: false,
             paths: BTreeSet::new(),
             need_arguments: false,
             folder: None,
@@ -137,6 +140,7 @@ impl OwnerReader {
     }
 
     fn take_path(&mut self, path: String, found: Looked) {
+        let before = self.wanted.executables.clone();
         self.wanted.executables.retain(|known| known.path != path);
         if let (Looked::File { file, is_roots }, true) = (found, self.paths.contains(&(0, path.clone()))) {
             self.wanted.executables.push(Executable {
@@ -145,6 +149,7 @@ impl OwnerReader {
                 path_is_roots: is_roots,
             });
         }
+        self.has_news |= self.wanted.executables.iter().any(|known| !before.contains(known));
     }
 
     /// None where it has ended, or its number is another's now.
@@ -208,7 +213,7 @@ impl OwnerReader {
     ///
     /// # Errors
     /// Where it has ended, root has limited it, or the kernel cannot.
-    pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<()> {
+    pub fn choose(&mut self, pid: u32, choice: Choice) -> Result<ProcessId> {
         let handle = Handle::open(pid)?;
         let found = handle.read(&self.tasks, &Wanted::default())?;
         ensure!(
@@ -222,7 +227,8 @@ impl OwnerReader {
         );
         self.choices()?;
         let choices = self.choices.as_ref().context("no class can be chosen")?;
-        choices.choose(&self.tasks, handle.fd(), choice)
+        choices.choose(&self.tasks, handle.fd(), choice)?;
+        Ok(found.started.id)
     }
 
     fn choices(&mut self) -> Result<&Choices> {

@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift nice qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
@@ -32,6 +32,7 @@ records! {
     flow_monitor: bss gw_event gw_flow;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: gw_mark gw_undone;
+    nice: gw_nice_order gw_nice_task gw_nice_wanted;
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
     rledbat: gw_receiver_lost gw_receiver_outcome gw_receiver_wanted;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::Class;
-use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, ProcessId};
+use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Nice, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
@@ -35,6 +35,8 @@ pub struct Tasks {
     show_cgroup: OwnedFd,
     /// By which [`Self::process`] tells what was chosen.
     pub choices: MapHandle,
+    /// By which it tells giveway's doing from the user's word (bpf/nice.h).
+    pub nice_notes: MapHandle,
 }
 
 /// The one that lists threads. It stays loaded while any process has it.
@@ -138,6 +140,7 @@ impl Tasks {
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
             choices: MapHandle::try_from(&skeleton.maps.choices).context("cannot keep the map of choices")?,
+            nice_notes: MapHandle::try_from(&skeleton.maps.gw_nice_notes).context("cannot keep the notes")?,
         })
     }
 
@@ -165,6 +168,10 @@ impl Tasks {
             cgroup_id: found.cgroup_id,
             idleness: found.idleness,
             chosen: found.chosen,
+            nice: (found.nice_by > 0).then_some(Nice {
+                by: found.nice_by,
+                cause: found.nice_cause,
+            }),
         };
         Ok(all.into_iter().map(fingerprint).collect())
     }
@@ -234,8 +241,13 @@ impl Threads {
 }
 
 /// Runs an iterator over all tasks once.
-pub(super) fn run_over_all<T: Record>(program: &OwnedFd) -> Result<Vec<T>> {
+pub fn run_over_all<T: Record>(program: &OwnedFd) -> Result<Vec<T>> {
     run(program, &Of::All)
+}
+
+/// The same over the threads of a process.
+pub fn run_over_process<T: Record>(program: &OwnedFd, pid: u32) -> Result<Vec<T>> {
+    run(program, &Of::Process(pid))
 }
 
 /// Runs an iterator over this once.

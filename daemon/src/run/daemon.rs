@@ -21,6 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
 use crate::control::server::{self, Call, Handlers};
@@ -65,6 +66,8 @@ pub struct Daemon {
     pub monitor: FlowMonitor,
     pub sockets: Sockets,
     pub queue: QueueActuator,
+    /// None in a dry run.
+    pub nice: Option<NiceActuator>,
     pub receiver: Receiver,
     pub owners: OwnerReader,
     pub rules: ClassRules,
@@ -209,6 +212,7 @@ impl Running {
             self.look_after_active()?;
             self.look_at_datagrams()?;
             self.look_at_processes()?;
+            self.settle_nice()?;
             self.cap_new()?;
         } else if self.links.as_ref().is_some_and(LinkEvents::any) {
             self.look_at_link()?;

@@ -20,6 +20,7 @@ use super::daemon::Daemon;
 use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
 use super::priority::receive::{Receiver, chains_of};
+use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
 use crate::actuate::sockets::cap::rtt_floors_us;
@@ -148,7 +149,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     };
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
-    let queue = QueueActuator::open(&place, &config, receiver.requests())?;
+    let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
+    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes)?;
+    let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(Guarded::death).transpose()?;
     let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;
@@ -169,6 +172,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         monitor,
         sockets,
         queue,
+        nice,
         receiver,
         owners,
         rules,

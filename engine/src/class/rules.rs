@@ -115,6 +115,16 @@ impl Rules {
             .collect()
     }
 
+    /// Of the rules by which a process is background, whatever it sends: where each is, and its words.
+    pub fn background_processes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_background =
+            |rule: &&Rule| rule.class == Class::Background && rule.matcher.whatever_it_sends().is_none();
+        self.rules
+            .iter()
+            .filter(is_background)
+            .map(|rule| (&*rule.place, &*rule.why))
+    }
+
     /// Whether any rule asks for the arguments of processes.
     pub fn need_arguments(&self) -> bool {
         self.rules.iter().any(|rule| rule.matcher.cmdline.is_some())

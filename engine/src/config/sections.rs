@@ -390,6 +390,9 @@ section! {
         /// What background connections receive gives way too, by the window that they offer (docs/background.md). Off:
         /// their windows are as the kernel and the application make them.
         receive_window: bool = true;
+        /// Processes that are background by a rule on the process or by choice, whatever they send, run at nice 19 and in
+        /// the idle I/O class, and so does what they start. Off: the CPU and the disk do not tell classes apart.
+        cpu_and_disk: bool = true;
     }
 }
 

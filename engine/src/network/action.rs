@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The inputs of the network engine and what it asks for. The daemon provides the one and carries out the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
 use crate::class::{Activity, RateLimit, Rules, Treatment};
-use crate::matcher::{Fingerprint, Process, ProcessId};
+use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
+use crate::network::nice::Niced;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
 use crate::network::queue::{BackgroundFlow, Plan, Tuning, Uplink};
 use crate::record::What;
@@ -61,6 +62,17 @@ pub enum Input<'a> {
     Active(Vec<Activity>),
     /// The rules for classes, read anew.
     Rules(Arc<Rules>),
+    /// This class was just chosen for a process, whose program is about to start.
+    Chosen { process: ProcessId, choice: Choice },
+    /// More is known of what rules ask about: processes that were read before are read again.
+    ReadAgain,
+    /// The outcome of [`Action::Nice`].
+    Niced {
+        process: ProcessId,
+        outcome: Result<Niced, String>,
+    },
+    /// Threads of these processes that were made nice have been set to this by somebody else.
+    NiceTaken(Vec<(ProcessId, u32, String)>),
     /// The rate limits of commands, all of them.
     CommandLimits(Vec<RateLimit>),
     /// The interfaces there are, by their numbers; needed where a rule names one.
@@ -125,6 +137,11 @@ pub enum Action {
         process: ProcessId,
         treatment: Option<Treatment>,
     },
+    /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
+    /// cause is in force; None: it gets back what it had. Answered by [`Input::Niced`].
+    Nice { process: ProcessId, cause: Option<u32> },
+    /// The causes that are in force from now on; what was made nice by another gets back what it had.
+    NiceCauses(BTreeSet<u32>),
     /// Send this to the neighbours.
     Report(Outgoing),
     /// Something worth a line in the record.

@@ -149,10 +149,14 @@ impl Classes {
         (self.generation, self.active.meant(process.uid))
     }
 
-    /// What the queue is to be told of a process that has sent nothing yet.
-    pub fn judge_process(&self, process: &Process) -> Option<Treatment> {
-        let verdict = judge_process(&self.rules, process)?;
-        let verdict = self.active.meant(process.uid).judge(verdict, &process.cgroup);
+    /// Of a process that has sent nothing yet, whatever is active.
+    pub fn judge_process(&self, process: &Process) -> Option<Verdict> {
+        judge_process(&self.rules, process)
+    }
+
+    /// What the queue is to be told of it.
+    pub fn treatment_of_process(&self, process: &Process, verdict: Option<Verdict>) -> Option<Treatment> {
+        let verdict = self.active.meant(process.uid).judge(verdict?, &process.cgroup);
         Some(Treatment {
             class: verdict.class,
             limit: verdict.limit,
@@ -246,7 +250,9 @@ fn flow_of(flow: &Flow) -> BackgroundFlow {
 
 impl Network {
     pub(super) fn set_rules(&mut self, now: Duration, rules: Arc<Rules>) {
+        self.actions.extend(self.nice.set_rules(&rules));
         self.classes.rules = rules;
+        self.early.read_again();
         self.limit_rates(now);
         self.judge_all(now);
     }

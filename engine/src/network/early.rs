@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Classes of processes that have sent nothing yet, so that a connection has its class from its first packet on. Input: once
-//! a second, which processes there are, and what was read of them. Output: which to read, a bounded number at a time, and
-//! what the queue is told of each. One that lives for less than a second is not read. Bounded: the processes of a user, and
+//! Classes of processes, so that a connection has its class from its first packet on, and background is nice on the CPU
+//! ([`super::nice`]) whether it sends or not. Input: once a second, which processes there are, and what was read of them.
+//! Output: which to read, a bounded number at a time, what the queue is told of each, and each verdict. One that lives for less than a second is not read. Bounded: the processes of a user, and
 //! all of them; the connections of others have their class when they are seen.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
+use super::nice::Niceness;
 use super::turns::Turns;
 use crate::class::{Meant, Treatment};
-use crate::matcher::{Fingerprint, Process, ProcessId};
+use crate::matcher::{Fingerprint, Nice, Process, ProcessId};
 
 /// Entries of the kernel's table.
 const KEPT: usize = 4096;
@@ -43,11 +44,13 @@ struct Known {
     /// In which step.
     judged_at: u64,
     told: Option<Treatment>,
+    /// giveway's doing.
+    nice: Option<Nice>,
 }
 
 impl Early {
     /// These are there now, and no others.
-    pub fn observe(&mut self, listed: Vec<Fingerprint>) -> Vec<Action> {
+    pub fn observe(&mut self, listed: Vec<Fingerprint>, nice: &mut Niceness) -> Vec<Action> {
         let present: BTreeSet<ProcessId> = listed.iter().map(|listed| listed.id).collect();
         let mut actions = Vec::new();
         self.processes.retain(|id, known| {
@@ -57,14 +60,18 @@ impl Early {
             }
             is_there
         });
+        nice.keep(&present);
         let mut of_users = BTreeMap::<u32, usize>::new();
         for known in self.processes.values() {
             *of_users.entry(known.fingerprint.uid).or_default() += 1;
         }
         let mut unread = Vec::new();
-        for fingerprint in listed {
+        for mut fingerprint in listed {
             let (id, uid) = (fingerprint.id, fingerprint.uid);
+            // Our own doing is no reason to read it again.
+            let is_nice = fingerprint.nice.take();
             if let Some(known) = self.processes.get_mut(&id) {
+                known.nice = is_nice;
                 if known.fingerprint != fingerprint {
                     (known.fingerprint, known.is_asked) = (fingerprint, false);
                 }
@@ -94,6 +101,25 @@ impl Early {
         actions
     }
 
+    /// More is known of what rules ask about than when they were read.
+    pub fn read_again(&mut self) {
+        self.processes.values_mut().for_each(|known| known.is_asked = false);
+    }
+
+    /// Of these, those that are known and have become nice since they were listed last.
+    pub fn newly_nice(&self, listed: &[Fingerprint]) -> Vec<(ProcessId, Nice)> {
+        let is_news = |listed: &Fingerprint| {
+            let known = self.processes.get(&listed.id)?;
+            Some((listed.id, listed.nice.filter(|_| known.nice.is_none())?))
+        };
+        listed.iter().filter_map(is_news).collect()
+    }
+
+    /// How many giveway has made nice, or what started them.
+    pub fn nice(&self) -> usize {
+        self.processes.values().filter(|known| known.nice.is_some()).count()
+    }
+
     /// Whether anything is news.
     pub fn identified(&mut self, processes: &[(ProcessId, Option<Arc<Process>>)]) -> bool {
         let mut news = false;
@@ -110,7 +136,7 @@ impl Early {
 
     /// Judges those whose rules, or what is active, have changed, as far as one step allows: users in turns, of a user's
     /// own the one first that was not judged for longest. The others are next.
-    pub fn judge(&mut self, classes: &Classes) -> Vec<Action> {
+    pub fn judge(&mut self, classes: &Classes, nice: &mut Niceness) -> Vec<Action> {
         let mut pending: Vec<(u32, u64, ProcessId)> = self
             .processes
             .iter()
@@ -136,7 +162,9 @@ impl Early {
             }
             left = left.saturating_sub(cost);
             let (generation, meant) = classes.basis_of_process(&process);
-            let treatment = classes.judge_process(&process);
+            let verdict = classes.judge_process(&process);
+            nice.judged(id, &process, verdict.as_ref(), known.nice);
+            let treatment = classes.treatment_of_process(&process, verdict);
             known.judged = Some((generation, Arc::clone(meant)));
             known.judged_at = self.steps;
             self.judges.had(uid);
@@ -158,6 +186,7 @@ impl Known {
             judged: None,
             judged_at: 0,
             told: None,
+            nice: None,
         }
     }
 
@@ -200,7 +229,7 @@ mod tests {
     fn one_is_read_once_it_has_been_there_for_a_second_and_again_when_it_has_changed() {
         let mut early = Early::default();
         let changed = |image| Fingerprint { image, ..listed(5, 0) };
-        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed));
+        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed, &mut Niceness::new(true, false)));
         assert!(observe(vec![changed(1)]).is_empty());
         assert_eq!(observe(vec![changed(1), listed(6, 0)]), [5]);
         assert!(observe(vec![changed(1)]).is_empty());
@@ -217,9 +246,9 @@ mod tests {
                 .map(|pid| listed(100 + pid, 1000))
                 .chain([listed(5, 0), listed(6, 7)])
         };
-        early.observe(crowd().collect());
+        early.observe(crowd().collect(), &mut Niceness::new(true, false));
         assert_eq!(early.processes.len(), OF_A_USER + 2);
-        let first = asked(&early.observe(crowd().collect()));
+        let first = asked(&early.observe(crowd().collect(), &mut Niceness::new(true, false)));
         assert_eq!(first.len(), READ_AT_ONCE);
         assert!(first.contains(&5) && first.contains(&6));
     }

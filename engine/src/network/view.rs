@@ -34,6 +34,7 @@ impl Network {
             },
             queue: self.queue.view(now),
             active: self.classes.active().to_vec(),
+            nice_processes: self.early.nice(),
             refusals: self.refusals.iter().cloned().collect(),
         }
     }

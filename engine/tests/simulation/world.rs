@@ -255,7 +255,9 @@ impl World {
                 | Action::TuneQueue(_)
                 | Action::Identify { .. }
                 | Action::Treat { .. }
-                | Action::TreatProcess { .. } => {}
+                | Action::TreatProcess { .. }
+                | Action::Nice { .. }
+                | Action::NiceCauses(_) => {}
             }
         }
     }

@@ -75,18 +75,55 @@ pub struct Shared {
     pub background_answers: MapHandle,
 }
 
+/// Who makes tasks nice, and whether giveway's doing can be told from the users' word.
+enum Nice<'a> {
+    ByUsers,
+    Noted(BorrowedFd<'a>),
+    ByAnybody,
+}
+
 impl Admission {
     /// Loads it for the namespace of this number, which must be the caller's own. Touches no link yet.
-    /// `requests`: of arrival.bpf.c, where there are chains.
-    pub fn load(netns_inum: u32, rules: &[Deadline], requests: Option<BorrowedFd<'_>>) -> Result<Self> {
+    /// `requests`: of arrival.bpf.c, where there are chains. `nice_notes`: of tasks that giveway makes nice, if it makes any.
+    pub fn load(
+        netns_inum: u32,
+        rules: &[Deadline],
+        requests: Option<BorrowedFd<'_>>,
+        nice_notes: Option<BorrowedFd<'_>>,
+    ) -> Result<Self> {
+        let Some(notes) = nice_notes else {
+            return Self::load_with(netns_inum, rules, requests, Nice::ByUsers);
+        };
+        // Before Linux 6.16 no program of this kind may read the notes.
+        let noted = Self::load_with(netns_inum, rules, requests, Nice::Noted(notes));
+        noted.or_else(|error| {
+            tracing::debug!("{error:#}");
+            Self::load_with(netns_inum, rules, requests, Nice::ByAnybody)
+        })
+    }
+
+    fn load_with(
+        netns_inum: u32,
+        rules: &[Deadline],
+        requests: Option<BorrowedFd<'_>>,
+        nice: Nice<'_>,
+    ) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::AdmissionSkelBuilder::default();
         let mut open = explain("open admission", || builder.open(&mut storage))?;
-        open.maps
-            .rodata_data
-            .as_deref_mut()
-            .context("admission has no constants")?
-            .netns_inum = netns_inum;
+        let constants = open.maps.rodata_data.as_deref_mut();
+        let constants = constants.context("admission has no constants")?;
+        constants.netns_inum = netns_inum;
+        constants.nice_makers = match &nice {
+            Nice::ByUsers => types::gw_nice_makers::GW_NICE_BY_USERS,
+            Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
+            Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
+        };
+        if let Nice::Noted(notes) = nice {
+            explain("use the notes of nice tasks", || {
+                open.maps.gw_nice_notes.reuse_fd(notes)
+            })?;
+        }
         if let Some(requests) = requests {
             explain("share what was received", || {
                 open.maps.chain_requests.reuse_fd(requests)

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::actuate::nice;
 use crate::actuate::sockets::cap::{CapActuator, ease::Ease};
 use crate::actuate::sockets::lbe::Lbe;
 use crate::actuate::sockets::receive;
@@ -103,6 +104,11 @@ pub fn capabilities() -> Vec<Capability> {
             "background receive windows (sockops)",
             "what background connections receive does not give way",
             check_release(receive::NEEDS),
+        ),
+        capability(
+            "nice background (task storage)",
+            "background processes have the CPU and the disk like all others",
+            nice::probe(),
         ),
         capability(
             "lent priority",

@@ -4,10 +4,12 @@
 use anyhow::Result;
 use giveway_engine::change::Change;
 use giveway_engine::network::action::{Action, Input, Outcome};
+use giveway_engine::network::nice::Niced;
 use giveway_engine::record::What;
 use giveway_engine::wire::Outgoing;
 
 use super::Running;
+use crate::actuate::nice::NiceActuator;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{is_shortage, now};
 use crate::life::LONG_WORK;
@@ -46,6 +48,7 @@ impl Running {
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {
         let mut outcomes = Vec::new();
         let mut limits = Vec::new();
+        let mut is_nice_noted = false;
         for action in actions {
             match action {
                 Action::Limit { cookie, limits: new } => {
@@ -91,6 +94,20 @@ impl Running {
                         tracing::debug!("{error:#}");
                     }
                 }
+                Action::Nice { process, cause } => {
+                    let nice = self.daemon.nice.as_mut();
+                    let outcome = nice.map_or_else(|| Ok(Niced::default()), |nice| nice.apply(process, cause));
+                    outcomes.push(Input::Niced {
+                        process,
+                        outcome: outcome.map_err(|error| one_line(&error)),
+                    });
+                    is_nice_noted = true;
+                }
+                Action::NiceCauses(causes) => {
+                    if let Some(Err(error)) = self.daemon.nice.as_mut().map(|nice| nice.set_causes(causes)) {
+                        tracing::warn!("{error:#}");
+                    }
+                }
                 Action::Report(report) => self.send(&report),
                 Action::Record(what) => {
                     if let What::Change(change) = &what {
@@ -112,7 +129,20 @@ impl Running {
             let done = self.tolerate(done)?.unwrap_or_else(|| put_off().collect());
             outcomes.push(Input::Outcomes(done));
         }
+        if is_nice_noted {
+            outcomes.extend(self.nice_taken());
+        }
         Ok(outcomes)
+    }
+
+    /// Sets and puts back what is noted; tells of what somebody else has set.
+    fn nice_taken(&mut self) -> Option<Input<'static>> {
+        let taken = self.daemon.nice.as_mut().map(NiceActuator::settle)?;
+        (!taken.is_empty()).then_some(Input::NiceTaken(taken))
+    }
+
+    pub(super) fn settle_nice(&mut self) -> Result<()> {
+        self.nice_taken().map_or(Ok(()), |taken| self.step(taken))
     }
 
     /// The caps for new connections, where they are not those that the engine asked for.

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::Running;
 use super::records::header;
+use crate::actuate::nice::NiceActuator;
 use crate::control::Background;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
@@ -40,7 +41,12 @@ impl Running {
                 answer,
             } => {
                 let chosen = self.choose(pid, uid, class, bytes_per_s);
-                let _ = answer.send(chosen.map_err(|error| one_line(&error)));
+                let done = match chosen {
+                    // Before its program starts.
+                    Ok(chosen) => Ok(self.step(chosen)?),
+                    Err(error) => Err(one_line(&error)),
+                };
+                let _ = answer.send(done);
             }
             Call::Active { request, asker, answer } => {
                 let _ = answer.send(self.answer_active(&request, asker)?);
@@ -74,6 +80,7 @@ impl Running {
                     .cloned()
                     .chain(missing)
                     .chain(daemon.rules.missing(queue))
+                    .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
                 class_rules: daemon.rules.len(),
             },
@@ -84,10 +91,12 @@ impl Running {
         }
     }
 
-    fn choose(&mut self, pid: u32, uid: u32, class: Class, bytes_per_s: Option<u64>) -> Result<()> {
+    fn choose(&mut self, pid: u32, uid: u32, class: Class, bytes_per_s: Option<u64>) -> Result<Input<'static>> {
         let limit = bytes_per_s.map(|bytes_per_s| self.limit_command(uid, class, bytes_per_s));
         let limit = limit.transpose()?;
-        self.daemon.owners.choose(pid, Choice { class, uid, limit })
+        let choice = Choice { class, uid, limit };
+        let process = self.daemon.owners.choose(pid, choice)?;
+        Ok(Input::Chosen { process, choice })
     }
 
     fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {

@@ -132,10 +132,14 @@ impl Running {
     pub(super) fn take_looked_up(&mut self) -> Result<()> {
         let owners = &mut self.daemon.owners;
         let known = owners.looked_up();
-        if known.is_empty() {
+        let is_more_known = std::mem::take(&mut owners.has_news);
+        if known.is_empty() && !is_more_known {
             return Ok(());
         }
         let processes = known.into_iter().map(|id| (id, owners.process(id))).collect();
+        if is_more_known {
+            self.step(Input::ReadAgain)?;
+        }
         self.step(Input::Identified {
             processes,
             cgroups: Vec::new(),

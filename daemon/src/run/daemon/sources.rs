@@ -60,9 +60,9 @@ impl Running {
         self.step(Input::Datagrams(flows))
     }
 
-    /// Where there is a queue that what they connect could be held in.
+    /// Where there is a queue that what they connect could be held in, or background is made nice.
     pub(super) fn look_at_processes(&mut self) -> Result<()> {
-        if !self.daemon.queue.is_in_force() {
+        if !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
             return Ok(());
         }
         let listed = self.daemon.owners.tasks().fingerprints();

@@ -61,7 +61,7 @@ impl<'a> Link<'a> {
         let place = Place::here().unwrap();
         drop(place.lock().unwrap());
         let config = Config::parse(configuration).unwrap();
-        let mut actuator = QueueActuator::open(&place, &config, None).unwrap();
+        let mut actuator = QueueActuator::open(&place, &config, None, None).unwrap();
         actuator.set(Some(&plan(lab.ifindex, &config)), "gwv").unwrap();
         let link = Self {
             lab,

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nice 19 and the idle I/O class for processes that are background (bpf/nice.bpf.c). Input: processes, each with the cause
+//! for which it is made nice, and which causes are in force. Output: what each had before; which threads somebody else has
+//! set since. It never decides.
+//!
+//! What a thread had is noted in its own storage before it is changed. The map of notes and the program that hands them on
+//! are pinned, so that both outlive the daemon; the journal `nice` names the map. So this puts back too what a dead daemon
+//! made nice, by the same walk. Nothing here opens a file of /proc.
+//!
+//! Loaded with the first process. Where that fails, the next process is another try.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use giveway_engine::matcher::ProcessId;
+use giveway_engine::network::nice::Niced;
+use libbpf_rs::{MapCore as _, MapHandle};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{self, Entry, Journal, Lost};
+use crate::life::Life;
+use crate::pins::{NICE_LINK, NICE_NOTES};
+use crate::place::{JournalFile, Place};
+use notes::{Notes, Task, is_notes};
+use thread::{Wanted, renice, shown};
+
+mod notes;
+mod thread;
+
+pub use notes::probe;
+
+/// Threads of a user that are set or put back in a second.
+const OF_A_USER: u32 = 2048;
+/// What was started while the walk went on is found by the next one.
+const ROUNDS: u32 = 4;
+/// Who undoes looks until nothing is found for so long: a fork that began before may make its task known later.
+const QUIET: Duration = Duration::from_millis(100);
+/// And no longer than this.
+const PATIENCE: Duration = Duration::from_secs(4);
+const BETWEEN_WALKS: Duration = Duration::from_millis(10);
+
+pub struct NiceActuator {
+    place: Place,
+    life: Life,
+    journal: Journal<MadeNice>,
+    /// The map of notes.
+    map: MapHandle,
+    notes: Option<Notes>,
+    causes: BTreeSet<u32>,
+    /// Why the latest process was not made nice.
+    refused: Option<String>,
+    /// Why something waits to be done.
+    unsettled: Option<String>,
+}
+
+/// Written down before the first process is made nice.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct MadeNice {
+    map_id: u32,
+}
+
+impl NiceActuator {
+    /// `map`: of notes, by which tasks are listed. Loads nothing.
+    pub fn new(place: &Place, life: Life, map: &MapHandle) -> Result<Self> {
+        Ok(Self {
+            journal: Journal::at(place.journal(JournalFile::Nice)),
+            place: place.clone(),
+            life,
+            map: MapHandle::try_from(map).context("cannot share the notes of nice tasks")?,
+            notes: None,
+            causes: BTreeSet::new(),
+            refused: None,
+            unsettled: None,
+        })
+    }
+
+    /// What does not work.
+    pub fn missing(&self) -> impl Iterator<Item = String> {
+        self.refused.iter().chain(&self.unsettled).cloned()
+    }
+
+    /// What was made nice by another cause gets back what it had, in the next [`Self::settle`].
+    pub fn set_causes(&mut self, causes: BTreeSet<u32>) -> Result<()> {
+        self.causes = causes;
+        self.notes
+            .as_ref()
+            .map_or(Ok(()), |notes| notes.set_causes(&self.causes))
+    }
+
+    /// Notes what is to become of all threads of a process; [`Self::settle`] does it.
+    ///
+    /// # Errors
+    /// Where nothing has changed.
+    pub fn apply(&mut self, process: ProcessId, cause: Option<u32>) -> Result<Niced> {
+        if cause.is_none() && self.notes.is_none() {
+            return Ok(Niced::default());
+        }
+        let outcome = self.open().and_then(|notes| notes.order(process, cause));
+        self.refused = outcome
+            .as_ref()
+            .err()
+            .map(|error| format!("background processes are not made nice: {error:#}"));
+        let threads = outcome?;
+        let main = threads
+            .iter()
+            .find(|thread| thread.tid == thread.tgid)
+            .or(threads.first());
+        let news = threads.iter().filter(|thread| thread.is_news > 0).count();
+        let has_any = threads.iter().any(|thread| thread.is_news | thread.has > 0);
+        Ok(Niced {
+            threads: u32::try_from(news)?,
+            before: main.map(|main| shown(main.nice, main.ioprio)).unwrap_or_default(),
+            left: main
+                .filter(|_| cause.is_some() && !has_any)
+                .map(|main| thread::why_left(main.policy)),
+        })
+    }
+
+    /// Sets what is noted to be set, and puts back what is to be put back; returns the threads that somebody else has set
+    /// meanwhile. What cannot be done now is done by a later one.
+    pub fn settle(&mut self) -> Vec<(ProcessId, u32, String)> {
+        let mut taken = Vec::new();
+        let Some(notes) = &self.notes else {
+            return taken;
+        };
+        let mut settle = || {
+            for _ in 0..ROUNDS {
+                let tasks = notes.walk()?;
+                taken.extend(tasks.iter().filter_map(Task::taken));
+                if !renice_all(&self.map, &tasks)? {
+                    break;
+                }
+            }
+            anyhow::Ok(())
+        };
+        self.unsettled = settle()
+            .err()
+            .map(|error| format!("not every background process is nice yet, or back: {error:#}; trying again"));
+        taken
+    }
+
+    fn open(&mut self) -> Result<&Notes> {
+        let notes = match self.notes.take() {
+            Some(notes) => notes,
+            None => self.load()?,
+        };
+        Ok(self.notes.insert(notes))
+    }
+
+    /// Pinned and journalled before anything is changed.
+    fn load(&mut self) -> Result<Notes> {
+        // What an earlier daemon has left must not be forgotten by pinning our own map in the place of its.
+        let left = journal::undo::<MadeNice>(&self.place.journal(JournalFile::Nice), false);
+        ensure!(left.failed.is_empty(), "{}", left.failed.join("; "));
+        let mut notes = Notes::load(&self.map, OF_A_USER)?;
+        notes.set_causes(&self.causes)?;
+        let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
+        let map = &mut self.map;
+        self.place
+            .pins()
+            .make(|folder| {
+                pin(&folder.join(NICE_NOTES), |path| Ok(map.pin(path)?))?;
+                pin(&folder.join(NICE_LINK), |path| Ok(notes.inherit.pin(path)?))
+            })
+            .context("what is made nice must be known when the daemon has died")?;
+        self.life.hold_nice_notes(map_id);
+        self.journal.add([&MadeNice { map_id }])?;
+        Ok(notes)
+    }
+}
+
+fn pin(path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let _ = fs::remove_file(path);
+    pin(path).with_context(|| format!("cannot pin {}", path.display()))
+}
+
+/// Whether there was anything to do. One that fails keeps no other waiting.
+fn renice_all(map: &MapHandle, tasks: &[Task]) -> Result<bool> {
+    let mut failed = None;
+    let mut is_any = false;
+    for task in tasks.iter().filter(|task| task.set | task.back > 0) {
+        is_any = true;
+        failed = renice(map, task).err().or(failed);
+    }
+    failed.map_or(Ok(is_any), Err)
+}
+
+/// The notes of a daemon, as long as anybody holds them.
+pub fn notes_of(map_id: u32) -> Option<MapHandle> {
+    MapHandle::from_map_id(map_id).ok().filter(is_notes)
+}
+
+impl Entry for MadeNice {
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        let map = notes_of(self.map_id).ok_or_else(|| {
+            anyhow!(Lost).context("the notes of nice tasks are gone, so background processes may stay at nice 19")
+        })?;
+        let notes = Notes::load_to_end(&map, dry_run)?;
+        let mut put_back = BTreeSet::new();
+        let (begun, mut quiet_since) = (Instant::now(), Instant::now());
+        loop {
+            let tasks = notes.walk()?;
+            put_back.extend(tasks.iter().filter(|task| task.back > 0).map(|task| task.tgid));
+            if dry_run {
+                break;
+            }
+            if renice_all(&map, &tasks)? {
+                quiet_since = Instant::now();
+            } else if quiet_since.elapsed() >= QUIET {
+                break;
+            } else {
+                sleep(BETWEEN_WALKS);
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!(
+                    "more processes are started at nice 19 than can be put back in {} s; try `giveway revert` again",
+                    PATIENCE.as_secs()
+                );
+            }
+        }
+        let line = match put_back.len() {
+            0 => None,
+            1 => Some("1 background process back at its own nice value and I/O class".to_owned()),
+            many => Some(format!(
+                "{many} background processes back at their own nice value and I/O class"
+            )),
+        };
+        Ok(line.into_iter().collect())
+    }
+}
+
+impl Task {
+    fn taken(&self) -> Option<(ProcessId, u32, String)> {
+        (self.taken > 0).then(|| (self.process(), self.tid, shown(self.nice_now, self.ioprio_now)))
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            set: self.set,
+            back: self.back,
+            nice: self.nice,
+            ioprio: self.ioprio,
+        }
+    }
+}

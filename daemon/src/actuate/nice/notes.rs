@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs of bpf/nice.bpf.c: notes of what tasks had, kept up to date and handed on. Input: orders for processes, and the
+//! causes in force. Output: what is to be set on which thread.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use anyhow::{Context as _, Result};
+use giveway_engine::matcher::ProcessId;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
+
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::process::start_of;
+use crate::kernel::records::bytes_of;
+use crate::kernel::skeletons::nice as skeleton;
+use crate::kernel::tasks::{run_over_all, run_over_process};
+use crate::pins::NICE_NOTES;
+use skeleton::types;
+
+pub use types::gw_nice_task as Task;
+pub use types::gw_nice_wanted as Thread;
+
+pub const NICE: u32 = types::gw_niceness::GW_NICE.0;
+pub const IO_CLASS: u32 = types::gw_niceness::GW_IO_CLASS.0;
+
+/// The loaded programs.
+pub struct Programs {
+    want: OwnedFd,
+    settle: OwnedFd,
+    orders: MapHandle,
+    causes: MapHandle,
+}
+
+/// With the one that hands notes on, for as long as this or its pin is there.
+pub struct Notes {
+    programs: Programs,
+    pub inherit: Link,
+}
+
+struct Constants {
+    most_of_user: u32,
+    is_end: bool,
+    dry_run: bool,
+}
+
+impl Notes {
+    pub fn load(map: &MapHandle, most_of_user: u32) -> Result<Self> {
+        let constants = Constants {
+            most_of_user,
+            is_end: false,
+            dry_run: false,
+        };
+        let (programs, inherit) = load(map, &constants, true)?;
+        Ok(Self {
+            programs,
+            inherit: inherit.context("nothing hands notes on")?,
+        })
+    }
+
+    /// For who undoes: no cause is in force.
+    pub fn load_to_end(map: &MapHandle, dry_run: bool) -> Result<Programs> {
+        let constants = Constants {
+            most_of_user: u32::MAX,
+            is_end: true,
+            dry_run,
+        };
+        Ok(load(map, &constants, false)?.0)
+    }
+
+    pub fn set_causes(&self, causes: &BTreeSet<u32>) -> Result<()> {
+        let map = &self.programs.causes;
+        let known: Vec<Vec<u8>> = map.keys().collect();
+        for cause in causes {
+            map.update(&cause.to_ne_bytes(), &[1], MapFlags::ANY)
+                .context("cannot say by what processes are made nice")?;
+        }
+        let is_over = |key: &&Vec<u8>| causes.iter().all(|cause| cause.to_ne_bytes() != key[..]);
+        for key in known.iter().filter(is_over) {
+            map.delete(key).context("cannot say that a rule is no more")?;
+        }
+        Ok(())
+    }
+
+    /// Notes for all threads of a process that they are wanted nice, or (None) no longer; tells of each.
+    pub fn order(&self, process: ProcessId, cause: Option<u32>) -> Result<Vec<Thread>> {
+        let order = types::gw_nice_order {
+            start_ns: process.start_ns,
+            cause: cause.unwrap_or_default(),
+            reserved: 0,
+        };
+        self.programs
+            .orders
+            .update(&0u32.to_ne_bytes(), bytes_of(&order), MapFlags::ANY)
+            .context("cannot order niceness")?;
+        run_over_process(&self.programs.want, process.pid).context("cannot note what a process had")
+    }
+
+    pub fn walk(&self) -> Result<Vec<Task>> {
+        self.programs.walk()
+    }
+}
+
+impl Programs {
+    /// What is to be done, of all tasks of the machine.
+    pub fn walk(&self) -> Result<Vec<Task>> {
+        run_over_all(&self.settle).context("cannot look for nice tasks")
+    }
+}
+
+fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<Link>)> {
+    let mut storage = MaybeUninit::uninit();
+    let builder = skeleton::NiceSkelBuilder::default();
+    let mut open = explain("open the notes of nice tasks", || builder.open(&mut storage))?;
+    let to = open
+        .maps
+        .rodata_data
+        .as_deref_mut()
+        .context("the notes of nice tasks have no constants")?;
+    to.most_of_user = constants.most_of_user;
+    to.is_end = constants.is_end.into();
+    to.dry_run = constants.dry_run.into();
+    explain("use the notes", || open.maps.gw_nice_notes.reuse_fd(map.as_fd()))?;
+    let skeleton = explain("load the notes of nice tasks", || open.load())?;
+    let attach = || skeleton.progs.gw_inherit_nice.attach();
+    let inherit = inherits.then(|| explain("attach to the tracepoint task_newtask", attach));
+    let keep = |map| MapHandle::try_from(map).context("cannot keep a map of niceness");
+    let programs = Programs {
+        want: skeleton.progs.gw_want_nice.as_fd().try_clone_to_owned()?,
+        settle: skeleton.progs.gw_settle_nice.as_fd().try_clone_to_owned()?,
+        orders: keep(&skeleton.maps.nice_orders)?,
+        causes: keep(&skeleton.maps.nice_causes)?,
+    };
+    Ok((programs, inherit.transpose()?))
+}
+
+/// Whether this kernel can: changes nothing.
+pub fn probe() -> Result<()> {
+    let tasks = crate::kernel::tasks::Tasks::load(0)?;
+    Notes::load(&tasks.nice_notes, 0).map(drop)
+}
+
+pub fn is_notes(map: &MapHandle) -> bool {
+    map.map_type() == MapType::TaskStorage && map.name() == OsStr::new(NICE_NOTES)
+}
+
+impl Task {
+    pub fn process(&self) -> ProcessId {
+        ProcessId {
+            pid: self.tgid,
+            start_ns: start_of(self.start_ns),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The nice value and the I/O class of one thread. Input: what it is to have. It is set where the thread still has what
+//! that follows from, and nowhere else.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+
+use anyhow::{Context as _, Result};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, getpriority_process, pidfd_open, setpriority_process};
+
+use super::notes::{IO_CLASS, NICE, Task};
+use crate::kernel::process::PIDFD_THREAD;
+
+const NICE_19: i32 = 19;
+/// ioprio_set(2)
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+const CLASS_SHIFT: u32 = 13;
+const CLASSES: [&str; 4] = ["none", "realtime", "best effort", "idle"];
+const IDLE: u32 = 3 << CLASS_SHIFT;
+
+/// What one thread is to have.
+pub struct Wanted {
+    pub set: u32,
+    pub back: u32,
+    pub nice: i32,
+    pub ioprio: u32,
+}
+
+/// In words.
+pub fn shown(nice: i32, ioprio: u32) -> String {
+    let class = CLASSES.get((ioprio >> CLASS_SHIFT) as usize).unwrap_or(&"unknown");
+    match ioprio & ((1 << CLASS_SHIFT) - 1) {
+        0 => format!("nice {nice}, I/O class {class}"),
+        level => format!("nice {nice}, I/O class {class}, level {level}"),
+    }
+}
+
+/// Why a thread of this scheduling policy, that is not lowered, is not.
+pub fn why_left(policy: u32) -> String {
+    match policy.cast_signed() {
+        libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE => "it has real-time priority",
+        libc::SCHED_IDLE => "it is scheduled as idle (SCHED_IDLE)",
+        _ => "it is at nice 19 and in the idle I/O class, or another tool has set it",
+    }
+    .to_owned()
+}
+
+/// Sets a thread, or puts it back, unless it has ended or somebody else was faster.
+///
+/// # Errors
+/// Where the kernel refuses, or something is short.
+pub fn renice(notes: &MapHandle, task: &Task) -> Result<()> {
+    let Some(thread) = Named::open(task.tid, notes)? else {
+        return Ok(());
+    };
+    let wanted = task.wanted();
+    let done = nice(&thread, &wanted).and_then(|()| io_class(&thread, &wanted));
+    match done {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(errno) => {
+            Err(errno).with_context(|| format!("cannot set the nice value or I/O class of thread {}", task.tid))
+        }
+    }
+}
+
+fn nice(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
+    let found = thread.nice()?;
+    if wanted.set & NICE != 0 && found < NICE_19 {
+        thread.set_nice(NICE_19, found)?;
+    }
+    if wanted.back & NICE != 0 && found == NICE_19 {
+        thread.set_nice(wanted.nice, found)?;
+    }
+    Ok(())
+}
+
+fn io_class(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
+    let to = match (wanted.set & IO_CLASS != 0, wanted.back & IO_CLASS != 0) {
+        (true, _) => IDLE,
+        (_, true) => wanted.ioprio,
+        _ => return Ok(()),
+    };
+    let found = thread.ioprio()?;
+    if (to == IDLE) != (found == IDLE) {
+        thread.set_ioprio(to, found)?;
+    }
+    Ok(())
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+/// A thread that has a note.
+struct Named {
+    tid: Pid,
+    /// None before Linux 6.9, where only main threads can be held.
+    held: Option<OwnedFd>,
+}
+
+impl Named {
+    /// None where it has ended, or its number is another's.
+    fn open(tid: u32, notes: &MapHandle) -> Result<Option<Self>> {
+        let Some(tid) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
+            return Ok(None);
+        };
+        let held = match pidfd_open(tid, PIDFD_THREAD) {
+            Err(rustix::io::Errno::INVAL) => pidfd_open(tid, PidfdFlags::empty()),
+            opened => opened,
+        };
+        let held = match held {
+            Ok(held) => Some(held),
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            // Not a main thread, and the kernel is too old.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => None,
+            Err(error) => return Err(error).context("cannot hold a thread"),
+        };
+        if let Some(held) = &held {
+            let note = notes.lookup(&held.as_raw_fd().to_ne_bytes(), MapFlags::ANY);
+            if note.ok().flatten().is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Self { tid, held }))
+    }
+
+    /// Its number may have gone to another between opening and setting.
+    fn has_ended(&self) -> bool {
+        let ended =
+            |held: &OwnedFd| poll(&mut [PollFd::new(held.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0);
+        self.held.as_ref().is_some_and(ended)
+    }
+
+    fn nice(&self) -> Result<i32, Errno> {
+        getpriority_process(Some(self.tid)).map_err(errno)
+    }
+
+    fn set_nice(&self, to: i32, from: i32) -> Result<(), Errno> {
+        setpriority_process(Some(self.tid), to).map_err(errno)?;
+        if self.has_ended() {
+            let _ = setpriority_process(Some(self.tid), from);
+        }
+        Ok(())
+    }
+
+    fn ioprio(&self) -> Result<u32, Errno> {
+        // SAFETY: takes no pointers.
+        let found = unsafe {
+            libc::syscall(
+                libc::SYS_ioprio_get,
+                IOPRIO_WHO_PROCESS,
+                self.tid.as_raw_nonzero().get(),
+            )
+        };
+        Ok(u32::try_from(Errno::result(found)?).unwrap_or_default())
+    }
+
+    fn set_ioprio(&self, to: u32, from: u32) -> Result<(), Errno> {
+        let set = |value: u32| {
+            let tid = self.tid.as_raw_nonzero().get();
+            // SAFETY: takes no pointers.
+            Errno::result(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, value) })
+        };
+        set(to)?;
+        if self.has_ended() {
+            let _ = set(from);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which processes run at nice 19 and in the idle I/O class, because they are background. Input: verdicts on processes, what
+//! was chosen for one just now, and what became of each request. Output: which to make nice, and which are to get back
+//! what they had; a bounded number a second, users in turns.
+//!
+//! Only what is said of the process itself counts: a rule that asks for nothing but the process, or a choice. What evidence
+//! says it has by itself, and what only a socket is says nothing of the CPU. What a process starts inherits it, and keeps
+//! it as long as the rule is in force, unless something else is said of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::action::Action;
+use super::turns::Turns;
+use crate::back_off::BackOff;
+use crate::change::{Change, Setting, Subject, Value};
+use crate::class::{By, Class, Rules, Verdict};
+use crate::matcher::{Nice, Process, ProcessId};
+
+/// Each costs two walks over its threads, and two system calls a thread.
+const AT_ONCE: usize = 64;
+/// Of a choice, which is in force for as long as there is a daemon.
+const CHOICE: u32 = 1;
+const NICE: &str = "nice 19, idle I/O class";
+
+#[derive(Debug)]
+pub struct Niceness {
+    is_on: bool,
+    pub dry_run: bool,
+    /// Numbers of the rules in force, by their words: lines move when a file is written anew.
+    causes: BTreeMap<String, Cause>,
+    numbered: u32,
+    /// Processes that were made nice for their own sake, and by which cause.
+    held: BTreeMap<ProcessId, u32>,
+    pending: BTreeMap<ProcessId, Ask>,
+    /// Not yet answered.
+    asked: BTreeMap<ProcessId, Ask>,
+    turns: Turns,
+    back_off: BackOff,
+}
+
+#[derive(Clone, Debug)]
+struct Cause {
+    number: u32,
+    place: String,
+}
+
+#[derive(Clone, Debug)]
+struct Ask {
+    uid: u32,
+    name: String,
+    /// None: it gets back what it had.
+    cause: Option<u32>,
+    rule: String,
+    why: String,
+}
+
+/// What became of [`Action::Nice`].
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Niced {
+    /// Threads for which it is news.
+    pub threads: u32,
+    /// What the main thread had, or gets back.
+    pub before: String,
+    /// Why none of its threads is changed, where none is.
+    pub left: Option<String>,
+}
+
+impl Niceness {
+    pub fn new(is_on: bool, dry_run: bool) -> Self {
+        Self {
+            is_on,
+            dry_run,
+            causes: BTreeMap::new(),
+            numbered: CHOICE,
+            held: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            turns: Turns::default(),
+            back_off: BackOff::default(),
+        }
+    }
+
+    /// These rules are in force from now on. What was made nice by others gets back what it had, whoever started it.
+    pub fn set_rules(&mut self, rules: &Rules) -> Option<Action> {
+        let mut before = std::mem::take(&mut self.causes);
+        for (place, why) in rules.background_processes() {
+            let number = before.remove(why).map(|cause| cause.number);
+            let number = number.unwrap_or_else(|| {
+                self.numbered += 1;
+                self.numbered
+            });
+            let place = place.to_owned();
+            self.causes.entry(why.to_owned()).or_insert(Cause { number, place });
+        }
+        let numbers = self.causes.values().map(|cause| cause.number);
+        let in_force: BTreeSet<u32> = numbers.chain([CHOICE]).collect();
+        (self.is_on && !self.dry_run).then_some(Action::NiceCauses(in_force))
+    }
+
+    /// What is said of this process now. `is`: what giveway has made of it.
+    pub fn judged(&mut self, id: ProcessId, process: &Process, verdict: Option<&Verdict>, is: Option<Nice>) {
+        if !self.is_on {
+            return;
+        }
+        let own = verdict.filter(|verdict| matches!(verdict.by, By::Rule | By::Choice));
+        let cause = own.and_then(|verdict| self.cause_of(verdict));
+        let held = self.held.get(&id).copied();
+        let is_news = match (cause, held) {
+            (Some(cause), held) => held != Some(cause),
+            (None, Some(_)) => true,
+            // It has it from what started it: that stays, unless something else is said of it.
+            (None, None) => own.is_some() && is.is_some(),
+        };
+        if is_news {
+            self.pending.insert(id, ask(process, cause, own));
+        } else {
+            self.pending.remove(&id);
+        }
+    }
+
+    /// This was just chosen for it, and its program is about to start: at once.
+    pub fn chosen(&mut self, id: ProcessId, process: &Process, verdict: &Verdict) -> Option<Action> {
+        self.judged(id, process, Some(verdict), Some(Nice { by: id.pid, cause: 0 }));
+        self.ask(id)
+    }
+
+    fn cause_of(&self, verdict: &Verdict) -> Option<u32> {
+        match verdict.by {
+            _ if verdict.class != Class::Background => None,
+            By::Choice => Some(CHOICE),
+            _ => self.causes.get(&verdict.why).map(|cause| cause.number),
+        }
+    }
+
+    /// There are no others.
+    pub fn keep(&mut self, present: &BTreeSet<ProcessId>) {
+        self.held.retain(|id, _| present.contains(id));
+        self.pending.retain(|id, _| present.contains(id));
+    }
+
+    /// Those whose turn it is.
+    pub fn due(&mut self, now: Duration) -> Vec<Action> {
+        if self.back_off.next().is_some() && !self.back_off.is_due(now) {
+            return Vec::new();
+        }
+        let pending = self.pending.iter().map(|(id, ask)| (ask.uid, *id));
+        let mut due = self.turns.order(pending);
+        due.truncate(AT_ONCE);
+        let mut actions = Vec::new();
+        for (uid, id) in due {
+            self.turns.had(uid);
+            actions.extend(self.ask(id));
+        }
+        actions
+    }
+
+    fn ask(&mut self, process: ProcessId) -> Option<Action> {
+        let ask = self.pending.remove(&process)?;
+        let cause = ask.cause;
+        self.asked.insert(process, ask);
+        Some(Action::Nice { process, cause })
+    }
+
+    /// Returns the change, if there is one to tell of.
+    pub fn conclude(&mut self, now: Duration, id: ProcessId, outcome: Result<Niced, String>) -> Option<Change> {
+        let ask = self.asked.remove(&id)?;
+        let niced = match outcome {
+            Ok(niced) => niced,
+            Err(why) => {
+                let was_waiting = self.back_off.next().is_some();
+                if !was_waiting {
+                    self.back_off.failed(now);
+                }
+                let change = (!was_waiting).then(|| ask.change(id, &Niced::default(), false, &why));
+                self.pending.entry(id).or_insert(ask);
+                return change;
+            }
+        };
+        if self.back_off.next().is_none() {
+            self.back_off.reset();
+        }
+        match ask.cause {
+            Some(cause) => drop(self.held.insert(id, cause)),
+            None => drop(self.held.remove(&id)),
+        }
+        let made = niced.threads > 0 && !self.dry_run;
+        let why = match &niced.left {
+            Some(left) => format!("{}; left as it is: {left}", ask.why),
+            None => ask.why.clone(),
+        };
+        (made || self.dry_run || niced.left.is_some()).then(|| ask.change(id, &niced, made, &why))
+    }
+
+    /// A process that has it from the one that started it.
+    pub fn inherited(&self, id: ProcessId, is: Nice) -> Option<Change> {
+        if self.held.contains_key(&id) || is.by == id.pid {
+            return None;
+        }
+        let place = match is.cause {
+            CHOICE => Some("giveway exec".to_owned()),
+            cause => {
+                let of = self.causes.values().find(|of| of.number == cause);
+                of.map(|of| of.place.clone())
+            }
+        };
+        Some(change(
+            id,
+            "",
+            (Value::default(), NICE.into()),
+            place?,
+            format!("inherited from process {}, which is background", is.by),
+            true,
+        ))
+    }
+}
+
+fn ask(process: &Process, cause: Option<u32>, own: Option<&Verdict>) -> Ask {
+    let (rule, why) = match own {
+        Some(own) if cause.is_some() => (own.rule.clone(), own.why.clone()),
+        Some(own) => (own.rule.clone(), format!("it is {} now: {}", own.class.name(), own.why)),
+        None => (
+            "default".to_owned(),
+            "no rule says any more that it is background".to_owned(),
+        ),
+    };
+    Ask {
+        uid: process.uid,
+        name: process.exe.clone(),
+        cause,
+        rule,
+        why,
+    }
+}
+
+impl Ask {
+    fn change(&self, id: ProcessId, niced: &Niced, made: bool, why: &str) -> Change {
+        let before = match niced.before.is_empty() {
+            true => Value::default(),
+            false => Value::from(niced.before.as_str()),
+        };
+        let values = match self.cause {
+            Some(_) => (before, NICE.into()),
+            None => (NICE.into(), before),
+        };
+        change(id, &self.name, values, self.rule.clone(), why.to_owned(), made)
+    }
+}
+
+/// Somebody else has set a thread's since.
+pub fn taken(id: ProcessId, tid: u32, now: &str) -> Change {
+    let why = format!("thread {tid}: set by another tool; left alone from now on");
+    change(id, "", (NICE.into(), now.into()), "another tool".to_owned(), why, true)
+}
+
+fn change(id: ProcessId, name: &str, (old, new): (Value, Value), rule: String, why: String, made: bool) -> Change {
+    Change {
+        subject: Subject::Process { id },
+        name: name.to_owned(),
+        setting: Setting::Niceness,
+        old,
+        new,
+        rule,
+        why,
+        made,
+    }
+}
+
+#[cfg(test)]
+mod tests;

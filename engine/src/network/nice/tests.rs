@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who is made nice, and when that ends.
+
+use super::*;
+use crate::class::Folders;
+use crate::class::Source;
+
+const FIRST: ProcessId = ProcessId { pid: 5, start_ns: 1 };
+
+fn rules(text: &str) -> Rules {
+    let source = Source {
+        path: "rules".to_owned(),
+        name: "rules".to_owned(),
+        text: Ok(text.to_owned()),
+    };
+    let folders = Folders {
+        folders: vec![vec![source]],
+        ..Folders::default()
+    };
+    let (rules, problems) = Rules::of(folders, &|_| None);
+    assert!(problems.is_empty(), "{problems:?}");
+    rules
+}
+
+const BACKUP: &str = "[[rule]]\nunit = \"backup.service\"\nclass = \"background\"\n";
+
+fn process() -> Process {
+    Process {
+        uid: 7,
+        cgroup: "/system.slice/backup.service".to_owned(),
+        ..Process::default()
+    }
+}
+
+fn judged(nice: &mut Niceness, rules: &Rules, id: ProcessId, is: Option<Nice>) {
+    let process = process();
+    let verdict = crate::class::judge_process(rules, &process);
+    nice.judged(id, &process, verdict.as_ref(), is);
+}
+
+fn at(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+fn done() -> Result<Niced, String> {
+    Ok(Niced {
+        threads: 1,
+        before: "nice 0".to_owned(),
+        left: None,
+    })
+}
+
+#[test]
+fn a_rule_on_the_process_makes_it_nice_and_a_rule_on_what_it_sends_does_not() {
+    let mut nice = Niceness::new(true, false);
+    let by_port = rules("[[rule]]\nunit = \"backup.service\"\nport = 5\nclass = \"background\"\n");
+    nice.set_rules(&by_port);
+    judged(&mut nice, &by_port, FIRST, None);
+    assert!(nice.due(at(1)).is_empty());
+
+    let by_unit = rules(BACKUP);
+    let Some(Action::NiceCauses(causes)) = nice.set_rules(&by_unit) else {
+        panic!()
+    };
+    judged(&mut nice, &by_unit, FIRST, None);
+    let [Action::Nice { cause: Some(cause), .. }] = nice.due(at(1))[..] else {
+        panic!()
+    };
+    assert!(causes.contains(&cause));
+    let change = nice.conclude(at(1), FIRST, done()).unwrap();
+    assert!(change.made && change.rule == "rules:1", "{change}");
+
+    // The same words in another line are the same rule.
+    let moved = rules(&format!("\n{BACKUP}"));
+    assert_eq!(nice.set_rules(&moved), Some(Action::NiceCauses(causes)));
+    judged(&mut nice, &moved, FIRST, None);
+    assert!(nice.due(at(2)).is_empty());
+
+    let none = rules("");
+    nice.set_rules(&none);
+    judged(&mut nice, &none, FIRST, None);
+    assert_eq!(
+        nice.due(at(3)),
+        [Action::Nice {
+            process: FIRST,
+            cause: None
+        }]
+    );
+}
+
+#[test]
+fn what_was_inherited_stays_unless_something_else_is_said() {
+    let mut nice = Niceness::new(true, false);
+    let is = Some(Nice { by: 4, cause: 2 });
+    let none = rules("");
+    judged(&mut nice, &none, FIRST, is);
+    assert!(nice.due(at(1)).is_empty());
+    let stream = rules(&BACKUP.replace("background", "stream"));
+    judged(&mut nice, &stream, FIRST, is);
+    assert_eq!(
+        nice.due(at(1)),
+        [Action::Nice {
+            process: FIRST,
+            cause: None
+        }]
+    );
+}
+
+#[test]
+fn users_take_turns_and_a_failure_is_tried_again_later() {
+    let mut nice = Niceness::new(true, false);
+    let rules = rules(BACKUP);
+    nice.set_rules(&rules);
+    for pid in 100..300 {
+        judged(&mut nice, &rules, ProcessId { pid, start_ns: 1 }, None);
+    }
+    let process = Process { uid: 8, ..process() };
+    let verdict = crate::class::judge_process(&rules, &process);
+    nice.judged(FIRST, &process, verdict.as_ref(), None);
+    let due = nice.due(at(1));
+    assert_eq!(due.len(), AT_ONCE);
+    let is_first = |action: &Action| matches!(action, Action::Nice { process: FIRST, .. });
+    assert!(due.iter().any(is_first));
+    let refused = nice.conclude(at(1), FIRST, Err("no memory".to_owned())).unwrap();
+    assert!(!refused.made && refused.why == "no memory");
+    assert!(nice.due(at(1)).is_empty());
+    assert!(nice.due(at(2)).iter().any(is_first));
+}
