@@ -122,9 +122,12 @@ fn who_is_turned_away_again_and_again_takes_little_of_the_daemon() {
     let before = cpu_of(&daemon, "giveway");
     let answers = turned_away(TIME);
     let cpu = cpu_of(&daemon, "giveway") - before;
-    // 16 in 10 ms.
-    let most = 1600 * TIME.as_secs();
-    assert!(answers <= most, "{answers} in {TIME:?}, which took {cpu:?} of a CPU");
+    // 64 in 20 ms at most; how many come together depends on how fast the machine is.
+    let most = 3200 * TIME.as_secs();
+    assert!(
+        answers <= most && cpu < TIME / 15,
+        "{answers} in {TIME:?}, which took {cpu:?} of a CPU"
+    );
 }
 
 /// Whoever else stands in the row: root has one of its own.

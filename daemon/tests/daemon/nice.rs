@@ -294,8 +294,12 @@ fn what_giveway_has_set_is_no_evidence() {
     let (own, port) = (lab.reader(), lab.reader());
     // It sends itself, as its rule says, and so does what it starts, of which no rule says anything.
     let talk = |port| format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done");
-    let script = format!("sleep 3; bash -c '{}' & {}", talk(port), talk(own));
+    let go = place.0.path().join("go");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    let script = format!("{wait}; bash -c '{}' & {}", talk(port), talk(own));
     let shell = place.script(&script);
+    until("it is nice", || is(shell.id(), NICE));
+    fs::write(go, "").unwrap();
     let class_of = |port: u16| {
         let status = daemon.status();
         let flows = status["flows"].as_array().unwrap().clone();
