@@ -12,6 +12,7 @@ use crate::class::Activity;
 use crate::config::Dscp;
 use crate::model::{Flow, Interface};
 use crate::network::queue::QueueView;
+use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
 use crate::priority::PriorityStatus;
 use crate::wire::{Class, Counters, Peer, Sender};
@@ -91,13 +92,25 @@ pub struct NetworkStatus {
     pub neighbours: Vec<NeighbourView>,
     pub reports: ReportView,
     #[serde(default)]
-    pub queue: QueueView,
+    /// Each with its queue, the preferred one first.
+    pub links: Vec<LinkView>,
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub active: Vec<Activity>,
     /// The latest packets with deadlines that were not sent, oldest first.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
+}
+
+impl NetworkStatus {
+    /// The preferred link's queue; where there is no link, none, and why.
+    pub fn queue(&self) -> QueueView {
+        let none = || QueueView {
+            why: "no interface is managed".to_owned(),
+            ..QueueView::default()
+        };
+        self.links.first().map_or_else(none, |link| link.queue.clone())
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -94,7 +94,7 @@ pub fn configuration(cap: Option<Cap>, background: Option<Background>, key: &Pat
 /// Until packets are marked, whatever serves them.
 pub fn wait_until_marking(station: &Namespace) -> Result<()> {
     wait_for("giveway to mark packets", START_LIMIT, || {
-        let marks = answers::status(station)?.network.queue.marks;
+        let marks = answers::status(station)?.network.queue().marks;
         Ok((!marks.is_empty()).then_some(()))
     })
 }
@@ -160,7 +160,7 @@ impl Daemon {
         self.wait_until_up(station)?;
         let mut why = String::new();
         wait_for("giveway's queue", START_LIMIT, || {
-            let queue = answers::status(station)?.network.queue;
+            let queue = answers::status(station)?.network.queue();
             why = queue.why;
             let is_ours = queue.in_force.is_some_and(|plan| plan.backend == Backend::Qdisc);
             Ok(is_ours.then_some(()))

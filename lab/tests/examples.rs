@@ -100,7 +100,7 @@ mod senders {
                     .output()
                     .unwrap()
                     .stdout;
-                serde_json::from_slice::<Value>(&said).unwrap_or_default()["queue"].take()
+                serde_json::from_slice::<Value>(&said).unwrap_or_default()["links"][0].take()
             }
 
             /// The refusals that the daemon counts, from a pass after this call.

@@ -32,7 +32,7 @@ impl Network {
                 older: self.neighbourhood.older(),
                 counters: self.neighbourhood.counters(),
             },
-            queue: self.queue.view(now),
+            links: self.links.views(now),
             active: self.classes.active().to_vec(),
             refusals: self.refusals.iter().cloned().collect(),
         }
@@ -64,7 +64,7 @@ impl Network {
             flow: flow.clone(),
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
-            mark: self.queue.mark(flow.ifindex, tracked.class),
+            mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),

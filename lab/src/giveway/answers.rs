@@ -77,7 +77,7 @@ pub fn status(at: &Namespace) -> Result<Status> {
 pub fn queue_counters(at: &Namespace) -> Result<QueueCounters> {
     let asked_ns = monotonic_ns()?;
     wait_for("giveway to count what its queue has done", COUNTED_WITHIN, || {
-        let queue = status(at)?.network.queue;
+        let queue = status(at)?.network.queue();
         Ok(queue.counters.filter(|_| queue.counted_t_ns > asked_ns))
     })
 }

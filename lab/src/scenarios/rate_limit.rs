@@ -190,7 +190,7 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
     let mut daemon = Daemon::launch(&wire.sender, &configuration(trial), &run.file(""))?;
     daemon.wait_until_up(&wire.sender)?;
     wait_for("giveway's queue", QUEUE_LIMIT, || {
-        let queue = answers::status(&wire.sender)?.network.queue;
+        let queue = answers::status(&wire.sender)?.network.queue();
         Ok(queue.in_force.map(drop))
     })?;
     if trial.two_classes {

@@ -333,7 +333,7 @@ impl Stage {
             // It may have come meanwhile.
             let still = self.lacks()?;
             case.lacks.retain(|what| still.contains(what));
-            case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue.why);
+            case.queue_why = case.lacks.contains(&"queue").then_some(status.network.queue().why);
         }
         case.ended = injector.ask::<State>(ask::STATE)?.ended;
         Ok(())
