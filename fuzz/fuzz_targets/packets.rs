@@ -92,7 +92,7 @@ impl Target {
         let netns = own_netns().expect("a network namespace");
         let rules: Vec<_> = config.chain.into_iter().map(|chain| Rule { chain, uid: 0 }).collect();
         let arrival = Arrival::load(netns, &rules).expect("arrival loads");
-        let admission = Admission::load(netns, &config.deadline, None).expect("admission loads");
+        let admission = Admission::load(netns, &config.deadline, None, None).expect("admission loads");
         let (address, port) = BACKGROUND;
         let flow = BackgroundFlow {
             address: IpAddr::V4(Ipv4Addr::from(address)),
