@@ -158,12 +158,8 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
 /// How long the next request of its user waits after this one.
 fn time_of(request: &Request) -> Duration {
     match request {
-        Request::Launch { .. }
-        | Request::Choose {
-            rate_limit_mbit: None, ..
-        }
-        | Request::LbeAdd { .. }
-        | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
+        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
+        // A choice, too: whom it makes nice is looked for among all tasks.
         _ => AFTER_MUCH,
     }
 }
