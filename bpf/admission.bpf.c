@@ -130,7 +130,7 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
-	__u32 said, treatment;
+	__u32 said = 0, treatment;
 	__u64 deadline_ns;
 	bool granted;
 
@@ -149,6 +149,11 @@ int gw_admit(struct __sk_buff *skb)
 		read_ports(skb, &p);
 	rule = find_rule(config, &p);
 	deadline_ns = find_deadline(skb, config, &p, rule, &granted);
+	if (!deadline_ns || !granted)
+		said = what_is_said(skb, config, &p);
+	/* What anybody may ask for lifts no rate limit. */
+	if (said >> GW_LIMIT_SHIFT && !granted)
+		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
 	if (deadline_ns && !granted && !config->rate_bytes_per_s) {
 		none.deadline_ns = deadline_ns;
@@ -158,7 +163,6 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	said = what_is_said(skb, config, &p);
 	treatment = treatment_of(skb, &p, said);
 	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, &p);

@@ -241,6 +241,20 @@ fn without_admission_a_deadline_is_only_an_order() {
 }
 
 #[test]
+fn a_deadline_that_anybody_may_ask_for_lifts_no_rate_limit() {
+    let lab = Lab::enter();
+    let (near, _far) = pair(&lab, FAR_V4);
+    let rule = format!("[[rule]]\naddress = \"{FAR_V4}\"\nclass = \"bulk\"\nrate_limit_mbit = 8\n");
+    let (daemon, _config) = daemon("limited-deadline.toml", &rule);
+    until("the rule's limit is in force", || {
+        daemon.status()["queue"]["in_force"]["limits"] != serde_json::json!([])
+    });
+    assert_eq!(refused(PACKETS, || with_deadline(&near, AMPLE)), 0);
+    assert_eq!(daemon.counted("/bands/realtime/classified"), 0);
+    assert_eq!(daemon.counted("/admitted"), 0);
+}
+
+#[test]
 fn whoever_lowers_itself_is_background_and_nobody_else() {
     let lab = Lab::enter();
     let (near, far) = pair(&lab, FAR_V4);
