@@ -59,16 +59,21 @@ impl Pins {
         })
     }
 
+    /// Removes the pin of the one program, which would run on. Maps do nothing by themselves.
+    pub fn remove_program(&self) -> Result<()> {
+        in_machines_mounts(|_| {
+            let folders = self.folders().filter(|folder| is_ours(folder));
+            folders.map(|folder| folder.join(NICE_LINK)).try_for_each(remove)
+        })
+        .context("cannot remove the pinned program")
+    }
+
     /// Removes every pin and the folder, and unmounts what giveway mounted.
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
             for folder in self.folders().filter(|folder| is_ours(folder)) {
-                for pin in [MARKS, QDISC, NICE_LINK, NICE_NOTES].map(|name| folder.join(name)) {
-                    match fs::remove_file(pin) {
-                        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-                        _ => {}
-                    }
-                }
+                let pins = [MARKS, QDISC, NICE_LINK, NICE_NOTES];
+                pins.map(|name| folder.join(name)).into_iter().try_for_each(remove)?;
                 let _ = fs::remove_dir(folder);
             }
             while is_bpffs(&self.own) {
@@ -102,6 +107,14 @@ impl Pins {
         mount(Some("bpf"), &self.own, Some("bpf"), flags, Some("mode=0700"))
             .with_context(|| format!("cannot mount a BPF file system at {}", self.own.display()))?;
         Ok(&self.own)
+    }
+}
+
+/// Nothing where there is no such pin.
+fn remove(pin: PathBuf) -> Result<()> {
+    match fs::remove_file(pin) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

@@ -96,6 +96,8 @@ pub struct Undoing {
     left: Vec<Left>,
     /// What a later undo needs them for is not done.
     pins_stay: bool,
+    /// No process is nice by giveway any more, so that nothing has to follow what they start.
+    nobody_is_nice: bool,
     pub undone: Undone,
 }
 
@@ -114,6 +116,7 @@ impl Undoing {
             written: HashMap::new(),
             left: Vec::new(),
             pins_stay: false,
+            nobody_is_nice: false,
             undone: Undone::default(),
         };
         let (tell, told) = mpsc::channel();
@@ -176,6 +179,7 @@ impl Undoing {
             dry_run,
             left,
             pins_stay,
+            nobody_is_nice,
             mut undone,
             ..
         } = self;
@@ -188,10 +192,12 @@ impl Undoing {
             left.into_iter().for_each(|left| undone.extend(left.keep()));
             // A journal that stays is undone again by the next start, which needs the marks to see that nothing is left.
             let is_cleared = undone.failed.is_empty();
-            if !pins_stay
-                && is_cleared
-                && let Err(error) = place.pins().remove()
-            {
+            let removed = match !pins_stay && is_cleared {
+                true => place.pins().remove(),
+                false if nobody_is_nice => place.pins().remove_program(),
+                false => Ok(()),
+            };
+            if let Err(error) = removed {
                 undone.fail(format!("{error:#}"));
             }
             // Whoever asks now is told at once that nobody runs. The next daemon makes its own.
@@ -242,6 +248,7 @@ impl Undoing {
         if file == JournalFile::Sockets {
             undone.sockets = undone.lines.len();
         }
+        self.nobody_is_nice |= file == JournalFile::Nice && undone.failed.is_empty();
         self.pins_stay |= !THREADS.contains(&file) && !undone.failed.is_empty();
         self.undone.extend(undone);
         self.left.push(left);

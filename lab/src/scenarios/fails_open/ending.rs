@@ -229,7 +229,9 @@ impl State {
     /// For all that is opened from now on: the kernel makes no file system read-only in which a file is open for writing.
     fn make_read_only(&self) -> Result<()> {
         let none = None::<&str>;
-        mount(Some(&self.folder), &self.folder, none, MsFlags::MS_BIND, none)?;
+        // What is pinned is in a file system of its own, in it.
+        let whole = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(&self.folder), &self.folder, none, whole, none)?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(none, &self.folder, none, flags, none)?;
         match fs::write(self.folder.join("filler"), "") {
