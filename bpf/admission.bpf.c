@@ -6,6 +6,7 @@
  *
  *   admission/classify.h   which class the packet has
  *   admission/early.h      which one its socket has at first
+ *   admission/calls.h      whether its own mark puts it before others
  *   admission/deadline.h   whether its deadline can be promised
  *   admission/users.h      whose it is, and whether that user has had its share
  *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
@@ -19,6 +20,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_tracing.h>
+#include "admission/calls.h"
 #include "admission/classify.h"
 #include "admission/deadline.h"
 #include "admission/mark.h"
@@ -38,12 +40,17 @@ enum gw_link_flag *flag_type __attribute__((unused));
 enum gw_class *class_type __attribute__((unused));
 
 static __always_inline int admit_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-						  const struct packet *p, __u32 treatment)
+						  struct packet *p, __u32 treatment)
 {
 	enum gw_class class = class_of(treatment);
+	enum gw_band band = band_of(class);
 	struct promise none = {};
 
-	stamp(skb, config, band_of(class), &none, 0, 0);
+	if (class == GW_UNCLASSED) {
+		class = GW_CLASS_STANDARD;
+		band = goes_first(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
+	}
+	stamp(skb, config, band, &none, 0, 0);
 	hold_to(skb, config, treatment >> GW_LIMIT_SHIFT);
 	mark(skb, config, p, class);
 	return TCX_NEXT;
@@ -51,7 +58,7 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 
 /* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
 static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct gw_link_config *config,
-					   const struct packet *p)
+					   struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
 	struct verdict *verdict = verdict_of(config, p, now_ns);
@@ -130,7 +137,7 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
-	__u32 said, treatment;
+	__u32 said = 0, treatment;
 	__u64 deadline_ns;
 	bool granted;
 
@@ -149,6 +156,11 @@ int gw_admit(struct __sk_buff *skb)
 		read_ports(skb, &p);
 	rule = find_rule(config, &p);
 	deadline_ns = find_deadline(skb, config, &p, rule, &granted);
+	if (!deadline_ns || !granted)
+		said = what_is_said(skb, config, &p);
+	/* What anybody may ask for lifts no rate limit. */
+	if (said >> GW_LIMIT_SHIFT && !granted)
+		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
 	if (deadline_ns && !granted && !config->rate_bytes_per_s) {
 		none.deadline_ns = deadline_ns;
@@ -158,7 +170,6 @@ int gw_admit(struct __sk_buff *skb)
 	}
 	if (deadline_ns)
 		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	said = what_is_said(skb, config, &p);
 	treatment = treatment_of(skb, &p, said);
 	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, &p);

@@ -25,6 +25,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+#define PF_EXITING 0x4
 #define POLICY_FIFO 1
 #define POLICY_RR 2
 #define POLICY_IDLE 5
@@ -297,7 +298,10 @@ int gw_settle_nice(struct bpf_iter__task *ctx)
 	struct gw_nice_note *note, now;
 	struct gw_nice_task t = {};
 
-	note = task ? note_of(task) : NULL;
+	/* What ends starts nothing any more. A zombie cannot be put back, and stays for as long as its parent likes. */
+	if (!task || task->flags & PF_EXITING)
+		return 0;
+	note = note_of(task);
 	if (!note)
 		return 0;
 	if (!bpf_task_storage_get(&gw_nice_notes, task, NULL, 0)) {

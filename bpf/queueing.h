@@ -33,6 +33,7 @@ enum gw_link_flag {
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
 	GW_LEARN = 8,     /* record background flows for ingress.bpf.c */
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
+	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 };
 
 /* What a flow is for; the daemon's classes in their order. */

@@ -246,10 +246,10 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;
 }
 
-/* Where nothing is said of it, its marks count. */
+/* Where nothing is said of it, its marks count; GW_UNCLASSED: those that lower say nothing either. */
 static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 said)
 {
-	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_CLASS_STANDARD;
+	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_UNCLASSED;
 }
 
 static __always_inline enum gw_class class_of(__u32 treatment)

@@ -45,9 +45,14 @@ static __always_inline __u32 hash_of_user(__u32 uid)
 	return (uid + 1) * 2654435761u;
 }
 
+static __always_inline __u32 place_of_user(__u32 number, __u32 uid)
+{
+	return number << USERS_SHIFT | hash_of_user(uid) >> (32 - USERS_SHIFT);
+}
+
 static __always_inline struct user *user_at(__u32 number, __u32 uid)
 {
-	__u32 place = number << USERS_SHIFT | hash_of_user(uid) >> (32 - USERS_SHIFT);
+	__u32 place = place_of_user(number, uid);
 
 	return bpf_map_lookup_elem(&users, &place);
 }

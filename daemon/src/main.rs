@@ -21,7 +21,14 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = Cli::parse();
     let (log, writes) = match cli.command {
-        Command::Run(_) => patient_log(),
+        Command::Run(_) => match std::thread::Builder::new().spawn(|| ()) {
+            Ok(_) => patient_log(),
+            // The library that logs would panic.
+            Err(error) => {
+                eprintln!("giveway: no thread can be started, so giveway is not: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
         _ => (BoxMakeWriter::new(std::io::stderr), None),
     };
     tracing_subscriber::fmt()

@@ -148,7 +148,9 @@ fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Re
         )?)
     };
     std::thread::scope(|scope| {
-        let acting = scope.spawn(|| act(enter().is_ok()));
+        // Where the machine has no room for a thread, this must be told like any other failure.
+        let acting = std::thread::Builder::new().spawn_scoped(scope, || act(enter().is_ok()));
+        let acting = acting.context("no thread can be started to look at the pins")?;
         acting.join().unwrap_or_else(|_| bail!("the thread that pins has died"))
     })
 }

@@ -57,11 +57,11 @@ impl RuleFiles {
     }
 
     /// The same as [`Self::read`]. None where that takes longer: another thread goes on waiting, and what it finds is
-    /// lost.
+    /// lost; or where no thread can be started.
     pub fn read_within(&self, patience: Duration) -> Option<(Rules, Vec<Located>)> {
         let (tell, told) = mpsc::channel();
         let files = self.clone();
-        thread::spawn(move || tell.send(files.read()));
+        thread::Builder::new().spawn(move || tell.send(files.read())).ok()?;
         told.recv_timeout(patience).ok()
     }
 

@@ -38,9 +38,9 @@ const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, J
 const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
 const OTHERS: [JournalFile; 4] = [
     JournalFile::Queue,
-    JournalFile::Nice,
     JournalFile::Sockets,
     JournalFile::Settings,
+    JournalFile::Nice,
 ];
 
 /// And not one network namespace's.
@@ -163,9 +163,10 @@ impl Undoing {
 
     /// All but threads and the queue.
     pub fn rest(&mut self) {
-        self.put_back_within::<MadeNice>(JournalFile::Nice);
         self.put_back_within::<Capped>(JournalFile::Sockets);
         self.put_back_within::<Setting>(JournalFile::Settings);
+        // Users start processes as fast as they can: they delay nothing but this.
+        self.put_back_within::<MadeNice>(JournalFile::Nice);
     }
 
     /// Clears up what is no longer needed.

@@ -126,6 +126,12 @@ pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
     Some(Verdict { limit, ..verdict })
 }
 
+/// What a rule or a choice says of the process itself, whatever it sends.
+pub fn judge_itself(rules: &Rules, process: &Process) -> Option<Verdict> {
+    let chosen = process.chosen.map(of_choice);
+    chosen.or_else(|| rules.judge_itself(process))
+}
+
 fn named(seen: &Seen<'_>) -> Option<Verdict> {
     Some(Verdict {
         class: Class::Background,

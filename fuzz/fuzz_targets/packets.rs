@@ -131,7 +131,7 @@ impl Target {
                 2 => types::gw_backend::GW_BACKEND_FIFO,
                 _ => types::gw_backend::GW_BACKEND_EDF,
             },
-            flags: flag | learn,
+            flags: flag | learn | types::gw_link_flag::GW_CALLS.0,
             rate_bytes_per_s: RATES[usize::from(setting >> 3 & 3)],
             max_packet_bytes: 1_514,
             realtime_percent: 80,
@@ -176,6 +176,7 @@ impl Target {
             (DROP, [0, 0, 0, 0]) => Fate::Dropped,
             (NEXT, [1, 0, 0, 0]) => Fate::Realtime,
             (NEXT, [0, 0, 1, 0]) => Fate::BestEffort,
+            (NEXT, [0, 1, 0, 0]) if packet.as_ref().is_some_and(is_of_call) => Fate::BestEffort,
             (NEXT, [0, 0, 0, 1]) => Fate::Background,
             other => panic!("{other:?}: {packet:?}"),
         };
@@ -372,14 +373,20 @@ impl Target {
     }
 }
 
-/// `enum gw_class` of the packets in each band, where no rule says otherwise.
-const CLASS_OF_BAND: [usize; 4] = [1, 2, 3, 5];
+/// `enum gw_class` by which the packets in each band are marked, where no rule says otherwise.
+const CLASS_OF_BAND: [usize; 4] = [1, 3, 3, 5];
 const WRITE_DSCP: u8 = 0x80;
 
-/// EF, AF41, CS0 and LE; the priority is told where htb does not need it.
+/// Of a call (RFC 4594 and 5865), and not ssh's.
+fn is_of_call(packet: &Packet) -> bool {
+    let ports = [packet.local_port, packet.remote_port];
+    [32, 34, 36, 38, 40, 44, 46].contains(&packet.dscp) && !ports.contains(&Some(22))
+}
+
+/// EF, CS0 and LE; the priority is told where htb does not need it.
 fn marks(is_priority_free: bool) -> [types::gw_class_mark; 8] {
     let mut of_class = [types::gw_class_mark::default(); 8];
-    for (class, dscp) in CLASS_OF_BAND.into_iter().zip([46, 34, 0, 1]) {
+    for (class, dscp) in CLASS_OF_BAND.into_iter().zip([46, 0, 0, 1]) {
         of_class[class].dscp = WRITE_DSCP | dscp;
     }
     of_class[CLASS_OF_BAND[3]].user_priority = u8::from(is_priority_free);

@@ -29,6 +29,24 @@ pub fn is_realtime(thread: i32) -> bool {
         && [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&(policy & !libc::SCHED_RESET_ON_FORK))
 }
 
+/// Whether a process is at nice 19, or in the idle I/O class. One that is gone is an error.
+pub fn is_nice(process: i32) -> Result<bool> {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: libc::c_long = 13;
+    const CLASS_IDLE: libc::c_long = 3;
+    Errno::clear();
+    // SAFETY: takes no pointers.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, process.cast_unsigned()) };
+    // A nice of -1 is no failure.
+    if nice == -1 && Errno::last_raw() != 0 {
+        return Err(Errno::last()).context("cannot read how nice a process is");
+    }
+    // SAFETY: takes no pointers.
+    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, process) };
+    let priority = Errno::result(priority).context("cannot read the I/O class of a process")?;
+    Ok(nice == 19 || priority >> CLASS_SHIFT == CLASS_IDLE)
+}
+
 /// All of the process, now and later: a page fault may wait for any other one.
 pub fn keep_in_memory() -> Result<()> {
     // SAFETY: takes no pointers.

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::thread::sleep;
+use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -21,7 +21,7 @@ use giveway_engine::network::nice::Niced;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{self, Entry, Journal, Lost};
+use crate::journal::{self, Entry, Journal, Lost, Undone};
 use crate::life::Life;
 use crate::pins::{NICE_LINK, NICE_NOTES};
 use crate::place::{JournalFile, Place};
@@ -55,6 +55,8 @@ pub struct NiceActuator {
     refused: Option<String>,
     /// Why something waits to be done.
     unsettled: Option<String>,
+    /// Puts back what an earlier daemon has left, which takes as long as users like: nothing else waits for it.
+    earlier: Option<JoinHandle<Undone>>,
 }
 
 /// Written down before the first process is made nice.
@@ -75,6 +77,7 @@ impl NiceActuator {
             causes: BTreeSet::new(),
             refused: None,
             unsettled: None,
+            earlier: None,
         })
     }
 
@@ -154,8 +157,7 @@ impl NiceActuator {
     /// Pinned and journalled before anything is changed.
     fn load(&mut self) -> Result<Notes> {
         // What an earlier daemon has left must not be forgotten by pinning our own map in the place of its.
-        let left = journal::undo::<MadeNice>(&self.place.journal(JournalFile::Nice), false);
-        ensure!(left.failed.is_empty(), "{}", left.failed.join("; "));
+        self.put_back_earlier()?;
         let mut notes = Notes::load(&self.map, OF_A_USER)?;
         notes.set_causes(&self.causes)?;
         let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
@@ -170,6 +172,27 @@ impl NiceActuator {
         self.life.hold_nice_notes(map_id);
         self.journal.add([&MadeNice { map_id }])?;
         Ok(notes)
+    }
+}
+
+impl NiceActuator {
+    /// Ok: there is nothing of an earlier daemon any more.
+    fn put_back_earlier(&mut self) -> Result<()> {
+        let journal = self.place.journal(JournalFile::Nice);
+        match self.earlier.take() {
+            Some(undoing) if undoing.is_finished() => {
+                let left = undoing.join().map_err(|_| anyhow!("what puts it back has died"))?;
+                ensure!(left.failed.is_empty(), "{}", left.failed.join("; "));
+                return Ok(());
+            }
+            Some(undoing) => self.earlier = Some(undoing),
+            None if fs::metadata(&journal).is_ok_and(|file| file.len() > 0) => {
+                let undo = move || journal::undo::<MadeNice>(&journal, false);
+                self.earlier = Some(Builder::new().spawn(undo)?);
+            }
+            None => return Ok(()),
+        }
+        bail!("what an earlier daemon has made nice is put back first")
     }
 }
 

@@ -240,6 +240,71 @@ fn without_admission_a_deadline_is_only_an_order() {
     assert_eq!(daemon.counted("/bands/realtime/classified"), PACKETS as u64);
 }
 
+/// Of calls and live video (RFC 4594, and VA of RFC 5865).
+const OF_CALLS: [i32; 7] = [32, 34, 36, 38, 40, 44, 46];
+
+#[test]
+fn what_is_marked_as_a_call_goes_among_streams_up_to_a_share_of_each_user() {
+    let lab = Lab::enter();
+    let (near, far) = pair(&lab, FAR_V4);
+    let other = of_user(12_345, || UdpSocket::bind("0.0.0.0:0").unwrap());
+    other.connect(far.local_addr().unwrap()).unwrap();
+    let (daemon, _config) = daemon("calls.toml", "");
+    let streams_of = |socket: &UdpSocket, dscp: i32, packets: usize| {
+        setsockopt(socket, Ipv4Tos, &(dscp << 2)).unwrap();
+        let streams = || daemon.counted("/bands/stream/classified");
+        let before = streams();
+        refused(packets, || plainly(socket));
+        streams() - before
+    };
+    // All of them are less than what a quarter of 20 Mbit/s sends in 200 ms: 125,000 bytes.
+    for dscp in OF_CALLS {
+        assert_eq!(streams_of(&near, dscp, 10), 10, "DSCP {dscp}");
+    }
+    for dscp in [0, 10, 18, 48] {
+        assert_eq!(streams_of(&near, dscp, 10), 0, "DSCP {dscp}");
+    }
+    let many = streams_of(&near, 46, PACKETS);
+    assert!(many < PACKETS as u64 / 2, "{many} of {PACKETS}: too much of one user");
+    assert_eq!(streams_of(&other, 46, 10), 10, "another user has its own share");
+}
+
+#[test]
+fn what_ssh_marks_is_no_call_and_marks_can_be_ignored() {
+    for (more, port, expected) in [("", 22, 0), ("", 23, 5), ("call_marks = false\n", 23, 0)] {
+        let lab = Lab::enter();
+        // Their link addresses are known by this.
+        let _pair = pair(&lab, FAR_V4);
+        let _far = lab.far(|| UdpSocket::bind((FAR_V4, port)).unwrap());
+        let near = UdpSocket::bind("0.0.0.0:0").unwrap();
+        near.connect((FAR_V4, port)).unwrap();
+        setsockopt(&near, Ipv4Tos, &(46 << 2)).unwrap();
+        let (daemon, _config) = daemon("ssh.toml", more);
+        for _ in 0..5 {
+            near.send(&[0; 100]).unwrap();
+        }
+        assert_eq!(
+            daemon.counted("/bands/stream/classified"),
+            expected,
+            "{more}port {port}"
+        );
+    }
+}
+
+#[test]
+fn a_deadline_that_anybody_may_ask_for_lifts_no_rate_limit() {
+    let lab = Lab::enter();
+    let (near, _far) = pair(&lab, FAR_V4);
+    let rule = format!("[[rule]]\naddress = \"{FAR_V4}\"\nclass = \"bulk\"\nrate_limit_mbit = 8\n");
+    let (daemon, _config) = daemon("limited-deadline.toml", &rule);
+    until("the rule's limit is in force", || {
+        daemon.status()["queue"]["in_force"]["limits"] != serde_json::json!([])
+    });
+    assert_eq!(refused(PACKETS, || with_deadline(&near, AMPLE)), 0);
+    assert_eq!(daemon.counted("/bands/realtime/classified"), 0);
+    assert_eq!(daemon.counted("/admitted"), 0);
+}
+
 #[test]
 fn whoever_lowers_itself_is_background_and_nobody_else() {
     let lab = Lab::enter();

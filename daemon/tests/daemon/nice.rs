@@ -286,6 +286,32 @@ fn a_storm_of_forks_leaves_nobody_nice() {
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
+const ZOMBIES: &str = "
+import os, time
+for n in range(300):
+    if not os.fork(): os._exit(0)
+print('done', flush=True)
+time.sleep(1000)
+";
+
+#[test]
+fn nothing_is_put_back_of_what_has_ended() {
+    let (_lab, place) = (Lab::enter(), Place::new());
+    let daemon = place.start();
+    let mut command = Group::chosen(&["python3", "-c", ZOMBIES]);
+    let mut done = [0; 4];
+    command.0.stdout.take().unwrap().read_exact(&mut done).unwrap();
+    until("it is nice", || is(command.id(), NICE));
+    daemon.kill_both();
+    let reverted = giveway(&["revert"]);
+    let told = String::from_utf8(reverted.stdout).unwrap();
+    assert!(
+        told.contains("1 background process back"),
+        "those that nobody has waited for cost the undo nothing: {told}"
+    );
+    assert!(is(command.id(), ORDINARY));
+}
+
 #[test]
 fn what_giveway_has_set_is_no_evidence() {
     let (lab, place) = (Lab::enter(), Place::new());

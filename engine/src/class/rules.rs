@@ -182,19 +182,32 @@ impl Rules {
 impl Rules {
     /// Of a process that has sent nothing yet. Err: what it will send decides.
     pub(super) fn judge_process(&self, process: &Process) -> Result<Option<Verdict>, ()> {
-        for rule in &self.rules {
-            let relaxed = rule.matcher.whatever_it_sends();
-            if !relaxed.as_ref().unwrap_or(&rule.matcher).holds(Some(process), None) {
-                continue;
-            }
-            return if relaxed.is_some() {
-                Err(())
-            } else {
-                Ok(Some(rule.verdict()))
-            };
-        }
-        Ok(None)
+        first(self.rules.iter(), process)
     }
+
+    /// Of the process itself, of which a rule for packets, whosoever they are, says nothing. None: no other rule does, or
+    /// what it sends decides.
+    pub(super) fn judge_itself(&self, process: &Process) -> Option<Verdict> {
+        let asks_more = |matcher: &Matcher| !matcher.asks_only_packet() || matcher.whatever_it_sends().is_none();
+        let rules = self.rules.iter().filter(|rule| asks_more(&rule.matcher));
+        first(rules, process).ok()?
+    }
+}
+
+/// Of a process that has sent nothing yet. Err: what it will send decides.
+fn first<'a>(rules: impl Iterator<Item = &'a Rule>, process: &Process) -> Result<Option<Verdict>, ()> {
+    for rule in rules {
+        let relaxed = rule.matcher.whatever_it_sends();
+        if !relaxed.as_ref().unwrap_or(&rule.matcher).holds(Some(process), None) {
+            continue;
+        }
+        return if relaxed.is_some() {
+            Err(())
+        } else {
+            Ok(Some(rule.verdict()))
+        };
+    }
+    Ok(None)
 }
 
 impl Rule {

@@ -194,6 +194,9 @@ section! {
         /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
         /// rate and at most 100; 10 where no rate is known. 0: nothing.
         trickle_kbit: Option<u32> = None, example 10, in 0..=1_000_000;
+        /// What an application has marked as a call or as live video (DSCP EF, VA, CS5, AF4x, CS4) goes before what waits,
+        /// up to a quarter of the rate for each user (docs/classes.md). Off: such a mark says nothing here.
+        call_marks: bool = true;
         /// Background that connects over a link of a few Mbit/s does so with short segments, so that one on the wire is soon
         /// over.
         short_segments: bool = true;

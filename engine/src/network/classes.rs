@@ -17,7 +17,8 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_process,
+    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_itself,
+    judge_process,
 };
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
@@ -154,6 +155,10 @@ impl Classes {
         judge_process(&self.rules, process)
     }
 
+    pub fn judge_itself(&self, process: &Process) -> Option<Verdict> {
+        judge_itself(&self.rules, process)
+    }
+
     /// What the queue is to be told of it.
     pub fn treatment_of_process(&self, process: &Process, verdict: Option<Verdict>) -> Option<Treatment> {
         let verdict = self.active.meant(process.uid).judge(verdict?, &process.cgroup);
@@ -163,9 +168,9 @@ impl Classes {
         })
     }
 
-    /// Bytes that it looks at, at most.
+    /// Bytes that are looked at, at most, to judge both what it will send and itself.
     pub fn cost_of_process(&self, process: &Process) -> usize {
-        self.rules.cost(Some(process), None)
+        2 * self.rules.cost(Some(process), None)
     }
 
     pub fn active(&self) -> &[Activity] {

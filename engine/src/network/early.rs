@@ -163,7 +163,7 @@ impl Early {
             left = left.saturating_sub(cost);
             let (generation, meant) = classes.basis_of_process(&process);
             let verdict = classes.judge_process(&process);
-            nice.judged(id, &process, verdict.as_ref(), known.nice);
+            nice.judged(id, &process, classes.judge_itself(&process).as_ref(), known.nice);
             let treatment = classes.treatment_of_process(&process, verdict);
             known.judged = Some((generation, Arc::clone(meant)));
             known.judged_at = self.steps;

@@ -98,22 +98,21 @@ impl Niceness {
         (self.is_on && !self.dry_run).then_some(Action::NiceCauses(in_force))
     }
 
-    /// What is said of this process now. `is`: what giveway has made of it.
+    /// What a rule or a choice says of this process itself now. `is`: what giveway has made of it.
     pub fn judged(&mut self, id: ProcessId, process: &Process, verdict: Option<&Verdict>, is: Option<Nice>) {
         if !self.is_on {
             return;
         }
-        let own = verdict.filter(|verdict| matches!(verdict.by, By::Rule | By::Choice));
-        let cause = own.and_then(|verdict| self.cause_of(verdict));
+        let cause = verdict.and_then(|verdict| self.cause_of(verdict));
         let held = self.held.get(&id).copied();
         let is_news = match (cause, held) {
             (Some(cause), held) => held != Some(cause),
             (None, Some(_)) => true,
             // It has it from what started it: that stays, unless something else is said of it.
-            (None, None) => own.is_some() && is.is_some(),
+            (None, None) => verdict.is_some() && is.is_some(),
         };
         if is_news {
-            self.pending.insert(id, ask(process, cause, own));
+            self.pending.insert(id, ask(process, cause, verdict));
         } else {
             self.pending.remove(&id);
         }

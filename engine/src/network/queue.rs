@@ -176,6 +176,8 @@ pub struct Tuning {
     pub drop_late: bool,
     pub gate: bool,
     #[serde(default)]
+    pub call_marks: bool,
+    #[serde(default)]
     pub limits: Vec<RateLimit>,
     #[serde(default)]
     pub packet_rules: Vec<PacketRule>,
@@ -581,6 +583,7 @@ impl Queue {
             admission: self.queue.admission,
             drop_late: self.queue.drop_late,
             gate: self.queue.gate,
+            call_marks: self.queue.call_marks,
             limits: self.limits.clone(),
             packet_rules: self.packet_rules.clone(),
             // htb takes the class of a packet from there.

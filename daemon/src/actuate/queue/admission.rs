@@ -339,6 +339,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.drop_late, flag::GW_DROP_LATE),
         (plan.tuning.gate, flag::GW_GATE),
         (plan.ingress, flag::GW_LEARN),
+        (plan.tuning.call_marks, flag::GW_CALLS),
     ];
     let (class_of_band, class_of_limits) = match plan.backend {
         Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),

@@ -300,6 +300,7 @@ fn tuning() -> Tuning {
         admission: true,
         drop_late: true,
         gate: false,
+        call_marks: true,
         limits: Vec::new(),
         packet_rules: Vec::new(),
         marks: LinkMarks::default(),

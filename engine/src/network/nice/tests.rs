@@ -34,7 +34,7 @@ fn process() -> Process {
 
 fn judged(nice: &mut Niceness, rules: &Rules, id: ProcessId, is: Option<Nice>) {
     let process = process();
-    let verdict = crate::class::judge_process(rules, &process);
+    let verdict = crate::class::judge_itself(rules, &process);
     nice.judged(id, &process, verdict.as_ref(), is);
 }
 
@@ -48,6 +48,19 @@ fn done() -> Result<Niced, String> {
         before: "nice 0".to_owned(),
         left: None,
     })
+}
+
+#[test]
+fn a_rule_for_packets_does_not_keep_a_process_from_what_a_later_rule_says_of_it() {
+    let by_packet = "[[rule]]\nport = 5\nclass = \"stream\"\n";
+    let by_both = "[[rule]]\nunit = \"backup.service\"\nport = 5\nclass = \"stream\"\n";
+    for (first, is_nice) in [(by_packet, true), (by_both, false)] {
+        let mut nice = Niceness::new(true, false);
+        let rules = rules(&format!("{first}{BACKUP}"));
+        nice.set_rules(&rules);
+        judged(&mut nice, &rules, FIRST, None);
+        assert_eq!(!nice.due(at(1)).is_empty(), is_nice, "{first}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, a
-//! process that a rule gives real-time priority, and a thread that handles requests of a [[chain]]. Input: the station and its server. Output: what is in force, and what is
-//! left of it, by what the kernel says and not giveway. (The station's TAP device has no NAPI threads and no settings of
+//! process that a rule gives real-time priority, one that a rule makes nice, and a thread that handles requests of a
+//! [[chain]]. Input: the station and its server. Output: what is in force, and what is left of it, by what the kernel says
+//! and not giveway. (The station's TAP device has no NAPI threads and no settings of
 //! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
 
 use std::io::{Read as _, Write as _};
@@ -18,7 +19,7 @@ use crate::giveway::{cap_configuration, realtime::PRIORITY};
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::role::Role;
-use crate::scheduling::is_realtime;
+use crate::scheduling::{is_nice, is_realtime};
 
 const PORT: u16 = 5_050;
 const BACKGROUND_PORT: u16 = PORT + 1;
@@ -30,6 +31,7 @@ const HANDLER_PRIORITY: u32 = PRIORITY - 1;
 
 pub struct Changes {
     program: Process,
+    background: Process,
     handler: Process,
     _requests: Process,
     queue_before: Vec<u8>,
@@ -43,22 +45,33 @@ pub struct InForce {
     pub control: bool,
     pub rule: bool,
     pub chain: bool,
+    pub nice: bool,
 }
 
 impl Changes {
     /// Call while no daemon runs on the station, which has this address; requests come from the server.
     pub fn prepare(at: &Namespace, address: &str, server: &Namespace, cap: Cap, raw: &Path) -> Result<Self> {
-        let exe = raw.canonicalize()?.join("granted");
-        std::fs::copy("/bin/sleep", &exe).context("cannot copy a program for a rule")?;
-        let mut command = at.command(&exe)?;
-        command.arg("infinity");
+        let (granted, background) = (
+            raw.canonicalize()?.join("granted"),
+            raw.canonicalize()?.join("background"),
+        );
+        let sleeper = |exe: &Path| {
+            std::fs::copy("/bin/sleep", exe).context("cannot copy a program for a rule")?;
+            let mut command = at.command(exe)?;
+            command.arg("infinity");
+            Process::spawn(command)
+        };
         let mut configuration = cap_configuration(cap, &raw.join("group.key"));
         configuration["link"] = json!({"rate_mbit": RATE_MBIT});
-        configuration["realtime"] = json!([{"exe": exe, "priority": PRIORITY}]);
+        configuration["realtime"] = json!([{"exe": granted, "priority": PRIORITY}]);
         configuration["chain"] = json!([{"local_port": PORT, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}]);
-        configuration["rule"] = json!([{"local_port": BACKGROUND_PORT, "class": "background"}]);
+        configuration["rule"] = json!([
+            {"local_port": BACKGROUND_PORT, "class": "background"},
+            {"exe": background, "class": "background"},
+        ]);
         Ok(Self {
-            program: Process::spawn(command)?,
+            program: sleeper(&granted)?,
+            background: sleeper(&background)?,
             handler: Role::start(at, "request-handler", &address)?.into_process()?,
             _requests: Role::spawn(server, "request-sender", &(address, PORT))?.into_process()?,
             queue_before: queue(at)?,
@@ -72,6 +85,7 @@ impl Changes {
             control: String::from_utf8_lossy(&at.run("ss", "-tinOH")?.stdout).contains(CONTROL),
             rule: is_realtime(self.program.id()),
             chain: is_realtime(self.handler.id()),
+            nice: is_nice(self.background.id())?,
         })
     }
 }

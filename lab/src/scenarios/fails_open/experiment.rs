@@ -67,6 +67,7 @@ pub fn end_repeatedly(cell: &mut Cell, kills: u64, ending: Ending, run: &Run) ->
     outcome.set(name, "kills_with_control", kills_with(|had| had.others.control));
     outcome.set(name, "kills_with_rule", kills_with(|had| had.others.rule));
     outcome.set(name, "kills_with_chain", kills_with(|had| had.others.chain));
+    outcome.set(name, "kills_with_nice", kills_with(|had| had.others.nice));
     let replaced_s: Vec<_> = had.iter().filter_map(|had| had.replaced_s).collect();
     outcome.percentiles(name, "replaced_*_s", &replaced_s, &[100]);
     outcome.set(name, "failures", late as f64);
@@ -188,12 +189,13 @@ pub fn left_over(
         control,
         rule,
         chain,
+        nice,
     } = changes.in_force(station)?;
-    let is_clean = caps == 0 && objects.is_empty() && controls == 0 && !(queue || control || rule || chain);
+    let is_clean = caps == 0 && objects.is_empty() && controls == 0 && !(queue || control || rule || chain || nice);
     let left = || {
         format!(
             "{caps} caps, {controls} congestion controls, queue: {queue}, a rule's priority: {rule}, a chain's: {chain}, \
-             and in the kernel {objects:?}"
+             nice: {nice}, and in the kernel {objects:?}"
         )
     };
     Ok((!is_clean).then(left))

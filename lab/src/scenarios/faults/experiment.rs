@@ -345,6 +345,7 @@ impl Stage {
             control,
             rule,
             chain,
+            nice,
         } = self.changes.in_force(&self.near)?;
         let caps = answers::caps_found(&self.near)? > 0;
         let all = [
@@ -353,6 +354,7 @@ impl Stage {
             ("congestion control", control),
             ("rule", rule),
             ("chain", chain),
+            ("nice", nice),
         ];
         Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
     }
