@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Egress of the managed link, in the sender's context: which band a packet belongs to, and whether its deadline can be
+ * Egress of each managed link, in the sender's context: which band a packet belongs to, and whether its deadline can be
  * promised. A datagram refused here comes back to its sender as ENOBUFS (with IP_RECVERR or IPV6_RECVERR), which a drop
  * further down does not do reliably.
  *
@@ -61,7 +61,7 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 					   struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
-	struct verdict *verdict = verdict_of(p, now_ns);
+	struct verdict *verdict = verdict_of(config, p, now_ns);
 	struct promise promise = {};
 
 	if (verdict && verdict->refused)
@@ -84,14 +84,12 @@ static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct g
 }
 
 static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const struct gw_rule *rule,
-				  const struct promise *promise, __u64 now_ns)
+				  const struct promise *promise, struct gw_admission_counters *counters, __u64 now_ns)
 {
-	struct gw_admission_counters *counters = the_counters();
-
-	if (counters && promise->refused < GW_QUEUE_EVENTS)
+	if (promise->refused < GW_QUEUE_EVENTS)
 		__sync_fetch_and_add(&counters->refused[promise->refused], 1);
 	read_ports(skb, p);
-	report_refusal(skb, p, promise, now_ns);
+	report_refusal(skb, p, promise, counters, now_ns);
 	signal_sender(rule);
 	return TCX_DROP;
 }
@@ -106,22 +104,24 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 	__u32 expired = 0;
 
 	if (config->flags & GW_ADMIT && config->backend != GW_BACKEND_NONE && config->rate_bytes_per_s) {
-		struct user *user = user_at(bpf_get_socket_uid(skb));
+		struct user *user = user_at(config->number, bpf_get_socket_uid(skb));
 
 		measure(skb, config, p, &promise);
 		if (promise.work_ns > ~0u)
 			promise.refused = GW_REFUSED_OWN;
 		else
-			expired = decide(&promise, user, now_ns);
+			expired = decide(&promise, user, config->number, now_ns);
 		if (p->more_fragments)
-			remember(p, &promise, now_ns);
+			remember(config, p, &promise, now_ns);
 	}
-	counters = the_counters();
-	if (counters && expired)
+	counters = counters_at(config->number);
+	if (!counters)
+		return TCX_NEXT;
+	if (expired)
 		__sync_fetch_and_add(&counters->expired, expired);
 	if (promise.refused)
-		return refuse(skb, p, rule, &promise, now_ns);
-	if (counters && promise.own_ns)
+		return refuse(skb, p, rule, &promise, counters, now_ns);
+	if (promise.own_ns)
 		__sync_fetch_and_add(&counters->admitted, 1);
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
 		promise.own_ns = 0;
@@ -133,7 +133,7 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 SEC("tcx/egress")
 int gw_admit(struct __sk_buff *skb)
 {
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_of(skb->ifindex);
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
@@ -142,7 +142,7 @@ int gw_admit(struct __sk_buff *skb)
 	bool granted;
 
 	skb->cb[0] = 0;
-	if (!config || !config->ifindex)
+	if (!config)
 		return TCX_NEXT;
 	if (!read_packet(skb, &p)) {
 		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
@@ -151,7 +151,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
-		forget(&p);
+		forget(config, &p);
 	if (config->rules || config->background_flows || config->packet_rules)
 		read_ports(skb, &p);
 	rule = find_rule(config, &p);
@@ -174,7 +174,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, &p);
 	if (p.more_fragments && said)
-		remember_treatment(&p, treatment, bpf_ktime_get_ns());
+		remember_treatment(config, &p, treatment, bpf_ktime_get_ns());
 	return admit_without_deadline(skb, config, &p, treatment);
 }
 
@@ -183,14 +183,17 @@ SEC("tp_btf/qdisc_dequeue")
 int BPF_PROG(gw_leave, struct Qdisc *qdisc, const struct netdev_queue *queue, int packets, struct sk_buff *skb)
 {
 	const struct net_device *device = qdisc->dev_queue->dev;
-	struct gw_link_config *config = the_config();
-	struct gw_link *link = the_link();
 	const struct qdisc_skb_cb *cb;
+	struct gw_link_config *config;
+	struct gw_link *link;
 	const __u32 *word;
 	int n;
 
-	if (!config || !link || config->backend != GW_BACKEND_FIFO || (__u32)device->ifindex != config->ifindex ||
-	    device->nd_net.net->ns.inum != netns_inum)
+	if (device->nd_net.net->ns.inum != netns_inum)
+		return 0;
+	config = config_of(device->ifindex);
+	link = config ? link_at(config->number) : NULL;
+	if (!link || config->backend != GW_BACKEND_FIFO)
 		return 0;
 	if (!skb && !qdisc->q.qlen) {
 		link->fifo.gone_ns = link->fifo.promised_ns;
@@ -270,12 +273,12 @@ int gw_shorten(struct bpf_sock_ops *ops)
 
 	if (ops->op != BPF_SOCK_OPS_TCP_CONNECT_CB || !bpf_sk)
 		return 1;
-	config = the_config();
 	sk = (struct sock *)bpf_skc_to_tcp_sock(bpf_sk);
-	if (!config || !config->short_mss || !sk || !in_our_netns(sk))
+	if (!sk || !in_our_netns(sk))
 		return 1;
 	device = egress_device(sk);
-	if (!device || (__u32)device->ifindex != config->ifindex)
+	config = device ? config_of(device->ifindex) : NULL;
+	if (!config || !config->short_mss)
 		return 1;
 	early = bpf_sk_storage_get(&early_sockets, bpf_sk, NULL, 0);
 	is_background = early ? class_of(early->treatment) == GW_CLASS_BACKGROUND :

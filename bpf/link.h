@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The managed link as admission and the qdisc share it: what is promised, and until when the link is busy. The daemon
- * makes both objects use the same maps. `struct gw_link` is changed only under its lock, where no helper and no kfunc may
- * be called.
+ * The managed links as admission and the qdisc share them: what is promised, and until when each is busy. All that is
+ * kept of a link is found by its number, which its configuration has. The daemon makes both objects use the same maps.
+ * `struct gw_link` is changed only under its lock, where no helper and no kfunc may be called.
  */
 #ifndef GIVEWAY_LINK_H
 #define GIVEWAY_LINK_H
@@ -42,14 +42,14 @@ struct gw_link {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, GW_LINKS);
 	__type(key, __u32);
 	__type(value, struct gw_link);
 } link_state SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, GW_LINKS);
 	__type(key, __u32);
 	__type(value, struct gw_link_config);
 } link_config SEC(".maps");
@@ -73,18 +73,28 @@ struct {
  */
 #define STAMP_MAGIC 0x6a7d0000u
 
-static __always_inline struct gw_link_config *the_config(void)
+static __always_inline struct gw_link_config *config_at(__u32 number)
 {
-	__u32 key = 0;
-
-	return bpf_map_lookup_elem(&link_config, &key);
+	return bpf_map_lookup_elem(&link_config, &number);
 }
 
-static __always_inline struct gw_link *the_link(void)
+/* Of this interface; NULL: it is not managed. There are few, and the first is the one that most packets leave by. */
+static __noinline struct gw_link_config *config_of(__u32 ifindex)
 {
-	__u32 key = 0;
+	for (__u32 number = 0; number < GW_LINKS; number++) {
+		struct gw_link_config *config = config_at(number);
 
-	return bpf_map_lookup_elem(&link_state, &key);
+		if (!config)
+			break;
+		if (config->ifindex == ifindex)
+			return config;
+	}
+	return NULL;
+}
+
+static __always_inline struct gw_link *link_at(__u32 number)
+{
+	return bpf_map_lookup_elem(&link_state, &number);
 }
 
 static __always_inline __u64 time_on_link(const struct gw_link_config *config, __u64 bytes)

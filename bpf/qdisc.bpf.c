@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The qdisc of the managed link: packets with deadlines in the order of these, then streams, then best effort, either
+ * The qdisc of each managed link: packets with deadlines in the order of these, then streams, then best effort, either
  * fair between flows and with a bound on its sojourn (RFC 8289), then background while the CPU runs nothing more
  * important. It paces at the link's rate, so that the queue is here and not in the driver.
  *
  * It classifies nothing and refuses no deadline: admission.bpf.c has done so in the sender's context, and left a stamp. A
  * packet without one is best effort. Promises are returned here, when a packet goes to the driver or is dropped.
  *
- * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance by its queue's lock;
- * instances (under mq) share only `struct gw_link`, which has a lock of its own.
+ * Packets wait in a static pool, linked by index. The kernel serialises the calls of one instance by its queue's lock. A link
+ * has one instance, at its root, and shares only `struct gw_link`, which has a lock of its own, with admission.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -96,9 +96,9 @@ static __always_inline bool is_full(struct instance *i, const struct stamped *st
  * What a limit holds is of one band, whatever class its flows have (one that was named is background): that of the first,
  * until the limit is out of that band's round again.
  */
-static __always_inline void join_limit(struct instance *i, struct stamped *stamp)
+static __always_inline void join_limit(struct instance *i, __u32 number, struct stamped *stamp)
 {
-	struct gw_rate_limit *rate = rate_limit_of(stamp->limit);
+	struct gw_rate_limit *rate = rate_limit_of(number, stamp->limit);
 	struct limited *l = limited_at(i, stamp->limit);
 
 	if (!rate || !rate->bytes_per_s)
@@ -113,7 +113,7 @@ SEC("struct_ops/gw_enqueue")
 int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_buff_ptr *to_free)
 {
 	struct stamped stamp = read_stamp(skb);
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config;
 	struct gw_band_counters *c;
 	struct instance *i;
 	struct place *place;
@@ -121,12 +121,13 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	__u32 number, index;
 
 	i = instance_of(sch, &number);
+	config = config_at(number);
 	if (stamp.band >= GW_BANDS)
 		stamp.band = GW_BEST_EFFORT;
 	if (!i || !config)
 		goto drop;
 	if (stamp.limit)
-		join_limit(i, &stamp);
+		join_limit(i, number, &stamp);
 	c = counters_of(number, stamp.band);
 	if (!c)
 		goto drop;
@@ -139,7 +140,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 		if (stamp.work_ns) {
 			struct place lost = { .work_ns = stamp.work_ns, .deadline_ns = stamp.deadline_ns };
 
-			release(&lost);
+			release(number, &lost);
 		}
 		goto drop;
 	}
@@ -182,8 +183,8 @@ struct chosen {
 
 static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, struct chosen *chosen)
 {
-	struct gw_link_config *config = the_config();
-	struct gw_link *link = the_link();
+	struct gw_link_config *config = config_at(number);
+	struct gw_link *link = link_at(number);
 	struct gw_band_counters *c;
 	bool others_are_due;
 	__u32 index = 0;
@@ -250,8 +251,8 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	/* The kernel calls again until it gets NULL. */
 	if (!sch->q.qlen)
 		return NULL;
-	config = the_config();
 	i = instance_of(sch, &number);
+	config = config_at(number);
 	if (!i || !config)
 		return NULL;
 	now_ns = bpf_ktime_get_ns();
@@ -274,7 +275,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	if (config->rate_bytes_per_s)
 		occupy_link(config, place, chosen.band, now_ns);
 	else
-		release(place);
+		release(number, place);
 	if (chosen.band == GW_BACKGROUND && config->trickle_bytes_per_s)
 		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
 	count_owed(i, chosen.band, place->bytes);
@@ -295,35 +296,37 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 SEC("struct_ops/gw_init")
 int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
-	struct gw_link_config *config = the_config();
 	const struct net_device *device = sch->dev_queue->dev;
-	struct gw_link *link = the_link();
-	int n;
+	struct gw_link_config *config;
+	struct gw_link *link;
+	struct instance *i;
+	__u32 number;
 
-	/* Only the daemon's link: configuration and promises are for that one. */
-	if (!config || !link || (__u32)device->ifindex != config->ifindex || device->nd_net.net->ns.inum != netns_inum)
+	/* Only on the daemon's links: configuration and promises are for these. */
+	config = device->nd_net.net->ns.inum == netns_inum ? config_of(device->ifindex) : NULL;
+	if (!config)
 		return -ENODEV;
-	bpf_for(n, 0, GW_INSTANCES) {
-		__u32 number = n;
-		struct instance *i = bpf_map_lookup_elem(&instances, &number);
-
-		if (i && !__sync_val_compare_and_swap(&i->in_use, 0, 1)) {
-			sch->limit = n + 1;
-			if (link->delay_ns < GW_FIRST_DELAY_NS)
-				link->delay_ns = GW_FIRST_DELAY_NS;
-			return 0;
-		}
-	}
-	return -EBUSY;
+	number = config->number;
+	link = link_at(number);
+	i = bpf_map_lookup_elem(&instances, &number);
+	if (!link || !i)
+		return -ENODEV;
+	if (__sync_val_compare_and_swap(&i->in_use, 0, 1))
+		return -EBUSY;
+	sch->limit = number + 1;
+	if (link->delay_ns < GW_FIRST_DELAY_NS)
+		link->delay_ns = GW_FIRST_DELAY_NS;
+	return 0;
 }
 
 static __noinline int forget(struct Qdisc *sch)
 {
-	struct gw_link *link = the_link();
+	struct gw_link *link;
 	struct instance *i;
 	__u32 number, n;
 
 	i = instance_of(sch, &number);
+	link = link_at(number);
 	if (!i)
 		return 0;
 	bpf_for(n, 1, i->places.fresh + 1) {
@@ -337,7 +340,7 @@ static __noinline int forget(struct Qdisc *sch)
 			/* Its band is not known here; promised work shows that it had a deadline. */
 			bpf_kfree_skb(skb);
 			if (place->work_ns)
-				release(place);
+				release(number, place);
 		}
 	}
 	bpf_for(n, 0, GW_BANDS) {

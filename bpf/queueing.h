@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What admission (admission.bpf.c), the qdisc (qdisc.bpf.c) and the daemon share about the managed link.
+ * What admission (admission.bpf.c), the qdisc (qdisc.bpf.c) and the daemon share about the managed links.
  * Times are CLOCK_MONOTONIC in nanoseconds unless the name says otherwise. Native-endian, without holes.
  */
 #ifndef GIVEWAY_QUEUEING_H
 #define GIVEWAY_QUEUEING_H
 
 #include "giveway.h"
+
+/* Links that are managed at a time, at most; each has a number below it. */
+#define GW_LINKS 8
 
 /* In the order of service. */
 enum gw_band {
@@ -54,11 +57,11 @@ struct gw_class_mark {
 	__u8 user_priority; /* for Wi-Fi, in skb->priority; 0: that stays */
 };
 
-/* Written by the daemon, as a whole; read for every packet. */
+/* Of one link. Written by the daemon, as a whole; read for every packet. */
 struct gw_link_config {
 	__u64 rate_bytes_per_s;       /* 0: not known, nothing is paced or promised */
 	__u64 trickle_bytes_per_s;    /* the least that background gets, even while it should wait; 0: nothing */
-	__u32 ifindex;                /* 0: no link is managed */
+	__u32 ifindex;                /* 0: no link has this number */
 	enum gw_backend backend;
 	__u32 flags;                  /* enum gw_link_flag */
 	__u32 overhead_bytes;         /* what a packet takes on the link beyond its own length */
@@ -78,7 +81,7 @@ struct gw_link_config {
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
 	__u32 short_mss;              /* of background that connects, TCP_MAXSEG; 0: as it is */
-	__u32 reserved;
+	__u32 number;                 /* of this link */
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
 
@@ -161,13 +164,13 @@ struct gw_queue_event {
 	enum gw_queue_event_kind kind;
 	__u32 protocol;
 	struct gw_tuple tuple; /* zero for GW_LATE */
-	__u32 reserved;
+	__u32 ifindex;         /* of the link that it would have left by */
 };
 
 /* Logarithmic: eight steps to an octave from 1 us. */
 #define GW_SOJOURN_STEPS 256
 
-/* Of one band of one instance of the qdisc. */
+/* Of one band of one link. */
 struct gw_band_counters {
 	__u64 queued_packets;
 	__u64 queued_bytes;
@@ -183,9 +186,6 @@ struct gw_band_counters {
 	__u64 sojourn_max_ns;
 	__u64 sojourn[GW_SOJOURN_STEPS];
 };
-
-/* A device with many queues has an instance under each. */
-#define GW_INSTANCES 8
 
 struct gw_admission_counters {
 	__u64 admitted;

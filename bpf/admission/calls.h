@@ -36,10 +36,10 @@ struct caller {
 	__u64 charged_ns; /* until when what it has sent keeps its share busy */
 };
 
-/* By the hash of their uid (users.h). */
+/* By the link, and the hash of their uid (users.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << USERS_SHIFT);
+	__uint(max_entries, GW_LINKS << USERS_SHIFT);
 	__type(key, __u32);
 	__type(value, struct caller);
 } callers SEC(".maps");
@@ -64,7 +64,7 @@ static __always_inline bool is_of_call(struct __sk_buff *skb, struct packet *p)
 static __always_inline bool has_share(struct __sk_buff *skb, const struct gw_link_config *config)
 {
 	__u64 bytes_per_s = config->rate_bytes_per_s / GW_CALLS_PART, now_ns = bpf_ktime_get_ns(), begin_ns, work_ns;
-	__u32 place = place_of_user(bpf_get_socket_uid(skb));
+	__u32 place = place_of_user(config->number, bpf_get_socket_uid(skb));
 	struct caller *caller = bpf_map_lookup_elem(&callers, &place);
 	bool has;
 

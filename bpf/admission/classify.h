@@ -52,7 +52,7 @@ struct flow_key {
 	__u32 rules_of;
 	__u8 protocol;
 	__u8 dscp;
-	__u16 reserved;
+	__u16 link; /* its number: rules may be about one */
 };
 
 struct {
@@ -210,6 +210,7 @@ static __noinline __u32 treatment_of_packet(const struct gw_link_config *config,
 		.rules_of = config->rules_of,
 		.protocol = p->protocol,
 		.dscp = p->dscp,
+		.link = config->number,
 	};
 	__u32 treatment = said;
 

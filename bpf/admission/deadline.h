@@ -137,10 +137,10 @@ static __always_inline void admit_fifo(struct gw_link *link, const struct gw_lin
 }
 
 /* Returns how many packets' promises have expired. Not static, so that the verifier checks it once for all callers. */
-__noinline int decide(struct promise *p, struct user *user, __u64 now_ns)
+__noinline int decide(struct promise *p, struct user *user, __u32 number, __u64 now_ns)
 {
-	struct gw_link_config *config = the_config();
-	struct gw_link *link = the_link();
+	struct gw_link_config *config = config_at(number);
+	struct gw_link *link = link_at(number);
 	__u32 expired = 0;
 
 	if (!p || !user || !config || !link)
@@ -198,7 +198,8 @@ struct datagram {
 	__u8 local[16];
 	__u8 remote[16];
 	__u32 id;
-	__u32 protocol;
+	__u16 protocol;
+	__u16 link; /* its number: what was promised there says nothing of another one */
 };
 
 /*
@@ -226,18 +227,19 @@ struct {
 	__type(value, struct verdict);
 } datagrams SEC(".maps");
 
-static __always_inline struct datagram datagram_of(const struct packet *p)
+static __always_inline struct datagram datagram_of(const struct gw_link_config *config, const struct packet *p)
 {
-	struct datagram key = { .id = p->id, .protocol = p->protocol };
+	struct datagram key = { .id = p->id, .protocol = p->protocol, .link = config->number };
 
 	__builtin_memcpy(key.local, p->tuple.local, 16);
 	__builtin_memcpy(key.remote, p->tuple.remote, 16);
 	return key;
 }
 
-static __noinline void remember(const struct packet *p, const struct promise *promise, __u64 now_ns)
+static __noinline void remember(const struct gw_link_config *config, const struct packet *p, const struct promise *promise,
+				__u64 now_ns)
 {
-	struct datagram key = datagram_of(p);
+	struct datagram key = datagram_of(config, p);
 	struct verdict verdict = {
 		.deadline_ns = promise->deadline_ns,
 		.decided_ns = now_ns,
@@ -252,26 +254,27 @@ static __noinline void remember(const struct packet *p, const struct promise *pr
 }
 
 /* Only the first fragment has the ports by which this is said of the datagram. */
-static __noinline void remember_treatment(const struct packet *p, __u32 treatment, __u64 now_ns)
+static __noinline void remember_treatment(const struct gw_link_config *config, const struct packet *p, __u32 treatment,
+					  __u64 now_ns)
 {
-	struct datagram key = datagram_of(p);
+	struct datagram key = datagram_of(config, p);
 	struct verdict verdict = { .decided_ns = now_ns, .treatment = treatment };
 
 	bpf_map_update_elem(&datagrams, &key, &verdict, BPF_ANY);
 }
 
 /* The datagram that begins here has no verdict: one of the same number was another. */
-static __noinline void forget(const struct packet *p)
+static __noinline void forget(const struct gw_link_config *config, const struct packet *p)
 {
-	struct datagram key = datagram_of(p);
+	struct datagram key = datagram_of(config, p);
 
 	bpf_map_delete_elem(&datagrams, &key);
 }
 
 /* What is known of the datagram that this later fragment belongs to. */
-static __always_inline struct verdict *verdict_of(const struct packet *p, __u64 now_ns)
+static __always_inline struct verdict *verdict_of(const struct gw_link_config *config, const struct packet *p, __u64 now_ns)
 {
-	struct datagram key = datagram_of(p);
+	struct datagram key = datagram_of(config, p);
 	struct verdict *verdict = bpf_map_lookup_elem(&datagrams, &key);
 
 	return verdict && now_ns - verdict->decided_ns < VERDICT_HOLDS_NS ? verdict : NULL;

@@ -16,29 +16,24 @@ extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, GW_LINKS);
 	__type(key, __u32);
 	__type(value, struct gw_admission_counters);
 } admission_counters SEC(".maps");
 
-static __always_inline struct gw_admission_counters *the_counters(void)
+static __always_inline struct gw_admission_counters *counters_at(__u32 number)
 {
-	__u32 key = 0;
-
-	return bpf_map_lookup_elem(&admission_counters, &key);
+	return bpf_map_lookup_elem(&admission_counters, &number);
 }
 
 /* To the daemon, which reads these events at every pass. */
 static __noinline void report_refusal(struct __sk_buff *skb, const struct packet *p, const struct promise *promise,
-				      __u64 now_ns)
+				      struct gw_admission_counters *counters, __u64 now_ns)
 {
 	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
-	struct gw_admission_counters *counters;
 
 	if (!event) {
-		counters = the_counters();
-		if (counters)
-			__sync_fetch_and_add(&counters->events_lost, 1);
+		__sync_fetch_and_add(&counters->events_lost, 1);
 		return;
 	}
 	event->t_ns = now_ns;
@@ -48,7 +43,7 @@ static __noinline void report_refusal(struct __sk_buff *skb, const struct packet
 	event->kind = promise->refused;
 	event->protocol = p->protocol;
 	event->tuple = p->tuple;
-	event->reserved = 0;
+	event->ifindex = skb->ifindex;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
@@ -64,7 +59,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
 {
 	bool is_fifo = config->backend == GW_BACKEND_FIFO;
-	struct gw_admission_counters *counters = the_counters();
+	struct gw_admission_counters *counters = counters_at(config->number);
 	__u32 class = config->class_of_band[band];
 
 	skb->cb[0] = STAMP_MAGIC | band;

@@ -28,14 +28,14 @@ struct user {
 };
 
 /*
- * By a hash of the uid: two users with the same one share a share. What is kept of a user is over with time, so nothing
- * has to be removed.
+ * By the link, and a hash of the uid: two users with the same one share a share. What is kept of a user is over with time,
+ * so nothing has to be removed.
  */
 #define USERS_SHIFT 10
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << USERS_SHIFT);
+	__uint(max_entries, GW_LINKS << USERS_SHIFT);
 	__type(key, __u32);
 	__type(value, struct user);
 } users SEC(".maps");
@@ -45,14 +45,14 @@ static __always_inline __u32 hash_of_user(__u32 uid)
 	return (uid + 1) * 2654435761u;
 }
 
-static __always_inline __u32 place_of_user(__u32 uid)
+static __always_inline __u32 place_of_user(__u32 number, __u32 uid)
 {
-	return hash_of_user(uid) >> (32 - USERS_SHIFT);
+	return number << USERS_SHIFT | hash_of_user(uid) >> (32 - USERS_SHIFT);
 }
 
-static __always_inline struct user *user_at(__u32 uid)
+static __always_inline struct user *user_at(__u32 number, __u32 uid)
 {
-	__u32 place = place_of_user(uid);
+	__u32 place = place_of_user(number, uid);
 
 	return bpf_map_lookup_elem(&users, &place);
 }

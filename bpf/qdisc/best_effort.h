@@ -53,7 +53,7 @@ static __noinline int queue_flow(struct instance *i, __u32 number, __u32 index, 
 	__u32 which = band == GW_STREAM ? FIRST_STREAM + hash % STREAMS : hash % (FIRST_STREAM - 1) + 1;
 	struct flow *flow = flow_at(i, which);
 	struct place *place = place_at(number, index);
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_at(number);
 
 	if (!place || !config)
 		return 0;
@@ -132,7 +132,7 @@ static __always_inline void count_owed(struct instance *i, enum gw_band band, __
 static __noinline __u32 pop_flow(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, enum gw_band band)
 {
 	struct turn turn = { .band = band, .now_ns = now_ns };
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_at(number);
 	enum look look;
 	int n;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One instance of the qdisc (the kernel makes one per transmit queue): what waits in its four bands, and counters.
+ * The instance of the qdisc on one link, by the number of that: what waits in its four bands, and counters.
  *
  * Of `flow`, the first FIRST_STREAM are best effort's; those up to FIRST_LIMIT streams'; the next GW_LIMITS stand for a
  * rate limit each, in the round of its band; and from FIRST_LIMITED on, each rate limit has LIMITED_FLOWS for what it
@@ -81,14 +81,14 @@ struct instance {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_INSTANCES);
+	__uint(max_entries, GW_LINKS);
 	__type(key, __u32);
 	__type(value, struct instance);
 } instances SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_INSTANCES * GW_BANDS);
+	__uint(max_entries, GW_LINKS * GW_BANDS);
 	__type(key, __u32);
 	__type(value, struct gw_band_counters);
 } band_counters SEC(".maps");

@@ -14,17 +14,19 @@
 /* What a late timer may make up for. */
 #define LIMIT_BURST_NS (5 * NSEC_PER_MSEC)
 
-/* Written by the daemon; by number. */
+/* Written by the daemon; by the number of the link, then by that of the limit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_LIMITS);
+	__uint(max_entries, GW_LINKS * GW_LIMITS);
 	__type(key, __u32);
 	__type(value, struct gw_rate_limit);
 } rate_limits SEC(".maps");
 
-static __always_inline struct gw_rate_limit *rate_limit_of(__u32 limit)
+static __always_inline struct gw_rate_limit *rate_limit_of(__u32 number, __u32 limit)
 {
-	return bpf_map_lookup_elem(&rate_limits, &limit);
+	__u32 key = number * GW_LIMITS + (limit & (GW_LIMITS - 1));
+
+	return bpf_map_lookup_elem(&rate_limits, &key);
 }
 
 static __always_inline struct limited *limited_at(struct instance *i, __u32 limit)
@@ -48,9 +50,9 @@ static __always_inline bool limit_is_full(struct instance *i, __u32 limit)
 }
 
 /* Its number was somebody else's before, or its rule has changed: what that one had sent is of no account. */
-static __always_inline void note_rate(struct instance *i, struct limited *l, __u32 limit, __u64 now_ns)
+static __always_inline void note_rate(struct instance *i, __u32 number, struct limited *l, __u32 limit, __u64 now_ns)
 {
-	struct gw_rate_limit *rate = rate_limit_of(limit);
+	struct gw_rate_limit *rate = rate_limit_of(number, limit);
 
 	if (!rate || rate->bytes_per_s == l->bytes_per_s)
 		return;
@@ -66,13 +68,13 @@ static __noinline int queue_limited(struct instance *i, __u32 number, __u32 inde
 {
 	__u32 which = FIRST_LIMITED + limit * LIMITED_FLOWS + hash % LIMITED_FLOWS, turn = FIRST_LIMIT + limit;
 	struct limited *l = limited_at(i, limit);
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_at(number);
 	struct place *place = place_at(number, index);
 	struct flow *flow = flow_at(i, which);
 
 	if (!place || !config)
 		return 0;
-	note_rate(i, l, limit, bpf_ktime_get_ns());
+	note_rate(i, number, l, limit, bpf_ktime_get_ns());
 	push(&flow->packets, number, index);
 	flow->bytes += place->bytes;
 	l->packets++;
@@ -139,8 +141,8 @@ static __noinline int release_limits(struct instance *i, __u64 now_ns)
 static __noinline enum look look_at_limit(struct instance *i, __u32 number, struct Qdisc *sch, __u32 limit,
 					  struct turn *turn)
 {
-	struct gw_rate_limit *rate = rate_limit_of(limit);
-	struct gw_link_config *config = the_config();
+	struct gw_rate_limit *rate = rate_limit_of(number, limit);
+	struct gw_link_config *config = config_at(number);
 	struct limited *l = limited_at(i, limit);
 	__u32 which;
 	enum look look;
@@ -173,7 +175,7 @@ static __noinline enum look look_at_limit(struct instance *i, __u32 number, stru
 static __always_inline enum look look_at_round(struct instance *i, __u32 number, struct Qdisc *sch, __u32 target_us,
 					       struct turn *turn)
 {
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_at(number);
 	struct round *round = round_of(i, turn->band);
 	enum look look;
 	__u32 which;

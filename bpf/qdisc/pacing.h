@@ -15,7 +15,7 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 	__u64 time_ns = time_on_link(config, place->link_bytes), behind_ns = catch_up_ns(config);
 	__u64 packet_ns = time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	__u32 percent = config->realtime_percent;
-	struct gw_link *link = the_link();
+	struct gw_link *link = link_at(config->number);
 	__u64 since_ns;
 
 	if (!link)
@@ -54,7 +54,7 @@ static __noinline int occupy_link(const struct gw_link_config *config, const str
 /* When the link has room for a packet below; 0: now. */
 static __always_inline __u64 wait_for_link(const struct gw_link_config *config, __u64 now_ns)
 {
-	struct gw_link *link = the_link();
+	struct gw_link *link = link_at(config->number);
 	__u32 ahead_bytes = config->driver_bytes > config->max_packet_bytes ? config->driver_bytes - config->max_packet_bytes : 0;
 	__u64 ready_ns;
 

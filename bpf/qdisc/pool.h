@@ -20,7 +20,7 @@ struct place {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_INSTANCES * POOL);
+	__uint(max_entries, GW_LINKS * POOL);
 	__type(key, __u32);
 	__type(value, struct place);
 } pool SEC(".maps");

@@ -29,7 +29,7 @@ static __always_inline void vacate(struct instance *i, __u32 leaf)
 static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 index, struct place *place, __u32 decided)
 {
 	__u64 now_slot = slack_slot(place->queued_ns), slot = slack_slot(place->deadline_ns);
-	struct gw_link *link = the_link();
+	struct gw_link *link = link_at(number);
 	__u32 leaf;
 
 	if (link && place->work_ns) {
@@ -116,9 +116,9 @@ static __noinline __u32 pop_realtime(struct instance *i, __u32 number, __u64 now
 	return index;
 }
 
-static __always_inline void release(const struct place *place)
+static __always_inline void release(__u32 number, const struct place *place)
 {
-	struct gw_link *link = place->work_ns ? the_link() : NULL;
+	struct gw_link *link = place->work_ns ? link_at(number) : NULL;
 
 	if (!link)
 		return;
@@ -127,7 +127,7 @@ static __always_inline void release(const struct place *place)
 	bpf_spin_unlock(&link->lock);
 }
 
-static __noinline int report_late(const struct place *place, __u64 now_ns)
+static __noinline int report_late(const struct gw_link_config *config, const struct place *place, __u64 now_ns)
 {
 	struct gw_queue_event *event = bpf_ringbuf_reserve(&queue_events, sizeof(*event), 0);
 
@@ -138,6 +138,7 @@ static __noinline int report_late(const struct place *place, __u64 now_ns)
 	event->deadline_ns = place->deadline_ns;
 	event->work_ns = place->work_ns;
 	event->kind = GW_LATE;
+	event->ifindex = config->ifindex;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -146,8 +147,8 @@ static __noinline int report_late(const struct place *place, __u64 now_ns)
 static __noinline __u32 choose_realtime(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
 {
 	struct gw_band_counters *c = counters_of(number, GW_REALTIME);
-	struct gw_link_config *config = the_config();
-	struct gw_link *link = the_link();
+	struct gw_link_config *config = config_at(number);
+	struct gw_link *link = link_at(number);
 	__u64 begin_ns;
 	int n;
 
@@ -165,8 +166,8 @@ static __noinline __u32 choose_realtime(struct instance *i, __u32 number, struct
 			return index;
 		c->dropped_late++;
 		sch->qstats.drops++;
-		report_late(place, now_ns);
-		release(place);
+		report_late(config, place, now_ns);
+		release(number, place);
 		uncount(sch, c, place->bytes);
 		free_place(i, place, index);
 	}

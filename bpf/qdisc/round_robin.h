@@ -129,7 +129,7 @@ static __always_inline __u32 *servable_packets(struct instance *i, enum gw_band 
 /* The flow's next packet, unless CoDel drops it. */
 static __always_inline enum look take(struct instance *i, __u32 number, struct Qdisc *sch, __u32 which, struct turn *turn)
 {
-	struct gw_link_config *config = the_config();
+	struct gw_link_config *config = config_at(number);
 	struct flow *flow = flow_at(i, which);
 	__u32 index = pop(&flow->packets, number);
 	struct place *place = index ? place_at(number, index) : NULL;

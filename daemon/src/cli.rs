@@ -77,9 +77,9 @@ pub struct RunArgs {
     /// The configuration (see `giveway config`); without one, the defaults
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The interface whose access point is shared; the default route's if absent
+    /// A managed interface, once for each, that of the access point first; those with a default route if absent
     #[arg(long, value_name = "IF")]
-    pub interface: Option<String>,
+    pub interface: Vec<String>,
     /// Decide and explain, but change nothing here; neighbours still hear what this device sends
     #[arg(long)]
     pub dry_run: bool,

@@ -18,6 +18,7 @@ mod daemon {
     mod hang;
     mod life;
     mod limits;
+    mod links;
     mod lookup;
     mod neighbours;
     mod nice;

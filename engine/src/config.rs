@@ -21,7 +21,7 @@ pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
     GrantRule, Group, LinkSection, MarksSection, Monitor, QueueSection, RealtimeLimits, RealtimeRule, ReceiveSection,
-    SchedPolicyName,
+    SchedPolicyName, UplinkSection,
 };
 
 use sections::{SECTIONS, TOP_KEYS};

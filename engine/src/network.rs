@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The network engine: this device's flows, what limits them, the neighbours, and the queue on the managed link.
+//! The network engine: this device's flows, what limits them, the neighbours, and the queues on the managed links.
 //!
 //! Input: one [`Input`] and the time (since any fixed origin; CLOCK_MONOTONIC in the daemon). Output: the
 //! [`Action`]s that follow. The caller carries them out and reports back; nothing is retried without it.
@@ -27,8 +27,9 @@ use early::Early;
 use flows::{Flows, Tracked};
 use nice::{Niced, Niceness};
 use owners::Owners;
+use queue::links::Links;
 use queue::traffic::Refusal;
-use queue::{Backends, BackgroundFlow, Queue};
+use queue::{Backends, BackgroundFlow};
 
 pub mod action;
 pub mod allotment;
@@ -94,7 +95,7 @@ pub struct Network {
     rtt_resolution: Vec<Duration>,
     control: Control,
     dry_run: bool,
-    queue: Queue,
+    links: Links,
     changes: Changes,
     refusals: VecDeque<Refusal>,
     /// What follows from the present step.
@@ -121,7 +122,7 @@ impl Network {
             rtt_resolution: setup.rtt_resolution,
             control: Control::new(setup.background),
             dry_run: setup.dry_run,
-            queue: Queue::new(config, setup.backends),
+            links: Links::new(config, setup.backends),
             changes: Changes::default(),
             refusals: VecDeque::new(),
             actions: Vec::new(),
@@ -152,8 +153,12 @@ impl Network {
                 self.interface = interface;
                 self.limit_idle(now);
             }
-            Input::Pass { flows, complete, queue } => {
-                self.queue.count(now, queue);
+            Input::Pass {
+                flows,
+                complete,
+                queues,
+            } => {
+                self.links.count(now, queues);
                 self.observe(now, flows, complete);
             }
             Input::Datagrams(flows) => self.observe_datagrams(now, flows),
@@ -197,11 +202,12 @@ impl Network {
             }
             Input::CommandLimits(limits) => self.set_command_limits(now, limits),
             Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),
-            Input::Uplink(uplink) => {
-                let wanted = self.queue.observe(uplink);
-                self.ask_queue(now, wanted);
+            Input::Uplinks(uplinks) => {
+                let (changes, wanted) = self.links.observe(now, uplinks, self.ifindex());
+                changes.into_iter().for_each(|change| self.note(now, change));
+                self.ask_queues(now, wanted);
             }
-            Input::QueueOutcome(outcome) => self.conclude_queue(now, outcome),
+            Input::QueueOutcome { ifindex, outcome } => self.conclude_queue(now, ifindex, outcome),
             Input::Refusals(refusals) => self.note_refusals(refusals),
             Input::Background {
                 flow,
@@ -216,8 +222,8 @@ impl Network {
             Input::Datagram { from, bytes } => self.hear(now, from, bytes),
             Input::Filtered(filtered) => self.neighbourhood.filtered(now, filtered),
             Input::Tick => {
-                let wanted = self.queue.try_again(now);
-                self.ask_queue(now, wanted);
+                let wanted = self.links.try_again(now);
+                self.ask_queues(now, wanted);
                 self.expire(now);
                 self.report(now);
             }
@@ -231,7 +237,7 @@ impl Network {
     /// When [`Input::Tick`] is next worth sending; None while only inputs matter.
     pub fn next_deadline(&self) -> Option<Duration> {
         let decision = self.undecided.then(|| self.decided + DECISION_GAP);
-        let deadlines = [decision, self.neighbourhood.next_deadline(), self.queue.next_try()];
+        let deadlines = [decision, self.neighbourhood.next_deadline(), self.links.next_try()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -330,7 +336,7 @@ impl Network {
     }
 
     fn link(&self) -> Link<'_> {
-        link(&self.neighbourhood, self.sharing, &self.queue)
+        link(&self.neighbourhood, self.sharing, &self.links, self.ifindex())
     }
 
     /// Those that send, this one with so many connections.
@@ -359,20 +365,24 @@ impl Network {
         self.actions.push(Action::Record(What::Change(Box::new(change))));
     }
 
-    fn ask_queue(&mut self, now: Duration, wanted: Option<Action>) {
-        if wanted.is_some() && self.queue.dry_run() {
-            self.conclude_queue(now, Ok(()));
-        } else {
+    fn ask_queues(&mut self, now: Duration, wanted: Vec<Action>) {
+        if !self.links.dry_run() {
             self.actions.extend(wanted);
+            return;
+        }
+        for action in wanted {
+            if let Action::Queue { ifindex, .. } = action {
+                self.conclude_queue(now, ifindex, Ok(()));
+            }
         }
     }
 
-    fn conclude_queue(&mut self, now: Duration, outcome: Result<(), String>) {
-        let (change, wanted) = self.queue.conclude(now, outcome);
+    fn conclude_queue(&mut self, now: Duration, ifindex: u32, outcome: Result<(), String>) {
+        let (change, wanted) = self.links.conclude(now, ifindex, outcome);
         if let Some(change) = change {
             self.note(now, change);
         }
-        self.ask_queue(now, wanted);
+        self.ask_queues(now, wanted.into_iter().collect());
     }
 
     fn note_background(
@@ -401,7 +411,7 @@ impl Network {
             old,
             new,
             rule: format!("lbe {verb} by uid {uid}"),
-            made: outcome.is_ok() && !self.queue.dry_run(),
+            made: outcome.is_ok() && !self.links.dry_run(),
             why: outcome.err().unwrap_or_else(|| "the user has asked for it".to_owned()),
         };
         self.note(now, change);
@@ -462,11 +472,11 @@ impl Network {
     }
 }
 
-fn link<'a>(neighbours: &'a Neighbourhood, sharing: Sharing, queue: &'a Queue) -> Link<'a> {
+fn link<'a>(neighbours: &'a Neighbourhood, sharing: Sharing, links: &'a Links, ifindex: Option<u32>) -> Link<'a> {
     Link {
         sharing,
         neighbours,
-        queue: queue.counters(),
+        queue: ifindex.and_then(|ifindex| links.counters(ifindex)),
     }
 }
 

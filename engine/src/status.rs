@@ -12,6 +12,7 @@ use crate::class::Activity;
 use crate::config::Dscp;
 use crate::model::{Flow, Interface};
 use crate::network::queue::QueueView;
+use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
 use crate::priority::PriorityStatus;
 use crate::wire::{Class, Counters, Peer, Sender};
@@ -90,8 +91,12 @@ pub struct NetworkStatus {
     pub datagrams: Vec<FlowView>,
     pub neighbours: Vec<NeighbourView>,
     pub reports: ReportView,
+    /// That of the first of `links`.
     #[serde(default)]
     pub queue: QueueView,
+    /// Each managed link with its queue, the preferred one first.
+    #[serde(default)]
+    pub links: Vec<LinkView>,
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub active: Vec<Activity>,

@@ -326,7 +326,7 @@ impl Target {
     }
 
     fn counters(&self) -> Counters {
-        self.admission.counters().expect("admission counts")
+        self.admission.counters(0).expect("admission counts")
     }
 
     /// What is promised adds up; now and then, that it is nothing when all of it is over.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Puts a queue up on the managed link, tunes it, and takes it down again. Input: plans. Output: success or one reason,
-//! with nothing of the plan left. It never decides, and never touches a qdisc that another tool put in place of ours.
+//! Puts a queue up on each managed link, tunes it, and takes it down again. Input: plans. Output: success or one reason,
+//! with nothing of the plan left; no link's failure touches another. It never decides, and never touches a qdisc that
+//! another tool put in place of ours.
 //!
 //! What was there is journalled before anything is changed ([`Before`]), and put back from there, in this process or after
 //! its death.
@@ -21,7 +22,6 @@ use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::interface::Interface;
 use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::{Netlink, Refused};
 use crate::kernel::now;
@@ -74,8 +74,10 @@ pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
     journal: Journal<Before>,
-    /// As it was journalled.
-    before: Option<Before>,
+    /// What could not be put back, and stays journalled.
+    left: Vec<Before>,
+    /// By interface.
+    links: BTreeMap<u32, Link>,
     rules: Vec<Deadline>,
     /// What arrival.bpf.c knows of requests, for their answers.
     requests: Option<MapHandle>,
@@ -90,9 +92,18 @@ pub struct QueueActuator {
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
+}
+
+/// A link on which a plan is in force.
+struct Link {
+    /// By which BPF finds what is kept of it.
+    number: u32,
+    name: String,
+    plan: Plan,
+    /// As it was journalled; None where packets are only marked.
+    before: Option<Before>,
     /// None unless it is asked for.
     ingress: Option<Result<Ingress>>,
-    in_force: Option<Plan>,
     /// What htb has counted, and when that was read.
     served: Option<(Duration, [Served; BANDS])>,
 }
@@ -114,7 +125,8 @@ impl QueueActuator {
             netlink: Netlink::open()?,
             place: place.clone(),
             journal: Journal::at(place.journal(JournalFile::Queue)),
-            before: None,
+            left: Vec::new(),
+            links: BTreeMap::new(),
             rules: config.deadline.clone(),
             background: config
                 .background
@@ -125,73 +137,121 @@ impl QueueActuator {
             treated_processes: BTreeMap::new(),
             admission: None,
             qdisc: None,
-            ingress: None,
-            in_force: None,
-            served: None,
         })
     }
 
-    /// The link as it is now.
-    pub fn look(&mut self, interface: &Interface) -> Result<Uplink> {
-        uplink::look(&mut self.netlink, interface.index, &interface.name, is_ours)
+    /// The link as it is now, `chosen` or not; None where the device is gone, even if another one has its number by now.
+    pub fn look(&mut self, ifindex: u32, name: &str, chosen: bool) -> Result<Option<Uplink>> {
+        let is_another = self.admission.as_ref().and_then(|admission| admission.is_on(ifindex)) == Some(false);
+        if is_another {
+            return Ok(None);
+        }
+        match uplink::look(&mut self.netlink, ifindex, name, is_ours) {
+            Err(error) if refused(&error) == Some(Errno::ENODEV) => Ok(None),
+            looked => looked.map(|uplink| Some(Uplink { chosen, ..uplink })),
+        }
     }
 
-    /// Puts the plan up, in place of whatever of ours stands. None only takes ours down.
-    pub fn set(&mut self, plan: Option<&Plan>, name: &str) -> Result<()> {
+    /// The links on which something is in force, by number and name.
+    pub fn in_force(&self) -> Vec<(u32, String)> {
+        let named = self.links.iter().map(|(ifindex, link)| (*ifindex, link.name.clone()));
+        named.collect()
+    }
+
+    /// Puts the plan up on this link, in place of whatever of ours stands there. None only takes ours down.
+    pub fn set(&mut self, ifindex: u32, name: &str, plan: Option<&Plan>) -> Result<()> {
         let Some(plan) = plan else {
-            return self.take_down();
+            return self.take_down(ifindex);
         };
-        let goes_on = |old: &Plan| (old.ifindex, old.backend) == (plan.ifindex, plan.backend);
-        if self.in_force.as_ref().is_some_and(|old| !goes_on(old)) {
-            self.take_down()?;
+        if self
+            .links
+            .get(&ifindex)
+            .is_some_and(|link| link.plan.backend != plan.backend)
+        {
+            self.take_down(ifindex)?;
         }
-        if self.before.is_none() && plan.backend != Backend::None {
-            // What could not be taken down then is no hindrance now.
-            let undone = self.journal.undo();
-            ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
-            self.before = Some(self.write_down(plan.ifindex, name)?);
-        }
-        self.put_up(plan).inspect_err(|_| self.give_up())
+        self.put_up(ifindex, name, plan).inspect_err(|_| self.give_up(ifindex))
     }
 
-    /// Changes the numbers that the queue in force goes by. After an error nothing of it is left.
-    pub fn tune(&mut self, tuning: &Tuning) -> Result<()> {
-        self.write_tuning(tuning).inspect_err(|_| self.give_up())
+    /// Changes the numbers that the queue in force on this link goes by. After an error nothing of it is left.
+    pub fn tune(&mut self, ifindex: u32, tuning: &Tuning) -> Result<()> {
+        self.write_tuning(ifindex, tuning)
+            .inspect_err(|_| self.give_up(ifindex))
     }
 
-    fn give_up(&mut self) {
-        if let Err(error) = self.take_down() {
+    fn give_up(&mut self, ifindex: u32) {
+        if let Err(error) = self.take_down(ifindex) {
             tracing::warn!("{error:#}");
         }
     }
 
-    fn write_tuning(&mut self, tuning: &Tuning) -> Result<()> {
-        let plan = self.in_force.as_mut().context("no queue is in force")?;
-        plan.tuning.clone_from(tuning);
+    fn write_tuning(&mut self, ifindex: u32, tuning: &Tuning) -> Result<()> {
+        let link = self.links.get_mut(&ifindex).context("no queue is in force")?;
+        link.plan.tuning.clone_from(tuning);
         if let Some(admission) = &mut self.admission {
             admission.set_packet_rules(&tuning.packet_rules)?;
         }
         self.configure()?;
-        match (&self.in_force, &self.qdisc) {
-            (Some(plan), _) if plan.backend == Backend::Htb => htb::tune(&mut self.netlink, plan),
-            (_, Some(qdisc)) => qdisc.set_limits(tuning),
+        let link = self.links.get(&ifindex).context("no queue is in force")?;
+        match (link.plan.backend, &self.qdisc) {
+            (Backend::Htb, _) => htb::tune(&mut self.netlink, &link.plan),
+            (Backend::Qdisc, Some(qdisc)) => qdisc.set_limits(link.number, tuning),
             _ => Ok(()),
         }
     }
 
-    /// Takes everything of ours off the link; what is loaded stays so.
-    pub fn take_down(&mut self) -> Result<()> {
-        self.in_force = None;
-        self.served = None;
-        self.ingress = None;
-        self.before = None;
-        let undone = self.journal.undo();
-        if let Some(admission) = &mut self.admission {
-            admission.detach();
+    /// Takes everything of ours off this link; what is loaded stays so.
+    pub fn take_down(&mut self, ifindex: u32) -> Result<()> {
+        let link = self.links.remove(&ifindex);
+        let undone = link.as_ref().map_or(Ok(()), |link| self.undo(link.before.as_ref()));
+        if let (Some(admission), Some(link)) = (&mut self.admission, &link) {
+            admission.detach(ifindex);
+            admission.configure(link.number, None, 0, 0)?;
         }
-        self.configure()?;
-        ensure!(undone.failed.is_empty(), "{}", undone.failed.join("; "));
-        Ok(())
+        self.follow_htb()?;
+        undone
+    }
+
+    /// Puts back what was there, and journals no more than what is still to be.
+    fn undo(&mut self, before: Option<&Before>) -> Result<()> {
+        let Some(before) = before else { return Ok(()) };
+        let undone = before.put_back(false).map(drop);
+        if undone.is_err() {
+            self.left.push(before.clone());
+        }
+        self.shorten_journal()?;
+        undone
+    }
+
+    /// What could not be put back then is tried again, and is a hindrance on its own link only.
+    fn undo_left(&mut self, ifindex: u32) -> Result<()> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        let mut undone = Ok(());
+        self.left.retain(|before| match before.put_back(false) {
+            Ok(_) => false,
+            Err(error) if before.ifindex == ifindex => {
+                undone = Err(error);
+                true
+            }
+            Err(_) => true,
+        });
+        self.shorten_journal()?;
+        undone
+    }
+
+    fn shorten_journal(&mut self) -> Result<()> {
+        let kept: Vec<&Before> = self
+            .links
+            .values()
+            .filter_map(|link| link.before.as_ref())
+            .chain(&self.left)
+            .collect();
+        match kept.is_empty() {
+            true => self.journal.clear(),
+            false => self.journal.replace(kept),
+        }
     }
 
     /// Writes what is in force for admission and the qdisc.
@@ -199,8 +259,17 @@ impl QueueActuator {
         let Some(admission) = &self.admission else {
             return Ok(());
         };
-        let plan = self.in_force.as_ref();
-        admission.configure(plan, self.background.len(), self.treated.len())
+        let mut links = self.links.values();
+        links.try_for_each(|link| {
+            admission.configure(link.number, Some(&link.plan), self.background.len(), self.treated.len())
+        })
+    }
+
+    fn follow_htb(&mut self) -> Result<()> {
+        let serves = self.links.values().any(|link| link.plan.backend == Backend::Htb);
+        self.admission
+            .as_mut()
+            .map_or(Ok(()), |admission| admission.follow_htb(serves))
     }
 
     /// From now on these packets are background, as this user asks. False where they already were.
@@ -283,7 +352,7 @@ impl QueueActuator {
     }
 
     pub fn is_in_force(&self) -> bool {
-        self.in_force.is_some()
+        !self.links.is_empty()
     }
 
     /// Refusals that were not fetched yet, oldest first.
@@ -291,76 +360,46 @@ impl QueueActuator {
         self.admission.as_ref().map_or(Ok(Vec::new()), Admission::refusals)
     }
 
-    /// None before the first queue was put up. What htb counts costs more to read: it may be this old.
-    pub fn counters(&mut self, at_most_old: Duration) -> Result<Option<QueueCounters>> {
-        if self.in_force.as_ref().is_some_and(|plan| plan.backend == Backend::None) {
-            return Ok(None);
-        }
-        let served = self.bands(at_most_old)?;
+    /// By interface, where a queue is in force. What htb counts costs more to read: it may be this old.
+    pub fn counters(&mut self, at_most_old: Duration) -> Result<BTreeMap<u32, QueueCounters>> {
         let Some(admission) = &self.admission else {
-            return Ok(None);
+            return Ok(BTreeMap::new());
         };
-        let counted = admission.counters()?;
-        let band = |band: usize| Band {
-            classified: counted.packets[band],
-            served: served.map(|served| served[band]),
-        };
-        let bands = Bands {
-            realtime: band(0),
-            stream: band(1),
-            best_effort: band(2),
-            background: band(3),
-        };
-        let late = bands.realtime.served.and_then(|served| served.more);
-        let [_, own, others, full, share, _] = counted.refused;
-        Ok(Some(QueueCounters {
-            admitted: counted.admitted,
-            refused: RefusedPackets {
-                total: own + others + full + share,
-                own,
-                others,
-                full,
-                share,
-            },
-            late: late.map_or(0, |more| more.dropped_late),
-            expired: counted.expired,
-            untold: counted.events_lost,
-            bands,
-        }))
-    }
-
-    fn bands(&mut self, at_most_old: Duration) -> Result<Option<[Served; BANDS]>> {
-        match (&self.in_force, &self.qdisc) {
-            (Some(plan), _) if plan.backend == Backend::Htb => {
-                if let Some((read, served)) = self.served
-                    && now().saturating_sub(read) < at_most_old
-                {
-                    return Ok(Some(served));
-                }
-                let served = htb::bands(&mut self.netlink, plan.ifindex)?;
-                self.served = Some((now(), served));
-                Ok(Some(served))
+        let mut all = BTreeMap::new();
+        for (ifindex, link) in &mut self.links {
+            if link.plan.backend == Backend::None {
+                continue;
             }
-            (_, Some(qdisc)) => qdisc.bands().map(Some),
-            _ => Ok(None),
+            match link.counters(&mut self.netlink, admission, self.qdisc.as_ref(), at_most_old) {
+                Ok(counters) => drop(all.insert(*ifindex, counters)),
+                // It is just going away.
+                Err(error) => tracing::debug!("{}: {error:#}", link.name),
+            }
         }
+        Ok(all)
     }
 
     /// What does not work of a queue that is in force, and why.
     pub fn missing(&self) -> Vec<String> {
-        let Some(plan) = &self.in_force else {
+        if self.links.is_empty() {
             return Vec::new();
-        };
+        }
         let nice = self.admission.as_ref().and_then(Admission::nice_missing);
         let early = self.admission.as_ref().and_then(Admission::early_missing);
+        let is_gated = self.links.values().any(|link| link.plan.tuning.gate);
         let gate = self
             .qdisc
             .as_ref()
-            .filter(|_| plan.tuning.gate)
+            .filter(|_| is_gated)
             .and_then(BpfQdisc::gate_missing);
-        let ingress = self.ingress.as_ref().and_then(|ingress| ingress.as_ref().err());
-        let ingress = ingress.map(|error| format!("what arrives for background flows is not deferred: {error:#}"));
-        [nice, early, gate, ingress].into_iter().flatten().collect()
+        let ingress = self.links.values().filter_map(|link| {
+            let error = link.ingress.as_ref()?.as_ref().err()?;
+            Some(format!(
+                "what arrives on {} for background flows is not deferred: {error:#}",
+                link.name
+            ))
+        });
+        [nice, early, gate].into_iter().flatten().chain(ingress).collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
@@ -381,38 +420,66 @@ impl QueueActuator {
         Ok(before)
     }
 
-    fn put_up(&mut self, plan: &Plan) -> Result<()> {
+    fn put_up(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<()> {
         self.load(plan.backend)?;
-        // Before anything is attached: it goes by this from its first packet on.
-        self.in_force = Some(plan.clone());
-        if let Some(admission) = &mut self.admission {
-            admission.set_packet_rules(&plan.tuning.packet_rules)?;
-        }
-        self.configure()?;
+        self.begin(ifindex, name, plan)?;
         let admission = self.admission.as_mut().context("admission is not loaded")?;
-        admission.follow_htb(plan.backend == Backend::Htb)?;
-        admission.attach(plan.ifindex)?;
+        admission.set_packet_rules(&plan.tuning.packet_rules)?;
+        // Before anything is attached: it goes by this from its first packet on.
+        self.configure()?;
+        self.follow_htb()?;
+        let admission = self.admission.as_mut().context("admission is not loaded")?;
+        admission.attach(ifindex)?;
+        let link = self.links.get_mut(&ifindex).context("the link has just gone")?;
         match (plan.backend, &mut self.qdisc) {
             (Backend::Qdisc, Some(qdisc)) => {
                 // Unpinned it serves just as well, but cannot be put up again once this process is gone.
                 if let Err(error) = self.place.pins().make(|folder| qdisc.pin(&folder.join(QDISC))) {
                     tracing::warn!("{error:#}");
                 }
-                qdisc.set_limits(&plan.tuning)?;
-                qdisc.put_up(&mut self.netlink, plan.ifindex)?;
+                qdisc.set_limits(link.number, &plan.tuning)?;
+                qdisc.put_up(&mut self.netlink, ifindex)?;
             }
             (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
             _ => return Ok(()),
         }
         if !plan.ingress {
-            self.ingress = None;
-        } else if self.ingress.is_none() {
-            self.ingress = Some(Ingress::attach(
-                plan.ifindex,
-                admission.shared.background_answers.as_fd(),
-            ));
+            link.ingress = None;
+        } else if link.ingress.is_none() {
+            link.ingress = Some(Ingress::attach(ifindex, admission.shared.background_answers.as_fd()));
         }
-        self.limit_segments(plan)
+        self.limit_segments(ifindex, plan)
+    }
+
+    /// Gives the link its number, and writes down what stands there.
+    fn begin(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<()> {
+        if let Some(link) = self.links.get_mut(&ifindex) {
+            link.plan.clone_from(plan);
+            return Ok(());
+        }
+        let admission = self.admission.as_ref().context("admission is not loaded")?;
+        let is_free = |number: &u32| self.links.values().all(|link| link.number != *number);
+        let number = (0..admission.links()).find(is_free);
+        let number = number.with_context(|| format!("{} links are managed, which is the most", admission.links()))?;
+        admission.forget(number)?;
+        self.qdisc.as_ref().map_or(Ok(()), |qdisc| qdisc.forget(number))?;
+        let before = match plan.backend {
+            Backend::None => None,
+            Backend::Qdisc | Backend::Htb => {
+                self.undo_left(ifindex)?;
+                Some(self.write_down(ifindex, name)?)
+            }
+        };
+        let link = Link {
+            number,
+            name: name.to_owned(),
+            plan: plan.clone(),
+            before,
+            ingress: None,
+            served: None,
+        };
+        self.links.insert(ifindex, link);
+        Ok(())
     }
 
     /// What the backend needs, unless it is loaded already.
@@ -459,8 +526,8 @@ impl QueueActuator {
         Ok(())
     }
 
-    fn limit_segments(&mut self, plan: &Plan) -> Result<()> {
-        let before = self.before.as_mut().filter(|before| before.ifindex == plan.ifindex);
+    fn limit_segments(&mut self, ifindex: u32, plan: &Plan) -> Result<()> {
+        let before = self.links.get_mut(&ifindex).and_then(|link| link.before.as_mut());
         let before = before.context("what the queue was is not journalled")?;
         let found = uplink::device(&mut self.netlink, plan.ifindex)?.gso_max_segments;
         let is_single = found == SINGLE_SEGMENTS;
@@ -477,6 +544,67 @@ impl QueueActuator {
             _ => return Ok(()),
         };
         set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)
+    }
+}
+
+impl Link {
+    fn counters(
+        &mut self,
+        netlink: &mut Netlink,
+        admission: &Admission,
+        qdisc: Option<&BpfQdisc>,
+        at_most_old: Duration,
+    ) -> Result<QueueCounters> {
+        let served = self.bands(netlink, qdisc, at_most_old)?;
+        let counted = admission.counters(self.number)?;
+        let band = |band: usize| Band {
+            classified: counted.packets[band],
+            served: served.map(|served| served[band]),
+        };
+        let bands = Bands {
+            realtime: band(0),
+            stream: band(1),
+            best_effort: band(2),
+            background: band(3),
+        };
+        let late = bands.realtime.served.and_then(|served| served.more);
+        let [_, own, others, full, share, _] = counted.refused;
+        Ok(QueueCounters {
+            admitted: counted.admitted,
+            refused: RefusedPackets {
+                total: own + others + full + share,
+                own,
+                others,
+                full,
+                share,
+            },
+            late: late.map_or(0, |more| more.dropped_late),
+            expired: counted.expired,
+            untold: counted.events_lost,
+            bands,
+        })
+    }
+
+    fn bands(
+        &mut self,
+        netlink: &mut Netlink,
+        qdisc: Option<&BpfQdisc>,
+        at_most_old: Duration,
+    ) -> Result<Option<[Served; BANDS]>> {
+        match (self.plan.backend, qdisc) {
+            (Backend::Htb, _) => {
+                if let Some((read, served)) = self.served
+                    && now().saturating_sub(read) < at_most_old
+                {
+                    return Ok(Some(served));
+                }
+                let served = htb::bands(netlink, self.plan.ifindex)?;
+                self.served = Some((now(), served));
+                Ok(Some(served))
+            }
+            (Backend::Qdisc, Some(qdisc)) => qdisc.bands(self.number).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 

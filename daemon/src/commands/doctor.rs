@@ -7,7 +7,7 @@ use giveway_engine::status::Status;
 use serde_json::json;
 
 use crate::cli::DoctorArgs;
-use crate::commands::status::queue_line;
+use crate::commands::status::queue_lines;
 use crate::commands::{hanging, print, terminal_columns};
 use crate::control::client;
 use crate::kernel::kernel_release;
@@ -39,6 +39,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         let report = json!({
             "kernel": kernel_release(), "capabilities": list, "daemon": daemon.is_ok(), "degraded": degraded,
             "response": findings, "measured": measured, "queue": status.map(|status| &status.network.queue),
+            "links": status.map(|status| &status.network.links),
         });
         print(&format!("{report}\n"))?;
     } else {
@@ -70,9 +71,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 fn render_daemon(status: &Status, columns: usize) -> String {
     let daemon = &status.daemon;
     let mut text = format!("\nthe daemon runs (pid {}, up {:.0} s)\n", daemon.pid, daemon.uptime_s);
-    let queue = format!("queue: {}", queue_line(&status.network));
-    for line in [&queue].into_iter().chain(&daemon.degraded) {
-        text += &hanging("  ", 4, line, Some(columns));
+    let queues = queue_lines(&status.network)
+        .into_iter()
+        .map(|line| format!("queue: {line}"));
+    for line in queues.chain(daemon.degraded.iter().cloned()) {
+        text += &hanging("  ", 4, &line, Some(columns));
         text += "\n";
     }
     text

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
+use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -45,7 +46,11 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += "\n";
     }
     let is_wide = columns.is_none_or(|columns| columns >= WIDE);
-    if let Some(counters) = &network.queue.counters {
+    for link in &network.links {
+        let Some(counters) = &link.queue.counters else { continue };
+        if network.links.len() > 1 {
+            text += &format!("\n{}", link.interface);
+        }
         let waited = if is_wide { "  p50 ms  p99 ms  max ms" } else { "" };
         text += &format!("\n   BAND        WAITING      SENT   FULL  CODEL   LATE{waited}\n");
         for (name, band) in counters.bands.in_order() {
@@ -108,14 +113,17 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         Some(i) => format!("{} (index {})", i.name, i.index),
         None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
     };
-    let mut lines = vec![
-        ("interface", interface),
-        ("caps", policy_line(network)),
-        ("queue", queue_line(network)),
-    ];
-    lines.extend(marks_line(&network.queue.marks).map(|line| ("marks", line)));
-    let counters = network.queue.counters.as_ref();
-    lines.extend(counters.map(|counters| ("deadlines", deadline_line(counters))));
+    let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
+    lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
+    let of_each = |line: fn(&QueueView) -> Option<String>| {
+        let lines = network
+            .links
+            .iter()
+            .filter_map(move |link| Some((link, line(&link.queue)?)));
+        lines.map(|(link, line)| named(network, link, line))
+    };
+    lines.extend(of_each(|queue| marks_line(&queue.marks)).map(|line| ("marks", line)));
+    lines.extend(of_each(|queue| queue.counters.as_ref().map(deadline_line)).map(|line| ("deadlines", line)));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
     let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
     lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
@@ -149,9 +157,25 @@ fn policy_line(network: &NetworkStatus) -> String {
     }
 }
 
-/// The queue that is in force, at what rate, and why.
-pub fn queue_line(network: &NetworkStatus) -> String {
-    let QueueView { in_force, why, .. } = &network.queue;
+/// Of each link the queue that is in force, at what rate, and why.
+pub fn queue_lines(network: &NetworkStatus) -> Vec<String> {
+    if network.links.is_empty() {
+        return vec![queue_line(network, &network.queue)];
+    }
+    let line = |link: &LinkView| named(network, link, queue_line(network, &link.queue));
+    network.links.iter().map(line).collect()
+}
+
+/// With the name of its link, where there are several.
+fn named(network: &NetworkStatus, link: &LinkView, line: String) -> String {
+    match network.links.len() {
+        0 | 1 => line,
+        _ => format!("{}: {line}", link.interface),
+    }
+}
+
+fn queue_line(network: &NetworkStatus, queue: &QueueView) -> String {
+    let QueueView { in_force, why, .. } = queue;
     let shown = in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
     let is_dry = in_force.is_some() && network.policy.dry_run;
     let dry = if is_dry { "; nothing is changed" } else { "" };

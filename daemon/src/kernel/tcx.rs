@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use anyhow::{Context as _, Result};
 use libbpf_rs::libbpf_sys::{
     BPF_F_AFTER, BPF_TCX_EGRESS, BPF_TCX_INGRESS, BPF_XDP, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts,
+    bpf_link_get_info_by_fd, bpf_link_info,
 };
 use nix::errno::Errno;
 
@@ -35,4 +36,16 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> Result<OwnedFd
     let link = Errno::result(link).with_context(|| format!("cannot attach a program ({name})"))?;
     // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// Whether what was attached at tcx still is. It ends with its device: another one may have the same number by now.
+pub fn is_attached(link: BorrowedFd<'_>) -> Result<bool> {
+    // SAFETY: integers, for which all zero is valid.
+    let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut size = u32::try_from(size_of_val(&info))?;
+    // SAFETY: the descriptor is open, and both are valid for the call.
+    let told = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
+    Errno::result(told).context("cannot tell whether a program is attached")?;
+    // SAFETY: the kernel has filled in this part for a link of tcx, and it is an integer in any case.
+    Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0)
 }

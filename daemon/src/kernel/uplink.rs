@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The managed link's way out, as the kernel tells it now: MTU, kind, speed, root qdisc. Reads only, and asks the
+//! A link's way out, as the kernel tells it now: MTU, kind, speed, root qdisc. Reads only, and asks the
 //! namespace itself: /sys may show another one's devices.
 
 use std::os::fd::AsRawFd as _;
@@ -51,6 +51,7 @@ pub fn look(
             handle: root.qdisc.handle,
             entangled: root.entangled,
         },
+        chosen: true,
     })
 }
 

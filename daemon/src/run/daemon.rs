@@ -26,7 +26,7 @@ use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
 use crate::control::server::{self, Call, Handlers};
 use crate::guardian::guarded::Guarded;
-use crate::interface::{Choice, Interface};
+use crate::interface::{Choice, Found, Interface};
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::now;
@@ -83,11 +83,13 @@ struct Running {
     daemon: Daemon,
     sign: Sign,
     notifier: Notifier,
-    /// The managed one.
+    /// The managed ones; the first of them, as far as it is up.
+    found: Found,
     interface: Option<Interface>,
     links: Option<LinkEvents>,
-    /// What the engine was told of its link last; None: it is to be told anew.
-    told_uplink: Option<Option<Uplink>>,
+    /// What the engine was told of its links last, and whether it is to be told anew.
+    told_uplinks: Vec<Uplink>,
+    tell_uplinks: bool,
     /// Not yet in the kernel.
     caps_of_new: Option<(u32, Vec<u32>)>,
     /// Why something could not be done in the last moments.
@@ -124,11 +126,13 @@ impl Daemon {
         let mut running = Running {
             sign: self.life.sign(Who::MainLoop),
             notifier: Notifier::of_environment(),
+            found: Found::default(),
             interface: None,
             links: LinkEvents::open()
                 .inspect_err(|error| tracing::debug!("{error:#}"))
                 .ok(),
-            told_uplink: None,
+            told_uplinks: Vec::new(),
+            tell_uplinks: true,
             caps_of_new: None,
             short_of: None,
             neighbours: None,

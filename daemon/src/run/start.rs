@@ -46,12 +46,13 @@ const RULES_PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let mut config = load_config(args.config.as_deref())?;
-    if let Some(interface) = &args.interface {
-        config.interface = Some(interface.clone());
+    if !args.interface.is_empty() {
+        (config.interface, config.interfaces) = (None, args.interface.clone());
+        config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
     }
     let rules = class_rules(args)?;
     let sessions = Some(args).filter(|_| config.classes.follow_sessions).and_then(sessions);
-    let choice = choose_interface(&config)?;
+    let choice = choose_interfaces(&config)?;
     let mut keys = config.group.key_file.as_deref().map(KeyFile::new);
     let keyring = keys
         .as_mut()
@@ -101,7 +102,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
-    if let Ok(None) = choice.find() {
+    if choice.find().is_ok_and(|found| found.links.is_empty()) {
         tracing::warn!("{choice}; meanwhile nothing is capped or queued");
     }
     let (sockets, mut degraded) = match args.dry_run {
@@ -241,18 +242,22 @@ fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {
     Ok(Priority::from_config(config, cpus, &names, dry_run).map_err(|e| Usage(format!("{e}; nothing was changed")))?)
 }
 
-fn choose_interface(config: &Config) -> Result<Choice> {
-    let Some(name) = &config.interface else {
+fn choose_interfaces(config: &Config) -> Result<Choice> {
+    let names: Vec<String> = config.interface.iter().chain(&config.interfaces).cloned().collect();
+    if names.is_empty() {
         return Ok(Choice::DefaultRoute);
-    };
-    if name == "lo" {
+    }
+    if names.iter().any(|name| name == "lo") {
         return Err(Usage("`lo` is never managed: there is no one to give way to on the loopback".to_owned()).into());
     }
-    if nix::net::if_::if_nametoindex(name.as_str()).is_err() {
+    let is_there = |name: &String| nix::net::if_::if_nametoindex(name.as_str()).is_ok();
+    // Of several, one may come later.
+    if !names.iter().any(is_there) {
         bail!(
-            "there is no interface `{name}` in this network namespace; nothing was changed. `ip link` lists them; \
-             without --interface the default route's is taken, and waited for"
+            "there is no interface `{}` in this network namespace; nothing was changed. `ip link` lists them; \
+             without --interface those with a default route are taken, and waited for",
+            names.join("` or `")
         );
     }
-    Ok(Choice::Named(name.clone()))
+    Ok(Choice::Named(names))
 }

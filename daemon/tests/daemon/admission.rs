@@ -40,7 +40,7 @@ fn daemon(name: &str, more: &str) -> (Daemon, Scratch) {
 }
 
 /// Two sockets that know each other's link address: nothing that is sent from now on waits for that.
-fn pair(lab: &Lab, far: &str) -> (UdpSocket, UdpSocket) {
+pub(super) fn pair(lab: &Lab, far: &str) -> (UdpSocket, UdpSocket) {
     let ip: IpAddr = far.parse().unwrap();
     let far = lab.far(|| UdpSocket::bind((ip, 0)).unwrap());
     let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
@@ -63,7 +63,7 @@ fn tell_errors(socket: &UdpSocket) {
 }
 
 /// Sends so many packets in one go; returns how many came back.
-fn refused(packets: usize, mut send: impl FnMut() -> Result<usize, Errno>) -> u64 {
+pub(super) fn refused(packets: usize, mut send: impl FnMut() -> Result<usize, Errno>) -> u64 {
     let mut refused = 0;
     for _ in 0..packets {
         match send() {
@@ -83,7 +83,7 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap())
 }
 
-fn with_deadline(socket: &UdpSocket, left: Duration) -> Result<usize, Errno> {
+pub(super) fn with_deadline(socket: &UdpSocket, left: Duration) -> Result<usize, Errno> {
     by(socket, (now() + left).as_nanos() as u64)
 }
 

@@ -17,9 +17,11 @@ use crate::wire::Class;
 #[serde(default)]
 pub struct Config {
     pub interface: Option<String>,
+    pub interfaces: Vec<String>,
     pub monitor: Monitor,
     pub cap: Cap,
     pub link: LinkSection,
+    pub uplink: Vec<UplinkSection>,
     pub queue: QueueSection,
     pub group: Group,
     pub control: Control,
@@ -35,15 +37,24 @@ pub struct Config {
     pub rule: Vec<ClassRule>,
 }
 
-pub(super) const TOP_KEYS: &[Key] = &[key!(
-    ["The managed interface; without it the default route's. `--interface` wins over it."]
-    interface: Option<String> = None, ["wlan0"] []
-)];
+pub(super) const TOP_KEYS: &[Key] = &[
+    key!(
+        ["The managed interface. Without it, and without `interfaces`, all that have a default route are managed, at most"]
+        ["8. `--interface` wins over both."]
+        interface: Option<String> = None, ["wlan0"] []
+    ),
+    key!(
+        ["In place of `interface`: several managed interfaces, at most 8. The first is that of the access point: its cap, its"]
+        ["neighbours and [receive] are of that one."]
+        interfaces: Vec<String> = Vec::new(), [] []
+    ),
+];
 
 pub(super) const SECTIONS: &[Section] = &[
     Section::of::<Monitor>("monitor"),
     Section::of::<Cap>("cap"),
     Section::of::<LinkSection>("link"),
+    Section::list_of::<UplinkSection>("uplink"),
     Section::of::<QueueSection>("queue"),
     Section::of::<Group>("group"),
     Section::of::<Control>("control"),
@@ -117,15 +128,30 @@ section! {
 }
 
 section! {
-    /// The managed interface's link, towards the network.
+    /// The link of the managed interface, towards the network; of the preferred default route's where several are managed.
     LinkSection {
         /// What the link really carries, Mbit/s, all headers included. Without it a wired physical device's own speed
-        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised.
+        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised. Not beside several
+        /// `interfaces`: each has its own, in [[uplink]].
         rate_mbit: Option<f64> = None, example 20.0, in 0.01..=400_000;
         /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.
         overhead_bytes: Option<u32> = None, example 24, in 0..=256;
         /// Bytes handed to the driver ahead of the link, at most. Without it one packet of the MTU.
+        driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
+    }
+}
+
+section! {
+    /// The link of one interface, where several are managed.
+    UplinkSection {
+        /// The interface. Must be given.
+        interface: Option<String> = None, example "wwan0";
+        /// As in [link], which does not count for this interface.
+        rate_mbit: Option<f64> = None, example 8.0, in 0.01..=400_000;
+        /// As in [link], whose value counts without it.
+        overhead_bytes: Option<u32> = None, example 0, in 0..=256;
+        /// As in [link], whose value counts without it.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
     }
 }
@@ -142,7 +168,7 @@ pub enum BackendName {
 }
 
 section! {
-    /// The four bands of the managed interface: packets with a deadline, streams, best effort, background.
+    /// The four bands of each managed interface: packets with a deadline, streams, best effort, background.
     QueueSection {
         /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the queue stays as it is), or "auto":
         /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
@@ -223,7 +249,8 @@ section! {
 }
 
 section! {
-    /// The receiving side of the managed interface. Everything that is set here is put back at the end.
+    /// The receiving side of the managed interface, the first where there are several. Everything that is set here is put
+    /// back at the end.
     ReceiveSection {
         /// Process what arrives in threads of the kernel (napi/...), in place of the softirq. Off: see docs/chain.md.
         threaded_napi: bool = false;

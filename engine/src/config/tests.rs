@@ -69,6 +69,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
     );
     let rest = Config {
         link: LinkSection::default(),
+        uplink: Vec::new(),
         deadline: Vec::new(),
         background: Vec::new(),
         realtime: Vec::new(),
@@ -78,6 +79,25 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         ..config
     };
     assert_eq!(rest, Config::default());
+}
+
+#[test]
+fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
+    let both = "interfaces = [\"wlan0\", \"wwan0\"]\n";
+    let own = "[[uplink]]\ninterface = \"wwan0\"\nrate_mbit = 8\n";
+    let config = Config::parse(&format!("{both}{own}")).unwrap();
+    assert_eq!((config.interfaces.len(), config.uplink[0].rate_mbit), (2, Some(8.0)));
+    let nine = (0..9).map(|n| format!("\"veth{n}\",")).collect::<String>();
+    for (wrong, why) in [
+        (format!("interface = \"wlan0\"\n{both}"), "beside `interface`"),
+        (format!("interfaces = [{nine}]"), "at most 8 interfaces"),
+        ("interfaces = [\"wlan0\", \"wlan0\"]".to_owned(), "only once"),
+        (format!("{both}[link]\nrate_mbit = 8"), "the rate of one link"),
+        ("[[uplink]]\nrate_mbit = 8".to_owned(), "must be given"),
+        (format!("{own}{own}"), "by one [[uplink]] only"),
+    ] {
+        assert!(error(&wrong).contains(why), "{}", error(&wrong));
+    }
 }
 
 #[test]
@@ -156,8 +176,11 @@ fn an_integer_capacity_is_accepted() {
 /// A section's text in which everything that must be given is given, and this key has this value.
 fn with(section: &Section, key: &Key, value: &str) -> String {
     let keys = section.keys();
-    let needs =
-        |other: &Key, absent: &Absent| matches!(absent, Absent::Refused) || ["user", "class"].contains(&other.name);
+    let needs = |other: &Key, absent: &Absent| {
+        matches!(absent, Absent::Refused)
+            || ["user", "class"].contains(&other.name)
+            || (section.name, other.name) == ("uplink", "interface")
+    };
     let mut text = if section.repeated {
         format!("[[{}]]\n", section.name)
     } else {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, wrong};
 use crate::matcher::{Glob, Matcher};
+use crate::network::queue::links::MOST_LINKS;
 
 /// All chains together may use so much of one CPU: the other processes need the rest.
 const CHAINS_PERCENT: u64 = 80;
@@ -31,6 +32,7 @@ impl Config {
             "\"fixed\" needs cap.capacity_mbit, what the access point really carries",
         )?;
         self.check_lists()?;
+        self.check_links()?;
         for background in &self.background {
             require(
                 !background.address().is_unspecified(),
@@ -72,12 +74,48 @@ impl Config {
             ("realtime", self.realtime.len(), RULES),
             ("grant", self.grant.len(), RULES),
             ("chain", self.chain.len(), RULES),
+            ("uplink", self.uplink.len(), RULES),
             ("rule", self.rule.len(), CLASS_RULES),
         ];
         for (key, given, most) in lists {
             require(given <= most, key, &format!("must be given at most {most} times"))?;
         }
         Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), ConfigError> {
+        let several = &self.interfaces;
+        require(
+            several.is_empty() || self.interface.is_none(),
+            "interfaces",
+            "must not be given beside `interface`: name all of them here, and leave `interface` out",
+        )?;
+        require(
+            several.len() <= MOST_LINKS,
+            "interfaces",
+            &format!("must be at most {MOST_LINKS} interfaces"),
+        )?;
+        let is_twice = |names: Vec<&String>| names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
+        require(
+            !is_twice(several.iter().collect()),
+            "interfaces",
+            "must name each only once",
+        )?;
+        require(
+            several.len() < 2 || self.link.rate_mbit.is_none(),
+            "link.rate_mbit",
+            "is the rate of one link, and `interfaces` names several: give each its own, in [[uplink]]",
+        )?;
+        require(
+            self.uplink.iter().all(|own| own.interface.is_some()),
+            "uplink.interface",
+            "must be given",
+        )?;
+        require(
+            !is_twice(self.uplink.iter().filter_map(|own| own.interface.as_ref()).collect()),
+            "uplink.interface",
+            "must be named by one [[uplink]] only",
+        )
     }
 
     fn check_rules(&self) -> Result<(), ConfigError> {

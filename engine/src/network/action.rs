@@ -11,27 +11,28 @@ use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::nice::Niced;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
-use crate::network::queue::{BackgroundFlow, Plan, Tuning, Uplink};
+use crate::network::queue::{BackgroundFlow, Request, Uplink};
 use crate::record::What;
 use crate::wire::{Filtered, Keyring, Outgoing};
 
 /// An observation.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The managed interface; None while there is none.
+    /// The first of the managed links, by which the access point's neighbours are; None while there is none.
     Interface(Option<Interface>),
-    /// The managed link's egress as it is now; None while there is none.
-    Uplink(Option<Uplink>),
-    /// The outcome of [`Action::Queue`] or [`Action::TuneQueue`]; after an error no queue of ours is left.
-    QueueOutcome(Result<(), String>),
+    /// The egress of each link as it is now: those to manage, in the order of preference, and those where ours still
+    /// stands.
+    Uplinks(Vec<Uplink>),
+    /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
+    QueueOutcome { ifindex: u32, outcome: Result<(), String> },
     /// Packets with deadlines that were not sent, oldest first.
     Refusals(Vec<Refusal>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
     Pass {
         flows: Vec<Flow>,
         complete: bool,
-        /// None where no queue of ours was ever there, or the link is just going away.
-        queue: Option<Box<QueueCounters>>,
+        /// By interface; none of a link where no queue of ours was ever there, or that is just going away.
+        queues: BTreeMap<u32, QueueCounters>,
     },
     /// The UDP sockets that something was sent on; one that is absent is gone.
     Datagrams(Vec<Flow>),
@@ -117,11 +118,12 @@ pub enum Action {
     /// Caps for connections yet to come, by the RTT of their handshake: one for each step of the
     /// resolution that the engine was made with, 0 for none.
     CapNew { ifindex: u32, caps: Vec<u32> },
-    /// Put this queue up in place of ours, or (None) take ours down. Answered by [`Input::QueueOutcome`].
-    Queue(Option<Plan>),
-    /// Change the numbers that our queue goes by; nothing is put up or taken down. Answered by
-    /// [`Input::QueueOutcome`].
-    TuneQueue(Tuning),
+    /// Do so with the queue of this link. Answered by [`Input::QueueOutcome`].
+    Queue {
+        ifindex: u32,
+        name: String,
+        request: Request,
+    },
     /// Read these processes, and the paths of these cgroups. Answered by [`Input::Identified`].
     Identify {
         processes: Vec<ProcessId>,

@@ -281,8 +281,8 @@ impl Network {
             rules, command_limits, ..
         } = &self.classes;
         let limits = [rules.limits(), command_limits.clone()].concat();
-        let wanted = self.queue.follow(limits, rules.packet_rules());
-        self.ask_queue(now, wanted);
+        let wanted = self.links.follow(&limits, &rules.packet_rules());
+        self.ask_queues(now, wanted);
     }
 
     pub(super) fn name_interfaces(&mut self, now: Duration, interfaces: BTreeMap<u32, String>) {

@@ -26,7 +26,7 @@ pub(super) type Wanted = (Cookie, Vec<(Setting, Value)>);
 impl Network {
     pub(super) fn limit_senders(&mut self, now: Duration, is_pass: bool) {
         let members: Vec<Member> = self.own_senders().filter_map(|tracked| tracked.member()).collect();
-        let link = link(&self.neighbourhood, self.sharing, &self.queue);
+        let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
         let limits = self.policy.allot(now, &link, &members);
         let mut wanted: Vec<Wanted> = Vec::new();
         for (member, limits) in members.iter().zip(limits) {
@@ -56,7 +56,7 @@ impl Network {
     /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
     pub(super) fn limit_idle(&mut self, now: Duration) {
         let ifindex = self.ifindex();
-        let link = link(&self.neighbourhood, self.sharing, &self.queue);
+        let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
         let mut wanted: Vec<Wanted> = Vec::new();
         for tracked in self.flows.iter_mut().filter(|tracked| !tracked.held.is_empty()) {
             let Some(rtt) = tracked.rtt() else { continue };

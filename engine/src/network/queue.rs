@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queue on the managed link. Input: the configuration, what the kernel can do, the link as it is now, the outcome
-//! of the last request, and counters. Output: the queue to ask for, with its reason. A queue's standing form (backend,
-//! interface, what is attached to it) is journalled and explained; its tuning is only written. Never asks twice for the
-//! same, and never for anything once another tool has replaced the link's qdisc. What fails is tried again: at once when
-//! the link changes, else after longer and longer waits.
+//! The queue on one managed link ([`links`] has them all). Input: the configuration, what the kernel can do, the link as
+//! it is now, the outcome of the last request, and counters. Output: the queue to ask for, with its reason. A queue's
+//! standing form (backend, interface, what is attached to it) is journalled and explained; its tuning is only written.
+//! Never asks twice for the same, and never for anything once another tool has replaced the link's qdisc. What fails is
+//! tried again: at once when the link changes, else after longer and longer waits.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
 use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
-use crate::config::{BackendName, Background, Config, Dscp, LinkSection, MarksSection, QueueSection};
-use crate::network::action::Action;
+use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection};
 
+pub mod links;
 pub mod traffic;
 
+use links::Rate;
 use traffic::QueueCounters;
 
 /// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
@@ -79,7 +80,7 @@ impl Backends {
     }
 }
 
-/// The managed link at one moment.
+/// A link at one moment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Uplink {
     pub ifindex: u32,
@@ -92,13 +93,19 @@ pub struct Uplink {
     /// The device's own speed, where it has one that means anything.
     pub speed_mbit: Option<u32>,
     pub root: RootQdisc,
+    /// It is one of those to manage now; else it was, and its queue still stands.
+    pub chosen: bool,
 }
 
 impl Uplink {
-    /// Whatever stands at its root: that may be of our own doing.
+    /// Whatever stands at its root: that may be of our own doing. And whether it is to be managed or not.
     fn is_same_link(&self, other: &Self) -> bool {
-        let root = other.root.clone();
-        Self { root, ..self.clone() } == *other
+        let (root, chosen) = (other.root.clone(), other.chosen);
+        Self {
+            root,
+            chosen,
+            ..self.clone()
+        } == *other
     }
 }
 
@@ -208,23 +215,35 @@ impl BackgroundFlow {
     }
 }
 
-/// The queue's part of the engine.
+/// What a queue asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Put this up in place of ours, or (None) take ours down.
+    Set(Option<Plan>),
+    /// Change the numbers that our queue goes by; nothing is put up or taken down.
+    Tune(Tuning),
+}
+
+/// The queue of one link.
+#[derive(Clone)]
 pub struct Queue {
-    link: LinkSection,
+    rate: Rate,
     queue: QueueSection,
     marks: MarksSection,
     backends: Backends,
     limits: Vec<RateLimit>,
     packet_rules: Vec<PacketRule>,
     uplink: Option<Uplink>,
+    /// The link is no longer to be managed: ours is to go.
+    leaves: bool,
     /// What is in force: a queue, or marks alone.
     plan: Option<Plan>,
     asked: Option<Option<Plan>>,
     /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
     failed: Vec<(Backend, String)>,
     again: BackOff,
-    /// The interface whose qdisc another tool has changed, and what stands there now.
-    taken_over: Option<(u32, String)>,
+    /// What another tool has put in place of ours.
+    taken_over: Option<String>,
     /// The kind of qdisc that stands there without us.
     without_us: String,
     view: QueueView,
@@ -247,16 +266,27 @@ pub struct QueueView {
     pub counted_t_ns: u64,
 }
 
+impl QueueView {
+    /// Where no link is managed.
+    pub fn of_no_link() -> Self {
+        Self {
+            why: "no interface is managed".to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Queue {
     pub fn new(config: &Config, backends: Backends) -> Self {
         Self {
-            link: config.link.clone(),
+            rate: Rate::default(),
             queue: config.queue.clone(),
             marks: config.marks.clone(),
             backends,
             limits: Vec::new(),
             packet_rules: Vec::new(),
             uplink: None,
+            leaves: false,
             plan: None,
             asked: None,
             failed: Vec::new(),
@@ -264,15 +294,15 @@ impl Queue {
             taken_over: None,
             without_us: String::new(),
             view: QueueView {
-                why: "no interface is managed".to_owned(),
+                why: "it was not looked at yet".to_owned(),
                 ..QueueView::default()
             },
         }
     }
 
-    pub fn count(&mut self, now: Duration, counters: Option<Box<QueueCounters>>) {
+    pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) {
         self.view.counted_t_ns = now.as_nanos() as u64;
-        self.view.counters = counters.map(|counters| *counters);
+        self.view.counters = counters;
     }
 
     pub fn counters(&self) -> Option<&QueueCounters> {
@@ -283,26 +313,50 @@ impl Queue {
         self.backends.dry_run
     }
 
-    /// Takes in the link as it is now. Returns what to ask for. While there is no link everything stays: it comes back,
-    /// or another one does.
-    pub fn observe(&mut self, uplink: Option<Uplink>) -> Option<Action> {
+    /// Takes in the link as it is now, and what is said of its rate. Returns what to ask for. While there is no link
+    /// everything stays.
+    pub fn observe(&mut self, uplink: Option<Uplink>, rate: Rate) -> Option<Request> {
         let known = std::mem::replace(&mut self.uplink, uplink);
+        self.rate = rate;
         let uplink = self.uplink.as_ref()?;
         if !uplink.root.ours {
             self.without_us.clone_from(&uplink.root.kind);
         }
-        let stands_here = |plan: &Plan| plan.ifindex == uplink.ifindex;
         let is_same_link = known.is_some_and(|known| known.is_same_link(uplink));
-        if !is_same_link && !self.standing().is_some_and(stands_here) {
+        if !is_same_link && self.standing().is_none() {
             self.failed.clear();
             self.again.reset();
         }
+        self.leaves = false;
         self.notice_others();
         self.ask()
     }
 
+    /// The link is no longer to be managed. Returns what to ask for.
+    pub fn leave(&mut self) -> Option<Request> {
+        self.leaves = true;
+        self.again.reset();
+        self.ask()
+    }
+
+    /// Nothing of ours is there, and nothing is being done about it.
+    pub fn is_gone(&self) -> bool {
+        self.plan.is_none() && self.asked.is_none()
+    }
+
+    /// The device is gone, and took its queue along. Returns the change that this is.
+    pub fn vanish(&mut self) -> Option<Change> {
+        let uplink = self.uplink.as_ref()?;
+        self.view.why = format!("{} is gone", uplink.name);
+        let change = self.change(None, true);
+        self.plan.take().and(change).map(|change| Change {
+            new: "gone with the link".into(),
+            ..change
+        })
+    }
+
     /// Takes in what rules say. Returns what to ask for.
-    pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Action> {
+    pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Request> {
         (self.limits, self.packet_rules) = (limits, packet_rules);
         self.plan.as_ref()?;
         self.ask()
@@ -314,7 +368,7 @@ impl Queue {
     }
 
     /// Returns what to ask for, where it is time for that.
-    pub fn try_again(&mut self, now: Duration) -> Option<Action> {
+    pub fn try_again(&mut self, now: Duration) -> Option<Request> {
         if !self.again.is_due(now) || self.standing().is_some() {
             return None;
         }
@@ -323,7 +377,7 @@ impl Queue {
     }
 
     /// Takes in the outcome of the last request. Returns the change that was made, and what to ask for next.
-    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<Action>) {
+    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Option<Change>, Option<Request>) {
         let Some(asked) = self.asked.take() else {
             return (None, None);
         };
@@ -337,7 +391,7 @@ impl Queue {
             self.plan = None;
             // Another backend may not fail.
             let next = self.ask();
-            let is_queue = matches!(&next, Some(Action::Queue(Some(plan))) if plan.backend != Backend::None);
+            let is_queue = matches!(&next, Some(Request::Set(Some(plan))) if plan.backend != Backend::None);
             if !is_queue && self.again.next().is_none() {
                 self.again.failed(now);
             }
@@ -364,7 +418,7 @@ impl Queue {
         }
     }
 
-    fn ask(&mut self) -> Option<Action> {
+    fn ask(&mut self) -> Option<Request> {
         let (wanted, why) = match self.choose(self.uplink.as_ref()?) {
             Ok((plan, why)) => (Some(plan), why),
             Err(why) => (None, why),
@@ -375,18 +429,18 @@ impl Queue {
         }
         self.asked = Some(wanted.clone());
         Some(match wanted {
-            Some(plan) if is_tuning(self.plan.as_ref(), Some(&plan)) => Action::TuneQueue(plan.tuning),
-            wanted => Action::Queue(wanted),
+            Some(plan) if is_tuning(self.plan.as_ref(), Some(&plan)) => Request::Tune(plan.tuning),
+            wanted => Request::Set(wanted),
         })
     }
 
     /// Another tool may replace what we put there; from then on the link is its own.
     fn notice_others(&mut self) {
-        let (Some(uplink), Some(plan), false) = (&self.uplink, self.standing(), self.backends.dry_run) else {
+        let (Some(uplink), Some(_), false) = (&self.uplink, self.standing(), self.backends.dry_run) else {
             return;
         };
-        if plan.ifindex == uplink.ifindex && !uplink.root.ours {
-            self.taken_over = Some((uplink.ifindex, uplink.root.kind.clone()));
+        if !uplink.root.ours {
+            self.taken_over = Some(uplink.root.kind.clone());
         }
     }
 
@@ -401,13 +455,15 @@ impl Queue {
         self.plan.as_ref().filter(|_| !self.backends.dry_run)
     }
 
-    /// What packets of this class that leave by this interface are marked with.
-    pub fn mark(&self, ifindex: u32, class: Class) -> Option<Dscp> {
-        let plan = self.marking().filter(|plan| plan.ifindex == ifindex)?;
-        plan.tuning.marks.of(class)
+    /// What packets of this class that leave here are marked with.
+    pub fn mark(&self, class: Class) -> Option<Dscp> {
+        self.marking()?.tuning.marks.of(class)
     }
 
     fn choose(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
+        if self.leaves {
+            return Err(format!("{} is no longer managed", uplink.name));
+        }
         self.choose_queue(uplink)
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))
     }
@@ -428,7 +484,7 @@ impl Queue {
         if self.queue.backend == BackendName::None {
             return Err("backend = \"none\" in [queue]".to_owned());
         }
-        if let Some((_, kind)) = self.taken_over.as_ref().filter(|(at, _)| *at == uplink.ifindex) {
+        if let Some(kind) = &self.taken_over {
             return Err(format!(
                 "another tool has put the qdisc {kind} on {} in place of ours; it is left alone until giveway is started again",
                 uplink.name
@@ -442,16 +498,18 @@ impl Queue {
 
     fn rate(&self, uplink: &Uplink) -> Option<(f64, RateSource)> {
         let device = || uplink.speed_mbit.map(|mbit| (f64::from(mbit), RateSource::Device));
-        let configured = self.link.rate_mbit.map(|mbit| (mbit, RateSource::Configuration));
+        let configured = self.rate.mbit.map(|mbit| (mbit, RateSource::Configuration));
         configured.or_else(device)
     }
 
     fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
         let name = &uplink.name;
         let known = match rate {
-            Some((mbit, RateSource::Configuration)) => format!("{name} carries {mbit} Mbit/s, by rate_mbit in [link]"),
+            Some((mbit, RateSource::Configuration)) => {
+                format!("{name} carries {mbit} Mbit/s, by rate_mbit in {}", self.rate.said_in)
+            }
             Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
-            None => format!("{name} has no known rate (rate_mbit in [link])"),
+            None => format!("{name} has no known rate (rate_mbit in {})", self.rate.said_in),
         };
         let unknown = if rate.is_none() {
             ": nothing is paced and no deadline promised"
@@ -494,7 +552,7 @@ impl Queue {
     fn plan(&self, uplink: &Uplink, backend: Backend, rate: Option<(f64, RateSource)>) -> Plan {
         let rate_bytes_per_s = rate.map(|(mbit, _)| (mbit * 125_000.0).round().max(1.0) as u64);
         let overhead_bytes = self
-            .link
+            .rate
             .overhead_bytes
             .unwrap_or(if uplink.wired { ETHERNET_OVERHEAD_BYTES } else { 0 });
         let max_packet_bytes = uplink.mtu_bytes.saturating_add(uplink.header_bytes);
@@ -511,7 +569,7 @@ impl Queue {
             rate_source: rate.map(|(_, source)| source),
             overhead_bytes,
             max_packet_bytes,
-            driver_bytes: self.link.driver_bytes.unwrap_or(max_packet_bytes),
+            driver_bytes: self.rate.driver_bytes.unwrap_or(max_packet_bytes),
             realtime_percent: self.queue.realtime_percent,
             guard_us: self.queue.guard_us.unwrap_or(100),
             path_budget_us: self.queue.path_budget_us,

@@ -86,7 +86,7 @@ fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
         Input::Pass {
             flows,
             complete: false,
-            queue: None,
+            queues: Default::default(),
         },
     )
 }
@@ -158,7 +158,7 @@ fn the_kernel_is_asked_whose_a_clamp_is_that_nobody_here_knows_of() {
             Input::Pass {
                 flows,
                 complete: false,
-                queue: None,
+                queues: Default::default(),
             },
         ))
     };
@@ -181,7 +181,7 @@ fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
     let nothing = Input::Pass {
         flows: Vec::new(),
         complete: true,
-        queue: None,
+        queues: Default::default(),
     };
     engine.step(Duration::from_millis(50), nothing);
     for ms in [100, 200, 300] {
@@ -192,7 +192,7 @@ fn a_cap_set_while_a_complete_pass_was_read_is_not_forgotten() {
         let input = Input::Pass {
             flows,
             complete: false,
-            queue: None,
+            queues: Default::default(),
         };
         assert!(caps(&engine.step(Duration::from_millis(ms), input)).is_empty());
     }
@@ -231,7 +231,7 @@ fn a_connection_that_is_idle_is_not_left_with_the_cap_of_busier_times() {
         Input::Pass {
             flows,
             complete: true,
-            queue: None,
+            queues: Default::default(),
         },
     );
     assert_eq!(caps(&actions), [(COOKIE, Some(10))]);
@@ -270,7 +270,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
         let input = Input::Pass {
             flows: vec![owned()],
             complete: true,
-            queue: None,
+            queues: Default::default(),
         };
         let actions = engine.step(Duration::from_millis(ms), input);
         let asked = actions
@@ -316,7 +316,7 @@ fn what_is_gone_with_the_next_pass_is_not_looked_up() {
         let input = Input::Pass {
             flows: vec![flow],
             complete: false,
-            queue: None,
+            queues: Default::default(),
         };
         let actions = engine.step(Duration::from_millis(ms), input);
         actions.iter().any(|action| matches!(action, Action::Identify { .. }))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::flows::Tracked;
 use super::limits::segments;
+use super::queue::QueueView;
 use super::{Network, name_of};
 use crate::change::{Latest, Setting, Subject, Value};
 use crate::config::Protocol;
@@ -13,6 +14,7 @@ use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportVi
 
 impl Network {
     pub fn status(&self, now: Duration) -> NetworkStatus {
+        let links = self.links.views(now);
         NetworkStatus {
             taken_t_ns: now.as_nanos() as u64,
             interface: self.interface.clone(),
@@ -32,7 +34,10 @@ impl Network {
                 older: self.neighbourhood.older(),
                 counters: self.neighbourhood.counters(),
             },
-            queue: self.queue.view(now),
+            queue: links
+                .first()
+                .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
+            links,
             active: self.classes.active().to_vec(),
             nice_processes: self.early.nice(),
             refusals: self.refusals.iter().cloned().collect(),
@@ -65,7 +70,7 @@ impl Network {
             flow: flow.clone(),
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
-            mark: self.queue.mark(flow.ifindex, tracked.class),
+            mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),

@@ -199,7 +199,7 @@ impl World {
                         Input::Pass {
                             flows,
                             complete: false,
-                            queue: None,
+                            queues: BTreeMap::new(),
                         },
                     );
                 }
@@ -251,8 +251,7 @@ impl World {
                 Action::Record(What::Neighbour { expired: true, .. }) => self.devices[index].expired += 1,
                 Action::Record(_)
                 | Action::CapNew { .. }
-                | Action::Queue(_)
-                | Action::TuneQueue(_)
+                | Action::Queue { .. }
                 | Action::Identify { .. }
                 | Action::Treat { .. }
                 | Action::TreatProcess { .. }

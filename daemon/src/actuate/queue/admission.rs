@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads bpf/admission.bpf.c onto the managed link's egress, where it puts each packet into its band and refuses
-//! deadlines that cannot be kept. Input: a plan, rules and background flows; output: counters and refusals. It ends with
-//! the process; the queue that is left then gets unclassified packets until it is undone too.
+//! Loads bpf/admission.bpf.c once, onto the egress of each managed link, where it puts each packet into its band and
+//! refuses deadlines that cannot be kept. Input: plans, rules and background flows; output: counters and refusals. It
+//! ends with the process; the queue that is left then gets unclassified packets until it is undone too.
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -34,17 +35,16 @@ pub use types::gw_admission_counters as Counters;
 
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
-const FIRST: [u8; 4] = 0u32.to_ne_bytes();
 /// GW_LIMIT_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
 const LIMIT_SHIFT: u16 = 8;
 const WRITE_DSCP: u8 = 0x80;
 const ANY_DSCP: u8 = 0xff;
 
-/// The loaded program; dropping it takes it off the link.
+/// The loaded program; dropping it takes it off the links.
 pub struct Admission {
     program: OwnedFd,
-    /// The interface that it is attached to.
-    attached: Option<(u32, OwnedFd)>,
+    /// The interfaces that it is attached to.
+    attached: BTreeMap<u32, OwnedFd>,
     /// Sees what leaves htb.
     leave: OwnedFd,
     leaving: Option<OwnedFd>,
@@ -159,7 +159,7 @@ impl Admission {
         };
         Ok(Self {
             program: programs.gw_admit.as_fd().try_clone_to_owned()?,
-            attached: None,
+            attached: BTreeMap::new(),
             leave: programs.gw_leave.as_fd().try_clone_to_owned()?,
             leaving: None,
             nice,
@@ -187,9 +187,16 @@ impl Admission {
         self.early.as_ref().err().map(|error| format!("{error:#}"))
     }
 
-    /// What both programs go by from now on. None: no link is managed, every packet passes.
-    pub fn configure(&self, plan: Option<&Plan>, background_flows: usize, treated_sockets: usize) -> Result<()> {
+    /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
+    pub fn configure(
+        &self,
+        number: u32,
+        plan: Option<&Plan>,
+        background_flows: usize,
+        treated_sockets: usize,
+    ) -> Result<()> {
         let mut config = plan.map(config_of).unwrap_or_default();
+        config.number = number;
         (config.packet_rules, config.rules_of) = self.written;
         config.rules = self.rules;
         if self.inherits {
@@ -199,23 +206,43 @@ impl Admission {
         config.treated_sockets = u32::try_from(treated_sockets)?;
         self.shared
             .link_config
-            .update(&FIRST, bytes_of(&config), MapFlags::ANY)
+            .update(&number.to_ne_bytes(), bytes_of(&config), MapFlags::ANY)
             .context("cannot configure admission")
     }
 
-    /// Attaches it to this interface and no other, behind whatever else is attached there.
+    /// Attaches it to this interface, behind whatever else is attached there.
     pub fn attach(&mut self, ifindex: u32) -> Result<()> {
-        if self.attached.as_ref().is_some_and(|(at, _)| *at == ifindex) {
-            return Ok(());
+        if self.is_on(ifindex) != Some(true) {
+            let attached = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            self.attached.insert(ifindex, attached);
         }
-        self.attached = None;
-        self.attached = Some((ifindex, tcx::attach(self.program.as_fd(), ifindex, Way::Out)?));
         Ok(())
     }
 
-    pub fn detach(&mut self) {
-        self.attached = None;
-        self.leaving = None;
+    /// Whether it is still attached to the device that it was attached to under this number; None: to none, as far as can
+    /// be told.
+    pub fn is_on(&self, ifindex: u32) -> Option<bool> {
+        let attached = tcx::is_attached(self.attached.get(&ifindex)?.as_fd());
+        attached.inspect_err(|error| tracing::debug!("{error:#}")).ok()
+    }
+
+    pub fn detach(&mut self, ifindex: u32) {
+        self.attached.remove(&ifindex);
+    }
+
+    /// How many links there can be.
+    pub fn links(&self) -> u32 {
+        self.shared.link_config.max_entries()
+    }
+
+    /// What was promised and counted on a link that had this number before is not the next one's.
+    pub fn forget(&self, number: u32) -> Result<()> {
+        for map in [&self.shared.link_state, &self.counters] {
+            let nothing = vec![0; map.value_size() as usize];
+            map.update(&number.to_ne_bytes(), &nothing, MapFlags::ANY)
+                .context("cannot forget what was promised on an earlier link")?;
+        }
+        Ok(())
     }
 
     /// Of what htb serves, admission learns by the packets that leave; the BPF qdisc tells by itself.
@@ -282,8 +309,9 @@ impl Admission {
             .context("cannot take a background flow back")
     }
 
-    pub fn counters(&self) -> Result<Counters> {
-        records::counters(&self.counters, "admission")
+    pub fn counters(&self, number: u32) -> Result<Counters> {
+        let counters = records::lookup(&self.counters, number, "admission's counters")?;
+        counters.context("admission has no counters")
     }
 
     /// Readable when refusals wait; but admission wakes no reader, so look at each pass.

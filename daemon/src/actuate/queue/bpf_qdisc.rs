@@ -25,6 +25,8 @@ use crate::kernel::skeletons::qdisc as skeleton;
 use skeleton::types;
 
 const _: () = assert!(types::gw_band::GW_BANDS.0 as usize == BANDS);
+/// Numbers of rate limits, as in bpf/queueing.h.
+const GW_LIMITS: u32 = 64;
 /// What all our names begin with, so that a later process knows them.
 pub const KIND_PREFIX: &str = "gw";
 
@@ -94,9 +96,9 @@ impl BpfQdisc {
             .context("cannot put the BPF qdisc up")
     }
 
-    /// From now on these and no others hold anything back.
-    pub fn set_limits(&self, tuning: &Tuning) -> Result<()> {
-        for number in 1..self.rate_limits.max_entries() {
+    /// From now on these and no others hold anything back on the link of this number.
+    pub fn set_limits(&self, link: u32, tuning: &Tuning) -> Result<()> {
+        for number in 1..GW_LIMITS {
             let limit = tuning.limits.iter().find(|limit| u32::from(limit.number) == number);
             let limit = limit.map(|limit| types::gw_rate_limit {
                 bytes_per_s: limit.bytes_per_s,
@@ -105,7 +107,7 @@ impl BpfQdisc {
             });
             self.rate_limits
                 .update(
-                    &number.to_ne_bytes(),
+                    &(link * GW_LIMITS + number).to_ne_bytes(),
                     bytes_of(&limit.unwrap_or_default()),
                     MapFlags::ANY,
                 )
@@ -125,40 +127,48 @@ impl BpfQdisc {
             .with_context(|| format!("cannot pin the qdisc at {}", path.display()))
     }
 
-    /// In the order of service; each the sum over the device's queues.
-    pub fn bands(&self) -> Result<[Served; BANDS]> {
+    /// Of the link of this number, in the order of service.
+    pub fn bands(&self, link: u32) -> Result<[Served; BANDS]> {
         let mut bands = [Served::default(); BANDS];
         for (band, served) in bands.iter_mut().enumerate() {
-            let mut more = ByQdisc::default();
-            let mut sojourn = Vec::new();
-            for index in (band as u32..self.counters.max_entries()).step_by(BANDS) {
-                let counters = lookup(&self.counters, index, "a band's counters")?.context("a band has no counters")?;
-                add(served, &mut more, &counters);
-                sojourn.resize(counters.sojourn.len(), 0);
-                sojourn
-                    .iter_mut()
-                    .zip(counters.sojourn)
-                    .for_each(|(sum, count)| *sum += count);
-            }
-            more.sojourn_p50_us = percentile_us(&sojourn, 50).min(more.sojourn_max_us);
-            more.sojourn_p99_us = percentile_us(&sojourn, 99).min(more.sojourn_max_us);
-            served.more = Some(more);
+            let index = link * BANDS as u32 + band as u32;
+            let counters = lookup(&self.counters, index, "a band's counters")?.context("a band has no counters")?;
+            *served = served_of(&counters);
         }
         Ok(bands)
     }
+
+    /// What was counted on a link that had this number before is not the next one's.
+    pub fn forget(&self, link: u32) -> Result<()> {
+        let nothing = vec![0; self.counters.value_size() as usize];
+        for band in 0..BANDS as u32 {
+            let index = (link * BANDS as u32 + band).to_ne_bytes();
+            self.counters
+                .update(&index, &nothing, MapFlags::ANY)
+                .context("cannot count from the beginning")?;
+        }
+        Ok(())
+    }
 }
 
-fn add(served: &mut Served, more: &mut ByQdisc, counters: &types::gw_band_counters) {
-    served.sent_packets += counters.sent_packets;
-    served.sent_bytes += counters.sent_bytes;
-    served.dropped_full += counters.dropped_full;
-    served.backlog_packets += counters.backlog_packets;
-    served.backlog_bytes += counters.backlog_bytes;
-    more.queued_packets += counters.queued_packets;
-    more.queued_bytes += counters.queued_bytes;
-    more.dropped_sojourn += counters.dropped_sojourn;
-    more.dropped_late += counters.dropped_late;
-    more.dropped_reset += counters.dropped_reset;
-    more.gate_closed += counters.gate_closed;
-    more.sojourn_max_us = more.sojourn_max_us.max(counters.sojourn_max_ns.div_ceil(1000));
+fn served_of(counters: &types::gw_band_counters) -> Served {
+    let sojourn_max_us = counters.sojourn_max_ns.div_ceil(1000);
+    Served {
+        sent_packets: counters.sent_packets,
+        sent_bytes: counters.sent_bytes,
+        dropped_full: counters.dropped_full,
+        backlog_packets: counters.backlog_packets,
+        backlog_bytes: counters.backlog_bytes,
+        more: Some(ByQdisc {
+            queued_packets: counters.queued_packets,
+            queued_bytes: counters.queued_bytes,
+            dropped_sojourn: counters.dropped_sojourn,
+            dropped_late: counters.dropped_late,
+            dropped_reset: counters.dropped_reset,
+            gate_closed: counters.gate_closed,
+            sojourn_p50_us: percentile_us(&counters.sojourn, 50).min(sojourn_max_us),
+            sojourn_p99_us: percentile_us(&counters.sojourn, 99).min(sojourn_max_us),
+            sojourn_max_us,
+        }),
+    }
 }

@@ -5,6 +5,7 @@ use anyhow::Result;
 use giveway_engine::change::Change;
 use giveway_engine::network::action::{Action, Input, Outcome};
 use giveway_engine::network::nice::Niced;
+use giveway_engine::network::queue::Request;
 use giveway_engine::record::What;
 use giveway_engine::wire::Outgoing;
 
@@ -58,19 +59,19 @@ impl Running {
                     self.caps_of_new = Some((ifindex, caps));
                     self.cap_new()?;
                 }
-                Action::Queue(plan) => {
-                    let name = self.interface.as_ref().map_or("", |interface| &interface.name);
+                Action::Queue { ifindex, name, request } => {
                     self.sign.give_for(LONG_WORK);
-                    let outcome = self.daemon.queue.set(plan.as_ref(), name);
+                    let outcome = match &request {
+                        Request::Set(plan) => self.daemon.queue.set(ifindex, &name, plan.as_ref()),
+                        // Where it fails, the queue is taken down.
+                        Request::Tune(tuning) => self.daemon.queue.tune(ifindex, tuning),
+                    };
                     // What the next look finds is our own change, and must be compared with that.
-                    self.told_uplink = None;
-                    outcomes.push(Input::QueueOutcome(outcome.map_err(|error| one_line(&error))));
-                }
-                Action::TuneQueue(tuning) => {
-                    // Where it fails, the queue is taken down.
-                    self.sign.give_for(LONG_WORK);
-                    let outcome = self.daemon.queue.tune(&tuning);
-                    outcomes.push(Input::QueueOutcome(outcome.map_err(|error| one_line(&error))));
+                    self.tell_uplinks |= matches!(request, Request::Set(_));
+                    outcomes.push(Input::QueueOutcome {
+                        ifindex,
+                        outcome: outcome.map_err(|error| one_line(&error)),
+                    });
                 }
                 Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
                     processes: processes

@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 use giveway_engine::class::Class;
 use giveway_engine::matcher::{Choice, ChosenLimit};
 use giveway_engine::network::action::Input;
+use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::{Backend, BackgroundFlow};
 use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
@@ -60,7 +61,18 @@ impl Running {
     fn status(&self) -> Status {
         let daemon = &self.daemon;
         let network = daemon.engine.status(now());
-        let queue = network.queue.in_force.as_ref().map(|plan| plan.backend);
+        let backends = network
+            .links
+            .iter()
+            .filter_map(|link| Some(link.queue.in_force.as_ref()?.backend));
+        let queue = backends.min_by_key(|backend| *backend == Backend::None);
+        let left_out = (self.found.left_out > 0).then(|| {
+            let (more, most) = (self.found.left_out, self.found.links.len());
+            format!(
+                "{more} more interfaces have a default route than the {most} that are managed: name those that matter in \
+                 `interfaces`"
+            )
+        });
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
             daemon: DaemonStatus {
@@ -79,6 +91,7 @@ impl Running {
                     .chain(&self.active.problem)
                     .cloned()
                     .chain(missing)
+                    .chain(left_out)
                     .chain(daemon.rules.missing(queue))
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
@@ -100,12 +113,12 @@ impl Running {
     }
 
     fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {
-        let queue = self.daemon.engine.status(now()).queue;
-        let is_queue = queue.in_force.is_some_and(|plan| plan.backend != Backend::None);
+        let links = self.daemon.engine.status(now()).links;
+        let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
         ensure!(
-            is_queue,
+            links.iter().any(is_queue),
             "a rate limit needs a queue of giveway's, and there is none: {}",
-            queue.why
+            links.first().map_or("no interface is managed", |link| &link.queue.why)
         );
         let of_flows = self.daemon.engine.limits_of_flows();
         let owners = &mut self.daemon.owners;

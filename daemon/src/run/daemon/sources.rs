@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The inputs of the network engine: passes, events, refusals, the managed link, and the group's keys.
+//! The inputs of the network engine: passes, events, refusals, the managed links, and the group's keys.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use giveway_engine::network::action::Input;
 use giveway_engine::record::What;
 
 use super::Running;
-use crate::interface::Interface;
+use crate::interface::{Choice, Interface};
 use crate::kernel::flow_monitor::Event;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{cpu_time, now};
@@ -41,11 +41,14 @@ impl Running {
         self.drain_events()?;
         self.records.write_flows(&flows);
         let counters = self.daemon.queue.counters(COUNTERS_AGE);
-        let queue = counters
+        let queues = counters
             .inspect_err(|error| tracing::debug!("{error:#}"))
-            .unwrap_or_default()
-            .map(Box::new);
-        self.step(Input::Pass { flows, complete, queue })?;
+            .unwrap_or_default();
+        self.step(Input::Pass {
+            flows,
+            complete,
+            queues,
+        })?;
         let cost = if complete { &mut self.walks } else { &mut self.passes };
         cost.add(cpu_time().saturating_sub(begun));
         Ok(())
@@ -105,11 +108,15 @@ impl Running {
         self.step(Input::Refusals(refusals))
     }
 
-    /// Another interface may be the managed one by now, or the same one may have changed.
+    /// Other interfaces may be the managed ones by now, or the same ones may have changed.
     pub(super) fn look_at_link(&mut self) -> Result<()> {
         match self.daemon.choice.find() {
-            Ok(found) if found != self.interface => self.manage(found)?,
-            Ok(_) => {
+            Ok(found) => {
+                let first = found.first.clone();
+                self.found = found;
+                if first != self.interface {
+                    self.manage(first)?;
+                }
                 let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
                 receiver.look(self.daemon.owners.tasks(), priority);
             }
@@ -118,7 +125,7 @@ impl Running {
         }
         // Each of these may have to wait for who changes another link.
         self.sign.give();
-        self.look_at_uplink()?;
+        self.look_at_uplinks()?;
         self.sign.give();
         self.open_neighbours();
         self.sign.give();
@@ -138,20 +145,47 @@ impl Running {
         self.step(Input::Interface(found))
     }
 
-    /// Rate, MTU and qdisc of the managed link may be changed at any time, by any tool.
-    fn look_at_uplink(&mut self) -> Result<()> {
-        let uplink = self.interface.as_ref().and_then(|interface| {
-            let looked = self.daemon.queue.look(interface);
-            // The link may vanish while it is looked at; the next second shows it.
-            looked
-                .inspect_err(|error| tracing::debug!("{}: {error:#}", interface.name))
-                .ok()
-        });
-        if self.told_uplink.as_ref() == Some(&uplink) {
+    /// Rate, MTU and qdisc of a link may be changed at any time, by any tool.
+    fn look_at_uplinks(&mut self) -> Result<()> {
+        let wanted = self.found.links.clone();
+        let stands = self.daemon.queue.in_force().into_iter();
+        let also: Vec<_> = stands
+            .filter(|(ifindex, _)| wanted.iter().all(|(one, _)| one != ifindex))
+            .collect();
+        let (mut uplinks, mut gone) = (Vec::new(), Vec::new());
+        let all = wanted
+            .into_iter()
+            .map(|link| (link, true))
+            .chain(also.into_iter().map(|link| (link, false)));
+        for ((ifindex, name), is_up) in all {
+            // One that was named keeps its queue while it is down.
+            let looked = self.daemon.queue.look(ifindex, &name, is_up || self.is_named(&name));
+            match looked {
+                Ok(Some(uplink)) => uplinks.push(uplink),
+                Ok(None) => gone.push(ifindex),
+                // It stays what it was; the next second shows more.
+                Err(error) => {
+                    tracing::debug!("{name}: {error:#}");
+                    uplinks.extend(self.told_uplinks.iter().find(|told| told.ifindex == ifindex).cloned());
+                }
+            }
+        }
+        // What has its number and name by now is another device: it is managed anew by the next look.
+        if self.interface.as_ref().is_some_and(|first| gone.contains(&first.index)) {
+            self.manage(None)?;
+        }
+        if !std::mem::take(&mut self.tell_uplinks) && self.told_uplinks == uplinks {
             return Ok(());
         }
-        self.told_uplink = Some(uplink.clone());
-        self.step(Input::Uplink(uplink))
+        self.told_uplinks.clone_from(&uplinks);
+        self.step(Input::Uplinks(uplinks))
+    }
+
+    fn is_named(&self, name: &String) -> bool {
+        match &self.daemon.choice {
+            Choice::Named(names) => names.contains(name),
+            Choice::DefaultRoute => false,
+        }
     }
 
     fn open_neighbours(&mut self) {

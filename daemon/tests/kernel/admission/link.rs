@@ -62,7 +62,9 @@ impl<'a> Link<'a> {
         drop(place.lock().unwrap());
         let config = Config::parse(configuration).unwrap();
         let mut actuator = QueueActuator::open(&place, &config, None, None).unwrap();
-        actuator.set(Some(&plan(lab.ifindex, &config)), "gwv").unwrap();
+        actuator
+            .set(lab.ifindex, "gwv", Some(&plan(lab.ifindex, &config)))
+            .unwrap();
         let link = Self {
             lab,
             actuator: RefCell::new(actuator),
@@ -86,7 +88,7 @@ impl<'a> Link<'a> {
 
     pub fn counters(&self) -> QueueCounters {
         let counters = self.actuator.borrow_mut().counters(Duration::ZERO);
-        counters.unwrap().unwrap()
+        counters.unwrap().remove(&self.lab.ifindex).unwrap()
     }
 
     pub fn missing(&self) -> Vec<String> {
@@ -201,6 +203,8 @@ impl Program {
         let edf = types::gw_link_config {
             backend: types::gw_backend::GW_BACKEND_EDF,
             rate_bytes_per_s,
+            // A test run is on the loopback.
+            ifindex: 1,
             ..record(&bytes).unwrap()
         };
         config.update(&key, bytes_of(&edf), MapFlags::ANY).unwrap();
@@ -255,7 +259,7 @@ fn attached(ifindex: u32) -> u32 {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        let undone = self.actuator.borrow_mut().set(None, "gwv");
+        let undone = self.actuator.borrow_mut().take_down(self.lab.ifindex);
         if let Some(directory) = self.place.control_socket().parent() {
             let _ = fs::remove_dir_all(directory);
         }

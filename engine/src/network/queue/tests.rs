@@ -22,6 +22,7 @@ fn cable() -> Uplink {
         wired: true,
         speed_mbit: Some(100),
         root: root("pfifo_fast"),
+        chosen: true,
     }
 }
 
@@ -41,7 +42,10 @@ fn queue(text: &str, with_qdisc: bool) -> Queue {
         marks: Err("not looked for".to_owned()),
         dry_run: false,
     };
-    Queue::new(&Config::parse(text).unwrap(), backends)
+    let config = Config::parse(text).unwrap();
+    let mut queue = Queue::new(&config, backends);
+    queue.rate.mbit = config.link.rate_mbit;
+    queue
 }
 
 /// On a kernel without the BPF qdisc, where packets can be marked.
@@ -52,23 +56,29 @@ fn marking(text: &str) -> Queue {
 }
 
 /// The queue that is asked for; None where ours is to go.
-fn put_up(action: Action) -> Option<Plan> {
-    match action {
-        Action::Queue(plan) => plan,
+fn put_up(request: Request) -> Option<Plan> {
+    match request {
+        Request::Set(plan) => plan,
         other => panic!("no queue is put up by {other:?}"),
     }
+}
+
+/// The link as it is now, with the rate that `rate` says.
+fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<Request> {
+    let rate = queue.rate.clone();
+    queue.observe(uplink, rate)
 }
 
 /// What is asked for first on this link.
 fn first(text: &str, with_qdisc: bool, uplink: Uplink) -> (Option<Plan>, String) {
     let mut queue = queue(text, with_qdisc);
-    let plan = queue.observe(Some(uplink)).and_then(put_up);
+    let plan = see(&mut queue, Some(uplink)).and_then(put_up);
     (plan, queue.view.why)
 }
 
 fn in_force(text: &str) -> Queue {
     let mut queue = queue(text, false);
-    queue.observe(Some(cable())).unwrap();
+    see(&mut queue, Some(cable())).unwrap();
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
     queue
 }
@@ -185,9 +195,9 @@ fn somebodys_intention_is_left_alone() {
 #[test]
 fn what_stands_is_not_asked_for_again() {
     let mut queue = in_force("");
-    assert_eq!(queue.observe(Some(ours(cable()))), None);
-    assert_eq!(queue.observe(None), None, "the link is down");
-    assert_eq!(queue.observe(Some(ours(cable()))), None, "and comes back");
+    assert_eq!(see(&mut queue, Some(ours(cable()))), None);
+    assert_eq!(see(&mut queue, None), None, "the link is down");
+    assert_eq!(see(&mut queue, Some(ours(cable()))), None, "and comes back");
 }
 
 #[test]
@@ -198,7 +208,7 @@ fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
         mtu_bytes: 9000,
         ..ours(cable())
     };
-    let Some(Action::TuneQueue(tuning)) = queue.observe(Some(slower.clone())) else {
+    let Some(Request::Tune(tuning)) = see(&mut queue, Some(slower.clone())) else {
         panic!("not a tuning");
     };
     assert_eq!(
@@ -212,7 +222,7 @@ fn a_new_rate_and_a_new_mtu_are_tuned_quietly() {
         "nothing is put up, so nothing to explain"
     );
     assert_eq!(queue.view(NOW).in_force.unwrap().tuning, tuning);
-    assert_eq!(queue.observe(Some(slower)), None);
+    assert_eq!(see(&mut queue, Some(slower)), None);
 }
 
 #[test]
@@ -222,7 +232,7 @@ fn a_rate_at_which_segments_are_single_changes_the_device_and_is_no_tuning() {
         speed_mbit: Some(1000),
         ..ours(cable())
     };
-    let plan = put_up(queue.observe(Some(faster)).unwrap()).unwrap();
+    let plan = put_up(see(&mut queue, Some(faster)).unwrap()).unwrap();
     assert!(!plan.single_segments);
     let change = queue.conclude(NOW, Ok(())).0.unwrap();
     assert_eq!(change.new, "htb at 1000000 kbit/s".into());
@@ -235,7 +245,7 @@ fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
         speed_mbit: Some(10),
         ..ours(cable())
     };
-    queue.observe(Some(slower)).unwrap();
+    see(&mut queue, Some(slower)).unwrap();
     let (change, next) = queue.conclude(NOW, Err("no such class".to_owned()));
     let change = change.unwrap();
     assert_eq!((change.new, change.made), ("pfifo_fast (not ours)".into(), true));
@@ -246,21 +256,16 @@ fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
 #[test]
 fn a_qdisc_that_another_tool_put_in_our_place_stays() {
     let mut queue = in_force("");
-    assert_eq!(queue.observe(Some(cable())), Some(Action::Queue(None)));
+    assert_eq!(see(&mut queue, Some(cable())), Some(Request::Set(None)));
     let (change, next) = queue.conclude(NOW, Ok(()));
     assert!(change.unwrap().why.contains("another tool"));
-    assert_eq!((next, queue.observe(Some(cable()))), (None, None));
-    let other = Uplink { ifindex: 3, ..cable() };
-    assert!(
-        queue.observe(Some(other)).and_then(put_up).is_some(),
-        "another link is another matter"
-    );
+    assert_eq!((next, see(&mut queue, Some(cable()))), (None, None));
 }
 
 /// A queue of this configuration that could not be put up on the cable.
 fn refused(text: &str, with_qdisc: bool) -> Queue {
     let mut queue = queue(text, with_qdisc);
-    let mut next = queue.observe(Some(cable()));
+    let mut next = see(&mut queue, Some(cable()));
     while next.is_some() {
         next = queue.conclude(NOW, Err("the kernel refused it".to_owned())).1;
     }
@@ -270,7 +275,7 @@ fn refused(text: &str, with_qdisc: bool) -> Queue {
 #[test]
 fn where_one_backend_fails_the_other_one_is_tried() {
     let mut queue = queue("", true);
-    queue.observe(Some(cable())).unwrap();
+    see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("the verifier refused it".to_owned()));
     assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::Htb);
     assert!(queue.view.why.contains("the verifier refused it"));
@@ -281,7 +286,7 @@ fn where_one_backend_fails_the_other_one_is_tried() {
         ..ours(cable())
     };
     assert!(
-        matches!(queue.observe(Some(changed)), Some(Action::TuneQueue(_))),
+        matches!(see(&mut queue, Some(changed)), Some(Request::Tune(_))),
         "which stays"
     );
     assert_eq!((queue.next_try(), queue.conclude(NOW, Ok(())).1), (None, None));
@@ -298,7 +303,7 @@ fn what_could_not_be_put_up_is_tried_again_after_longer_and_longer_waits() {
             why.starts_with(&format!("tried again in {wait_s} s: no BPF qdisc: ")),
             "{why}"
         );
-        assert_eq!(queue.observe(Some(cable())), None, "nothing has changed");
+        assert_eq!(see(&mut queue, Some(cable())), None, "nothing has changed");
         assert_eq!(queue.try_again(now), None);
         assert_eq!(queue.next_try(), Some(now + wait));
         now += wait;
@@ -315,17 +320,20 @@ fn what_could_not_be_put_up_is_tried_again_after_longer_and_longer_waits() {
 
 #[test]
 fn when_the_link_changes_it_is_tried_at_once() {
-    let other = Uplink { ifindex: 3, ..cable() };
+    let faster = Uplink {
+        speed_mbit: Some(1000),
+        ..cable()
+    };
     let larger = Uplink {
         mtu_bytes: 9000,
         ..cable()
     };
-    for changed in [other, larger] {
+    for changed in [faster, larger] {
         let mut queue = refused("", false);
         let later = NOW + Duration::from_secs(1);
         queue.try_again(later).unwrap();
         queue.conclude(later, Err("not yet".to_owned()));
-        assert!(queue.observe(Some(changed)).and_then(put_up).is_some());
+        assert!(see(&mut queue, Some(changed)).and_then(put_up).is_some());
         queue.conclude(later, Err("not yet".to_owned()));
         assert_eq!(
             queue.next_try(),
@@ -334,16 +342,16 @@ fn when_the_link_changes_it_is_tried_at_once() {
         );
     }
     let mut queue = refused("", false);
-    assert_eq!(queue.observe(None), None);
+    assert_eq!(see(&mut queue, None), None);
     assert_eq!(queue.try_again(NOW + Duration::from_secs(1)), None, "there is no link");
-    assert!(queue.observe(Some(cable())).and_then(put_up).is_some(), "it is back");
+    assert!(see(&mut queue, Some(cable())).and_then(put_up).is_some(), "it is back");
 }
 
 #[test]
 fn what_our_own_try_left_at_the_root_is_no_change_of_the_link() {
     let mut queue = refused("", false);
     let root = root("noqueue");
-    assert_eq!(queue.observe(Some(Uplink { root, ..cable() })), None);
+    assert_eq!(see(&mut queue, Some(Uplink { root, ..cable() })), None);
     assert!(queue.next_try().is_some());
 }
 
@@ -355,16 +363,13 @@ fn where_no_queue_can_be_packets_are_marked_all_the_same() {
     };
     for (text, uplink) in [("", wifi()), ("[queue]\nbackend = \"none\"", cable()), ("", cake)] {
         let mut queue = marking(text);
-        let plan = queue.observe(Some(uplink.clone())).and_then(put_up).unwrap();
+        let plan = see(&mut queue, Some(uplink.clone())).and_then(put_up).unwrap();
         assert_eq!((plan.backend, plan.single_segments), (Backend::None, false));
         queue.conclude(NOW, Ok(()));
-        assert_eq!(queue.mark(2, Class::Background), Some(Dscp::LE));
+        assert_eq!(queue.mark(Class::Background), Some(Dscp::LE));
+        assert_eq!(queue.mark(Class::Bulk), None);
         assert_eq!(
-            (queue.mark(3, Class::Background), queue.mark(2, Class::Bulk)),
-            (None, None)
-        );
-        assert_eq!(
-            (queue.observe(Some(uplink)), queue.next_try()),
+            (see(&mut queue, Some(uplink)), queue.next_try()),
             (None, None),
             "it is left at that"
         );
@@ -377,14 +382,14 @@ fn no_link_is_looked_at_where_nothing_is_to_be_marked_or_packets_hardly_wait() {
         speed_mbit: Some(10_000),
         ..cable()
     };
-    assert_eq!(marking("").observe(Some(fast)), None);
-    assert_eq!(marking("[marks]\nbackground = \"keep\"").observe(Some(wifi())), None);
+    assert_eq!(see(&mut marking(""), Some(fast)), None);
+    assert_eq!(see(&mut marking("[marks]\nbackground = \"keep\""), Some(wifi())), None);
 }
 
 #[test]
 fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
     let mut queue = marking("");
-    queue.observe(Some(cable())).unwrap();
+    see(&mut queue, Some(cable())).unwrap();
     let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
     assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
     assert_eq!(queue.conclude(NOW, Ok(())).1, None);
@@ -392,16 +397,16 @@ fn a_queue_that_failed_is_tried_again_while_packets_are_only_marked() {
     assert_eq!(queue.next_try(), Some(later));
     assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Htb);
     queue.conclude(later, Ok(()));
-    assert_eq!((queue.next_try(), queue.observe(Some(ours(cable())))), (None, None));
+    assert_eq!((queue.next_try(), see(&mut queue, Some(ours(cable())))), (None, None));
 }
 
 #[test]
 fn where_htb_orders_what_may_be_wifi_lower_effort_is_written_as_cs1() {
     let mark = |uplink: Uplink| {
         let mut queue = queue("[link]\nrate_mbit = 5", false);
-        queue.observe(Some(uplink)).unwrap();
+        see(&mut queue, Some(uplink)).unwrap();
         queue.conclude(NOW, Ok(()));
-        queue.mark(2, Class::Background)
+        queue.mark(Class::Background)
     };
     assert_eq!((mark(wifi()), mark(cable())), (Some(Dscp::CS1), Some(Dscp::LE)));
 }

@@ -38,8 +38,12 @@ fn owned() -> Flow {
 }
 
 pub(super) fn see(engine: &mut Network, ms: u64, flows: Vec<Flow>, complete: bool) -> Vec<Action> {
-    let queue = None;
-    let input = Input::Pass { flows, complete, queue };
+    let queues = Default::default();
+    let input = Input::Pass {
+        flows,
+        complete,
+        queues,
+    };
     engine.step(Duration::from_millis(ms), input)
 }
 

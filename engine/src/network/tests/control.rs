@@ -34,8 +34,15 @@ fn name_background(engine: &mut Network, ms: u64, add: bool) -> Vec<Action> {
 }
 
 fn see(engine: &mut Network, ms: u64, flow: Flow) -> Vec<Action> {
-    let (flows, complete, queue) = (vec![flow], false, None);
-    engine.step(Duration::from_millis(ms), Input::Pass { flows, complete, queue })
+    let (flows, complete, queues) = (vec![flow], false, Default::default());
+    engine.step(
+        Duration::from_millis(ms),
+        Input::Pass {
+            flows,
+            complete,
+            queues,
+        },
+    )
 }
 
 fn having(congestion_control: &str) -> Flow {
@@ -113,8 +120,15 @@ fn changes_that_come_one_after_another_are_made_together_half_a_second_later() {
     // Whether or not any packet of it is seen meanwhile.
     assert!(asked(&name_background(&mut engine, 400, false)).is_empty());
     let none_seen = |engine: &mut Network, ms| {
-        let (flows, complete, queue) = (Vec::new(), false, None);
-        engine.step(Duration::from_millis(ms), Input::Pass { flows, complete, queue })
+        let (flows, complete, queues) = (Vec::new(), false, Default::default());
+        engine.step(
+            Duration::from_millis(ms),
+            Input::Pass {
+                flows,
+                complete,
+                queues,
+            },
+        )
     };
     assert!(asked(&none_seen(&mut engine, 600)).is_empty());
     assert_eq!(asked(&none_seen(&mut engine, 700)), [Value::default()]);

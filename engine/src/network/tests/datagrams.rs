@@ -62,7 +62,7 @@ fn sends(engine: &mut Network, now: Duration, connections: u64) {
             Input::Pass {
                 flows,
                 complete: true,
-                queue: None,
+                queues: Default::default(),
             },
         );
     }

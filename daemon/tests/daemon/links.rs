@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Several managed links: each has a queue, a rate, limits and promises of its own, comes and goes alone, and however the
+//! daemon ends, all of them are what they were.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use giveway::kernel::now;
+use nix::net::if_::if_nametoindex;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::admission::{pair, refused, with_deadline};
+use crate::support::lab::{FAR_V4, Lab, run};
+use crate::support::process::{Daemon, backend, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::{await_some, until};
+
+/// The second link, beside the lab's own, `gwv`.
+const SECOND: &str = "gwu";
+const NEAR_2: &str = "10.98.0.1";
+const FAR_2: &str = "10.98.0.2";
+const BOTH: [&str; 2] = ["gwv", SECOND];
+const LIMITED_PORT: u16 = 7007;
+
+/// What a link that comes has to have its queue within.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// A lab with two links between its ends.
+fn two_links() -> Lab {
+    let lab = Lab::enter();
+    make(&lab, SECOND, "");
+    run(&format!("ip address add {NEAR_2}/24 dev {SECOND}"));
+    run(&format!("ip -n {} address add {FAR_2}/24 dev {SECOND}", lab.far));
+    lab
+}
+
+fn make(lab: &Lab, name: &str, options: &str) {
+    run(&format!(
+        "ip link add {name} {options} type veth peer name {name} netns {}",
+        lab.far
+    ));
+    run(&format!("ip -n {} link set {name} up", lab.far));
+    run(&format!("ip link set {name} up"));
+}
+
+/// 20 Mbit/s on the first and 4 on the second.
+fn configuration(interfaces: &str) -> String {
+    let backend = backend();
+    format!(
+        "{interfaces}\n[queue]\nbackend = \"{backend}\"\n\
+         [[uplink]]\ninterface = \"gwv\"\nrate_mbit = 20\n[[uplink]]\ninterface = \"{SECOND}\"\nrate_mbit = 4\n"
+    )
+}
+
+const NAMED: &str = "interfaces = [\"gwv\", \"gwu\"]";
+
+fn daemon(name: &str, interfaces: &str) -> (Daemon, Scratch) {
+    let config = Scratch::new(name, &configuration(interfaces));
+    (Daemon::start(&["--config", config.path()]), config)
+}
+
+/// With a queue on both.
+fn managing_both(name: &str) -> (Daemon, Scratch) {
+    let (daemon, config) = daemon(name, NAMED);
+    for link in BOTH {
+        until("its queue is up", || has_queue(&daemon, link));
+    }
+    (daemon, config)
+}
+
+/// What `status` says of this link.
+fn shown(daemon: &Daemon, name: &str) -> Value {
+    let status = daemon.status();
+    let mut links = status["links"].as_array().unwrap().iter();
+    links
+        .find(|link| link["interface"] == name)
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn has_queue(daemon: &Daemon, name: &str) -> bool {
+    !shown(daemon, name)["in_force"].is_null() && qdiscs(name).contains(" 6777: root")
+}
+
+/// As tc shows them, leaves included.
+fn qdiscs(name: &str) -> String {
+    run(&format!("tc qdisc show dev {name}"))
+}
+
+fn gso_max_segs(name: &str) -> String {
+    let link = run(&format!("ip -details link show dev {name}"));
+    let mut words = link.split_whitespace().skip_while(|word| *word != "gso_max_segs");
+    words.nth(1).unwrap().to_owned()
+}
+
+/// All that a queue changes of both.
+fn of_both() -> [(String, String); 2] {
+    BOTH.map(|link| (qdiscs(link), gso_max_segs(link)))
+}
+
+/// How often the queue of this link was changed, whatever became of it.
+fn changes(daemon: &Daemon, name: &str) -> u64 {
+    let status = daemon.status();
+    let changes = status["changes"].as_array().unwrap().iter();
+    let of_it = changes.filter(|change| change["setting"] == "queue" && change["interface"] == name);
+    of_it.map(|change| change["times"].as_u64().unwrap()).sum()
+}
+
+/// What the queue of this link has counted by the first pass after this call.
+fn counted(daemon: &Daemon, name: &str, path: &str) -> u64 {
+    let asked_ns = now().as_nanos() as u64;
+    await_some("a pass counts", || {
+        let link = shown(daemon, name);
+        let is_new = link["counted_t_ns"].as_u64()? > asked_ns;
+        link["counters"].pointer(path)?.as_u64().filter(|_| is_new)
+    })
+}
+
+fn sent_bytes(name: &str) -> u64 {
+    let counted = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = counted
+        .lines()
+        .find(|line| line.trim_start().starts_with(&format!("{name}:")));
+    line.unwrap().split_whitespace().nth(9).unwrap().parse().unwrap()
+}
+
+/// What leaves by both, in Mbit/s, while as much as can be is sent to this port by both.
+fn flooded_mbit(lab: &Lab, port: u16) -> [f64; 2] {
+    let stop = AtomicBool::new(false);
+    // Nobody reads; but a port without a socket would answer.
+    let _sinks = [FAR_V4, FAR_2].map(|ip| lab.far(|| UdpSocket::bind((ip, port)).unwrap()));
+    thread::scope(|scope| {
+        for far in [FAR_V4, FAR_2] {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[0; 1000], (far, port));
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(1));
+        let (before, began) = (BOTH.map(sent_bytes), Instant::now());
+        thread::sleep(Duration::from_secs(3));
+        let (after, seconds) = (BOTH.map(sent_bytes), began.elapsed().as_secs_f64());
+        stop.store(true, Ordering::Relaxed);
+        [0, 1].map(|n| (after[n] - before[n]) as f64 * 8e-6 / seconds)
+    })
+}
+
+#[test]
+fn two_links_have_their_own_queues_rates_and_limits() {
+    let lab = two_links();
+    let rule = format!("[[rule]]\nprotocol = \"udp\"\nport = {LIMITED_PORT}\nclass = \"bulk\"\nrate_limit_mbit = 1\n");
+    let config = Scratch::new("two.toml", &(configuration(NAMED) + &rule));
+    let daemon = Daemon::start(&["--config", config.path()]);
+    for (link, bytes_per_s) in [("gwv", 2_500_000), (SECOND, 500_000)] {
+        until("its queue is up", || has_queue(&daemon, link));
+        let queue = shown(&daemon, link);
+        assert_eq!(queue["in_force"]["rate_bytes_per_s"], bytes_per_s, "{queue}");
+        assert!(queue["why"].to_string().contains("[[uplink]]"), "{queue}");
+    }
+    assert_eq!(
+        daemon.status()["queue"]["in_force"]["rate_bytes_per_s"],
+        2_500_000,
+        "that of the first"
+    );
+    let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
+    for queue in ["gwv: ", "gwu: "] {
+        assert!(shown.contains(queue), "{shown}");
+    }
+    let [first, second] = flooded_mbit(&lab, LIMITED_PORT + 1);
+    assert!(
+        (18.0..20.5).contains(&first) && (3.6..4.1).contains(&second),
+        "{first}, {second} Mbit/s"
+    );
+    let [first, second] = flooded_mbit(&lab, LIMITED_PORT);
+    for limited in [first, second] {
+        assert!((0.9..1.1).contains(&limited), "{first}, {second} Mbit/s");
+    }
+}
+
+#[test]
+fn what_is_promised_on_one_link_takes_nothing_from_the_other() {
+    let lab = two_links();
+    let (daemon, _config) = managing_both("promises.toml");
+    let [(first, _first_far), (second, _second_far)] = [FAR_V4, FAR_2].map(|far| pair(&lab, far));
+    // More than the second link can carry by then.
+    let deadline = Duration::from_millis(50);
+    let told = refused(200, || with_deadline(&second, deadline));
+    assert!(told > 0, "nothing was refused");
+    assert_eq!(refused(5, || with_deadline(&first, deadline)), 0);
+    assert_eq!(counted(&daemon, SECOND, "/refused/total"), told);
+    assert_eq!(counted(&daemon, "gwv", "/refused/total"), 0);
+    assert_eq!(counted(&daemon, "gwv", "/admitted"), 5);
+}
+
+#[test]
+fn sigkill_leaves_nothing_on_either_link() {
+    let _lab = two_links();
+    let before = of_both();
+    let (daemon, _config) = managing_both("kill-two.toml");
+    let took = daemon.kill();
+    assert_eq!(of_both(), before);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn with_the_guardian_killed_too_revert_puts_both_back() {
+    let _lab = two_links();
+    let before = of_both();
+    let (daemon, _config) = managing_both("revert-two.toml");
+    daemon.kill_both();
+    drop(daemon);
+    assert!(giveway(&["revert"]).status.success());
+    assert_eq!(of_both(), before);
+}
+
+#[test]
+fn the_queue_follows_the_default_route_to_another_link_and_back() {
+    let _lab = two_links();
+    run(&format!("ip route add default via {FAR_V4} dev gwv"));
+    let (daemon, _config) = daemon("failover.toml", "");
+    until("the queue is up", || has_queue(&daemon, "gwv"));
+    assert!(shown(&daemon, SECOND).is_null(), "it has no default route");
+    run(&format!("ip route replace default via {FAR_2} dev {SECOND}"));
+    let took = until("the second link has it", || has_queue(&daemon, SECOND));
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(daemon.status()["interface"]["name"], SECOND);
+    assert_eq!(
+        daemon.status()["links"][0]["interface"],
+        SECOND,
+        "which is preferred now"
+    );
+    run(&format!("ip route replace default via {FAR_V4} dev gwv"));
+    let took = until("the first link is preferred again", || {
+        daemon.status()["links"][0]["interface"] == "gwv" && has_queue(&daemon, "gwv")
+    });
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(changes(&daemon, "gwv"), 1, "it kept its queue meanwhile");
+    let took = until("the second one loses its queue", || !qdiscs(SECOND).contains("6777:"));
+    assert!(took < Duration::from_secs(14), "{took:?}");
+    assert!(has_queue(&daemon, "gwv"));
+}
+
+#[test]
+fn every_link_with_a_default_route_is_managed() {
+    let _lab = two_links();
+    run(&format!("ip route add default via {FAR_2} dev {SECOND} metric 600"));
+    let (daemon, _config) = daemon("routes.toml", "");
+    until("the only one has its queue", || has_queue(&daemon, SECOND));
+    run(&format!("ip route add default via {FAR_V4} dev gwv metric 100"));
+    let took = until("so has the other", || has_queue(&daemon, "gwv"));
+    assert!(took < AT_ONCE, "{took:?}");
+    let status = daemon.status();
+    let order = [0, 1].map(|n| status["links"][n]["interface"].clone());
+    assert_eq!(order, BOTH, "by their metrics");
+    assert_eq!(changes(&daemon, SECOND), 1);
+}
+
+/// The link is deleted and made anew while the daemon cannot look, under this number or another one.
+fn made_anew(index: impl Fn(u32) -> String) {
+    let lab = two_links();
+    let (mut daemon, _config) = managing_both("anew.toml");
+    let before = of_both();
+    daemon.signal(Signal::SIGSTOP);
+    let options = index(if_nametoindex(SECOND).unwrap());
+    run(&format!("ip link del {SECOND}"));
+    make(&lab, SECOND, &options);
+    let unmanaged = (qdiscs(SECOND), gso_max_segs(SECOND));
+    run(&format!("ip address add {NEAR_2}/24 dev {SECOND}"));
+    run(&format!("ip -n {} address add {FAR_2}/24 dev {SECOND}", lab.far));
+    daemon.signal(Signal::SIGCONT);
+    let took = until("its queue is up", || has_queue(&daemon, SECOND));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(of_both(), before);
+    let (near, _far) = pair(&lab, FAR_2);
+    let so_far = counted(&daemon, SECOND, "/admitted");
+    let told = refused(200, || with_deadline(&near, Duration::from_millis(50)));
+    assert_eq!(
+        counted(&daemon, SECOND, "/admitted") - so_far,
+        200 - told,
+        "packets are looked at"
+    );
+    assert!(told > 0, "nothing was refused");
+    assert_eq!(changes(&daemon, "gwv"), 1, "the other link was let alone");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!((qdiscs(SECOND), gso_max_segs(SECOND)), unmanaged);
+}
+
+#[test]
+fn a_link_that_is_made_anew_has_its_queue_again() {
+    made_anew(|_| String::new());
+}
+
+#[test]
+fn a_link_that_is_made_anew_under_the_same_number_has_its_queue_again() {
+    made_anew(|index| format!("index {index}"));
+}
+
+#[test]
+fn a_link_that_is_named_may_come_later() {
+    let lab = Lab::enter();
+    let (daemon, _config) = daemon("late.toml", NAMED);
+    until("the one that is there has its queue", || has_queue(&daemon, "gwv"));
+    make(&lab, SECOND, "");
+    let took = until("so has the other when it comes", || has_queue(&daemon, SECOND));
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(changes(&daemon, "gwv"), 1);
+}
+
+#[test]
+fn a_link_with_another_tools_qdisc_is_left_alone_and_the_other_managed() {
+    let lab = two_links();
+    lab.narrow(10, 30_000);
+    let before = of_both();
+    let (mut daemon, _config) = daemon("theirs.toml", NAMED);
+    until("the second has its queue", || has_queue(&daemon, SECOND));
+    until("it says why the first has none", || {
+        let why = shown(&daemon, "gwv")["why"].to_string();
+        why.contains("tbf") && why.contains("left alone")
+    });
+    assert_eq!(qdiscs("gwv"), before[0].0);
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(of_both(), before);
+}
+
+#[test]
+fn a_qdisc_that_another_tool_puts_on_one_link_stays_and_the_other_keeps_ours() {
+    let _lab = two_links();
+    let (daemon, _config) = managing_both("replaced-on-one.toml");
+    run(&format!("tc qdisc replace dev {SECOND} root handle 7: pfifo limit 55"));
+    let theirs = qdiscs(SECOND);
+    until("it steps back there", || {
+        shown(&daemon, SECOND)["why"].to_string().contains("another tool")
+    });
+    assert!(has_queue(&daemon, "gwv"));
+    assert_eq!(changes(&daemon, "gwv"), 1);
+    daemon.kill();
+    assert_eq!(qdiscs(SECOND), theirs);
+    assert!(!qdiscs("gwv").contains("6777:"));
+}

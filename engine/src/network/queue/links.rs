@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All managed links, each with a queue of its own. Input: the links as they are now, those to manage in the order of
+//! preference. Output: what to ask for on each, and what has changed by itself. Links never wait for each other: what
+//! fails on one is tried again there alone.
+//!
+//! A link that goes takes its queue along. One that is there but no longer to be managed (its default route has moved)
+//! keeps its queue for a while: routes come back. One that comes and goes again and again waits before it gets its next
+//! queue.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::traffic::QueueCounters;
+use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
+use crate::back_off::BackOff;
+use crate::change::Change;
+use crate::class::{Class, PacketRule, RateLimit};
+use crate::config::{Config, Dscp, LinkSection, UplinkSection};
+use crate::network::action::Action;
+
+/// Links that are managed at a time; as `GW_LINKS` of bpf/queueing.h.
+pub const MOST_LINKS: usize = 8;
+/// A link keeps its queue for so long though it is no longer to be managed.
+const LINGERS: Duration = Duration::from_secs(10);
+/// One that was there for less comes and goes.
+const STEADY: Duration = Duration::from_secs(10);
+/// Names of links, and numbers of interfaces, that something is remembered of.
+const REMEMBERED: usize = 64;
+
+/// What is known of a link's rate, and where it can be said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rate {
+    pub mbit: Option<f64>,
+    pub overhead_bytes: Option<u32>,
+    pub driver_bytes: Option<u32>,
+    pub said_in: &'static str,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self {
+            mbit: None,
+            overhead_bytes: None,
+            driver_bytes: None,
+            said_in: "[link]",
+        }
+    }
+}
+
+/// A link and its queue, for `status`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct LinkView {
+    pub interface: String,
+    pub ifindex: u32,
+    #[serde(flatten)]
+    pub queue: QueueView,
+}
+
+/// A request is this, of a link; and what has changed without one.
+pub type Outcome = (Vec<Change>, Vec<Action>);
+
+pub struct Links {
+    link: LinkSection,
+    own: Vec<UplinkSection>,
+    /// What a new link begins with.
+    blank: Queue,
+    /// `[link]`'s rate is of this one: the preferred one, as far as is known.
+    first: Option<u32>,
+    links: BTreeMap<u32, Link>,
+    order: Vec<u32>,
+    /// Where another tool has put a qdisc in place of ours, of links that left since.
+    taken_over: BTreeMap<u32, String>,
+    /// Of links that come and go, by name.
+    unsteady: BTreeMap<String, BackOff>,
+}
+
+struct Link {
+    queue: Queue,
+    name: String,
+    came: Duration,
+    /// When it was no longer to be managed.
+    left: Option<Duration>,
+    /// It has come and gone too often: it gets its queue then.
+    waits: Option<(Duration, Uplink)>,
+}
+
+impl Links {
+    pub fn new(config: &Config, backends: Backends) -> Self {
+        Self {
+            link: config.link.clone(),
+            own: config.uplink.clone(),
+            blank: Queue::new(config, backends),
+            first: None,
+            links: BTreeMap::new(),
+            order: Vec::new(),
+            taken_over: BTreeMap::new(),
+            unsteady: BTreeMap::new(),
+        }
+    }
+
+    pub fn dry_run(&self) -> bool {
+        self.blank.dry_run()
+    }
+
+    /// Takes in the links as they are now, those to manage in the order of preference; `first` has the group's cap.
+    pub fn observe(&mut self, now: Duration, uplinks: Vec<Uplink>, first: Option<u32>) -> Outcome {
+        self.first = first.or(self.first);
+        self.order = uplinks.iter().map(|uplink| uplink.ifindex).collect();
+        let (changes, mut actions) = self.forget_gone(now);
+        let (chosen, left): (Vec<_>, Vec<_>) = uplinks.into_iter().partition(|uplink| uplink.chosen);
+        let new = chosen.iter().filter(|uplink| !self.links.contains_key(&uplink.ifindex));
+        let mut too_many = (self.links.len() + new.count()).saturating_sub(MOST_LINKS);
+        for uplink in left {
+            let rate = self.rate(&uplink);
+            let Some(link) = self.links.get_mut(&uplink.ifindex) else {
+                continue;
+            };
+            let left = *link.left.get_or_insert(now);
+            let request = if too_many > 0 || now.saturating_sub(left) >= LINGERS || link.queue.is_gone() {
+                too_many = too_many.saturating_sub(1);
+                link.queue.leave()
+            } else {
+                link.queue.observe(Some(uplink.clone()), rate)
+            };
+            actions.extend(request.map(|request| ask(uplink.ifindex, &uplink.name, request)));
+            self.forget_left(uplink.ifindex);
+        }
+        for uplink in chosen {
+            actions.extend(self.manage(now, uplink));
+        }
+        (changes, actions)
+    }
+
+    fn manage(&mut self, now: Duration, uplink: Uplink) -> Option<Action> {
+        let (ifindex, name) = (uplink.ifindex, uplink.name.clone());
+        let rate = self.rate(&uplink);
+        let stays = self.links.values().filter(|link| !link.queue.leaves).count();
+        if !self.links.contains_key(&ifindex) {
+            if stays >= MOST_LINKS {
+                return None;
+            }
+            let link = self.begin(now, &uplink);
+            self.links.insert(ifindex, link);
+        }
+        let link = self.links.get_mut(&ifindex)?;
+        (link.left, link.name) = (None, name.clone());
+        if let Some((_, waiting)) = link.waits.as_mut().filter(|(until, _)| *until > now) {
+            *waiting = uplink;
+            return None;
+        }
+        link.waits = None;
+        let request = link.queue.observe(Some(uplink), rate);
+        request.map(|request| ask(ifindex, &name, request))
+    }
+
+    fn begin(&mut self, now: Duration, uplink: &Uplink) -> Link {
+        let mut queue = self.blank.clone();
+        // Where that is gone, so is what it was put there for; and numbers are used again.
+        let taken_over = self.taken_over.remove(&uplink.ifindex);
+        queue.taken_over = taken_over.filter(|kind| *kind == uplink.root.kind);
+        let until = self.unsteady.get(&uplink.name).and_then(BackOff::next);
+        let until = until.filter(|until| *until > now);
+        if until.is_some() {
+            queue.view.why = format!("{} comes and goes; it waits longer each time", uplink.name);
+        }
+        Link {
+            queue,
+            name: uplink.name.clone(),
+            came: now,
+            left: None,
+            waits: until.map(|until| (until, uplink.clone())),
+        }
+    }
+
+    fn forget_gone(&mut self, now: Duration) -> Outcome {
+        let (mut changes, mut actions) = Outcome::default();
+        let order = &self.order;
+        for (ifindex, mut link) in self.links.extract_if(.., |ifindex, _| !order.contains(ifindex)) {
+            if now.saturating_sub(link.came) < STEADY {
+                if self.unsteady.len() >= REMEMBERED {
+                    self.unsteady.pop_first();
+                }
+                self.unsteady.entry(link.name.clone()).or_default().failed(now);
+            } else {
+                self.unsteady.remove(&link.name);
+            }
+            if let Some(change) = link.queue.vanish() {
+                changes.push(change);
+                actions.push(ask(ifindex, &link.name, Request::Set(None)));
+            }
+        }
+        (changes, actions)
+    }
+
+    /// It has left, and nothing of ours is there any more.
+    fn forget_left(&mut self, ifindex: u32) {
+        let has_left = |link: &Link| link.queue.leaves && link.queue.is_gone();
+        if !self.links.get(&ifindex).is_some_and(has_left) {
+            return;
+        }
+        let taken_over = self.links.remove(&ifindex).and_then(|link| link.queue.taken_over);
+        if self.taken_over.len() >= REMEMBERED {
+            self.taken_over.pop_first();
+        }
+        self.taken_over.extend(taken_over.map(|kind| (ifindex, kind)));
+    }
+
+    fn rate(&self, uplink: &Uplink) -> Rate {
+        let all = &self.link;
+        let own = self.own.iter().find(|own| own.interface.as_ref() == Some(&uplink.name));
+        let is_first = self.first.is_none_or(|first| first == uplink.ifindex);
+        Rate {
+            mbit: match own {
+                Some(own) => own.rate_mbit,
+                None => all.rate_mbit.filter(|_| is_first),
+            },
+            overhead_bytes: own.and_then(|own| own.overhead_bytes).or(all.overhead_bytes),
+            driver_bytes: own.and_then(|own| own.driver_bytes).or(all.driver_bytes),
+            said_in: match own.is_some() || !is_first {
+                true => "[[uplink]]",
+                false => "[link]",
+            },
+        }
+    }
+
+    /// Takes in what rules say.
+    pub fn follow(&mut self, limits: &[RateLimit], packet_rules: &[PacketRule]) -> Vec<Action> {
+        self.blank.follow(limits.to_vec(), packet_rules.to_vec());
+        let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
+            let request = link.queue.follow(limits.to_vec(), packet_rules.to_vec())?;
+            Some(ask(*ifindex, &link.name, request))
+        });
+        all.collect()
+    }
+
+    /// When [`Self::try_again`] is next worth calling.
+    pub fn next_try(&self) -> Option<Duration> {
+        let of = |link: &Link| {
+            let left = link.left.filter(|_| !link.queue.leaves).map(|left| left + LINGERS);
+            let waits = link.waits.as_ref().map(|(until, _)| *until);
+            [left, waits, link.queue.next_try()].into_iter().flatten().min()
+        };
+        self.links.values().filter_map(of).min()
+    }
+
+    /// What it is time for.
+    pub fn try_again(&mut self, now: Duration) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let due: Vec<u32> = self.links.keys().copied().collect();
+        for ifindex in due {
+            let Some(link) = self.links.get_mut(&ifindex) else {
+                continue;
+            };
+            if let Some((_, uplink)) = link.waits.take_if(|(until, _)| *until <= now) {
+                actions.extend(self.manage(now, uplink));
+                continue;
+            }
+            let is_over = |left: Duration| now.saturating_sub(left) >= LINGERS;
+            let request = match link.left {
+                Some(left) if is_over(left) && !link.queue.leaves => link.queue.leave(),
+                _ => link.queue.try_again(now),
+            };
+            actions.extend(request.map(|request| ask(ifindex, &link.name, request)));
+            self.forget_left(ifindex);
+        }
+        actions
+    }
+
+    /// Takes in the outcome of the last request about this link. Returns the change that was made, and what to ask for
+    /// next.
+    pub fn conclude(
+        &mut self,
+        now: Duration,
+        ifindex: u32,
+        outcome: Result<(), String>,
+    ) -> (Option<Change>, Option<Action>) {
+        // Of one that is gone there is nothing to conclude.
+        let Some(link) = self.links.get_mut(&ifindex) else {
+            return (None, None);
+        };
+        let (change, next) = link.queue.conclude(now, outcome);
+        let next = next.map(|request| ask(ifindex, &link.name, request));
+        self.forget_left(ifindex);
+        (change, next)
+    }
+
+    pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) {
+        for (ifindex, link) in &mut self.links {
+            link.queue.count(now, counted.remove(ifindex));
+        }
+    }
+
+    pub fn counters(&self, ifindex: u32) -> Option<&QueueCounters> {
+        self.links.get(&ifindex)?.queue.counters()
+    }
+
+    /// What packets of this class that leave by this interface are marked with.
+    pub fn mark(&self, ifindex: u32, class: Class) -> Option<Dscp> {
+        self.links.get(&ifindex)?.queue.mark(class)
+    }
+
+    /// In the order of preference.
+    pub fn views(&self, now: Duration) -> Vec<LinkView> {
+        let view = |ifindex: &u32| {
+            let link = self.links.get(ifindex)?;
+            Some(LinkView {
+                interface: link.name.clone(),
+                ifindex: *ifindex,
+                queue: link.queue.view(now),
+            })
+        };
+        self.order.iter().filter_map(view).collect()
+    }
+
+    /// What is in force, by interface.
+    pub fn in_force(&self) -> impl Iterator<Item = &Plan> {
+        self.links.values().filter_map(|link| link.queue.standing())
+    }
+}
+
+fn ask(ifindex: u32, name: &str, request: Request) -> Action {
+    Action::Queue {
+        ifindex,
+        name: name.to_owned(),
+        request,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Several links: each has its own rate and its own troubles; they come, go, and give way to each other.
+
+use super::*;
+use crate::network::queue::{Backend, RootQdisc};
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn after(ms: u64) -> Duration {
+    NOW + Duration::from_millis(ms)
+}
+
+fn links(text: &str) -> Links {
+    let backends = Backends {
+        qdisc: Ok(()),
+        htb: Ok(()),
+        marks: Err("not looked for".to_owned()),
+        dry_run: false,
+    };
+    Links::new(&Config::parse(text).unwrap(), backends)
+}
+
+fn uplink(ifindex: u32, name: &str) -> Uplink {
+    Uplink {
+        ifindex,
+        name: name.to_owned(),
+        mtu_bytes: 1500,
+        header_bytes: 14,
+        wired: false,
+        speed_mbit: None,
+        root: RootQdisc {
+            kind: "noqueue".to_owned(),
+            ..RootQdisc::default()
+        },
+        chosen: true,
+    }
+}
+
+fn wifi() -> Uplink {
+    uplink(2, "wlan0")
+}
+
+fn lte() -> Uplink {
+    uplink(3, "wwan0")
+}
+
+/// With our queue at its root.
+fn ours(uplink: Uplink) -> Uplink {
+    let root = RootQdisc {
+        kind: "gw".to_owned(),
+        ours: true,
+        ..RootQdisc::default()
+    };
+    Uplink { root, ..uplink }
+}
+
+fn left(uplink: Uplink) -> Uplink {
+    Uplink {
+        chosen: false,
+        ..ours(uplink)
+    }
+}
+
+/// By interface: the rate of the queue that is put up, in kbit/s, 0 where none is known; None where ours is to go.
+fn asked(actions: &[Action]) -> Vec<(u32, Option<u64>)> {
+    let rate = |plan: &Plan| plan.tuning.rate_bytes_per_s.unwrap_or(0) / 125;
+    let of = |action: &Action| match action {
+        Action::Queue { ifindex, request, .. } => match request {
+            Request::Set(plan) => (*ifindex, plan.as_ref().map(rate)),
+            Request::Tune(tuning) => panic!("tuned to {tuning:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    actions.iter().map(of).collect()
+}
+
+/// All that is asked for succeeds.
+fn succeed(links: &mut Links, now: Duration, actions: &[Action]) {
+    for (ifindex, _) in asked(actions) {
+        assert_eq!(links.conclude(now, ifindex, Ok(())).1, None);
+    }
+}
+
+/// Both are in force.
+fn both(text: &str) -> Links {
+    let mut links = links(text);
+    let (_, actions) = links.observe(NOW, vec![wifi(), lte()], Some(2));
+    succeed(&mut links, NOW, &actions);
+    links
+}
+
+const RATES: &str =
+    "[[uplink]]\ninterface = \"wlan0\"\nrate_mbit = 20\n[[uplink]]\ninterface = \"wwan0\"\nrate_mbit = 4";
+
+#[test]
+fn each_link_has_a_queue_with_its_own_rate() {
+    let mut links = links(RATES);
+    let (changes, actions) = links.observe(NOW, vec![wifi(), lte()], Some(2));
+    assert_eq!(asked(&actions), [(2, Some(20_000)), (3, Some(4_000))]);
+    assert!(changes.is_empty());
+    let why = &links.views(NOW)[1].queue.why;
+    assert!(why.contains("by rate_mbit in [[uplink]]"), "{why}");
+}
+
+#[test]
+fn the_rate_of_link_is_the_preferred_links_alone() {
+    let text = "[link]\nrate_mbit = 10";
+    let (_, actions) = links(text).observe(NOW, vec![wifi(), lte()], Some(2));
+    assert_eq!(asked(&actions), [(2, Some(10_000)), (3, Some(0))]);
+    let (_, actions) = links(text).observe(NOW, vec![wifi(), lte()], Some(3));
+    assert_eq!(asked(&actions), [(2, Some(0)), (3, Some(10_000))]);
+}
+
+#[test]
+fn what_fails_on_one_is_tried_again_there_alone() {
+    let mut links = links(RATES);
+    links.observe(NOW, vec![wifi(), lte()], Some(2));
+    links.conclude(NOW, 2, Ok(()));
+    let mut next = links.conclude(NOW, 3, Err("no".to_owned())).1;
+    while let Some(Action::Queue { ifindex, .. }) = next {
+        next = links.conclude(NOW, ifindex, Err("no".to_owned())).1;
+    }
+    assert_eq!(links.next_try(), Some(after(1_000)));
+    assert_eq!(asked(&links.try_again(after(1_000))), [(3, Some(4_000))]);
+    assert_eq!(
+        links.views(NOW)[0].queue.in_force.as_ref().map(|plan| plan.backend),
+        Some(Backend::Qdisc)
+    );
+}
+
+#[test]
+fn a_link_whose_route_has_moved_keeps_its_queue_for_ten_seconds() {
+    let mut links = both(RATES);
+    let moved = || vec![ours(lte()), left(wifi())];
+    assert_eq!(links.observe(after(0), moved(), Some(3)).1, []);
+    assert_eq!(links.next_try(), Some(after(10_000)));
+    assert_eq!(links.try_again(after(9_999)), []);
+    let back = vec![ours(wifi()), ours(lte())];
+    assert_eq!(links.observe(after(9_999), back, Some(2)).1, [], "it is back in time");
+    assert_eq!(links.next_try(), None);
+    links.observe(after(20_000), moved(), Some(3));
+    let gone = links.try_again(after(30_000));
+    assert_eq!(asked(&gone), [(2, None)]);
+    let change = links.conclude(after(30_000), 2, Ok(())).0.unwrap();
+    assert!(change.why.contains("wlan0 is no longer managed"), "{}", change.why);
+    assert_eq!(links.views(after(30_000)).len(), 1);
+    assert_eq!(links.next_try(), None);
+}
+
+#[test]
+fn a_link_that_is_gone_is_told_of_and_leaves_the_other_alone() {
+    let mut links = both(RATES);
+    let (changes, actions) = links.observe(after(60_000), vec![ours(lte())], Some(3));
+    assert_eq!(asked(&actions), [(2, None)]);
+    assert_eq!(
+        (changes[0].new.clone(), changes[0].made),
+        ("gone with the link".into(), true)
+    );
+    assert_eq!(links.conclude(after(60_000), 2, Ok(())), (None, None));
+    let again = uplink(9, "wlan0");
+    let (_, actions) = links.observe(after(60_100), vec![again, ours(lte())], Some(9));
+    assert_eq!(asked(&actions), [(9, Some(20_000))], "under the same name, at once");
+}
+
+#[test]
+fn a_link_that_comes_and_goes_waits_longer_each_time() {
+    let mut links = both(RATES);
+    let mut now = after(60_000);
+    for (ifindex, wait_ms) in [(10, 0), (11, 1_000), (12, 2_000), (13, 4_000)] {
+        links.observe(now, vec![ours(lte())], Some(3));
+        let (_, actions) = links.observe(now, vec![uplink(ifindex, "wlan0"), ours(lte())], Some(3));
+        let mut asked_for = asked(&actions);
+        if wait_ms > 0 {
+            assert_eq!(asked_for, []);
+            assert!(links.views(now)[0].queue.why.contains("comes and goes"));
+            now += Duration::from_millis(wait_ms);
+            assert_eq!(links.next_try(), Some(now));
+            asked_for = asked(&links.try_again(now));
+        }
+        assert_eq!(asked_for, [(ifindex, Some(20_000))]);
+        links.conclude(now, ifindex, Ok(()));
+    }
+}
+
+#[test]
+fn what_another_tool_put_on_one_link_stays_there_even_after_it_left() {
+    let mut links = both(RATES);
+    let (_, actions) = links.observe(NOW, vec![wifi(), ours(lte())], Some(2));
+    assert_eq!(asked(&actions).first(), Some(&(2, None)));
+    links.conclude(NOW, 2, Ok(()));
+    let theirs = Uplink {
+        chosen: false,
+        ..wifi()
+    };
+    links.observe(NOW, vec![ours(lte()), theirs], Some(3));
+    links.try_again(after(10_000));
+    let (_, actions) = links.observe(after(11_000), vec![wifi(), ours(lte())], Some(2));
+    assert!(asked(&actions).iter().all(|(_, queue)| queue.is_none()), "{actions:?}");
+    assert!(links.views(NOW)[0].queue.why.contains("another tool"));
+}
+
+#[test]
+fn no_more_than_eight_are_managed_and_one_that_left_makes_room() {
+    let mut links = links("");
+    let all: Vec<Uplink> = (2..=10)
+        .map(|ifindex| uplink(ifindex, &format!("veth{ifindex}")))
+        .collect();
+    let (_, actions) = links.observe(NOW, all[..8].to_vec(), Some(2));
+    assert_eq!(actions.len(), MOST_LINKS);
+    succeed(&mut links, NOW, &actions);
+    let mut now_ours: Vec<Uplink> = all[..8].iter().cloned().map(ours).collect();
+    now_ours.insert(0, all[8].clone());
+    assert_eq!(links.observe(NOW, now_ours.clone(), Some(2)).1, [], "there is no room");
+    now_ours[8].chosen = false;
+    let (_, actions) = links.observe(NOW, now_ours, Some(2));
+    assert_eq!(asked(&actions), [(9, None), (10, Some(0))], "at once");
+}
