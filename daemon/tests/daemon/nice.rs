@@ -299,8 +299,9 @@ fn nothing_is_put_back_of_what_has_ended() {
     let (_lab, place) = (Lab::enter(), Place::new());
     let daemon = place.start();
     let mut command = Group::chosen(&["python3", "-c", ZOMBIES]);
-    let mut done = [0; 4];
-    command.0.stdout.take().unwrap().read_exact(&mut done).unwrap();
+    // Open to the end: where Python does not buffer, it writes the end of the line later.
+    let mut said = command.0.stdout.take().unwrap();
+    said.read_exact(&mut [0; 4]).unwrap();
     until("it is nice", || is(command.id(), NICE));
     daemon.kill_both();
     let reverted = giveway(&["revert"]);

@@ -38,6 +38,7 @@ const DEADLINE_MODE: u32 = 1;
 const TCX_NEXT: u32 = u32::MAX;
 /// Words of `struct __sk_buff` before its control block (include/uapi/linux/bpf.h).
 const CONTROL_BLOCK: usize = 12;
+const IFINDEX: usize = 10;
 const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
 
 pub struct Link<'a> {
@@ -185,7 +186,10 @@ impl<'a> Link<'a> {
 }
 
 /// The loaded program, run on packets that go nowhere.
-pub struct Program(OwnedFd);
+pub struct Program {
+    program: OwnedFd,
+    ifindex: u32,
+}
 
 impl Program {
     /// Admission as it is attached, told that the BPF qdisc serves behind it, at this rate; 0: no rate is known.
@@ -203,15 +207,16 @@ impl Program {
         let edf = types::gw_link_config {
             backend: types::gw_backend::GW_BACKEND_EDF,
             rate_bytes_per_s,
-            // A test run is on the loopback.
-            ifindex: 1,
             ..record(&bytes).unwrap()
         };
         config.update(&key, bytes_of(&edf), MapFlags::ANY).unwrap();
         // SAFETY: no pointers; the result is checked.
         let descriptor = Errno::result(unsafe { bpf_prog_get_fd_by_id(id) }).unwrap();
-        // SAFETY: a descriptor that was just made and that nobody else owns.
-        Self(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        Self {
+            // SAFETY: a descriptor that was just made and that nobody else owns.
+            program: unsafe { OwnedFd::from_raw_fd(descriptor) },
+            ifindex: link.lab.ifindex,
+        }
     }
 
     /// What the qdisc reads of this frame (`STAMP_MAGIC` in bpf/link.h): its band, and the work promised for it, in ns.
@@ -226,17 +231,20 @@ impl Program {
     }
 
     fn run(&self, frame: &[u8]) -> (u32, [u32; 48]) {
-        let mut after = [0_u32; 48];
+        let (mut before, mut after) = ([0_u32; 48], [0_u32; 48]);
+        before[IFINDEX] = self.ifindex;
         let mut run = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as _,
             data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
+            ctx_in: (&raw const before).cast(),
+            ctx_size_in: size_of_val(&before) as u32,
             ctx_out: (&raw mut after).cast(),
             ctx_size_out: size_of_val(&after) as u32,
             ..Default::default()
         };
         // SAFETY: `run` and what it points to live until the call returns, and state their sizes.
-        let outcome = unsafe { bpf_prog_test_run_opts(self.0.as_raw_fd(), &raw mut run) };
+        let outcome = unsafe { bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut run) };
         assert_eq!(outcome, 0);
         (run.retval, after)
     }
