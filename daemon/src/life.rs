@@ -21,10 +21,9 @@ use crate::kernel::now;
 use crate::kernel::process::end::Named;
 use crate::kernel::tasks::{Thread, Threads};
 
-/// Without a sign for so long, a thread of the daemon is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The guardian: the daemon looks once a second, and needs a moment to start another.
-const PATIENCE_WITH_GUARDIAN: Duration = Duration::from_secs(4);
+/// Without a sign for so long, a thread is taken for stuck: twice [`LONGEST_SLEEP`]. Who looks does so once a second, and
+/// what follows (undoing everything, starting another guardian) needs a moment too; together they stay below 6 s.
+const PATIENCE: Duration = Duration::from_secs(4);
 /// Loading programs into the kernel may take this long, and so may undoing everything.
 pub const LONG_WORK: Duration = Duration::from_secs(30);
 /// A thread that has nothing to do gives a sign so often.
@@ -156,16 +155,13 @@ impl Life {
     /// From now on the calling thread is watched, until the sign is dropped.
     pub fn sign(self, who: Who) -> Sign {
         self.expect(who, gettid().as_raw().cast_unsigned());
-        Sign {
-            who,
-            slot: self.slot(who),
-        }
+        Sign { slot: self.slot(who) }
     }
 
     /// The same for another process, which is about to take over.
     pub fn expect(self, who: Who, tid: u32) {
         let slot = self.slot(who);
-        slot.promise(now() + patience_with(who));
+        slot.promise(now() + PATIENCE);
         slot.tid.store(tid, Ordering::Release);
     }
 
@@ -204,23 +200,14 @@ impl Slot {
     }
 }
 
-fn patience_with(who: Who) -> Duration {
-    if who == Who::Guardian {
-        PATIENCE_WITH_GUARDIAN
-    } else {
-        PATIENCE
-    }
-}
-
 /// Of one thread.
 pub struct Sign {
-    who: Who,
     slot: &'static Slot,
 }
 
 impl Sign {
     pub fn give(&self) {
-        self.slot.promise(now() + patience_with(self.who));
+        self.slot.promise(now() + PATIENCE);
     }
 
     /// Before work that takes longer: the next sign comes within this time.
@@ -403,12 +390,12 @@ mod tests {
                 thread(SECOND, false),
             )
         };
-        assert_eq!(overdue_after(asleep), Some(5));
+        assert_eq!(overdue_after(asleep), Some(4));
         let spins = |number| {
             let since = if number == 0 { Duration::ZERO } else { SECOND };
             (since, false, thread(number * SECOND / 2, true))
         };
-        assert_eq!(overdue_after(spins), Some(5));
+        assert_eq!(overdue_after(spins), Some(4));
     }
 
     #[test]
@@ -419,13 +406,13 @@ mod tests {
         assert_eq!(overdue_after(stopped), None);
         // Once, for a minute, and then it is given a moment.
         let once = |number| {
-            if number == 4 {
+            if number == 3 {
                 (60 * SECOND, true, None)
             } else {
                 (SECOND, false, None)
             }
         };
-        assert_eq!(overdue_after(once), Some(6));
+        assert_eq!(overdue_after(once), Some(5));
     }
 
     #[test]
@@ -438,7 +425,7 @@ mod tests {
             }
         };
         assert_eq!(overdue_after_promising(LONG_WORK, at_work(false)), Some(30));
-        assert_eq!(overdue_after_promising(LONG_WORK, at_work(true)), Some(4));
+        assert_eq!(overdue_after_promising(LONG_WORK, at_work(true)), Some(3));
     }
 
     #[test]
@@ -458,7 +445,7 @@ mod tests {
             })
         };
         assert_eq!(overdue_after(60), None);
-        assert_eq!(overdue_after(0), Some(5));
+        assert_eq!(overdue_after(0), Some(4));
     }
 
     #[test]
