@@ -120,10 +120,7 @@ pub fn run() -> Result<()> {
         End::Hung(who) => format!("{who} of the daemon gave no sign of life, so it was killed"),
         _ => "the daemon died".to_owned(),
     };
-    if let Some(undone) = guardian.undo() {
-        // Where nobody listens, nothing depends on it.
-        let _ = writeln!(std::io::stderr(), "giveway guardian: {how}; undone: {undone}");
-    }
+    guardian.undo(&how);
     // Not by returning: threads that are stuck in reading a file are left behind.
     std::process::exit(0)
 }
@@ -205,10 +202,12 @@ impl Guardian {
         }
     }
 
-    /// None where somebody else has taken the namespace over, and has undone everything.
-    fn undo(self) -> Option<Undone> {
-        let begun = Instant::now();
-        let _lock = claim(self.lock, self.named)?;
+    /// Nothing where somebody else has taken the namespace over, and has undone everything.
+    fn undo(self, how: &str) {
+        let mut begun = Instant::now();
+        let Some(_lock) = claim(self.lock, self.named) else {
+            return;
+        };
         let mut undoing = Undoing::begin(&self.place, false);
         undoing.undone.extend(self.set_back);
         undoing.threads();
@@ -226,14 +225,26 @@ impl Guardian {
         // Files that do not let themselves be cleared up change nothing: the next start does that.
         let mut is_again = !undoing.undone.failed.is_empty();
         let mut undone = undoing.files();
-        // Beside what has not come to its end nothing is tried again: both would change the same.
-        while is_again && !undone.goes_on {
-            thread::sleep(BETWEEN_TRIES);
-            undone.failed.clear();
-            undone.extend(undo::undo(&self.place, false));
-            is_again = !undone.failed.is_empty() && begun.elapsed() < TRIED_FOR;
+        loop {
+            // Beside what has not come to its end nothing is tried again: both would change the same.
+            while is_again && !undone.goes_on {
+                thread::sleep(BETWEEN_TRIES);
+                undone.failed.clear();
+                undone.extend(undo::undo(&self.place, false));
+                is_again = !undone.failed.is_empty() && begun.elapsed() < TRIED_FOR;
+            }
+            // Where nobody listens, nothing depends on it.
+            let _ = writeln!(std::io::stderr(), "giveway guardian: {how}; undone: {undone}");
+            if !undone.goes_on {
+                return;
+            }
+            // What waits in the kernel (for the lock of network devices, say) would go with this process, and with it all that it
+            // still has to undo. Without a limit: whoever takes the namespace over ends this process first.
+            while undo::goes_on() {
+                thread::sleep(BETWEEN_TRIES);
+            }
+            (begun, undone, is_again) = (Instant::now(), Undone::default(), true);
         }
-        Some(undone)
     }
 }
 

@@ -119,8 +119,9 @@ fn end_guardian(holder: Holder, dry_run: bool) -> Result<()> {
         guardian.pid
     );
     kill(guardian)?;
+    // It may wait in the kernel for who changes links.
     ensure!(
-        is_over_within(guardian, PATIENCE)?,
+        is_over_within(guardian, PATIENCE_WITH_GUARDIAN)?,
         "the guardian of a daemon that died (pid {}) does not end",
         guardian.pid
     );

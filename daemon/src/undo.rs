@@ -7,6 +7,7 @@
 //! from answering is waited for, but not for ever.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -265,6 +266,14 @@ fn within<T: Send + 'static>(
     told.recv_timeout(patience)
 }
 
+/// Threads that were not waited for to their end.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Something that took too long still goes on in this process, and ends with it.
+pub fn goes_on() -> bool {
+    UNDER_WAY.load(Ordering::Acquire) > 0
+}
+
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had.
 fn in_background(work: impl FnOnce() + Send + 'static) {
     // It must not have to run to get it: something without end may be computing.
@@ -274,6 +283,7 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
         let _ = attributes.map(|attributes| attributes.set(0));
     };
     set(own.map(Attributes::for_children_too));
+    UNDER_WAY.fetch_add(1, Ordering::AcqRel);
     let work = Arc::new(Mutex::new(Some(work)));
     let other = Arc::clone(&work);
     let started = thread::Builder::new().spawn(move || do_once(&other));
@@ -287,6 +297,7 @@ fn do_once(work: &Mutex<Option<impl FnOnce()>>) {
     let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(work) = taken {
         work();
+        UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

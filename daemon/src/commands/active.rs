@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use nix::unistd::getuid;
 
 use crate::cli::ActiveArgs;
-use crate::commands::print;
+use crate::commands::{print, print_json};
 use crate::control::{ActiveFor, ActiveNow, Request, client};
 use crate::kernel::cgroup::Root;
 use crate::place::Place;
@@ -22,7 +22,7 @@ pub fn run(args: &ActiveArgs) -> Result<()> {
     };
     let now: ActiveNow = client::ask(&Place::here()?, request)?.first()?;
     if args.output.json {
-        return print(&format!("{}\n", serde_json::to_string(&now)?));
+        return print_json(&now);
     }
     if now.active.is_empty() {
         return print(

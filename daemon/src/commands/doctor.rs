@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::DoctorArgs;
 use crate::commands::status::queue_lines;
-use crate::commands::{hanging, print, terminal_columns};
+use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::kernel_release;
 use crate::kernel::response::Machine;
@@ -41,7 +41,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             "response": findings, "measured": measured, "queue": status.map(|status| &status.network.queue),
             "links": status.map(|status| &status.network.links),
         });
-        print(&format!("{report}\n"))?;
+        print_json(&report)?;
     } else {
         let columns = terminal_columns().unwrap_or(COLUMNS);
         let mut text = format!("Linux {}\n", kernel_release());

@@ -15,7 +15,7 @@ mod report;
 mod terminal;
 mod waker;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +33,8 @@ use recorder::Recorder;
 use report::Report;
 use terminal::Screen;
 use waker::{Wakers, Wakeup, now_ns};
+
+use crate::commands::print_json;
 
 /// How often wake-ups are taken over and shown.
 const LOOK_EVERY_MS: u8 = 200;
@@ -98,7 +100,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
             .with_context(|| format!("cannot draw {}", path.display()))?;
     }
     if args.json {
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?).context("the report cannot be written")?;
+        print_json(&report)?;
     } else {
         screen.finish(&measured, &report);
     }

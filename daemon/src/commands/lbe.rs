@@ -7,6 +7,7 @@ use anyhow::Result;
 use giveway_engine::network::queue::BackgroundFlow;
 
 use crate::cli::{LbeCommand, LbeFlow};
+use crate::commands::print_json;
 use crate::control::{Background, Request, client};
 use crate::place::Place;
 
@@ -18,7 +19,7 @@ pub fn run(command: &LbeCommand) -> Result<()> {
     };
     let known: Background = client::ask(&Place::here()?, request)?.first()?;
     match command {
-        LbeCommand::List(output) if output.json => println!("{}", serde_json::to_string(&known)?),
+        LbeCommand::List(output) if output.json => print_json(&known)?,
         LbeCommand::List(_) if known.flows.is_empty() => println!("no flow is background; `giveway lbe add` names one"),
         LbeCommand::List(_) => known.flows.iter().for_each(|flow| println!("{}", shown(flow))),
         LbeCommand::Add(flow) => println!("{} is background from now on", shown(&flow.into())),

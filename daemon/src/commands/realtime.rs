@@ -8,7 +8,7 @@ use giveway_engine::config::{Conditions, RealtimeRule};
 use giveway_engine::priority::{HeldStatus, PriorityStatus};
 
 use crate::cli::{RealtimeCommand, RealtimeRuleArgs};
-use crate::commands::print;
+use crate::commands::{print, print_json};
 use crate::control::{Launched, Request, client};
 use crate::place::Place;
 
@@ -32,7 +32,7 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
         RealtimeCommand::List(output) => {
             let view: PriorityStatus = client::ask(&place, Request::RealtimeList)?.first()?;
             if output.json {
-                print(&format!("{}\n", serde_json::to_string(&view)?))?;
+                print_json(&view)?;
             } else {
                 print(&render(&view))?;
             }

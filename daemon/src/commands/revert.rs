@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cli::RevertArgs;
-use crate::commands::counted;
+use crate::commands::{counted, print_json};
 use crate::control::client::{self, Silent};
 use crate::holder::{end_silent, take_over};
 use crate::place::Place;
@@ -21,8 +21,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     );
     let place = Place::here()?;
     if args.dry_run {
-        show_found(&place, args.output.json);
-        return Ok(());
+        return show_found(&place, args.output.json);
     }
     let (stopped, killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
@@ -35,16 +34,13 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     }
     place.remove_orphans(|other| drop(threads(other, false)));
     if args.output.json {
-        println!(
-            "{}",
-            json!({
-                "daemon_stopped": stopped,
-                "daemon_killed": killed,
-                "sockets_put_back": undone.sockets,
-                "undone": undone.lines,
-                "failed": undone.failed,
-            })
-        );
+        print_json(&json!({
+            "daemon_stopped": stopped,
+            "daemon_killed": killed,
+            "sockets_put_back": undone.sockets,
+            "undone": undone.lines,
+            "failed": undone.failed,
+        }))?;
     } else {
         match (stopped, killed) {
             (Some(pid), _) => println!("the daemon (pid {pid}) has undone its work and ended"),
@@ -69,14 +65,10 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     Ok(())
 }
 
-fn show_found(place: &Place, json: bool) {
+fn show_found(place: &Place, json: bool) -> Result<()> {
     let found = undo(place, true);
     if json {
-        println!(
-            "{}",
-            json!({ "sockets_found": found.sockets, "found": found.lines, "failed": found.failed })
-        );
-        return;
+        return print_json(&json!({ "sockets_found": found.sockets, "found": found.lines, "failed": found.failed }));
     }
     println!(
         "{} sockets carry a setting of giveway's; nothing was changed",
@@ -87,4 +79,5 @@ fn show_found(place: &Place, json: bool) {
         .failed
         .iter()
         .for_each(|line| println!("cannot be put back: {line}"));
+    Ok(())
 }

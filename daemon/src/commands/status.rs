@@ -13,7 +13,7 @@ use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
 
 use crate::cli::Json;
-use crate::commands::{WIDE, counted, hanging, print, terminal_columns};
+use crate::commands::{WIDE, counted, hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
@@ -23,7 +23,7 @@ const CLASS_INDENT: usize = 17;
 pub fn run(args: &Json) -> Result<()> {
     let status = client::status(&Place::here()?)?;
     if args.json {
-        print(&format!("{}\n", serde_json::to_string(&status)?))?;
+        print_json(&status)?;
     } else {
         print(&render(&status, terminal_columns()))?;
     }

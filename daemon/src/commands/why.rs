@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::WhyArgs;
-use crate::commands::{hanging, print, terminal_columns};
+use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
@@ -32,7 +32,7 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     let (changes, refusals) = (status.changes, status.network.refusals);
     if args.output.json {
         let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes });
-        return print(&format!("{answer}\n"));
+        return print_json(&answer);
     }
     if changes.is_empty() && refusals.is_empty() && classes.is_empty() {
         return print(&nothing(args.subject.as_deref()));

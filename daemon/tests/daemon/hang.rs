@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use giveway::actuate::thread::attributes::Attributes;
 use giveway::kernel::flow_monitor::FlowMonitor;
+use giveway::kernel::process::Handle;
 use giveway::place::{JournalFile, Place};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use nix::sys::signal::Signal;
@@ -461,4 +462,47 @@ fn no_core_dump_is_written_of_what_holds_the_key() {
         status.signal() == Some(Signal::SIGABRT as i32) && !status.core_dumped(),
         "{status:?}"
     );
+}
+
+/// Many who make and remove devices in a network namespace of their own, as any user can in one of their user namespace. The
+/// kernel has one lock for the devices of all namespaces.
+struct DeviceStorm {
+    _each: Vec<KillOnDrop>,
+}
+
+impl DeviceStorm {
+    fn start() -> Self {
+        let lines: String = (0..50_000).map(|_| "link add gwd type dummy\nlink del gwd\n").collect();
+        let batch = Scratch::new("devices.batch", &lines);
+        let own = |_| {
+            let mut ip = Command::new("unshare");
+            ip.args(["--net", "ip", "-force", "-batch", batch.path()]);
+            KillOnDrop::spawn(ip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+        };
+        let this = Self {
+            _each: (0..600).map(own).collect(),
+        };
+        // Whoever looks at a link waits for all of them.
+        until("the lock of devices is contended", || {
+            let begun = Instant::now();
+            run("ip link show dev gwv");
+            begun.elapsed() > Duration::from_secs(1)
+        });
+        this
+    }
+}
+
+#[test]
+fn who_makes_and_removes_devices_without_end_gets_no_daemon_killed_and_keeps_no_queue_in_force() {
+    let mut this = InForce::start("device-storm");
+    let storm = DeviceStorm::start();
+    thread::sleep(Duration::from_secs(10));
+    assert!(this.daemon.0.try_wait().unwrap().is_none(), "it waits, and lives");
+    let guardian = Handle::open(this.daemon.guardian()).unwrap();
+    this.daemon.signal(Signal::SIGKILL);
+    // By then the guardian has waited in vain for as long as it is willing to.
+    thread::sleep(Duration::from_secs(8));
+    drop(storm);
+    until("nothing is left in force", || this.in_force().is_empty());
+    until("the guardian is done", || !guardian.is_alive());
 }

@@ -40,7 +40,10 @@ impl Running {
         // What happened before this pass must be known before it is judged.
         self.drain_events()?;
         self.records.write_flows(&flows);
+        // By htb they come from a dump, which waits for whoever changes links.
+        self.sign.give_for(LONG_WORK);
         let counters = self.daemon.queue.counters(COUNTERS_AGE);
+        self.sign.give();
         let queues = counters
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
@@ -110,6 +113,8 @@ impl Running {
 
     /// Other interfaces may be the managed ones by now, or the same ones may have changed.
     pub(super) fn look_at_link(&mut self) -> Result<()> {
+        // Each call may have to wait for whoever changes links, in any namespace: the kernel has one lock for all of them.
+        self.sign.give_for(LONG_WORK);
         match self.daemon.choice.find() {
             Ok(found) => {
                 let first = found.first.clone();
@@ -123,10 +128,9 @@ impl Running {
             // It stays what it was.
             Err(error) => tracing::debug!("cannot look for the managed interface: {error}"),
         }
-        // Each of these may have to wait for who changes another link.
-        self.sign.give();
+        self.sign.give_for(LONG_WORK);
         self.look_at_uplinks()?;
-        self.sign.give();
+        self.sign.give_for(LONG_WORK);
         self.open_neighbours();
         self.sign.give();
         Ok(())
