@@ -4,7 +4,6 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::linux::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ pub mod flow_monitor;
 pub mod lending;
 pub mod libbpf_log;
 pub mod links;
+pub mod namespace;
 pub mod napi;
 pub mod netlink;
 pub mod owner;
@@ -34,6 +34,7 @@ pub mod records;
 pub mod report_filter;
 pub mod response;
 pub mod ring;
+pub mod routes;
 pub mod skeletons;
 pub mod task_watch;
 pub mod tasks;
@@ -41,14 +42,7 @@ pub mod tcx;
 pub mod types;
 pub mod uplink;
 
-/// The calling thread's network namespace, by the number that BPF programs see.
-pub fn own_netns() -> Result<u32> {
-    let path = "/proc/thread-self/ns/net";
-    let inode = std::fs::metadata(path)
-        .with_context(|| format!("cannot look at {path}"))?
-        .st_ino();
-    u32::try_from(inode).with_context(|| format!("{path} has the impossible number {inode}"))
-}
+pub use namespace::net as own_netns;
 
 /// The calling thread's network namespace, by a number that no later one gets (kernel 5.14 or newer).
 pub fn own_netns_cookie() -> Result<u64> {
@@ -88,7 +82,7 @@ pub fn is_netns_gone(inum: u32, cookie: u64) -> bool {
         of: 0,
         inum: 0,
     };
-    let (Ok(own), Ok(own_cookie)) = (std::fs::File::open("/proc/thread-self/ns/net"), own_netns_cookie()) else {
+    let (Ok(own), Ok(own_cookie)) = (namespace::open_net(), own_netns_cookie()) else {
         return false;
     };
     let (fd, mut mount) = (own.as_raw_fd(), 0);

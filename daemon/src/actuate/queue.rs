@@ -7,7 +7,6 @@
 //! its death.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
@@ -681,13 +680,17 @@ fn is_ours(qdisc: &Qdisc) -> bool {
 }
 
 fn set_gso_max_segments(netlink: &mut Netlink, ifindex: u32, segments: u32) -> Result<()> {
-    let message = uplink::ifinfomsg(ifindex).attribute(libc::IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes());
+    let group = uplink::device(netlink, ifindex)?.group;
+    // Connections keep the limit that they found with their route. Those over IPv4 look again after any change of a link
+    // that the kernel tells of, as it does when a group is set, be it the same one. (So does a write to ipv4/route/flush; but
+    // whoever lists that folder can keep it waiting.) IPv6 has no such means: its open connections keep the old limit, until
+    // they end or their route changes.
+    let message = uplink::ifinfomsg(ifindex)
+        .attribute(libc::IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes())
+        .attribute(libc::IFLA_GROUP, &group.to_ne_bytes());
     netlink
         .change(libc::RTM_NEWLINK, 0, &message)
         .context("cannot set gso_max_segs")?;
-    // Connections keep the limit that they found with their route; this makes those over IPv4 look again. IPv6 has no
-    // such means: its open connections keep the old limit, until they end or their route changes.
-    let _ = fs::write("/proc/sys/net/ipv4/route/flush", "1");
     Ok(())
 }
 

@@ -41,6 +41,25 @@ impl Netlink {
         Self::open_protocol(SockProtocol::NetlinkRoute)
     }
 
+    /// Rtnetlink that filters a dump by what the request's fixed part says.
+    pub fn open_strict() -> Result<Self> {
+        // include/uapi/linux/netlink.h; libc has none of it
+        const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
+        let (this, on) = (Self::open()?, 1);
+        // SAFETY: the kernel reads as many bytes as the integer has.
+        let set = unsafe {
+            libc::setsockopt(
+                this.socket.as_raw_fd(),
+                libc::SOL_NETLINK,
+                NETLINK_GET_STRICT_CHK,
+                (&raw const on).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        Errno::result(set).context("the kernel filters no list by netlink")?;
+        Ok(this)
+    }
+
     pub fn open_generic() -> Result<Self> {
         Self::open_protocol(SockProtocol::NetlinkGeneric)
     }
@@ -68,6 +87,19 @@ impl Netlink {
         self.exchange(kind, libc::NLM_F_DUMP, body)
     }
 
+    /// The same, body by body, as long as `take` wants more. Then the socket has to be closed: the rest is in it.
+    pub fn dump_while(&mut self, kind: u16, body: &Body, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        self.ask(kind, libc::NLM_F_DUMP, body)?;
+        let mut answers = Vec::new();
+        while !self.hear(&mut answers)? {
+            if !answers.drain(..).all(|answer| take(&answer)) {
+                return Ok(());
+            }
+        }
+        answers.drain(..).all(|answer| take(&answer));
+        Ok(())
+    }
+
     /// One object: the body of the kernel's message.
     pub fn get(&mut self, kind: u16, body: &Body) -> Result<Vec<u8>> {
         let answers = self.exchange(kind, libc::NLM_F_ACK, body)?;
@@ -75,6 +107,13 @@ impl Netlink {
     }
 
     fn exchange(&mut self, kind: u16, flags: i32, body: &Body) -> Result<Vec<Vec<u8>>> {
+        self.ask(kind, flags, body)?;
+        let mut answers = Vec::new();
+        while !self.hear(&mut answers)? {}
+        Ok(answers)
+    }
+
+    fn ask(&mut self, kind: u16, flags: i32, body: &Body) -> Result<()> {
         self.sequence += 1;
         let mut request = Vec::with_capacity(HEADER_BYTES + body.0.len());
         request.extend_from_slice(&((HEADER_BYTES + body.0.len()) as u32).to_ne_bytes());
@@ -84,14 +123,14 @@ impl Netlink {
         request.extend_from_slice(&0u32.to_ne_bytes());
         request.extend_from_slice(&body.0);
         send(self.socket.as_raw_fd(), &request, MsgFlags::empty()).context("cannot ask the kernel by netlink")?;
-        let mut answers = Vec::new();
-        loop {
-            let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
-                .context("no answer from the kernel by netlink")?;
-            if take(&self.buffer[..length], self.sequence, &mut answers)? {
-                return Ok(answers);
-            }
-        }
+        Ok(())
+    }
+
+    /// Hears one read; true after the last message of the answer.
+    fn hear(&mut self, answers: &mut Vec<Vec<u8>>) -> Result<bool> {
+        let length = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
+            .context("no answer from the kernel by netlink")?;
+        take(&self.buffer[..length], self.sequence, answers)
     }
 }
 

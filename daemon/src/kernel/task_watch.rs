@@ -14,6 +14,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use super::libbpf_log::explain;
+use super::namespace;
 use super::process::{cmdline, start_of};
 use super::records;
 use super::ring::Ring;
@@ -138,8 +139,7 @@ impl TaskWatch {
 }
 
 fn in_initial_pid_namespace() -> bool {
-    use std::os::linux::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.st_ino() == INITIAL_PID_NAMESPACE)
+    namespace::pid().is_ok_and(|namespace| namespace == INITIAL_PID_NAMESPACE)
 }
 
 /// A set that a map of the kernel mirrors.

@@ -25,6 +25,8 @@ pub struct Device {
     pub physical: bool,
     /// Segments that TCP may put into one packet for it.
     pub gso_max_segments: u32,
+    /// As `ip link set group` numbers them.
+    pub group: u32,
 }
 
 /// The link of this name and what stands at its root; `is_ours` knows our own qdisc.
@@ -67,6 +69,7 @@ pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
         ethernet: u16_at(&message, 2)? == libc::ARPHRD_ETHER,
         physical: attribute(&message, IFINFOMSG_BYTES, libc::IFLA_PARENT_DEV_NAME).is_some(),
         gso_max_segments: number(libc::IFLA_GSO_MAX_SEGS).context("the kernel tells no gso_max_segs")?,
+        group: number(libc::IFLA_GROUP).unwrap_or(0),
     })
 }
 

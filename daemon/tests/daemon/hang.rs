@@ -24,6 +24,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::support::freezer::Frozen;
+use crate::support::held::Held;
 use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Daemon, KillOnDrop, PAPER, children, failure, giveway, guardian_of, program, signal};
 use crate::support::scratch::Scratch;
@@ -464,45 +465,65 @@ fn no_core_dump_is_written_of_what_holds_the_key() {
     );
 }
 
-/// Many who make and remove devices in a network namespace of their own, as any user can in one of their user namespace. The
-/// kernel has one lock for the devices of all namespaces.
-struct DeviceStorm {
-    _each: Vec<KillOnDrop>,
+#[test]
+fn who_holds_the_lock_of_devices_gets_no_daemon_killed_and_keeps_no_queue_in_force() {
+    let mut this = InForce::start("devices");
+    let guardian = Handle::open(this.daemon.guardian()).unwrap();
+    let held = Held::devices();
+    thread::sleep(HANG + DEATH);
+    assert!(this.daemon.0.try_wait().unwrap().is_none(), "it waits, and lives");
+    this.daemon.signal(Signal::SIGKILL);
+    // By then the guardian has waited for as long as it says nothing.
+    thread::sleep(Duration::from_secs(10));
+    drop(held);
+    until("nothing is left in force", || this.in_force().is_empty());
+    until("the guardian is done", || !guardian.is_alive());
 }
 
-impl DeviceStorm {
-    fn start() -> Self {
-        let lines: String = (0..50_000).map(|_| "link add gwd type dummy\nlink del gwd\n").collect();
-        let batch = Scratch::new("devices.batch", &lines);
-        let own = |_| {
-            let mut ip = Command::new("unshare");
-            ip.args(["--net", "ip", "-force", "-batch", batch.path()]);
-            KillOnDrop::spawn(ip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
-        };
-        let this = Self {
-            _each: (0..600).map(own).collect(),
-        };
-        // Whoever looks at a link waits for all of them.
-        until("the lock of devices is contended", || {
-            let begun = Instant::now();
-            run("ip link show dev gwv");
-            begun.elapsed() > Duration::from_secs(1)
-        });
-        this
-    }
+/// What the kernel remembers of names needs no lock.
+fn forget_names() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
 #[test]
-fn who_makes_and_removes_devices_without_end_gets_no_daemon_killed_and_keeps_no_queue_in_force() {
-    let mut this = InForce::start("device-storm");
-    let storm = DeviceStorm::start();
-    thread::sleep(Duration::from_secs(10));
-    assert!(this.daemon.0.try_wait().unwrap().is_none(), "it waits, and lives");
-    let guardian = Handle::open(this.daemon.guardian()).unwrap();
-    this.daemon.signal(Signal::SIGKILL);
-    // By then the guardian has waited in vain for as long as it is willing to.
-    thread::sleep(Duration::from_secs(8));
-    drop(storm);
-    until("nothing is left in force", || this.in_force().is_empty());
-    until("the guardian is done", || !guardian.is_alive());
+fn who_holds_the_folder_of_routes_keeps_the_main_loop_from_nothing() {
+    let _lab = Lab::enter();
+    run(&format!("ip route add default via {FAR_V4}"));
+    let daemon = Daemon::start(&[]);
+    let interface = || daemon.status()["interface"]["name"].clone();
+    until("it manages the device of the default route", || interface() == "gwv");
+    let (pid, guardian) = (daemon.0.id(), daemon.guardian());
+    let held = Held::directory(format!("/proc/{pid}/net"));
+    forget_names();
+    let start = Instant::now();
+    run("ip route del default");
+    until("it has seen the route go", || interface().is_null());
+    run(&format!("ip route add default via {FAR_V4}"));
+    until("it has seen the route come, and goes on for longer than a hang", || {
+        interface() == "gwv" && start.elapsed() > HANG
+    });
+    assert_eq!(daemon.guardian(), guardian);
+    drop(held);
+}
+
+#[test]
+fn who_holds_the_setting_that_flushes_routes_keeps_no_queue_waiting() {
+    let _lab = Lab::enter();
+    let config = Scratch::new("flush.toml", "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n");
+    let held = Held::directory("/proc/sys/net/ipv4/route");
+    let mut daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    drop(held);
+}
+
+#[test]
+fn who_holds_the_guardians_threads_in_proc_keeps_nothing_in_force() {
+    let mut all = InForce::start("threads");
+    let held = Held::directory(format!("/proc/{}/task", all.daemon.guardian()));
+    forget_names();
+    all.daemon.signal(Signal::SIGKILL);
+    all.is_undone_within(DEATH);
+    drop(held);
 }

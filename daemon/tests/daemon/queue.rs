@@ -2,11 +2,13 @@
 //! The managed link's queue through a daemon's life: it is put up where the rate is known, and however the daemon
 //! ends, what was there before is there again. What somebody else put there is left alone.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::lab::{Lab, run};
+use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Daemon, backend, giveway};
 use crate::support::scratch::Scratch;
 use crate::support::wait::until;
@@ -68,6 +70,31 @@ fn the_four_bands_stand_with_their_rates() {
     assert!(why.contains("noqueue (not ours) -> htb at 20000 kbit/s"), "{why}");
     assert!(why.contains("by rate_mbit in [link]"), "{why}");
     drop(daemon);
+}
+
+/// Bytes and packets that the near end has sent.
+fn sent() -> [u64; 2] {
+    let links: serde_json::Value = serde_json::from_str(&run("ip -json -statistics link show dev gwv")).unwrap();
+    ["bytes", "packets"].map(|what| links[0]["stats64"]["tx"][what].as_u64().unwrap())
+}
+
+#[test]
+fn open_connections_follow_the_limit_of_segments() {
+    let lab = Lab::enter();
+    let mut stream = TcpStream::connect((FAR_V4, lab.reader())).unwrap();
+    let mut bytes_a_packet = || {
+        let before = sent();
+        stream.write_all(&[0; 500_000]).unwrap();
+        until("most of it is sent", || sent()[0] > before[0] + 400_000);
+        let after = sent();
+        (after[0] - before[0]) / (after[1] - before[1])
+    };
+    assert!(bytes_a_packet() > 3000);
+    let (_daemon, _config) = daemon_with("segments.toml", "htb");
+    until("segments are limited", || gso_max_segs() == "1");
+    // What was made before may still wait.
+    bytes_a_packet();
+    assert!(bytes_a_packet() <= 1514);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A directory whose lock somebody holds, as any user can who may list it: `getdents` keeps the lock while it writes to
-//! memory, and that memory may be a file's whose server never answers. Whoever else waits for it cannot be killed. Here a
-//! userfaultfd stands for the server.
+//! A lock of the kernel's that somebody holds, as any user can: `getdents` keeps that of a directory while it writes to
+//! memory, `SIOCETHTOOL` that of all network devices while it reads from there, and that memory may be a file's whose server
+//! never answers. Whoever else waits for it cannot be killed. Here a userfaultfd stands for the server.
 
 use std::fs::{self, File};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +22,9 @@ const PAGE: usize = 4096;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 const MODE_MISSING: u64 = 1;
+// include/uapi/linux/sockios.h and ethtool.h
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
 
 /// A daemon that waits for it cannot be ended: a test that fails is not to wait with it.
 const LONGEST: Duration = Duration::from_secs(45);
@@ -51,13 +55,38 @@ impl Held {
             // SAFETY: the page is mapped for good.
             unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), address, PAGE) };
         };
-        let mut threads = vec![asleep("the list is being written", list)];
+        let mut held = Self::by(memory, asleep("the list is being written", list));
         // Those who only look names up share the lock, unless another waits to change the directory.
-        threads.push(asleep("another waits", move || {
+        held.threads.push(asleep("another waits", move || {
             let new = path.join("giveway-held");
             let _ = fs::create_dir(&new);
             let _ = fs::remove_dir(&new);
         }));
+        held
+    }
+
+    /// The lock of the network devices of all namespaces.
+    pub fn devices() -> Self {
+        let (memory, address) = unserved_page();
+        // Of struct ethtool_gfeatures the command is on the page before, and what the kernel reads with the lock is not.
+        let command = address - 4;
+        // SAFETY: the page before is mapped for good, and nobody else's.
+        unsafe { (command as *mut u32).write(ETHTOOL_GFEATURES) };
+        let ask = move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            // SAFETY: all zero is an interface request.
+            let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+            (request.ifr_name[0], request.ifr_name[1]) = (b'l'.cast_signed(), b'o'.cast_signed());
+            request.ifr_ifru.ifru_data = command as *mut _;
+            // SAFETY: the request outlives the call.
+            unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        };
+        Self::by(memory, asleep("the features are being asked for", ask))
+    }
+
+    /// What this thread holds, until the memory is let go.
+    fn by(memory: OwnedFd, holder: JoinHandle<()>) -> Self {
+        let mut threads = vec![holder];
         let (release, released) = mpsc::channel();
         threads.push(thread::spawn(move || {
             let is_late = released.recv_timeout(LONGEST) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -81,7 +110,7 @@ impl Drop for Held {
     }
 }
 
-/// A page that cannot be written to before the descriptor is closed.
+/// A page that cannot be read or written before the descriptor is closed, behind one that can be.
 fn unserved_page() -> (OwnedFd, usize) {
     // SAFETY: takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
@@ -97,15 +126,16 @@ fn unserved_page() -> (OwnedFd, usize) {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     );
     // SAFETY: new memory, wherever the kernel puts it.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
+    let page = page as usize + PAGE;
     let mut api = [0xaa_u64, 0, 0];
     let mut range = [page as u64, PAGE as u64, MODE_MISSING, 0];
     for (request, argument) in [(UFFDIO_API, api.as_mut_ptr()), (UFFDIO_REGISTER, range.as_mut_ptr())] {
         // SAFETY: each points to as many bytes as its request takes.
         assert_eq!(unsafe { libc::ioctl(memory.as_raw_fd(), request, argument) }, 0);
     }
-    (memory, page as usize)
+    (memory, page)
 }
 
 /// Starts a thread, and returns when it waits for something.
@@ -116,7 +146,13 @@ fn asleep(what: &str, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
         act();
     });
     let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
-    let calls = [libc::SYS_getdents64, libc::SYS_mkdir, libc::SYS_mkdirat].map(|call| format!("{call} "));
+    let calls = [
+        libc::SYS_getdents64,
+        libc::SYS_mkdir,
+        libc::SYS_mkdirat,
+        libc::SYS_ioctl,
+    ]
+    .map(|call| format!("{call} "));
     until(what, || {
         let call = fs::read_to_string(&call).unwrap_or_default();
         calls.iter().any(|name| call.starts_with(name))

@@ -5,10 +5,8 @@
 //! Nothing here opens the process's folder in /proc: whoever may list that can hold its lock (where the kernel is 6.9 or
 //! newer; before, a start can be read nowhere else). What cannot be told is an error, and never an end.
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::linux::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::{Handle, ThreadMark};
+use crate::kernel::namespace;
 use crate::kernel::tasks::Tasks;
 
 const POLL_EVERY: Duration = Duration::from_millis(5);
@@ -34,7 +33,7 @@ impl Named {
     /// None where there is none of this number.
     pub fn of(pid: u32) -> Result<Option<Self>> {
         let mark = ThreadMark::of(pid, pid).context("a process cannot be looked at")?;
-        let namespace = own_namespace()?;
+        let namespace = namespace::pid()?;
         Ok(mark.map(|mark| Self { pid, mark, namespace }))
     }
 
@@ -65,7 +64,7 @@ impl Named {
 
     /// Whether its number means anything here.
     pub fn is_of_this_namespace(self) -> Result<bool> {
-        Ok(own_namespace()? == self.namespace)
+        Ok(namespace::pid()? == self.namespace)
     }
 
     /// Whether its number is still its own: it lives, or has not been collected.
@@ -77,12 +76,6 @@ impl Named {
         );
         Ok(ThreadMark::of(self.pid, self.pid)? == Some(self.mark))
     }
-}
-
-fn own_namespace() -> Result<u64> {
-    let path = "/proc/self/ns/pid";
-    let about = fs::metadata(path).with_context(|| format!("cannot look at {path}"))?;
-    Ok(about.st_ino())
 }
 
 /// Whether it runs no code of its own any more, and never will: it is gone, its main thread has ended or is ending, or
