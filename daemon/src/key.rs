@@ -104,10 +104,13 @@ pub fn run(command: &KeyCommand) -> Result<()> {
     } else {
         old + "\n"
     };
-    replace(
+    let new_folder = replace(
         file,
         format!("{old}{}\n", Key::from_secret(random()?).reveal()).as_bytes(),
     )?;
+    if let Some(folder) = new_folder {
+        println!("{}: a new folder", folder.display());
+    }
     if old.is_empty() {
         println!(
             "{}: a new key, for its owner only; copy the file to the group's other devices",
@@ -133,10 +136,12 @@ fn second_key(file: &Path) -> String {
     )
 }
 
-/// Writes beside the file and renames: a device never reads half a key.
-fn replace(file: &Path, contents: &[u8]) -> Result<()> {
-    if let Some(parent) = file.parent().filter(|p| !p.as_os_str().is_empty()) {
-        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+/// Writes beside the file and renames: a device never reads half a key. Returns the folder, where it was missing.
+fn replace<'a>(file: &'a Path, contents: &[u8]) -> Result<Option<&'a Path>> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let missing = folder.filter(|folder| !folder.exists());
+    if let Some(folder) = missing {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));
     let mut new = OpenOptions::new()
@@ -148,7 +153,8 @@ fn replace(file: &Path, contents: &[u8]) -> Result<()> {
     new.write_all(contents)
         .and_then(|()| new.sync_all())
         .and_then(|()| fs::rename(&beside, file))
-        .with_context(|| format!("cannot write {}", file.display()))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(missing)
 }
 
 #[cfg(test)]

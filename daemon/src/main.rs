@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("giveway: {error:#}");
+            eprintln!("giveway: {}", exit::told(&error));
             ExitCode::from(exit::code(&error))
         }
     }

@@ -88,6 +88,7 @@ impl Config {
             .try_into()
             .map_err(|error: toml::de::Error| wrong("configuration", error.message()))?;
         config.check_together()?;
+        config.check_uplinks_are_named()?;
         Ok(config)
     }
 

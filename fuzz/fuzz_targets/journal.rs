@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 
+use giveway::actuate::nice::MadeNice;
 use giveway::actuate::queue::Before;
 use giveway::actuate::receive::settings::Setting;
 use giveway::actuate::sockets::cap::marks::Capped;
@@ -33,10 +34,11 @@ fuzz_target!(|input: &[u8]| {
     let Some((whose, bytes)) = input.split_first() else {
         return;
     };
-    match whose % 4 {
+    match whose % 5 {
         0 => read::<Capped>(bytes),
         1 => read::<Before>(bytes),
         2 => read::<Setting>(bytes),
-        _ => read::<Changed>(bytes),
+        3 => read::<Changed>(bytes),
+        _ => read::<MadeNice>(bytes),
     }
 });

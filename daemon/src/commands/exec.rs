@@ -36,6 +36,9 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
     if let Some(priority) = args.realtime {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
+    if args.class.is_none() && args.realtime.is_none() {
+        eprintln!("giveway: neither --class nor --realtime is given, so the command runs as it is");
+    }
     become_the_command(args)
 }
 

@@ -110,7 +110,12 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         ..
     } = status;
     let interface = match &network.interface {
-        Some(i) => format!("{} (index {})", i.name, i.index),
+        Some(i) => format!(
+            "{} (index {}){}",
+            i.name,
+            i.index,
+            also_managed(&network.links, &i.name)
+        ),
         None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
     };
     let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
@@ -142,6 +147,16 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     }));
     lines.extend(daemon.degraded.iter().map(|line| ("degraded", line.clone())));
     lines
+}
+
+/// The links beside the first.
+fn also_managed(links: &[LinkView], first: &str) -> String {
+    let names = links.iter().map(|link| link.interface.as_str());
+    let others: Vec<&str> = names.filter(|name| *name != first).collect();
+    match &others[..] {
+        [] => String::new(),
+        others => format!("; also {}", others.join(", ")),
+    }
 }
 
 fn policy_line(network: &NetworkStatus) -> String {
@@ -338,5 +353,16 @@ mod tests {
         assert_eq!(shown_means(Some("gw_lbe"), false, false), "; gives way by gw_lbe");
         assert_eq!(shown_means(None, true, true), "; would give way by its receive window");
         assert_eq!(shown_means(None, false, true), "");
+    }
+
+    #[test]
+    fn all_links_are_named_beside_the_first() {
+        let link = |name: &str| LinkView {
+            interface: name.to_owned(),
+            ..LinkView::default()
+        };
+        assert_eq!(also_managed(&[link("wlan0")], "wlan0"), "");
+        let three = ["wlan0", "wwan0", "eth0"].map(link);
+        assert_eq!(also_managed(&three, "wlan0"), "; also wwan0, eth0");
     }
 }

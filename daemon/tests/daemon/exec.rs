@@ -32,13 +32,17 @@ fn a_signal_ends_the_command_and_nothing_stands_between() {
 
 #[test]
 fn what_cannot_be_run_has_the_codes_of_env() {
-    let (line, code) = failure(&giveway(&["exec", "--", "/nonexistent/command"]));
-    assert!(
-        code == 127 && line.contains("cannot run `/nonexistent/command`"),
-        "{line}"
-    );
-    let (line, code) = failure(&giveway(&["exec", "--", "/dev/null"]));
-    assert!(code == 126 && line.contains("cannot run `/dev/null`"), "{line}");
+    for (command, code) in [("/nonexistent/command", 127), ("/dev/null", 126)] {
+        let ran = giveway(&["exec", "--", command]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let [nothing_asked, refused] = said.lines().collect::<Vec<_>>()[..] else {
+            panic!("not two lines: {said}");
+        };
+        assert!(nothing_asked.ends_with("so the command runs as it is"), "{said}");
+        let expected = format!("giveway: cannot run `{command}`: E");
+        assert!(refused.starts_with(&expected), "{said}");
+        assert_eq!(ran.status.code(), Some(code));
+    }
 }
 
 #[test]

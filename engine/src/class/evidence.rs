@@ -2,7 +2,8 @@
 //! What says, without any rule, that nobody waits for a flow. Evidence only lowers: whoever sets any of this gives up
 //! something of its own. The first that holds counts; `docs/classes.md` has the same table.
 //!
-//! giveway sets none of these itself, so what it did is never taken for evidence.
+//! What giveway itself has set, nice 19 and the idle I/O class of background processes, is never taken for evidence: the
+//! kernel's side tells it apart by its notes (`bpf/nice.h`), and leaves it out.
 
 use std::net::SocketAddr;
 

@@ -555,8 +555,8 @@ fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_p
 #[test]
 fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
     let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
-    assert!(udp("user = \"0\"").contains("its process is not known"));
-    assert!(udp("unit = \"a.service\"").contains("its process is not known"));
+    assert!(udp("user = \"0\"").contains("covers its UDP too"));
+    assert!(udp("unit = \"a.service\"").contains("covers its UDP too"));
     let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(48);
     assert_eq!(
         problem(&many),

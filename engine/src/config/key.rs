@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 
 use super::conditions::{Conditions, Given, Matching};
+use super::names::nearest;
 
 /// The columns of the default file.
 const COLUMNS: usize = 100;
@@ -141,12 +142,26 @@ impl Key {
             return Some("must not contain control characters".to_owned());
         }
         let error = (self.read)(value).err()?;
-        let (what, kind) = match error.message().rsplit_once("expected ") {
+        let message = error.message();
+        let (what, kind) = match message.rsplit_once("expected ") {
             Some((what, "f64")) => (what, "number"),
             Some((what, "u16" | "u32" | "u64")) => (what, "whole number"),
-            _ => return Some(error.message().to_owned()),
+            _ => return Some(format!("{message}{}", self.meant(value, message).unwrap_or_default())),
         };
         Some(format!("{what}expected a {kind}; the unit is in the key's name"))
+    }
+
+    /// What to write in place of a value that is refused.
+    fn meant(&self, value: &toml::Value, message: &str) -> Option<String> {
+        if let toml::Value::Integer(number) = value {
+            let quoted = toml::Value::String(number.to_string());
+            return (self.read)(&quoted).is_ok().then(|| format!("; write {quoted}"));
+        }
+        // serde lists what an enumeration may be, in backquotes.
+        let (_, listed) = message.strip_prefix("unknown variant ")?.split_once("expected ")?;
+        let known = listed.split('`').skip(1).step_by(2);
+        let meant = nearest(&value.as_str()?.to_lowercase(), known)?;
+        Some(format!("; did you mean \"{meant}\"?"))
     }
 
     /// Its documentation and its line in the default file.

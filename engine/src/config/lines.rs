@@ -129,14 +129,18 @@ fn place_of(text: &str, document: &DeTable<'_>, error: &ConfigError) -> Option<u
     })
 }
 
-/// The number of the first entry that is refused by itself as the whole text was.
+/// The number of the first entry with which the text is refused as the whole was: by itself, or beside those before it.
 fn first_refused(text: &str, section: &str, error: &ConfigError) -> Option<usize> {
     let mut table: toml::Table = toml::from_str(text).ok()?;
-    let entries = table.remove(section)?;
-    let entries = entries.as_array()?.iter();
-    entries
-        .map(|entry| refusal_of_entry(section, entry))
-        .position(|refusal| refusal.as_ref() == Some(error))
+    let entries = table.get(section)?.as_array()?.clone();
+    let mut is_refused = |number: usize| {
+        let first = toml::Value::Array(entries[..=number].to_vec());
+        table.insert(section.to_owned(), first);
+        Config::from_table(table.clone()).err().as_ref() == Some(error)
+    };
+    let numbers: Vec<usize> = (0..entries.len()).collect();
+    let number = numbers.partition_point(|number| !is_refused(*number));
+    (number < entries.len()).then_some(number)
 }
 
 /// Why an entry of a list is refused by itself.
@@ -233,6 +237,14 @@ mod tests {
         let rules = "[[rule]]\nclass = \"bulk\"\n[[rule]]\nport = 1\nclass = \"bulk\"\n[[rule]]\nexe = \"x\"\nclass = \"bulk\"\n";
         assert_eq!(all(rules), [2, 7]);
         assert_eq!(all("[cap]\npolicy = \"fixed\"\n"), [2]);
+        let uplink = "[[uplink]]\ninterface = \"eth0\"\n";
+        assert_eq!(all(&uplink.repeat(2)), [4]);
+        assert_eq!(
+            all(&format!(
+                "interface = \"eth0\"\n{uplink}[[uplink]]\ninterface = \"eth1\"\n"
+            )),
+            [5]
+        );
         assert_eq!(all("\n[cap\n").len(), 1);
         assert!(all("[cap]\nrtt_ms = 5\n").is_empty());
     }
@@ -258,6 +270,6 @@ mod tests {
         let long = "#".repeat(LONGEST_FILE + 1);
         assert_eq!(refused(&long), "x: has more than 262144 bytes");
         let many = "[[rule]]\nport = 1\nclass = \"bulk\"\n".repeat(1025);
-        assert_eq!(refused(&many), "x:1: `rule`: must be given at most 1024 times");
+        assert_eq!(refused(&many), "x:3073: `rule`: must be given at most 1024 times");
     }
 }

@@ -106,6 +106,15 @@ pub(super) fn unknown<'a>(
             new: full(new),
         };
     }
+    ConfigError::Unknown {
+        what,
+        name: full(typed),
+        nearest: nearest(typed, known).map(str::to_owned),
+    }
+}
+
+/// The known name that may be meant.
+pub(super) fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing. One that was not
     // written to its end is meant first: `prot` is `protocol`, not `port`.
     let begun = |name: &&str| typed.len() >= 3 && name.starts_with(typed);
@@ -117,10 +126,5 @@ pub(super) fn unknown<'a>(
             .filter(|(distance, name)| *distance <= name.len().max(typed.len()) / 2)
             .map(|(_, name)| name)
     };
-    let nearest = known.clone().find(begun).or_else(alike).map(str::to_owned);
-    ConfigError::Unknown {
-        what,
-        name: full(typed),
-        nearest,
-    }
+    known.clone().find(begun).or_else(alike)
 }

@@ -145,8 +145,8 @@ section! {
 section! {
     /// The link of one interface, where several are managed.
     UplinkSection {
-        /// The interface. Must be given.
-        interface: Option<String> = None, example "wwan0";
+        /// The interface, one of `interfaces` where these are named. Must be given.
+        interface: Option<String> = None, example "wlan0";
         /// As in [link], which does not count for this interface.
         rate_mbit: Option<f64> = None, example 8.0, in 0.01..=400_000;
         /// As in [link], whose value counts without it.
@@ -172,7 +172,7 @@ section! {
     QueueSection {
         /// "qdisc" (the BPF qdisc: Linux 6.16), "htb" (needs a known rate), "none" (the queue stays as it is), or "auto":
         /// "qdisc" where the kernel has it, else "htb" where the rate is known, else "none"; and "none" on a device
-        /// whose own speed is above 1 Gbit/s. `giveway status` says which and why.
+        /// whose own speed is above 1 Gbit/s, unless a rate is configured. `giveway status` says which and why.
         backend: BackendName = BackendName::Auto;
         /// At most this share of the rate is for packets with deadlines, percent.
         realtime_percent: u32 = 80, in 1..=100;

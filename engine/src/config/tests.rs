@@ -95,8 +95,60 @@ fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
         (format!("{both}[link]\nrate_mbit = 8"), "the rate of one link"),
         ("[[uplink]]\nrate_mbit = 8".to_owned(), "must be given"),
         (format!("{own}{own}"), "by one [[uplink]] only"),
+        (
+            format!("interface = \"wlan0\"\n{own}"),
+            "not among the managed interfaces",
+        ),
+        (
+            format!("interfaces = [\"wlan0\", \"eth0\"]\n{own}"),
+            "not among the managed interfaces",
+        ),
     ] {
         assert!(error(&wrong).contains(why), "{}", error(&wrong));
+    }
+    // `--interface` names fewer than the file.
+    let fewer = Config {
+        interfaces: vec!["wlan0".to_owned()],
+        ..config
+    };
+    assert_eq!(fewer.check(), Ok(()));
+}
+
+#[test]
+fn a_port_is_named_once_for_each_protocol() {
+    let entry = |kind: &str, protocol: &str| match kind {
+        "chain" => format!("[[chain]]\nlocal_port = 5\nbudget_ms = 5\nprotocol = \"{protocol}\"\n"),
+        _ => format!("[[deadline]]\nport = 5\nprotocol = \"{protocol}\"\n"),
+    };
+    for (kind, why) in [
+        (
+            "deadline",
+            "`deadline.port`: must be named by one [[deadline]] of its protocol only",
+        ),
+        (
+            "chain",
+            "`chain.local_port`: must be named by one [[chain]] of its protocol only",
+        ),
+    ] {
+        assert!(Config::parse(&(entry(kind, "udp") + &entry(kind, "tcp"))).is_ok());
+        assert_eq!(error(&(entry(kind, "udp") + &entry(kind, "udp"))), why);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_the_one_that_may_be_meant() {
+    for (text, ends) in [
+        (
+            "[[rule]]\nport = 1\nclass = \"backgroud\"",
+            "; did you mean \"background\"?",
+        ),
+        ("[[rule]]\nport = 1\nclass = \"Bulk\"", "; did you mean \"bulk\"?"),
+        ("[[rule]]\nport = 1\nprotocol = \"upd\"", "; did you mean \"udp\"?"),
+        ("[queue]\nbackend = \"fq\"", "`none`"),
+        ("[[rule]]\nclass = \"bulk\"\ndscp = 46", "; write \"46\""),
+        ("[[rule]]\nclass = \"bulk\"\ndscp = 64", "expected a string"),
+    ] {
+        assert!(error(text).ends_with(ends), "{}", error(text));
     }
 }
 

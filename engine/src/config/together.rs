@@ -2,9 +2,12 @@
 //! What holds between several keys, of a configuration in which each by itself is right. Returns the first condition
 //! that does not hold.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, wrong};
+use super::{
+    CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, UplinkSection, wrong,
+};
 use crate::matcher::{Glob, Matcher};
 use crate::network::queue::links::MOST_LINKS;
 
@@ -23,13 +26,17 @@ fn require(holds: bool, key: &str, problem: &str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(wrong(key, problem)) }
 }
 
+fn is_twice<T: Ord>(all: &[T]) -> bool {
+    all.iter().collect::<BTreeSet<_>>().len() < all.len()
+}
+
 impl Config {
     pub(super) fn check_together(&self) -> Result<(), ConfigError> {
         let (cap, limits) = (&self.cap, &self.realtime_limits);
         require(
             cap.policy != CapPolicyName::Fixed || cap.capacity_mbit.is_some() || cap.fixed_segments.is_some(),
             "cap.policy",
-            "\"fixed\" needs cap.capacity_mbit, what the access point really carries",
+            "\"fixed\" needs cap.capacity_mbit, what the access point really carries, or cap.fixed_segments",
         )?;
         self.check_lists()?;
         self.check_links()?;
@@ -43,6 +50,7 @@ impl Config {
         }
         self.check_rules()?;
         self.check_class_rules()?;
+        self.check_ports()?;
         require(
             self.grant.iter().all(|g| g.user.is_some() || g.group.is_some()),
             "grant.user",
@@ -95,9 +103,8 @@ impl Config {
             "interfaces",
             &format!("must be at most {MOST_LINKS} interfaces"),
         )?;
-        let is_twice = |names: Vec<&String>| names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
         require(
-            !is_twice(several.iter().collect()),
+            !is_twice(&several.iter().collect::<Vec<_>>()),
             "interfaces",
             "must name each only once",
         )?;
@@ -112,9 +119,38 @@ impl Config {
             "must be given",
         )?;
         require(
-            !is_twice(self.uplink.iter().filter_map(|own| own.interface.as_ref()).collect()),
+            !is_twice(&self.uplink.iter().map(|own| &own.interface).collect::<Vec<_>>()),
             "uplink.interface",
             "must be named by one [[uplink]] only",
+        )
+    }
+
+    /// Of a text by itself: `--interface` may name fewer links than a file has.
+    pub(super) fn check_uplinks_are_named(&self) -> Result<(), ConfigError> {
+        let named: Vec<&String> = self.interface.iter().chain(&self.interfaces).collect();
+        let is_named = |own: &UplinkSection| own.interface.as_ref().is_none_or(|name| named.contains(&name));
+        require(
+            named.is_empty() || self.uplink.iter().all(is_named),
+            "uplink.interface",
+            "is not among the managed interfaces: name all of them in `interfaces`, in place of `interface`",
+        )
+    }
+
+    /// The kernel looks each up by protocol and port.
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let deadlines = self.deadline.iter().map(|rule| &rule.conditions);
+        let deadlines: Vec<_> = deadlines.map(|c| (c.protocol(), c.port())).collect();
+        require(
+            !is_twice(&deadlines),
+            "deadline.port",
+            "must be named by one [[deadline]] of its protocol only",
+        )?;
+        let chains = self.chain.iter().map(|chain| &chain.conditions);
+        let chains: Vec<_> = chains.map(|c| (c.protocol(), c.local_port())).collect();
+        require(
+            !is_twice(&chains),
+            "chain.local_port",
+            "must be named by one [[chain]] of its protocol only",
         )
     }
 
@@ -167,7 +203,7 @@ impl Config {
             require(
                 conditions.protocol != Some(Protocol::Udp) || asks_only_packet,
                 "rule.protocol",
-                "can be \"udp\" only beside conditions on the packet: its process is not known",
+                "can be \"udp\" only beside conditions on the packet: leave it out, and a rule on the process covers its UDP too",
             )?;
             require(
                 conditions.exe.as_ref().is_none_or(|exe| exe.starts_with('/')),

@@ -162,7 +162,7 @@ impl Running {
         let Some((new, problems)) = read else { return Ok(()) };
         rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
-            tracing::info!("{} rules for classes were read", new.len());
+            tracing::info!("rules for classes were read: {}", new.len());
             let reloaded = Reloaded { rules: new.len() };
             rules.in_force = Arc::new(new);
             Ok(reloaded)

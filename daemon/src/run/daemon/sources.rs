@@ -181,6 +181,13 @@ impl Running {
         if !std::mem::take(&mut self.tell_uplinks) && self.told_uplinks == uplinks {
             return Ok(());
         }
+        let first = self.interface.as_ref().map(|first| first.index);
+        let is_told = |ifindex| self.told_uplinks.iter().any(|told| told.ifindex == ifindex);
+        for uplink in &uplinks {
+            if Some(uplink.ifindex) != first && !is_told(uplink.ifindex) {
+                tracing::info!("managing {} (index {}) too", uplink.name, uplink.ifindex);
+            }
+        }
         self.told_uplinks.clone_from(&uplinks);
         self.step(Input::Uplinks(uplinks))
     }
