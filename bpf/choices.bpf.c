@@ -12,18 +12,34 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+extern int LINUX_KERNEL_VERSION __kconfig;
+
 /* Puts the type into the skeleton. */
 struct gw_choice *choice_type __attribute__((unused));
 struct gw_chosen_limit *limit_type __attribute__((unused));
 
-/* Runs in the parent, before the new task first runs. */
-SEC("tp_btf/task_newtask")
-int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
+static __always_inline void hand_on(struct task_struct *task)
 {
 	struct gw_choice *chosen = bpf_task_storage_get(&choices, bpf_get_current_task_btf(), NULL, 0);
 
 	if (chosen)
 		bpf_task_storage_get(&choices, task, chosen, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
+{
+	hand_on(task);
+	return 0;
+}
+
+/* For whom the first has missed: nothing preempts this one (nice.bpf.c). What has a choice keeps it. */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(gw_inherit_late, struct task_struct *task)
+{
+	if (LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 4, 0))
+		hand_on(task);
 	return 0;
 }
 

@@ -16,6 +16,7 @@
 #define PF_KTHREAD 0x00200000
 #define NICE_19_PRIO 139
 #define MAX_RT_PRIO 100 /* of task_struct.prio: below it is real-time */
+#define KERNEL_VERSION(a, b, c) (((a) << 16) + ((b) << 8) + (c))
 #define CLOCK_MONOTONIC 1
 #define ENOENT 2
 #define ENOMEM 12
@@ -417,6 +418,7 @@ struct task_group {
 };
 
 struct io_context {
+	atomic_t active_ref; /* tasks that share it */
 	unsigned short ioprio;
 };
 
@@ -458,6 +460,7 @@ struct task_struct {
 	struct sched_entity se;
 	unsigned int rt_priority;
 	unsigned int policy;
+	unsigned sched_reset_on_fork : 1;
 	struct mm_struct *mm;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;

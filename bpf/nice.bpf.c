@@ -5,6 +5,7 @@
  * threads that are named here, since no program can.
  *
  *   gw_inherit_nice  hands a note on to what a task starts, which has inherited the values themselves
+ *   gw_inherit_late  the same, for whom the first has missed; counts whom both have
  *   gw_want_nice     notes, for all threads of the process that is the parameter, what they had; or that they are to get it
  *                    back, and with them all that have it for this process's sake
  *   gw_settle_nice   over all tasks: brings the notes up to date with what the tasks have, and lists what is to be set, what is to
@@ -111,6 +112,16 @@ struct {
 	__type(value, struct gw_nice_turn);
 } nice_turns SEC(".maps");
 
+/* Tasks that have their niceness from their parent, and no note of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} nice_unnoted SEC(".maps");
+
+extern int LINUX_KERNEL_VERSION __kconfig;
+
 /* In a walk. */
 const volatile __u32 most_of_user;
 /* Nobody is left who knows more: threads with real time get back what lies below it, too. */
@@ -135,28 +146,65 @@ static __always_inline __u64 start_of(struct task_struct *task)
 	return start_ns - start_ns % START_NS;
 }
 
-/* Runs in the parent, before the new task first runs: what it has now, it has from its parent. */
-SEC("tp_btf/task_newtask")
-int BPF_PROG(gw_inherit_nice, struct task_struct *task, unsigned long clone_flags)
+/*
+ * A note for a new task: what it has now, it has from its parent. Nobody gets more by it than the kernel would have given
+ * without us: from a parent with SCHED_RESET_ON_FORK no negative nice value is inherited. Only who may raise takes that
+ * flag away, so it is there still. Returns whether there is nothing left to note.
+ */
+static __always_inline bool hand_on(const struct gw_nice_note *from, struct task_struct *parent, struct task_struct *task)
 {
-	struct task_struct *parent = bpf_get_current_task_btf();
-	struct gw_nice_note *from = bpf_task_storage_get(&gw_nice_notes, parent, NULL, 0);
-	struct gw_nice_note note;
-	__u32 has, no_more;
+	__u32 has = niceness_of(task), no_more = has & ~niceness_of(parent);
+	struct gw_nice_note note = *from;
 
-	if (!from)
-		return 0;
-	has = niceness_of(task);
-	no_more = has & ~niceness_of(parent);
-	note = *from;
 	note.ours = has & (from->ours | from->wanted | (from->once & no_more));
 	note.wanted = from->wanted & ~has;
 	note.returning = 0;
 	note.taken = 0;
 	note.once = note.ours;
 	note.since_ns = task->start_boottime;
-	if (note.ours | note.wanted)
-		bpf_task_storage_get(&gw_nice_notes, task, &note, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	/* What is not ours yet, it has of its own. */
+	if (!(note.ours & GW_NICE))
+		note.nice_before = task->static_prio - NICE_0_PRIO;
+	else if (note.nice_before < 0 && BPF_CORE_READ_BITFIELD_PROBED(parent, sched_reset_on_fork))
+		note.nice_before = 0;
+	if (!(note.ours & GW_IO_CLASS))
+		note.ioprio_before = ioprio_of(task);
+	if (!(note.ours | note.wanted))
+		return true;
+	return bpf_task_storage_get(&gw_nice_notes, task, &note, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(gw_inherit_nice, struct task_struct *task, unsigned long clone_flags)
+{
+	struct task_struct *parent = bpf_get_current_task_btf();
+	struct gw_nice_note *from = bpf_task_storage_get(&gw_nice_notes, parent, NULL, 0);
+
+	if (from)
+		hand_on(from, parent, task);
+	return 0;
+}
+
+/*
+ * The same, a little later, with interrupts off: nothing preempts it, so it is never skipped. It comes second, since there is not
+ * always memory to be had there (PREEMPT_RT; before Linux 6.4 not safely). So whoever it leaves without a note is counted.
+ */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(gw_inherit_late, struct task_struct *task)
+{
+	struct task_struct *parent = bpf_get_current_task_btf();
+	struct gw_nice_note *from = bpf_task_storage_get(&gw_nice_notes, parent, NULL, 0);
+	__u32 first = 0;
+	__u64 *unnoted;
+
+	if (!from || bpf_task_storage_get(&gw_nice_notes, task, NULL, 0))
+		return 0;
+	if (LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 4, 0) && hand_on(from, parent, task))
+		return 0;
+	unnoted = niceness_of(task) & (from->ours | from->wanted) ? bpf_map_lookup_elem(&nice_unnoted, &first) : NULL;
+	if (unnoted)
+		__sync_fetch_and_add(unnoted, 1);
 	return 0;
 }
 
@@ -169,14 +217,36 @@ static __always_inline __u32 lowerable(struct task_struct *task)
 		return 0;
 	if (task->static_prio < NICE_19_PRIO)
 		may |= GW_NICE;
-	if (io_class != IOPRIO_CLASS_IDLE && io_class != IOPRIO_CLASS_RT && bpf_core_field_exists(task->io_context))
+	if (io_class != IOPRIO_CLASS_IDLE && io_class != IOPRIO_CLASS_RT && bpf_core_field_exists(task->io_context) &&
+	    !shares_io_class(task))
 		may |= GW_IO_CLASS;
 	return may;
 }
 
+/* The note of a task, which it gets now if it has inherited without one. NULL: nothing of it is by us. */
+static __always_inline struct gw_nice_note *noted(struct task_struct *task)
+{
+	struct gw_nice_note *note = bpf_task_storage_get(&gw_nice_notes, task, NULL, 0), own;
+
+	if (note)
+		return note;
+	note = note_of(task);
+	if (!note)
+		return NULL;
+	own = *note;
+	own.ours = own.once = niceness_by_us(task);
+	own.wanted = own.returning = own.taken = 0;
+	/* Who started it, and what that one handed on, nobody knows any more: nothing that is not everybody's. */
+	if (own.nice_before < 0)
+		own.nice_before = 0;
+	if (!own.ours)
+		return NULL;
+	return bpf_task_storage_get(&gw_nice_notes, task, &own, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
 static __always_inline bool want(struct task_struct *task, const struct gw_nice_order *order, struct gw_nice_wanted *w)
 {
-	struct gw_nice_note *note = bpf_task_storage_get(&gw_nice_notes, task, NULL, 0);
+	struct gw_nice_note *note = noted(task);
 	struct gw_nice_note none = {};
 	__u32 may;
 
@@ -208,7 +278,7 @@ static __always_inline bool want(struct task_struct *task, const struct gw_nice_
 
 static __always_inline bool release(struct task_struct *task, struct gw_nice_wanted *w)
 {
-	struct gw_nice_note *note = bpf_task_storage_get(&gw_nice_notes, task, NULL, 0);
+	struct gw_nice_note *note = noted(task);
 
 	if (!note)
 		return false;
@@ -301,20 +371,9 @@ int gw_settle_nice(struct bpf_iter__task *ctx)
 	/* What ends starts nothing any more. A zombie cannot be put back, and stays for as long as its parent likes. */
 	if (!task || task->flags & PF_EXITING)
 		return 0;
-	note = note_of(task);
+	note = noted(task);
 	if (!note)
 		return 0;
-	if (!bpf_task_storage_get(&gw_nice_notes, task, NULL, 0)) {
-		/* Inherited without a note. */
-		now = *note;
-		now.ours = now.once = niceness_by_us(task);
-		now.wanted = now.returning = now.taken = 0;
-		if (!now.ours)
-			return 0;
-		note = bpf_task_storage_get(&gw_nice_notes, task, &now, BPF_LOCAL_STORAGE_GET_F_CREATE);
-		if (!note)
-			return 0;
-	}
 	if (!(note->ours | note->wanted))
 		return 0;
 	now = settled(task, note);

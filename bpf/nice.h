@@ -57,6 +57,16 @@ static __always_inline __u32 ioprio_of(struct task_struct *task)
 	return io ? BPF_CORE_READ(io, ioprio) : 0;
 }
 
+/* Whether who sets the task's I/O class sets it for others too, which have no note of it (CLONE_IO). */
+static __always_inline bool shares_io_class(struct task_struct *task)
+{
+	struct io_context *io = BPF_CORE_READ(task, io_context);
+
+	if (!io)
+		return false;
+	return !bpf_core_field_exists(io->active_ref) || BPF_CORE_READ(io, active_ref.counter) > 1;
+}
+
 /* What of it the task has as we would set it. */
 static __always_inline __u32 niceness_of(struct task_struct *task)
 {
@@ -66,8 +76,8 @@ static __always_inline __u32 niceness_of(struct task_struct *task)
 }
 
 /*
- * The note by which this task has what it has. A task may have inherited without a note: the kernel skips a program that
- * it has just preempted on the same CPU, and starts some threads (io_uring's) without telling. Whoever is younger than the
+ * The note by which this task has what it has. A task may have inherited without a note, where no program that
+ * hands notes on ran or had memory. Whoever is younger than the
  * note of its process or its parent has its niceness from there.
  */
 static __always_inline struct gw_nice_note *note_of(struct task_struct *task)

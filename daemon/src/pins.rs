@@ -21,7 +21,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 pub const MARKS: &str = "gw_marks";
 pub const QDISC: &str = "qdisc";
 pub const NICE_NOTES: &str = "gw_nice_notes";
-pub const NICE_LINK: &str = "nice";
+pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
 
 const SHARED: &str = "/sys/fs/bpf";
 /// Processes that live in the machine's mount namespace: init, and where that one may not be looked at, the kernel's own.
@@ -59,20 +59,22 @@ impl Pins {
         })
     }
 
-    /// Removes the pin of the one program, which would run on. Maps do nothing by themselves.
-    pub fn remove_program(&self) -> Result<()> {
+    /// Removes the pins of the programs, which would run on. Maps do nothing by themselves.
+    pub fn remove_programs(&self) -> Result<()> {
         in_machines_mounts(|_| {
             let folders = self.folders().filter(|folder| is_ours(folder));
-            folders.map(|folder| folder.join(NICE_LINK)).try_for_each(remove)
+            folders
+                .flat_map(|folder| NICE_LINKS.map(|name| folder.join(name)))
+                .try_for_each(remove)
         })
-        .context("cannot remove the pinned program")
+        .context("cannot remove the pinned programs")
     }
 
     /// Removes every pin and the folder, and unmounts what giveway mounted.
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
             for folder in self.folders().filter(|folder| is_ours(folder)) {
-                let pins = [MARKS, QDISC, NICE_LINK, NICE_NOTES];
+                let pins = [MARKS, QDISC, NICE_LINKS[0], NICE_LINKS[1], NICE_NOTES];
                 pins.map(|name| folder.join(name)).into_iter().try_for_each(remove)?;
                 let _ = fs::remove_dir(folder);
             }

@@ -195,7 +195,7 @@ impl Undoing {
             let is_cleared = undone.failed.is_empty();
             let removed = match !pins_stay && is_cleared {
                 true => place.pins().remove(),
-                false if nobody_is_nice => place.pins().remove_program(),
+                false if nobody_is_nice => place.pins().remove_programs(),
                 false => Ok(()),
             };
             if let Err(error) = removed {

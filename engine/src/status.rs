@@ -103,6 +103,9 @@ pub struct NetworkStatus {
     /// Processes that giveway has made nice, those that inherited it included.
     #[serde(default)]
     pub nice_processes: usize,
+    /// Processes that no rule is applied to before they send: there are more than are followed.
+    #[serde(default)]
+    pub processes_left_out: usize,
     /// The latest packets with deadlines that were not sent, oldest first.
     #[serde(default)]
     pub refusals: Vec<Refusal>,

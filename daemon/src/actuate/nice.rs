@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::{self, Entry, Journal, Lost, Undone};
 use crate::life::Life;
-use crate::pins::{NICE_LINK, NICE_NOTES};
+use crate::pins::{NICE_LINKS, NICE_NOTES};
 use crate::place::{JournalFile, Place};
-use notes::{Notes, Task, is_notes};
+use notes::{Notes, Task, count_of, is_notes, unnoted_of};
 use thread::{Wanted, renice, shown};
 
 mod notes;
@@ -63,6 +63,9 @@ pub struct NiceActuator {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct MadeNice {
     map_id: u32,
+    /// The count of tasks without a note; 0 as an earlier version wrote it.
+    #[serde(default)]
+    unnoted_id: u32,
 }
 
 impl NiceActuator {
@@ -161,16 +164,18 @@ impl NiceActuator {
         let mut notes = Notes::load(&self.map, OF_A_USER)?;
         notes.set_causes(&self.causes)?;
         let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
+        let unnoted_id = notes.unnoted.info().context("cannot ask about the notes")?.info.id;
         let map = &mut self.map;
         self.place
             .pins()
             .make(|folder| {
                 pin(&folder.join(NICE_NOTES), |path| Ok(map.pin(path)?))?;
-                pin(&folder.join(NICE_LINK), |path| Ok(notes.inherit.pin(path)?))
+                let mut links = NICE_LINKS.into_iter().zip(&mut notes.inherit);
+                links.try_for_each(|(name, link)| pin(&folder.join(name), |path| Ok(link.pin(path)?)))
             })
             .context("what is made nice must be known when the daemon has died")?;
         self.life.hold_nice_notes(map_id);
-        self.journal.add([&MadeNice { map_id }])?;
+        self.journal.add([&MadeNice { map_id, unnoted_id }])?;
         Ok(notes)
     }
 }
@@ -217,6 +222,28 @@ pub fn notes_of(map_id: u32) -> Option<MapHandle> {
     MapHandle::from_map_id(map_id).ok().filter(is_notes)
 }
 
+/// How many tasks a daemon has left without a note, for who outlives it.
+pub struct Unnoted(MapHandle);
+
+impl Unnoted {
+    /// None where nothing was made nice.
+    pub fn of(place: &Place) -> Option<Self> {
+        let written = fs::read_to_string(place.journal(JournalFile::Nice)).ok()?;
+        let made: MadeNice = serde_json::from_str(written.lines().last()?).ok()?;
+        unnoted_of(made.unnoted_id).map(Self)
+    }
+
+    /// What nobody can put back.
+    pub fn doubt(&self) -> Option<String> {
+        let tasks = count_of(&self.0);
+        (tasks > 0).then(|| {
+            format!(
+                "{tasks} tasks were started at nice 19 without a note of what they had, so they may stay at nice 19"
+            )
+        })
+    }
+}
+
 impl Entry for MadeNice {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
         let map = notes_of(self.map_id).ok_or_else(|| {
@@ -252,7 +279,11 @@ impl Entry for MadeNice {
                 "{many} background processes back at their own nice value and I/O class"
             )),
         };
-        Ok(line.into_iter().collect())
+        let doubt = unnoted_of(self.unnoted_id).and_then(|count| Unnoted(count).doubt());
+        match doubt.filter(|_| !dry_run) {
+            Some(doubt) => Err(anyhow!(Lost).context([line.unwrap_or_default(), doubt].join("; but "))),
+            None => Ok(line.into_iter().collect()),
+        }
     }
 }
 

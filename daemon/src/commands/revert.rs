@@ -6,6 +6,7 @@ use anyhow::{Result, bail, ensure};
 use nix::unistd::geteuid;
 use serde_json::json;
 
+use crate::actuate::nice::Unnoted;
 use crate::cli::RevertArgs;
 use crate::commands::{counted, print_json};
 use crate::control::client::{self, Silent};
@@ -23,12 +24,20 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if args.dry_run {
         return show_found(&place, args.output.json);
     }
+    // The daemon, and its guardian, tell their log alone.
+    let unnoted = Unnoted::of(&place);
     let (stopped, killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
     };
     let _lock = take_over(&place, false)?;
-    let undone = undo(&place, false);
+    let mut undone = undo(&place, false);
+    if let Some(doubt) = unnoted
+        .and_then(|unnoted| unnoted.doubt())
+        .filter(|_| undone.failed.is_empty())
+    {
+        undone.fail(doubt);
+    }
     if let Err(error) = place.claim() {
         tracing::warn!("{error:#}");
     }

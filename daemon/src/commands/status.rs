@@ -138,6 +138,14 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         let line = format!("{nice} {of} at nice 19 and in the idle I/O class, as background");
         ("nice", line)
     }));
+    let left_out = network.processes_left_out;
+    lines.extend((left_out > 0).then(|| {
+        let of = if left_out == 1 { "process" } else { "processes" };
+        let line = format!(
+            "{left_out} {of} more than are followed: not made nice by rules, and without a class until they send"
+        );
+        ("left out", line)
+    }));
     lines.push(("real time", realtime_line(priority.as_ref())));
     lines.extend(priority.as_ref().and_then(receive_line).map(|line| ("receiving", line)));
     lines.push(("neighbours", neighbours_line(network)));

@@ -20,7 +20,7 @@ use skeleton::types;
 
 /// What makes new tasks inherit; dropping it ends that.
 pub struct Choices {
-    _inherit: Link,
+    _inherit: [Link; 2],
     list_limits: OwnedFd,
 }
 
@@ -34,9 +34,14 @@ impl Choices {
             open.maps.choices.reuse_fd(tasks.choices.as_fd())
         })?;
         let skeleton = explain("load the inheritance of classes", || open.load())?;
-        let attach = || skeleton.progs.gw_inherit.attach();
+        let attach = || {
+            Ok([
+                skeleton.progs.gw_inherit.attach()?,
+                skeleton.progs.gw_inherit_late.attach()?,
+            ])
+        };
         Ok(Self {
-            _inherit: explain("attach to the tracepoint task_newtask", attach)?,
+            _inherit: explain("attach to the tracepoints task_newtask and sched_wakeup_new", attach)?,
             list_limits: skeleton.progs.gw_list_limits.as_fd().try_clone_to_owned()?,
         })
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -284,6 +285,79 @@ fn a_storm_of_forks_leaves_nobody_nice() {
         storm.threads().len()
     );
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// Each of them loses its parent at once, which alone could say otherwise what it had.
+#[test]
+fn a_storm_of_orphans_leaves_nobody_nice() {
+    let (_lab, place) = (Lab::enter(), Place::new());
+    let daemon = place.start();
+    let storm = "for i in 1 2 3 4; do (for j in {1..250}; do (sleep 1000 &); done; sleep 1000) & done; wait";
+    let storm = Group::chosen(&["bash", "-c", storm]);
+    until("it is over", || storm.threads().len() >= 1000);
+    daemon.kill();
+    let left = storm.threads().into_iter().filter(|tid| !is(*tid, ORDINARY)).count();
+    assert_eq!(left, 0, "are still nice");
+}
+
+/// As rtkit gives threads a negative nice value.
+#[test]
+fn what_a_process_starts_gets_no_negative_nice_value_that_it_would_not_have_had() {
+    let (_lab, place) = (Lab::enter(), Place::new());
+    let daemon = place.start();
+    let choice = ["exec", "--class", "background", "--require", "--"];
+    let mut command = Command::new(program());
+    command.args(choice).args(["bash", "-c", "sleep 1000 & wait"]);
+    let raise = || {
+        let none = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `none` lives through the call, which only reads it.
+        Errno::result(unsafe {
+            libc::sched_setscheduler(0, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, &raw const none)
+        })?;
+        // SAFETY: takes no pointers.
+        Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -11) })?;
+        Ok(())
+    };
+    // SAFETY: system calls alone.
+    unsafe { command.pre_exec(raise) };
+    let group = Group::spawn(&mut command);
+    let child = await_some("it starts another", || {
+        children(group.id()).into_iter().find(|pid| is(*pid, NICE))
+    });
+    daemon.kill();
+    assert_eq!(niceness(group.id()), Some((-11, "none".to_owned())));
+    assert_eq!(niceness(child), Some((0, "none".to_owned())));
+}
+
+#[test]
+fn an_io_class_that_others_share_is_left_alone() {
+    const BEST_EFFORT: &str = "best-effort";
+    let (_lab, place) = (Lab::enter(), Place::new());
+    let daemon = place.start();
+    let choice = ["exec", "--class", "background", "--require", "--"];
+    let mut command = Command::new(program());
+    command.args(choice).args(["sleep", "1000"]);
+    let share = || {
+        // SAFETY: takes no pointers.
+        Errno::result(unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, 2 << 13 | 4) })?;
+        let flags = i64::from(libc::CLONE_IO) & 0xffff_ffff | i64::from(libc::SIGCHLD);
+        // SAFETY: like fork(): on a copy of this stack, and the child does nothing but wait for its end.
+        if Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? == 0 {
+            loop {
+                // SAFETY: takes no pointers.
+                unsafe { libc::pause() };
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: system calls alone.
+    unsafe { command.pre_exec(share) };
+    let group = Group::spawn(&mut command);
+    until("it is nice", || niceness(group.id()).is_some_and(|has| has.0 == 19));
+    let child = await_some("it has the other", || children(group.id()).into_iter().next());
+    assert!(is(group.id(), (19, BEST_EFFORT)) && is(child, (0, BEST_EFFORT)));
+    daemon.kill();
+    assert!(is(group.id(), (0, BEST_EFFORT)) && is(child, (0, BEST_EFFORT)));
 }
 
 const ZOMBIES: &str = "

@@ -16,7 +16,9 @@ use crate::matcher::{Fingerprint, Nice, Process, ProcessId};
 
 /// Entries of the kernel's table.
 const KEPT: usize = 4096;
-/// Of everybody but root.
+/// Of these, for everybody but root together.
+const OF_USERS: usize = KEPT - 1024;
+/// And of each of them.
 const OF_A_USER: usize = 512;
 /// Each costs some 50 us.
 const READ_AT_ONCE: usize = 64;
@@ -29,6 +31,8 @@ pub struct Early {
     turns: Turns,
     /// Of those whose processes have to be judged.
     judges: Turns,
+    /// Of those that were listed last.
+    left_out: usize,
     /// Steps in which processes were judged.
     steps: u64,
 }
@@ -65,6 +69,12 @@ impl Early {
         for known in self.processes.values() {
             *of_users.entry(known.fingerprint.uid).or_default() += 1;
         }
+        let mut of_all: usize = of_users
+            .iter()
+            .filter(|(uid, _)| **uid != ROOT)
+            .map(|(_, own)| own)
+            .sum();
+        self.left_out = 0;
         let mut unread = Vec::new();
         for mut fingerprint in listed {
             let (id, uid) = (fingerprint.id, fingerprint.uid);
@@ -79,9 +89,14 @@ impl Early {
                 continue;
             }
             let own = of_users.entry(uid).or_default();
-            if self.processes.len() < KEPT && (uid == ROOT || *own < OF_A_USER) {
+            let is_roots = uid == ROOT;
+            let has_room = is_roots || (*own < OF_A_USER && of_all < OF_USERS);
+            if self.processes.len() < KEPT && has_room {
                 *own += 1;
+                of_all += usize::from(!is_roots);
                 self.processes.insert(id, Known::new(fingerprint));
+            } else {
+                self.left_out += 1;
             }
         }
         let mut unread = self.turns.order(unread);
@@ -113,6 +128,11 @@ impl Early {
             Some((listed.id, listed.nice.filter(|_| known.nice.is_none())?))
         };
         listed.iter().filter_map(is_news).collect()
+    }
+
+    /// How many there was no room for.
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// How many giveway has made nice, or what started them.
@@ -251,5 +271,18 @@ mod tests {
         let first = asked(&early.observe(crowd().collect(), &mut Niceness::new(true, false)));
         assert_eq!(first.len(), READ_AT_ONCE);
         assert!(first.contains(&5) && first.contains(&6));
+        assert_eq!(early.left_out(), 10_000 - OF_A_USER);
+    }
+
+    #[test]
+    fn all_users_together_leave_room_for_root() {
+        let mut early = Early::default();
+        let crowd = || (0..5000).map(|pid| listed(100 + pid, 1000 + pid / 500));
+        let mut observe = |listed: Vec<Fingerprint>| asked(&early.observe(listed, &mut Niceness::new(true, false)));
+        observe(crowd().collect());
+        observe(crowd().chain([listed(5, ROOT)]).collect());
+        assert!(observe(crowd().chain([listed(5, ROOT)]).collect()).contains(&5));
+        assert_eq!(early.processes.len(), OF_USERS + 1);
+        assert_eq!(early.left_out(), 5000 - OF_USERS);
     }
 }

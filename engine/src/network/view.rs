@@ -40,6 +40,7 @@ impl Network {
             links,
             active: self.classes.active().to_vec(),
             nice_processes: self.early.nice(),
+            processes_left_out: self.early.left_out(),
             refusals: self.refusals.iter().cloned().collect(),
         }
     }

@@ -34,10 +34,13 @@ pub struct Programs {
     causes: MapHandle,
 }
 
-/// With the one that hands notes on, for as long as this or its pin is there.
+/// With those that hand notes on, for as long as this or its pin is there.
 pub struct Notes {
     programs: Programs,
-    pub inherit: Link,
+    /// In the order of [`crate::pins::NICE_LINKS`].
+    pub inherit: [Link; 2],
+    /// How many tasks were left without a note.
+    pub unnoted: MapHandle,
 }
 
 struct Constants {
@@ -54,9 +57,11 @@ impl Notes {
             dry_run: false,
         };
         let (programs, inherit) = load(map, &constants, true)?;
+        let (inherit, unnoted) = inherit.context("nothing hands notes on")?;
         Ok(Self {
             programs,
-            inherit: inherit.context("nothing hands notes on")?,
+            inherit,
+            unnoted,
         })
     }
 
@@ -110,7 +115,7 @@ impl Programs {
     }
 }
 
-fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<Link>)> {
+fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<([Link; 2], MapHandle)>)> {
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::NiceSkelBuilder::default();
     let mut open = explain("open the notes of nice tasks", || builder.open(&mut storage))?;
@@ -124,16 +129,25 @@ fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Progr
     to.dry_run = constants.dry_run.into();
     explain("use the notes", || open.maps.gw_nice_notes.reuse_fd(map.as_fd()))?;
     let skeleton = explain("load the notes of nice tasks", || open.load())?;
-    let attach = || skeleton.progs.gw_inherit_nice.attach();
-    let inherit = inherits.then(|| explain("attach to the tracepoint task_newtask", attach));
+    let attach = || {
+        Ok([
+            skeleton.progs.gw_inherit_nice.attach()?,
+            skeleton.progs.gw_inherit_late.attach()?,
+        ])
+    };
+    let inherit = inherits.then(|| explain("attach to the tracepoints task_newtask and sched_wakeup_new", attach));
     let keep = |map| MapHandle::try_from(map).context("cannot keep a map of niceness");
+    let inherit = match inherit {
+        Some(links) => Some((links?, keep(&skeleton.maps.nice_unnoted)?)),
+        None => None,
+    };
     let programs = Programs {
         want: skeleton.progs.gw_want_nice.as_fd().try_clone_to_owned()?,
         settle: skeleton.progs.gw_settle_nice.as_fd().try_clone_to_owned()?,
         orders: keep(&skeleton.maps.nice_orders)?,
         causes: keep(&skeleton.maps.nice_causes)?,
     };
-    Ok((programs, inherit.transpose()?))
+    Ok((programs, inherit))
 }
 
 /// Whether this kernel can: changes nothing.
@@ -144,6 +158,19 @@ pub fn probe() -> Result<()> {
 
 pub fn is_notes(map: &MapHandle) -> bool {
     map.map_type() == MapType::TaskStorage && map.name() == OsStr::new(NICE_NOTES)
+}
+
+/// The count of a daemon, as long as anybody holds it.
+pub fn unnoted_of(map_id: u32) -> Option<MapHandle> {
+    let map = MapHandle::from_map_id(map_id).ok()?;
+    (map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unnoted")).then_some(map)
+}
+
+pub fn count_of(unnoted: &MapHandle) -> u64 {
+    let found = unnoted.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    found
+        .and_then(|value| value.try_into().ok())
+        .map_or(0, u64::from_ne_bytes)
 }
 
 impl Task {
