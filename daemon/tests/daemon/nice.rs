@@ -343,6 +343,9 @@ fn an_io_class_that_others_share_is_left_alone() {
         let flags = i64::from(libc::CLONE_IO) & 0xffff_ffff | i64::from(libc::SIGCHLD);
         // SAFETY: like fork(): on a copy of this stack, and the child does nothing but wait for its end.
         if Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? == 0 {
+            // Who starts the command waits for the end of a pipe that this one would hold, too.
+            // SAFETY: takes no pointers; nothing in this process uses a file again.
+            unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
             loop {
                 // SAFETY: takes no pointers.
                 unsafe { libc::pause() };
