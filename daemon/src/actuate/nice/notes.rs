@@ -115,7 +115,10 @@ impl Programs {
     }
 }
 
-fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<([Link; 2], MapHandle)>)> {
+/// What hands notes on, and the count of tasks that it left without.
+type Inheritance = ([Link; 2], MapHandle);
+
+fn load(map: &MapHandle, constants: &Constants, inherits: bool) -> Result<(Programs, Option<Inheritance>)> {
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::NiceSkelBuilder::default();
     let mut open = explain("open the notes of nice tasks", || builder.open(&mut storage))?;
