@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::actuate::nice::MadeNice;
+use crate::actuate::nice::{MadeNice, Unnoted};
 use crate::actuate::queue::Before;
 use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
@@ -57,6 +57,12 @@ pub fn undo(place: &Place, dry_run: bool) -> Undone {
     undoing.queue();
     undoing.rest();
     undoing.files()
+}
+
+/// How many tasks were left without a note; None where nothing was made nice, or files do not let themselves be read.
+pub fn unnoted(place: &Place) -> Option<Unnoted> {
+    let place = place.clone();
+    within(PATIENCE, move || Unnoted::of(&place)).ok().flatten()
 }
 
 /// What the real-time thread gave, for when it ends before the rest of the daemon.
@@ -296,7 +302,16 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
 fn do_once(work: &Mutex<Option<impl FnOnce()>>) {
     let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(work) = taken {
+        let _ended = Ended;
         work();
+    }
+}
+
+/// One thread less is under way, also where it panics.
+struct Ended;
+
+impl Drop for Ended {
+    fn drop(&mut self) {
         UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
     }
 }

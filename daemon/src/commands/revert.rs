@@ -6,13 +6,12 @@ use anyhow::{Result, bail, ensure};
 use nix::unistd::geteuid;
 use serde_json::json;
 
-use crate::actuate::nice::Unnoted;
 use crate::cli::RevertArgs;
 use crate::commands::{counted, print_json};
 use crate::control::client::{self, Silent};
 use crate::holder::{end_silent, take_over};
 use crate::place::Place;
-use crate::undo::{threads, undo};
+use crate::undo::{threads, undo, unnoted};
 
 pub fn run(args: &RevertArgs) -> Result<()> {
     // Without the right to look, everything would seem to have gone.
@@ -25,7 +24,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         return show_found(&place, args.output.json);
     }
     // The daemon, and its guardian, tell their log alone.
-    let unnoted = Unnoted::of(&place);
+    let unnoted = unnoted(&place);
     let (stopped, killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),

@@ -23,7 +23,7 @@ const IPV4: u8 = libc::AF_INET as u8;
 const IPV6: u8 = libc::AF_INET6 as u8;
 
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Default {
+struct DefaultRoute {
     metric: u32,
     ifindex: u32,
 }
@@ -36,7 +36,7 @@ pub fn default_interfaces() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for family in [IPV4, IPV6] {
         // By name where metrics are the same. A device that has gone meanwhile has no name.
-        let name = |route: Default| Some((route.metric, if_indextoname(route.ifindex).ok()?.into_string().ok()?));
+        let name = |route: DefaultRoute| Some((route.metric, if_indextoname(route.ifindex).ok()?.into_string().ok()?));
         let ordered: BTreeSet<(u32, String)> = defaults(family)?.into_iter().filter_map(name).collect();
         names.extend(ordered.into_iter().map(|(_, name)| name));
     }
@@ -46,7 +46,7 @@ pub fn default_interfaces() -> Result<Vec<String>> {
 }
 
 /// None on a kernel without this protocol.
-fn defaults(family: u8) -> Result<Vec<Default>> {
+fn defaults(family: u8) -> Result<Vec<DefaultRoute>> {
     let mut tries = 1;
     loop {
         match listed(family) {
@@ -65,7 +65,7 @@ fn is_none(errno: Errno) -> bool {
 }
 
 /// None where there are too many routes to read them all.
-fn listed(family: u8) -> Result<Option<Vec<Default>>> {
+fn listed(family: u8) -> Result<Option<Vec<DefaultRoute>>> {
     // What is left unread ends with the socket.
     let mut netlink = Netlink::open_strict()?;
     let (mut found, mut read, mut is_cut) = (Vec::new(), 0, false);
@@ -83,7 +83,7 @@ fn listed(family: u8) -> Result<Option<Vec<Default>>> {
 }
 
 /// The one that a packet to an address without a route of its own takes.
-fn preferred(family: u8) -> Result<Vec<Default>> {
+fn preferred(family: u8) -> Result<Vec<DefaultRoute>> {
     let any: &[u8] = if family == IPV4 { &[0; 4] } else { &[0; 16] };
     let message = rtmsg(family, RTM_F_FIB_MATCH).attribute(libc::RTA_DST, any);
     match Netlink::open()?.get(libc::RTM_GETROUTE, &message) {
@@ -111,7 +111,7 @@ fn is_zero(address: &[u8]) -> bool {
 }
 
 /// One for each device that it leads to; none where it is another route.
-fn default_of(message: &[u8]) -> Vec<Default> {
+fn default_of(message: &[u8]) -> Vec<DefaultRoute> {
     let Some(&[family, bits, ..]) = message.first_chunk::<RTMSG_BYTES>() else {
         return Vec::new();
     };
@@ -125,7 +125,7 @@ fn default_of(message: &[u8]) -> Vec<Default> {
     // Of IPv4's next hops the first stands for the route.
     let several = several.into_iter().take(if family == IPV4 { 1 } else { usize::MAX });
     let devices = number(libc::RTA_OIF).into_iter().chain(several);
-    devices.map(|ifindex| Default { metric, ifindex }).collect()
+    devices.map(|ifindex| DefaultRoute { metric, ifindex }).collect()
 }
 
 /// The devices of a route's next hops.
@@ -222,7 +222,7 @@ mod tests {
         whole[RTMSG_BYTES..][..4].copy_from_slice(&[16, 0, libc::RTA_MULTIPATH as u8, 0]);
         assert_eq!(
             default_of(&whole),
-            [Default { metric: 0, ifindex: 0 }],
+            [DefaultRoute { metric: 0, ifindex: 0 }],
             "a hop of no length is the last"
         );
         (0..whole.len()).for_each(|length| assert!(default_of(&whole[..length]).is_empty()));
