@@ -91,6 +91,7 @@ pub fn run() -> Result<()> {
     // What it must set back may be computing without end. Where this is refused, nothing was granted either.
     let _ = take_priority();
     let place = Place::here()?;
+    crate::kernel::libbpf_files::keep();
     give_back_memory();
     let pipe = std::io::stdin().as_fd().try_clone_to_owned();
     let pipe = pipe.context("cannot wait for the daemon")?;

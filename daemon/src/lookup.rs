@@ -12,8 +12,7 @@
 use std::collections::BTreeSet;
 use std::io::{IoSlice, PipeReader};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::matcher::ProcessId;
@@ -23,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::process::FileId;
+use crate::kernel::program;
 
 mod broker;
 mod path;
@@ -94,15 +94,13 @@ pub struct LookUps {
 }
 
 impl LookUps {
-    /// Starts a broker, which ends when this is dropped, or `death` is hung up. Not for a thread above others: it is started
-    /// by a path.
+    /// Starts a broker, which ends when this is dropped, or `death` is hung up. Not for a thread above others: that
+    /// takes a while.
     pub fn start(death: Option<&PipeReader>) -> Result<Self> {
         let (socket, theirs) = pair()?;
         let death = death.map(PipeReader::try_clone).transpose()?;
-        let broker = Command::new("/proc/self/exe")
-            .arg0("giveway")
-            .arg("look-up")
-            .env_clear()
+        let broker = program::again(c"look-up", None)
+            .context("cannot find the program itself")?
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(death.map_or_else(Stdio::null, Stdio::from))

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway`: one binary, each command a module of the library beside it.
+//!
+//! It has the C library's `main`, not Rust's: before that one the runtime reads /proc/self/maps, and whoever may list /proc
+//! could keep every giveway from starting, the guardian and `giveway revert` included. What the runtime would have
+//! prepared is prepared here, but for its message about a stack that has overflown.
+#![no_main]
 
 use std::io::IsTerminal as _;
-use std::process::ExitCode;
+use std::panic::catch_unwind;
 
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
@@ -17,7 +22,31 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 /// Lines that wait for who reads the daemon's log; more are lost.
 const LINES_KEPT: usize = 1024;
 
-fn main() -> ExitCode {
+/// As Rust's runtime has it.
+const PANICKED: i32 = 101;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_int {
+    prepare();
+    let code = catch_unwind(run_command).map_or(PANICKED, i32::from);
+    // Not by returning: what was printed is written first.
+    std::process::exit(code)
+}
+
+/// A closed pipe is an error and no signal, and nothing that is opened takes the place of the three standard files.
+fn prepare() {
+    // SAFETY: takes no pointers but a path that ends with a zero; the first free descriptor is the one that is closed.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        for standard in 0..3 {
+            if libc::fcntl(standard, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            }
+        }
+    }
+}
+
+fn run_command() -> u8 {
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = Cli::parse();
     let (log, writes) = match cli.command {
@@ -26,7 +55,7 @@ fn main() -> ExitCode {
             // The library that logs would panic.
             Err(error) => {
                 eprintln!("giveway: no thread can be started, so giveway is not: {error}");
-                return ExitCode::FAILURE;
+                return 1;
             }
         },
         _ => (BoxMakeWriter::new(std::io::stderr), None),
@@ -60,10 +89,10 @@ fn main() -> ExitCode {
     // Whatever was logged stands before the last line.
     drop(writes);
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("giveway: {}", exit::told(&error));
-            ExitCode::from(exit::code(&error))
+            exit::code(&error)
         }
     }
 }

@@ -8,14 +8,18 @@
 //! is mounted there ends with the command.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSliceMut};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::kill;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// All that is ever pinned. Another name in the folder is not giveway's to remove.
 pub const MARKS: &str = "gw_marks";
@@ -24,8 +28,8 @@ pub const NICE_NOTES: &str = "gw_nice_notes";
 pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
 
 const SHARED: &str = "/sys/fs/bpf";
-/// Processes that live in the machine's mount namespace: init, and where that one may not be looked at, the kernel's own.
-const RESIDENTS: [(&str, Option<&str>); 2] = [("/proc/1", None), ("/proc/2", Some("kthreadd"))];
+/// It lives in the machine's mount namespace, as init does, which may not always be looked at.
+const KTHREADD: i32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Pins {
@@ -151,16 +155,12 @@ fn is_bpffs(path: &Path) -> bool {
 fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Result<T> {
     let enter = || -> Result<()> {
         unshare(CloneFlags::CLONE_FS)?;
-        let is_resident = |(process, name): &(&str, Option<&str>)| {
-            let comm = fs::read_to_string(format!("{process}/comm")).unwrap_or_default();
-            name.is_none_or(|name| comm.trim_end() == name)
-        };
-        let open = |(process, _)| fs::File::open(format!("{process}/ns/mnt")).ok();
-        let namespace = RESIDENTS.into_iter().filter(is_resident).find_map(open);
-        Ok(setns(
-            namespace.context("no process of the machine's mount namespace can be seen")?,
-            CloneFlags::CLONE_NEWNS,
-        )?)
+        // By their numbers: a look into /proc could be kept waiting.
+        if enter_mounts_of(Pid::INIT).is_ok() {
+            return Ok(());
+        }
+        let kthreadd = Pid::from_raw(KTHREADD).filter(|_| is_kernels(KTHREADD));
+        enter_mounts_of(kthreadd.context("no process of the machine's mount namespace can be seen")?)
     };
     std::thread::scope(|scope| {
         // Where the machine has no room for a thread, this must be told like any other failure.
@@ -170,11 +170,33 @@ fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Re
     })
 }
 
+/// In a container's pid namespace the number is another process's. A thread of the kernel has no memory to read.
+fn is_kernels(pid: i32) -> bool {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    let (mut byte, nothing) = ([0], [RemoteIoVec { base: 0, len: 1 }]);
+    let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut byte)], &nothing);
+    kill(pid, None).is_ok() && read == Err(Errno::ESRCH)
+}
+
+/// Of the calling thread, which shares its folder with no other.
+fn enter_mounts_of(process: Pid) -> Result<()> {
+    Ok(setns(
+        pidfd_open(process, PidfdFlags::empty())?,
+        CloneFlags::CLONE_NEWNS,
+    )?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_thread_of_the_kernel_is_told_from_any_other_process() {
+        let own = std::process::id().cast_signed();
+        assert!(is_kernels(KTHREADD) && !is_kernels(own) && !is_kernels(i32::MAX));
+    }
 
     #[test]
     fn a_folder_that_others_may_list_or_write_to_is_not_closed() {

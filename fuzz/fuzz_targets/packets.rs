@@ -445,7 +445,9 @@ thread_local! {
     static TARGET: RefCell<Target> = RefCell::new(Target::load());
 }
 
-fuzz_target!(|input: &[u8]| {
+// Loaded before the first input: its links wait for the kernel's lock of devices, which others may hold for longer than an
+// input may take.
+fuzz_target!(init: TARGET.with(|_| ()), |input: &[u8]| {
     let Some((setting, mut rest)) = input.split_first() else {
         return;
     };

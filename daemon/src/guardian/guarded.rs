@@ -5,8 +5,7 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::actuate::thread::take_priority;
 use crate::kernel::process::Handle;
+use crate::kernel::program;
 use crate::kernel::tasks::Threads;
 use crate::life::{Life, Sight, Watch, Who};
 
@@ -101,10 +101,8 @@ impl Guarded {
 fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
     let what = "cannot start the guardian, which undoes everything should the daemon die";
     let (pipe, page) = (pipe.try_clone().context(what)?, page.try_clone().context(what)?);
-    let child = Command::new("/proc/self/exe")
-        .arg0("giveway")
-        .arg("guardian")
-        .env_remove(crate::notify::SOCKET)
+    let child = program::again(c"guardian", Some(crate::notify::SOCKET))
+        .context(what)?
         .stdin(Stdio::from(pipe))
         .stdout(Stdio::from(File::from(page)))
         .spawn()

@@ -10,6 +10,9 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+/// systemd's mount points, which the kernel remembers the names of.
+const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
 /// The root of the cgroup2 hierarchy.
 pub struct Root {
     pub directory: File,
@@ -19,8 +22,13 @@ impl Root {
     /// Where it is mounted, as the calling thread sees it; else a mount of our own that no other process sees: `ip netns
     /// exec` hides all that is mounted below /sys.
     pub fn open() -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/thread-self/mounts").context("cannot read /proc/thread-self/mounts")?;
-        match mount_of(&mounts, "cgroup2", None).and_then(|path| Self::mounted(path.into())) {
+        // Where it usually is, it takes no look into /proc, which could be kept waiting.
+        let usual = || USUAL.into_iter().find_map(|path| Self::mounted(path.into()));
+        let listed = || {
+            let mounts = fs::read_to_string("/proc/thread-self/mounts").ok()?;
+            mount_of(&mounts, "cgroup2", None).and_then(|path| Self::mounted(path.into()))
+        };
+        match usual().or_else(listed) {
             Some(root) => Ok(root),
             None => Self::detached().context("no cgroup v2 hierarchy is mounted, and none can be"),
         }

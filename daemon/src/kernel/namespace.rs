@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The namespaces that the caller is in, by their numbers. The kernel is asked by descriptors and not by /proc: whoever may
-//! list a folder there can hold its lock, and who looks a name up in it then waits for them, beyond SIGKILL. Only where an older
-//! kernel tells it nowhere else is it looked up there.
+//! list a folder there can hold its lock, and who looks a name up in it then waits for them, beyond SIGKILL. Where an older
+//! kernel tells it nowhere else, a process of its own looks (`apart`).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -12,6 +12,8 @@ use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::{getpid, gettid};
+
+use super::apart;
 
 // include/uapi/linux/pidfd.h, Linux 6.9 and 6.11
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
@@ -24,7 +26,7 @@ const SIOCGSKNS: libc::c_ulong = 0x894c;
 pub fn net() -> Result<u32> {
     let inode = match open_net() {
         Ok(namespace) => inode(namespace)?,
-        Err(_) => looked_up("/proc/thread-self/ns/net")?,
+        Err(_) => apart::inode(c"/proc/self/ns/net").context("cannot tell the own network namespace")?,
     };
     u32::try_from(inode).with_context(|| format!("a network namespace has the impossible number {inode}"))
 }
@@ -46,7 +48,7 @@ pub fn pid() -> Result<u64> {
     }
     let inode = match of_pidfd(getpid().as_raw(), 0, PIDFD_GET_PID_NAMESPACE) {
         Ok(namespace) => inode(namespace)?,
-        Err(_) => looked_up("/proc/self/ns/pid")?,
+        Err(_) => apart::inode(c"/proc/self/ns/pid").context("cannot tell the own pid namespace")?,
     };
     Ok(*OWN.get_or_init(|| inode))
 }
@@ -65,11 +67,6 @@ fn asked(of: &OwnedFd, question: libc::c_ulong) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
-fn looked_up(path: &str) -> Result<u64> {
-    let about = std::fs::metadata(path).with_context(|| format!("cannot look at {path}"))?;
-    Ok(about.st_ino())
-}
-
 fn inode(namespace: OwnedFd) -> Result<u64> {
     Ok(File::from(namespace).metadata()?.st_ino())
 }
@@ -85,7 +82,12 @@ mod tests {
         let of = |name: &str| fs::metadata(format!("/proc/thread-self/ns/{name}")).unwrap().st_ino();
         assert_eq!(u64::from(net().unwrap()), of("net"));
         assert_eq!(pid().unwrap(), of("pid"));
-        assert_eq!(looked_up("/proc/self/ns/net").unwrap(), of("net"), "on older kernels");
+        assert_eq!(
+            apart::inode(c"/proc/self/ns/net").unwrap(),
+            of("net"),
+            "on older kernels"
+        );
+        assert!(apart::inode(c"/proc/self/ns/none").is_err());
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         assert_eq!(u64::from(net().unwrap()), of("net"), "a thread may have its own");
         assert_eq!(inode(asked_by_socket()).unwrap(), of("net"));

@@ -19,6 +19,8 @@ use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::process::Handle;
 use giveway::place::{JournalFile, Place};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -26,7 +28,9 @@ use nix::unistd::mkfifo;
 use crate::support::freezer::Frozen;
 use crate::support::held::Held;
 use crate::support::lab::{FAR_V4, Lab, run};
-use crate::support::process::{Daemon, KillOnDrop, PAPER, children, failure, giveway, guardian_of, program, signal};
+use crate::support::process::{
+    Copy, Daemon, KillOnDrop, PAPER, children, failure, giveway, guardian_of, program, signal,
+};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
@@ -480,9 +484,12 @@ fn who_holds_the_lock_of_devices_gets_no_daemon_killed_and_keeps_no_queue_in_for
     until("the guardian is done", || !guardian.is_alive());
 }
 
-/// What the kernel remembers of names needs no lock.
-fn forget_names() {
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+/// Gives the calling thread, and what it starts, a /proc that nobody else looks into: the machine's is not to be held.
+fn enter_own_proc() {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).unwrap();
 }
 
 #[test]
@@ -493,8 +500,7 @@ fn who_holds_the_folder_of_routes_keeps_the_main_loop_from_nothing() {
     let interface = || daemon.status()["interface"]["name"].clone();
     until("it manages the device of the default route", || interface() == "gwv");
     let (pid, guardian) = (daemon.0.id(), daemon.guardian());
-    let held = Held::directory(format!("/proc/{pid}/net"));
-    forget_names();
+    let held = Held::forgotten(format!("/proc/{pid}/net"));
     let start = Instant::now();
     run("ip route del default");
     until("it has seen the route go", || interface().is_null());
@@ -521,9 +527,63 @@ fn who_holds_the_setting_that_flushes_routes_keeps_no_queue_waiting() {
 #[test]
 fn who_holds_the_guardians_threads_in_proc_keeps_nothing_in_force() {
     let mut all = InForce::start("threads");
-    let held = Held::directory(format!("/proc/{}/task", all.daemon.guardian()));
-    forget_names();
+    let held = Held::forgotten(format!("/proc/{}/task", all.daemon.guardian()));
     all.daemon.signal(Signal::SIGKILL);
     all.is_undone_within(DEATH);
     drop(held);
+}
+
+#[test]
+fn who_holds_proc_keeps_nobody_from_asking_from_being_guarded_or_from_undoing() {
+    enter_own_proc();
+    let mut all = InForce::start("proc");
+    let guardian = all.daemon.guardian();
+    let held = Held::forgotten("/proc");
+    let (told, took) = bounded(&["status", "--json"]);
+    assert!(told.status.success() && took < ANSWER, "{took:?}: {told:?}");
+    signal(guardian, Signal::SIGKILL);
+    until("it has another one", || {
+        guardian_of(all.daemon.0.id()) != Some(guardian)
+    });
+    let start = Instant::now();
+    until("it goes on for longer than a hang", || {
+        bounded(&["status"]).0.status.success() && start.elapsed() > HANG
+    });
+    let (reverted, took) = bounded(&["revert"]);
+    // `tc` reads what is in /proc.
+    drop(held);
+    assert!(reverted.status.success(), "{took:?}: {reverted:?}");
+    assert_eq!(all.in_force(), Vec::<&str>::new());
+}
+
+#[test]
+fn who_holds_proc_keeps_no_daemon_from_starting() {
+    let _lab = Lab::enter();
+    enter_own_proc();
+    let held = Held::forgotten("/proc");
+    let mut command = Command::new(program());
+    command.args(["run", "--interface", "gwv"]).stderr(Stdio::null());
+    let mut daemon = KillOnDrop::spawn(&mut command);
+    until("it answers", || bounded(&["status"]).0.status.success());
+    let (reverted, took) = bounded(&["revert"]);
+    assert!(reverted.status.success(), "{took:?}: {reverted:?}");
+    assert!(daemon.wait().unwrap().success());
+    drop(held);
+}
+
+#[test]
+fn a_user_is_answered_though_proc_is_held() {
+    let _lab = Lab::enter();
+    enter_own_proc();
+    let copy = Copy::new("reader");
+    let _daemon = Daemon::start(&["--interface", "gwv"]);
+    let held = Held::forgotten("/proc");
+    let start = Instant::now();
+    let (told, took) = (copy.as_nobody(&["status"]), start.elapsed());
+    drop(held);
+    let (line, _) = failure(&told);
+    assert!(
+        line.contains("group") && took < ANSWER,
+        "the daemon says who may ask: {took:?}: {line}"
+    );
 }

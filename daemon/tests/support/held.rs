@@ -4,6 +4,7 @@
 //! never answers. Whoever else waits for it cannot be killed. Here a userfaultfd stands for the server.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
@@ -62,6 +63,14 @@ impl Held {
             let _ = fs::create_dir(&new);
             let _ = fs::remove_dir(&new);
         }));
+        held
+    }
+
+    /// And the kernel remembers none.
+    pub fn forgotten(path: impl AsRef<Path>) -> Self {
+        let mut caches = File::options().write(true).open("/proc/sys/vm/drop_caches").unwrap();
+        let held = Self::directory(path);
+        caches.write_all(b"2").unwrap();
         held
     }
 

@@ -6,7 +6,6 @@
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
 //! the process it is not to be had.
 
-use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
@@ -23,10 +22,10 @@ use super::cap::lift::{LAYOUT, Lift};
 use super::cap::marks::{self, Capped};
 use super::walk::Walk;
 use crate::journal::Journal;
-use crate::kernel::check_release;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::rledbat as skeleton;
+use crate::kernel::{apart, check_release};
 use crate::place::{JournalFile, Place};
 use skeleton::types;
 
@@ -91,7 +90,7 @@ impl ReceiveActuator {
 
 /// Where the kernel takes back what it offered, it measures round-trip times by the rest, which are none.
 fn check_that_windows_stay() -> Result<()> {
-    let shrinks = fs::read_to_string("/proc/sys/net/ipv4/tcp_shrink_window").unwrap_or_default();
+    let shrinks = apart::text(c"/proc/sys/net/ipv4/tcp_shrink_window").unwrap_or_default();
     ensure!(
         shrinks.trim() != "1",
         "net.ipv4.tcp_shrink_window is 1, by which the kernel takes back windows that it offered"
