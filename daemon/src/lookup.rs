@@ -10,9 +10,9 @@
 //! counts against its user until it ends. The daemon's end never waits for it, and here nothing does either.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{IoSlice, PipeReader};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::matcher::ProcessId;
@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::process::FileId;
-use crate::kernel::program;
+use crate::kernel::program::{self, Child};
 
 mod broker;
 mod path;
@@ -98,15 +98,14 @@ impl LookUps {
     /// takes a while.
     pub fn start(death: Option<&PipeReader>) -> Result<Self> {
         let (socket, theirs) = pair()?;
-        let death = death.map(PipeReader::try_clone).transpose()?;
-        let broker = program::again(c"look-up", None)
-            .context("cannot find the program itself")?
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(death.map_or_else(Stdio::null, Stdio::from))
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start the process that looks up executables")?;
+        let nothing = File::options().read(true).write(true).open("/dev/null")?;
+        let files = [
+            theirs.as_fd(),
+            death.map_or(nothing.as_fd(), |death| death.as_fd()),
+            nothing.as_fd(),
+        ];
+        let broker =
+            program::again(c"look-up", None, files).context("cannot start the process that looks up executables")?;
         Ok(Self {
             socket,
             broker,
@@ -181,7 +180,7 @@ impl LookUps {
                 Err(Errno::EAGAIN | Errno::EINTR) => return Ok(answers),
                 Ok(None) | Err(_) => {
                     // It is killed already, or ends by itself.
-                    let _ = self.broker.try_wait();
+                    self.broker.has_ended();
                     bail!("the process that looks up executables has ended");
                 }
             }

@@ -2,10 +2,8 @@
 //! The daemon's side of its guardian: starts it, is watched by it, and replaces it when it has died or gives no sign of
 //! life.
 
-use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, pipe};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::process::{Child, Stdio};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -13,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::actuate::thread::take_priority;
 use crate::kernel::process::Handle;
-use crate::kernel::program;
+use crate::kernel::program::{self, Child};
 use crate::kernel::tasks::Threads;
 use crate::life::{Life, Sight, Watch, Who};
 
@@ -62,8 +60,8 @@ impl Guarded {
 
     /// Call once a second. True where another guardian has been started.
     pub fn look_after(&mut self, threads: &Threads) -> Result<bool> {
-        self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let has_died = !matches!(self.child.try_wait(), Ok(None));
+        self.killed.retain_mut(|child| !child.has_ended());
+        let has_died = self.child.has_ended();
         let is_silent = self
             .watch
             .look(self.life, &[Who::Guardian], Sight::Threads(threads))
@@ -76,7 +74,7 @@ impl Guarded {
             "{STUCK_AT_MOST} were killed and do not end"
         );
         // First, so that never two of them act.
-        let _ = self.child.kill();
+        self.child.kill();
         let new = spawn(self.life, &self.pipe, &self.page)?;
         self.killed.push(std::mem::replace(&mut self.child, new));
         tracing::warn!(
@@ -91,22 +89,18 @@ impl Guarded {
         self.life.end();
         self.witness.unpark();
         if Handle::open(self.pid()).is_ok_and(|guardian| guardian.is_gone_within(PATIENCE)) {
-            let _ = self.child.wait();
+            self.child.wait();
         } else {
-            let _ = self.child.kill();
+            self.child.kill();
         }
     }
 }
 
 fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
     let what = "cannot start the guardian, which undoes everything should the daemon die";
-    let (pipe, page) = (pipe.try_clone().context(what)?, page.try_clone().context(what)?);
-    let child = program::again(c"guardian", Some(crate::notify::SOCKET))
-        .context(what)?
-        .stdin(Stdio::from(pipe))
-        .stdout(Stdio::from(File::from(page)))
-        .spawn()
-        .context(what)?;
+    let stderr = io::stderr();
+    let files = [pipe.as_fd(), page.as_fd(), stderr.as_fd()];
+    let child = program::again(c"guardian", Some(crate::notify::SOCKET), files).context(what)?;
     life.expect(Who::Guardian, child.id());
     Ok(child)
 }

@@ -2,15 +2,16 @@
 //! Starts this program anew: the same file, whatever its path leads to by now. It is opened once and executed by its
 //! descriptor: /proc/self/exe would be looked up in folders whose lock any user can hold.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::ptr;
 use std::sync::OnceLock;
+
+use nix::errno::Errno;
 
 static OWN: OnceLock<File> = OnceLock::new();
 
@@ -35,55 +36,92 @@ pub fn open() -> io::Result<&'static File> {
     Ok(OWN.get_or_init(|| own))
 }
 
-/// This program, called giveway, with this argument. Its environment is the caller's without `hidden`, or nothing.
-pub fn again(argument: &CStr, hidden: Option<&str>) -> io::Result<Command> {
+/// This program, called giveway, with this argument and these standard files. Its environment is the caller's without
+/// `hidden`, or nothing.
+///
+/// Not by `std::process::Command`: where that one cannot hear whether the program was executed, it waits for its end.
+pub fn again(argument: &CStr, hidden: Option<&str>, files: [BorrowedFd<'_>; 3]) -> io::Result<Child> {
     let own = open()?;
-    let words = vec![c"giveway".to_owned(), argument.to_owned()];
     let kept = std::env::vars_os().filter(|(name, _)| hidden.is_some_and(|hidden| name != hidden));
-    let line = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
-    };
+    let line =
+        |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     let variables: Vec<CString> = kept.filter_map(line).collect();
-    let (arguments, environment) = (List::new(words), List::new(variables));
-    let execute = move || {
-        // SAFETY: both lists end with a null, and what they point to lives in them. Allocates nothing.
-        unsafe {
-            libc::syscall(
-                libc::SYS_execveat,
-                own.as_raw_fd(),
-                c"".as_ptr(),
-                arguments.pointers(),
-                environment.pointers(),
-                libc::AT_EMPTY_PATH,
-            );
-        }
-        Err(io::Error::last_os_error())
+    let pointers = |texts: &[&CStr]| -> Vec<*const libc::c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
-    // Its path is never used: what is to be executed is executed before.
-    let mut command = Command::new("giveway");
-    // SAFETY: the call above is all that is done in the child.
-    unsafe { command.pre_exec(execute) };
-    Ok(command)
+    let arguments = pointers(&[c"giveway", argument]);
+    let environment = pointers(&variables.iter().map(CString::as_c_str).collect::<Vec<_>>());
+    let (mut reader, writer) = io::pipe()?;
+    // SAFETY: the child makes system calls and nothing else, and never returns.
+    let pid = Errno::result(unsafe { libc::fork() })?;
+    if pid == 0 {
+        // SAFETY: the lists end with a null, and what they point to is the child's own copy. The three files are not among
+        // those that are replaced, for the standard ones are always open (`main`).
+        unsafe {
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+            if (0..)
+                .zip(files)
+                .all(|(number, file)| libc::dup2(file.as_raw_fd(), number) >= 0)
+            {
+                let (arguments, environment) = (arguments.as_ptr(), environment.as_ptr());
+                let (own, path, flags) = (own.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH);
+                libc::syscall(libc::SYS_execveat, own, path, arguments, environment, flags);
+            }
+            let why = Errno::last_raw();
+            libc::write(writer.as_raw_fd(), (&raw const why).cast(), size_of::<i32>());
+            libc::_exit(127)
+        }
+    }
+    drop(writer);
+    let mut child = Child { pid, has_ended: false };
+    let mut why = [0; size_of::<i32>()];
+    // The pipe ends with the execution. Where it cannot be read, the child's own signs of life must tell.
+    match reader.read(&mut why) {
+        Ok(length) if length == why.len() => {
+            child.wait();
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(why)))
+        }
+        _ => Ok(child),
+    }
 }
 
-/// As the kernel takes it.
-struct List {
-    _texts: Vec<CString>,
-    /// Of the texts, which do not move; numbers may be handed to another thread.
-    addresses: Vec<usize>,
+/// A program that was started here, and whose number nobody else has until it was waited for.
+#[derive(Debug)]
+pub struct Child {
+    pid: libc::pid_t,
+    has_ended: bool,
 }
 
-impl List {
-    fn new(texts: Vec<CString>) -> Self {
-        let addresses = texts.iter().map(|text| text.as_ptr() as usize).chain([0]).collect();
-        Self {
-            _texts: texts,
-            addresses,
+impl Child {
+    pub fn id(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
+    pub fn kill(&self) {
+        if !self.has_ended {
+            // SAFETY: takes no pointers; the number is the child's.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
         }
     }
 
-    /// By a call, so that a closure that makes it keeps all of this and not only the numbers.
-    fn pointers(&self) -> *const usize {
-        self.addresses.as_ptr()
+    pub fn wait(&mut self) {
+        while !self.has_ended {
+            self.ask(0);
+        }
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        if !self.has_ended {
+            self.ask(libc::WNOHANG);
+        }
+        self.has_ended
+    }
+
+    fn ask(&mut self, flags: libc::c_int) {
+        // SAFETY: takes no pointers but one that may be null.
+        let answer = Errno::result(unsafe { libc::waitpid(self.pid, ptr::null_mut(), flags) });
+        self.has_ended = !matches!(answer, Ok(0) | Err(Errno::EINTR));
     }
 }

@@ -43,6 +43,7 @@ pub fn serve() -> Result<()> {
         // SAFETY: ignoring a signal installs no handler, so no code runs in signal context.
         unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
     }
+    std::env::set_current_dir("/").context("cannot leave the daemon's folder")?;
     let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot hear the daemon");
     Broker {
         daemon: own(std::io::stdin().as_fd())?,
