@@ -168,10 +168,10 @@ impl Guardian {
             self.threads = self.life.threads().ok();
         }
         if self.marks.is_none() {
-            self.marks = self.life.marks().and_then(marks::of_number);
+            self.marks = self.life.marks().and_then(|id| marks::of_number(id).ok()?);
         }
         if self.nice_notes.is_none() {
-            self.nice_notes = self.life.nice_notes().and_then(nice::notes_of);
+            self.nice_notes = self.life.nice_notes().and_then(|id| nice::notes_of(id).ok()?);
         }
         let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {

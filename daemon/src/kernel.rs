@@ -47,6 +47,16 @@ pub mod uplink;
 
 pub use namespace::net as own_netns;
 
+/// The map of this number; None where nobody holds it any more. Every other failure, as for want of descriptors, may be none
+/// the next time.
+pub fn map_of(map_id: u32) -> Result<Option<MapHandle>> {
+    match MapHandle::from_map_id(map_id) {
+        Ok(map) => Ok(Some(map)),
+        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The calling thread's network namespace, by a number that no later one gets (kernel 5.14 or newer).
 pub fn own_netns_cookie() -> Result<u64> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;

@@ -22,6 +22,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{self, Entry, Journal, Lost, Undone};
+use crate::kernel::map_of;
 use crate::life::Life;
 use crate::pins::{NICE_LINKS, NICE_NOTES};
 use crate::place::{JournalFile, Place};
@@ -218,8 +219,8 @@ fn renice_all(map: &MapHandle, tasks: &[Task]) -> Result<bool> {
 }
 
 /// The notes of a daemon, as long as anybody holds them.
-pub fn notes_of(map_id: u32) -> Option<MapHandle> {
-    MapHandle::from_map_id(map_id).ok().filter(is_notes)
+pub fn notes_of(map_id: u32) -> Result<Option<MapHandle>> {
+    Ok(map_of(map_id)?.filter(is_notes))
 }
 
 /// How many tasks a daemon has left without a note, for who outlives it.
@@ -230,7 +231,7 @@ impl Unnoted {
     pub fn of(place: &Place) -> Option<Self> {
         let written = fs::read_to_string(place.journal(JournalFile::Nice)).ok()?;
         let made: MadeNice = serde_json::from_str(written.lines().last()?).ok()?;
-        unnoted_of(made.unnoted_id).map(Self)
+        unnoted_of(made.unnoted_id).ok().flatten().map(Self)
     }
 
     /// What nobody can put back.
@@ -246,7 +247,8 @@ impl Unnoted {
 
 impl Entry for MadeNice {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
-        let map = notes_of(self.map_id).ok_or_else(|| {
+        let found = notes_of(self.map_id).context("cannot open the notes of nice tasks")?;
+        let map = found.ok_or_else(|| {
             anyhow!(Lost).context("the notes of nice tasks are gone, so background processes may stay at nice 19")
         })?;
         let notes = Notes::load_to_end(&map, dry_run)?;
@@ -279,7 +281,8 @@ impl Entry for MadeNice {
                 "{many} background processes back at their own nice value and I/O class"
             )),
         };
-        let doubt = unnoted_of(self.unnoted_id).and_then(|count| Unnoted(count).doubt());
+        let unnoted = unnoted_of(self.unnoted_id).context("cannot open the count of tasks without a note")?;
+        let doubt = unnoted.and_then(|count| Unnoted(count).doubt());
         match doubt.filter(|_| !dry_run) {
             Some(doubt) => Err(anyhow!(Lost).context([line.unwrap_or_default(), doubt].join("; but "))),
             None => Ok(line.into_iter().collect()),

@@ -13,6 +13,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
 use crate::kernel::libbpf_log::explain;
+use crate::kernel::map_of;
 use crate::kernel::process::start_of;
 use crate::kernel::records::bytes_of;
 use crate::kernel::skeletons::nice as skeleton;
@@ -164,9 +165,9 @@ pub fn is_notes(map: &MapHandle) -> bool {
 }
 
 /// The count of a daemon, as long as anybody holds it.
-pub fn unnoted_of(map_id: u32) -> Option<MapHandle> {
-    let map = MapHandle::from_map_id(map_id).ok()?;
-    (map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unnoted")).then_some(map)
+pub fn unnoted_of(map_id: u32) -> Result<Option<MapHandle>> {
+    let is_count = |map: &MapHandle| map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unnoted");
+    Ok(map_of(map_id)?.filter(is_count))
 }
 
 pub fn count_of(unnoted: &MapHandle) -> u64 {

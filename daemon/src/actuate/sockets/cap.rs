@@ -95,7 +95,7 @@ impl CapActuator {
     /// The same for a daemon: what it caps can be undone after its death.
     fn open_at(place: &Place) -> Result<Self> {
         // What could not be undone of an earlier daemon's is ours as well.
-        let mut actuator = Self::open_with(place.netns_inum(), marks::find(place, None).as_ref())?;
+        let mut actuator = Self::open_with(place.netns_inum(), marks::pinned(place).as_ref())?;
         actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
         actuator.marks_id = marks::keep(&mut actuator.marks, place);
         Ok(actuator)

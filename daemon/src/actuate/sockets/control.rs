@@ -42,7 +42,7 @@ struct ControlActuator {
 pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
     Types::load().background_control()?;
     let marks =
-        marks::find(place, None).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
+        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
     let map_id = marks.info().context("cannot ask about the marks")?.info.id;
     let mut storage = MaybeUninit::uninit();
     let builder = skeleton::ControlSkelBuilder::default();

@@ -49,7 +49,7 @@ pub struct ReceiveActuator {
 
 pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
     let marks =
-        marks::find(place, None).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
+        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
     let mut actuator = ReceiveActuator::open(place.netns_inum(), marks)?;
     actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
     Ok(Box::new(actuator))

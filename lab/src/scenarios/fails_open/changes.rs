@@ -7,7 +7,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -30,6 +30,7 @@ const RATE_MBIT: f64 = 60.0;
 const HANDLER_PRIORITY: u32 = PRIORITY - 1;
 
 pub struct Changes {
+    exes: [PathBuf; 2],
     program: Process,
     background: Process,
     handler: Process,
@@ -55,12 +56,9 @@ impl Changes {
             raw.canonicalize()?.join("granted"),
             raw.canonicalize()?.join("background"),
         );
-        let sleeper = |exe: &Path| {
+        for exe in [&granted, &background] {
             std::fs::copy("/bin/sleep", exe).context("cannot copy a program for a rule")?;
-            let mut command = at.command(exe)?;
-            command.arg("infinity");
-            Process::spawn(command)
-        };
+        }
         let mut configuration = cap_configuration(cap, &raw.join("group.key"));
         configuration["link"] = json!({"rate_mbit": RATE_MBIT});
         configuration["realtime"] = json!([{"exe": granted, "priority": PRIORITY}]);
@@ -70,13 +68,21 @@ impl Changes {
             {"exe": background, "class": "background"},
         ]);
         Ok(Self {
-            program: sleeper(&granted)?,
-            background: sleeper(&background)?,
+            program: sleeper(at, &granted)?,
+            background: sleeper(at, &background)?,
+            exes: [granted, background],
             handler: Role::start(at, "request-handler", &address)?.into_process()?,
             _requests: Role::spawn(server, "request-sender", &(address, PORT))?.into_process()?,
             queue_before: queue(at)?,
             configuration,
         })
+    }
+
+    /// What was left on them is not to be found again.
+    pub fn renew_programs(&mut self, at: &Namespace) -> Result<()> {
+        let [granted, background] = &self.exes;
+        (self.program, self.background) = (sleeper(at, granted)?, sleeper(at, background)?);
+        Ok(())
     }
 
     pub fn in_force(&self, at: &Namespace) -> Result<InForce> {
@@ -88,6 +94,12 @@ impl Changes {
             nice: is_nice(self.background.id())?,
         })
     }
+}
+
+fn sleeper(at: &Namespace, exe: &Path) -> Result<Process> {
+    let mut command = at.command(exe)?;
+    command.arg("infinity");
+    Process::spawn(command)
 }
 
 fn queue(at: &Namespace) -> Result<Vec<u8>> {

@@ -359,7 +359,7 @@ impl Stage {
         Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
     }
 
-    fn look_for_left(&self, before: &BTreeSet<Object>, case: &mut Case) -> Result<()> {
+    fn look_for_left(&mut self, before: &BTreeSet<Object>, case: &mut Case) -> Result<()> {
         let left = || -> Result<Option<String>> {
             let others = answers::others_found(&self.near)?.join("; ");
             Ok(left_over(&self.near, &self.changes, before, Held::ByThese(&[]))?
@@ -378,6 +378,9 @@ impl Stage {
         }
         let reverted = answers::revert(&self.near);
         case.left_for_good = left()?.or_else(|| reverted.err().map(|error| format!("{error:#}")));
+        if case.left_for_good.is_some() {
+            self.changes.renew_programs(&self.near)?;
+        }
         Ok(())
     }
 

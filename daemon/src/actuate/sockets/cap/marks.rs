@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lift::{Found, LAYOUT, Lift};
 use crate::journal::{Entry, Lost};
-use crate::kernel::own_netns;
+use crate::kernel::{map_of, own_netns};
 use crate::pins::MARKS;
 use crate::place::Place;
 
@@ -53,7 +53,12 @@ impl Entry for Capped {
 }
 
 fn undo_marked(map_id: u32, dry_run: bool) -> Result<Vec<String>> {
-    let Some(marks) = find(&Place::here()?, Some(map_id)) else {
+    // By the number first, which takes no look at a file.
+    let mut marks = of_number(map_id);
+    if !matches!(marks, Ok(Some(_))) {
+        marks = pinned(&Place::here()?).map_or(marks, |pinned| Ok(Some(pinned)));
+    }
+    let Some(marks) = marks.context("cannot open the marks of sockets")? else {
         return Err(anyhow!(Lost).context(
             "the marks of sockets are gone, so caps may be left in this network namespace; each ends with its socket",
         ));
@@ -89,20 +94,18 @@ fn undo(marks: Option<&MapHandle>, values: &[u32], dry_run: bool) -> Result<Vec<
     Ok(found.iter().map(Found::to_string).collect())
 }
 
-/// The marks of this namespace: as another process still holds them, which takes no look at a file, or else as they are
-/// pinned.
-pub fn find(place: &Place, map_id: Option<u32>) -> Option<MapHandle> {
-    let pinned = || {
-        let pins = place.pins();
-        pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()))
-    };
-    map_id.and_then(of_number).or_else(|| pinned().ok().flatten().flatten())
+/// The marks of this namespace.
+pub fn pinned(place: &Place) -> Option<MapHandle> {
+    let marks = place
+        .pins()
+        .look(|folder| Ok(MapHandle::from_pinned_path(folder.join(MARKS)).ok()));
+    marks.ok().flatten().flatten()
 }
 
-/// None where the map of this number is something else.
-pub fn of_number(map_id: u32) -> Option<MapHandle> {
+/// As any process still holds them. None where the map of this number is something else.
+pub fn of_number(map_id: u32) -> Result<Option<MapHandle>> {
     let is_marks = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(MARKS);
-    MapHandle::from_map_id(map_id).ok().filter(is_marks)
+    Ok(map_of(map_id)?.filter(is_marks))
 }
 
 /// Pins the marks, unless these are; returns their number.
