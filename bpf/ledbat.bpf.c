@@ -6,7 +6,7 @@
  * without CAP_NET_ADMIN can choose it.
  *
  * Everything is decided once a round (from a packet's departure until its acknowledgement), by the least round-trip
- * time of that round, and by what was lost in it.
+ * time of that round, and by what was lost in it. Only a delay that cannot be ours ends a round before its time.
  */
 #include "kernel_types.h"
 #include "giveway.h"
@@ -127,6 +127,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 	struct lbe *ca = state_of(sk);
 	__u32 now = now_ms(tp);
 	long rtt_us = rs->rtt_us;
+	bool is_over;
 
 	if (rtt_us > 0)
 		note_rtt(ca, rtt_us, now);
@@ -136,7 +137,12 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		ca->is_limited = 1;
 	if (ca->is_limited)
 		grow(ca, rs->acked_sacked, rtt_us > 0 ? rtt_us : 0);
-	if (rs->acked_sacked && (__s32)(rs->prior_delivered - ca->round_end) >= 0) {
+	if (rs->acked_sacked == 2 && rtt_us > 0)
+		note_pair(ca, rtt_us, now);
+	is_over = rs->acked_sacked && (__s32)(rs->prior_delivered - ca->round_end) >= 0;
+	if (rtt_us > 0 && is_cut_short(ca, rtt_us, tp->mdev_us >> 2, now))
+		is_over = true;
+	if (is_over) {
 		end_round(ca, tp->mdev_us >> 2, now);
 		ca->round_end = tp->delivered;
 	}

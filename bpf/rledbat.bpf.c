@@ -320,6 +320,9 @@ int gw_offer(struct bpf_sock_ops *ops)
 	if (!has_timestamp)
 		return 1;
 	note_marks(r, tp);
+	/* Two packets in answer to one of ours: both are here, by our own clock. */
+	if (r->is_begun && packets == 2 && !is_before(tp->rx_opt.rcv_tsecr, r->trusted_ms))
+		note_pair(ca, now_us - r->data_us, now);
 	note_gap(r, now_us);
 	rtt_us = sample_rtt(r, tp, now);
 	if (rtt_us)

@@ -30,16 +30,22 @@
 #define YIELD_MAX_MS 16000U
 #define CLEAR_US 2000
 #define BLIND 8
+#define BETWEEN 4
 #define BLIND_MAX_MS 32000U
 #define STRIKES 3
 #define GRACE_ROUNDS 4
 #define AGAIN_MS 4000U
+#define SHORT_US 10000U
+#define PAIR_US 16U
+#define QUEUE_US 64U
+#define QUEUE_FADES 32
 #define ROUTE_MS 16000U
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
 #define TRIAL_PACKETS 512U
 #define TRIAL_ROUNDS 3 /* that lose */
 #define TRIAL_EVERY 3 /* losses */
+#define CLEAN_PACKETS 1024U /* without a loss: none is random */
 #define PLATEAU_MS 5000U
 #define IDLE_MS 1000U
 #define IDLE_PACKETS 10
@@ -62,13 +68,14 @@ struct lbe {
 	__u32 round_end; /* tp->delivered */
 	__u32 round_us; /* the round's least */
 	__u32 mode_since_ms;
-	__u32 slowdown_ms; /* the next one */
+	union {
+		__u32 slowdown_ms; /* the next one; of AVOID */
+		__u32 between_ms; /* when others' packets were last served between ours; of YIELD */
+	};
 	__u32 hold_ms; /* of the next yield */
 	__u32 clear_ms; /* since when nobody else is seen */
 	__u32 yield_end_ms;
 	__u32 lull_us[2]; /* the least and the greatest delay while it yields */
-	__u32 delivered; /* of the loss window, in packets */
-	__u32 lost;
 	__u32 floor; /* what is lost however slowly we send, of LOSS_ONE */
 	__u32 loss_window; /* the window at the last loss of our own making */
 	__u32 loss_ms;
@@ -78,7 +85,19 @@ struct lbe {
 	__u16 round_lost;
 	__u16 round_delivered;
 	__u16 trial_left; /* packets */
-	__u8 mode;
+	__u16 delivered; /* of the loss window, in packets */
+	__u16 lost;
+	__u16 clean; /* packets since the last loss */
+	__u16 pair; /* the round trip of the second of two packets with nobody between, in PAIR_US; 0: unknown */
+	union {
+		__u16 queue; /* others', of late, in QUEUE_US; of YIELD */
+		__u16 foreign_ms; /* since when each sample is not ours; of AVOID */
+	};
+	__u8 mode : 3;
+	__u8 is_foreign : 1; /* each sample since `foreign_ms` */
+	__u8 is_between : 1; /* others' packets are served between ours: known of this YIELD */
+	__u8 has_set_pacing : 1; /* it was not paced before */
+	__u8 was_clean : 1; /* before the loss that began the last trial */
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
 	__u8 trial_in : 4; /* so many losses */
@@ -91,7 +110,6 @@ struct lbe {
 	__u8 is_queueless : 1; /* the last loss of our own making */
 	__u8 is_held : 1; /* by a delay, in this round of a slow start */
 	__u8 is_shared : 1; /* others' packets stand in the same queue */
-	__u8 has_set_pacing : 1; /* it was not paced before */
 };
 
 static __always_inline __u32 least(__u32 a, __u32 b)
@@ -185,6 +203,9 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 	ca->lull_us[0] = UNKNOWN_US;
 	ca->lull_us[1] = 0;
 	ca->lull_lost = 0;
+	ca->queue = 0;
+	ca->is_between = 0;
+	ca->between_ms = now;
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
 	enter(ca, YIELD, now);
@@ -238,8 +259,9 @@ static __always_inline bool is_tolerable(const struct lbe *ca)
 
 static __always_inline void note_loss(struct lbe *ca)
 {
-	ca->delivered += ca->round_delivered;
-	ca->lost += ca->round_lost;
+	ca->clean = least((__u32)ca->clean + ca->round_delivered, 60000);
+	ca->delivered = least((__u32)ca->delivered + ca->round_delivered, 60000);
+	ca->lost = least((__u32)ca->lost + ca->round_lost, 60000);
 	if (ca->delivered > LOSS_WINDOW) {
 		ca->delivered /= 2;
 		ca->lost /= 2;
@@ -264,6 +286,12 @@ static __always_inline void end_trial(struct lbe *ca, __u32 now)
 
 	ca->trial_left = 0;
 	ca->trial_in = TRIAL_EVERY;
+	/* A loss that does not depend on us has been there before. */
+	if (!yields && ca->trial_lost >= TRIAL_ROUNDS && ca->was_clean) {
+		ca->loss_window = 0;
+		yield(ca, now);
+		return;
+	}
 	if (ca->trial_lost >= TRIAL_ROUNDS) {
 		ca->floor = greatest(LOSS_ONE / TRIAL_PACKETS * ca->trial_lost, ca->floor);
 		ca->learnt_us = TARGET_US;
@@ -285,6 +313,7 @@ static __always_inline void begin_trial(struct lbe *ca, __u32 now)
 	ca->began_slow = ca->mode == START;
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
+	ca->was_clean = ca->clean >= CLEAN_PACKETS;
 	ca->rounds = 0;
 	ca->window = greatest(ca->window / 2, LEAST);
 	if (ca->mode == START)
@@ -324,6 +353,14 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 	}
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
+	/* Where nothing queues, what stays below the window that lost loses nothing by itself. */
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && ca->was_clean && !ca->trial_left &&
+	    delay_us < LEARNT_FLOOR_US && now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
+	    ca->window <= below_loss(ca)) {
+		ca->loss_window = 0;
+		yield(ca, now);
+		return;
+	}
 	if (ca->mode != START && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
 		ca->loss_window = 0;
 		yield(ca, now);
@@ -378,34 +415,71 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 	}
 }
 
+/*
+ * Of two packets sent at once the second waits for whatever is served in between: a queue for each flow (fq_codel) shows
+ * others by nothing else, and a short one (CoDel) by it alone while they recover. `rtt_us` is the second's.
+ */
+static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u32 now)
+{
+	__u32 pair = least(rtt_us / PAIR_US, 65535);
+
+	if (ca->mode == HOLD && ca->rounds) {
+		ca->pair = pair;
+		return;
+	}
+	if (ca->mode != YIELD || ca->rounds < SLOWDOWN_ROUNDS)
+		return;
+	if (!ca->pair || pair < ca->pair) {
+		ca->pair = pair;
+	} else if ((pair - ca->pair) * PAIR_US > USEC_PER_SEC / 2 / greatest(ca->peak, 1)) {
+		ca->is_between = 1;
+		ca->between_ms = now;
+	}
+}
+
+/* How long nobody must have been seen. Where the others' queue is short, an empty one says nothing. */
+static __always_inline bool is_gone(const struct lbe *ca, __u32 now)
+{
+	__u32 clear_ms = now - ca->clear_ms;
+
+	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
+		return clear_ms >= ca->hold_ms;
+	if (ca->is_between && now - ca->between_ms >= least(ca->hold_ms * BETWEEN, BLIND_MAX_MS))
+		return clear_ms >= ca->hold_ms;
+	return clear_ms >= (ca->is_between ? BLIND_MAX_MS : least(ca->hold_ms * BLIND, BLIND_MAX_MS));
+}
+
 static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 {
-	__u32 target = target_us(ca), hold_ms;
+	__u32 target = target_us(ca);
 
 	/* Our own packets are still in the queue. */
 	if (ca->rounds < SLOWDOWN_ROUNDS) {
 		ca->clear_ms = now;
 		ca->band_ms = now;
+		ca->between_ms = now;
 		return;
 	}
 	ca->lull_us[0] = least(ca->lull_us[0], delay_us);
 	ca->lull_us[1] = greatest(ca->lull_us[1], delay_us);
 	if (ca->round_lost || ca->is_marked)
 		ca->lull_lost = 1;
-	hold_ms = ca->lull_us[1] > target ? ca->hold_ms : least(ca->hold_ms * BLIND, BLIND_MAX_MS);
-	if (delay_us > clear_us(target))
+	if (delay_us > clear_us(target)) {
 		ca->clear_ms = now;
+		ca->queue -= ca->queue / QUEUE_FADES;
+		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
+	}
 	if (delay_us <= clear_us(target) || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
-	if (now - ca->clear_ms >= hold_ms) {
+	if (is_gone(ca, now)) {
 		ramp(ca, now, true);
-	} else if (now - ca->band_ms >= least(ca->hold_ms, AGAIN_MS)) {
+	} else if (now - ca->band_ms >= AGAIN_MS) {
 		/* A queue as one of our kind holds it. */
 		ca->yield_end_ms = now;
 		ca->trial_left = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
-	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost &&
+	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost && ca->lull_us[0] > clear_us(target) &&
 		   ca->lull_us[1] - ca->lull_us[0] < greatest(2000, ca->lull_us[0] / 16)) {
 		ca->base_us += ca->lull_us[0];
 		ca->base_next_us = ca->base_us;
@@ -453,6 +527,28 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 	drain(ca, delay_us, target / 2);
 }
 
+/*
+ * A delay that is not ours need not last until the round ends: half a round trip of nothing else is enough. True:
+ * the round is over.
+ */
+static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jitter_us, __u32 now)
+{
+	if (ca->mode != AVOID || !ca->is_limited || ca->rounds < GRACE_ROUNDS ||
+	    rtt_us <= ca->base_us + foreign_us(ca, jitter_us)) {
+		ca->is_foreign = 0;
+		return false;
+	}
+	if (!ca->is_foreign) {
+		ca->is_foreign = 1;
+		ca->foreign_ms = now;
+	}
+	if ((__u16)(now - ca->foreign_ms) < least(ca->base_us, USEC_PER_SEC) / 2000)
+		return false;
+	ca->is_foreign = 0;
+	ca->round_us = rtt_us;
+	return true;
+}
+
 static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
@@ -481,6 +577,8 @@ static __always_inline void end_round(struct lbe *ca, __u32 jitter_us, __u32 now
 		end_hold(ca, delay_us, jitter_us, now);
 	else
 		climb(ca, delay_us, now);
+	if (ca->round_lost)
+		ca->clean = 0;
 	ca->rounds += ca->rounds < 15;
 	ca->round_ms = now;
 	ca->round_us = UNKNOWN_US;
