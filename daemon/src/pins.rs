@@ -66,10 +66,8 @@ impl Pins {
     /// Removes the pins of the programs, which would run on. Maps do nothing by themselves.
     pub fn remove_programs(&self) -> Result<()> {
         in_machines_mounts(|_| {
-            let folders = self.folders().filter(|folder| is_ours(folder));
-            folders
-                .flat_map(|folder| NICE_LINKS.map(|name| folder.join(name)))
-                .try_for_each(remove)
+            let mut folders = self.folders().filter(|folder| is_ours(folder));
+            folders.try_for_each(|folder| remove(folder, &NICE_LINKS))
         })
         .context("cannot remove the pinned programs")
     }
@@ -78,8 +76,7 @@ impl Pins {
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
             for folder in self.folders().filter(|folder| is_ours(folder)) {
-                let pins = [MARKS, QDISC, NICE_LINKS[0], NICE_LINKS[1], NICE_NOTES];
-                pins.map(|name| folder.join(name)).into_iter().try_for_each(remove)?;
+                remove(folder, &[NICE_LINKS[0], NICE_LINKS[1], MARKS, QDISC, NICE_NOTES])?;
                 let _ = fs::remove_dir(folder);
             }
             while is_bpffs(&self.own) {
@@ -116,12 +113,21 @@ impl Pins {
     }
 }
 
-/// Nothing where there is no such pin.
-fn remove(pin: PathBuf) -> Result<()> {
-    match fs::remove_file(pin) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
-    }
+/// Those of these pins that there are. One that does not go, twice, keeps no other.
+fn remove(folder: &Path, names: &[&str]) -> Result<()> {
+    let once = |pin: &Path| {
+        fs::remove_file(pin).or_else(|error| match error.kind() {
+            ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })
+    };
+    let twice = |pin: PathBuf| once(&pin).or_else(|_| once(&pin)).err();
+    let failed = names.iter().filter_map(|name| twice(folder.join(name)));
+    failed
+        .collect::<Vec<_>>()
+        .into_iter()
+        .next()
+        .map_or(Ok(()), |error| Err(error.into()))
 }
 
 fn make_folder(folder: &Path) -> Result<()> {

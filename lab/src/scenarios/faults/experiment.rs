@@ -35,6 +35,8 @@ const CAP: Cap = Cap::Segments(20);
 const LIMIT: Duration = Duration::from_secs(20);
 /// Until nothing may be left: what hangs is killed after five seconds.
 const LEFT: Duration = Duration::from_secs(7);
+/// The kernel frees programs a while after their last pin has gone.
+const FREED: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Which calls fail.
@@ -365,19 +367,22 @@ impl Stage {
             Ok(left_over(&self.near, &self.changes, before, Held::ByThese(&[]))?
                 .or((!others.is_empty()).then_some(others)))
         };
-        let deadline = Instant::now() + LEFT;
-        loop {
-            case.left = left()?;
-            if case.left.is_none() {
-                return Ok(());
+        let left_after = |limit: Duration| -> Result<Option<String>> {
+            let deadline = Instant::now() + limit;
+            loop {
+                let left = left()?;
+                if left.is_none() || Instant::now() > deadline {
+                    return Ok(left);
+                }
+                pause_until(Instant::now() + LOOK_EVERY)?;
             }
-            if Instant::now() > deadline {
-                break;
-            }
-            pause_until(Instant::now() + LOOK_EVERY)?;
+        };
+        case.left = left_after(LEFT)?;
+        if case.left.is_none() {
+            return Ok(());
         }
         let reverted = answers::revert(&self.near);
-        case.left_for_good = left()?.or_else(|| reverted.err().map(|error| format!("{error:#}")));
+        case.left_for_good = left_after(FREED)?.or_else(|| reverted.err().map(|error| format!("{error:#}")));
         if case.left_for_good.is_some() {
             self.changes.renew_programs(&self.near)?;
         }
