@@ -4,7 +4,9 @@
 //! It has the C library's `main`, not Rust's: before that one the runtime reads /proc/self/maps, and whoever may list /proc
 //! could keep every giveway from starting, the guardian and `giveway revert` included. What the runtime would have
 //! prepared is prepared here, but for its message about a stack that has overflown.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
+// A test of this program has Rust's own, and there is nothing in it.
+#![cfg_attr(test, allow(dead_code))]
 
 use std::io::IsTerminal as _;
 use std::panic::catch_unwind;
@@ -25,8 +27,8 @@ const LINES_KEPT: usize = 1024;
 /// As Rust's runtime has it.
 const PANICKED: i32 = 101;
 
-#[unsafe(no_mangle)]
-pub extern "C" fn main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_int {
+#[cfg_attr(not(test), unsafe(export_name = "main"))]
+extern "C" fn c_main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_int {
     prepare();
     let code = catch_unwind(run_command).map_or(PANICKED, i32::from);
     // Not by returning: what was printed is written first.
