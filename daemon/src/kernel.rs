@@ -282,3 +282,26 @@ fn read(clock: ClockId) -> Duration {
     // Both clocks always exist, so this cannot fail.
     clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CapabilitySets, set_capabilities};
+
+    use super::*;
+
+    #[test]
+    fn only_a_map_that_the_kernel_does_not_know_is_gone() {
+        assert!(map_of(u32::MAX).unwrap().is_none());
+        let refused = std::thread::spawn(|| {
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets {
+                effective: none,
+                permitted: none,
+                inheritable: none,
+            };
+            set_capabilities(None, sets).unwrap();
+            map_of(u32::MAX).is_err()
+        });
+        assert!(refused.join().unwrap(), "one that may not be asked for may be there");
+    }
+}

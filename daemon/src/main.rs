@@ -42,7 +42,10 @@ fn prepare() {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         for standard in 0..3 {
             if libc::fcntl(standard, libc::F_GETFD) < 0 {
-                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+                let opened = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+                if opened < 0 {
+                    libc::abort()
+                }
             }
         }
     }

@@ -124,9 +124,7 @@ fn remove(folder: &Path, names: &[&str]) -> Result<()> {
     let twice = |pin: PathBuf| once(&pin).or_else(|_| once(&pin)).err();
     let failed = names.iter().filter_map(|name| twice(folder.join(name)));
     failed
-        .collect::<Vec<_>>()
-        .into_iter()
-        .next()
+        .reduce(|first, _| first)
         .map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -202,6 +200,16 @@ mod tests {
     fn a_thread_of_the_kernel_is_told_from_any_other_process() {
         let own = std::process::id().cast_signed();
         assert!(is_kernels(KTHREADD) && !is_kernels(own) && !is_kernels(i32::MAX));
+    }
+
+    #[test]
+    fn a_pin_that_cannot_be_removed_keeps_no_other() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::create_dir(scratch.path().join("stays")).unwrap();
+        fs::write(scratch.path().join("goes"), "").unwrap();
+        assert!(remove(scratch.path(), &["stays", "none", "goes"]).is_err());
+        assert!(!scratch.path().join("goes").exists());
+        assert!(remove(scratch.path(), &["none", "goes"]).is_ok());
     }
 
     #[test]
