@@ -34,6 +34,7 @@ enum gw_link_flag {
 	GW_LEARN = 8,     /* record background flows for ingress.bpf.c */
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
+	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
 };
 
 /* What a flow is for; the daemon's classes in their order. */
@@ -104,6 +105,20 @@ struct gw_treated_process {
 /* Number 0 stands for none. */
 #define GW_LIMITS 64
 #define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
+
+/*
+ * The same of a cgroup whose packets are forwarded, as they carry it in skb->tc_index: 3 bits of class, 6 of limit, and how many
+ * packet rules come before, of which each packet may match one. 0: nothing is said.
+ */
+#define GW_FORWARDED_CLASS_MASK 7
+#define GW_FORWARDED_LIMIT_SHIFT 3
+#define GW_FORWARDED_RULES_SHIFT 9
+
+struct gw_forwarded {
+	__u64 seen_ns; /* CLOCK_MONOTONIC, within a second */
+	__u32 word;
+	__u32 reserved;
+};
 
 /* What all flows of a rule may send together, where the BPF qdisc serves. */
 struct gw_rate_limit {

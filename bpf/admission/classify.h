@@ -52,7 +52,8 @@ struct flow_key {
 	__u32 rules_of;
 	__u8 protocol;
 	__u8 dscp;
-	__u16 link; /* its number: rules may be about one */
+	__u8 link;  /* its number: rules may be about one */
+	__u8 rules; /* how many of them count */
 };
 
 struct {
@@ -148,13 +149,13 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 				 (remote[1] & mask[1]) == wanted[1]);
 }
 
-/* Of the first packet rule that matches; 0: none does. */
-static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p)
+/* Of the first of so many packet rules that matches; 0: none does. */
+static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p, __u32 rules)
 {
 	__u32 treatment = 0;
 	int n;
 
-	bpf_for(n, 0, (int)config->packet_rules) {
+	bpf_for(n, 0, (int)rules) {
 		__u32 at = n;
 		struct gw_packet_rule *rule = bpf_map_lookup_elem(&packet_rules, &at);
 
@@ -177,16 +178,44 @@ static __noinline __u32 treatment_of_socket(struct __sk_buff *skb)
 	return told ? *told : 0;
 }
 
-static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p,
-					   const struct flow_key *key)
+/* By the first so many packet rules. */
+static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p, __u32 rules)
 {
-	__u32 *known = bpf_map_lookup_elem(&treatment_of_flows, key), treatment;
+	struct flow_key key = {
+		.flow.remote_port = p->tuple.remote_port,
+		.flow.local_port = p->tuple.local_port,
+		.flow.family = p->tuple.family,
+		.rules_of = config->rules_of,
+		.protocol = p->protocol,
+		.dscp = p->dscp,
+		.link = config->number,
+		.rules = rules,
+	};
+	__u32 *known, treatment;
 
+	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
+	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
 	if (known)
 		return *known;
-	treatment = first_match(config, p);
-	bpf_map_update_elem(&treatment_of_flows, key, &treatment, BPF_ANY);
+	treatment = first_match(config, p, rules);
+	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
 	return treatment;
+}
+
+/* What is said of the cgroup that it came from, unless a rule for packets stands before that; 0: nothing. */
+static __noinline __u32 treatment_of_forwarded(struct __sk_buff *skb, const struct gw_link_config *config,
+					       const struct packet *p)
+{
+	__u32 word = skb->tc_index, rules = word >> GW_FORWARDED_RULES_SHIFT, treatment = 0;
+
+	if (!word)
+		return 0;
+	if (rules)
+		treatment = treatment_by_rules(config, p, rules);
+	if (treatment)
+		return treatment;
+	return (word & GW_FORWARDED_CLASS_MASK) |
+	       (word >> GW_FORWARDED_LIMIT_SHIFT & (GW_LIMITS - 1)) << GW_LIMIT_SHIFT;
 }
 
 static __always_inline bool is_named(const struct gw_background_key *exact)
@@ -203,23 +232,19 @@ static __always_inline bool is_named(const struct gw_background_key *exact)
  */
 static __noinline __u32 treatment_of_packet(const struct gw_link_config *config, const struct packet *p, __u32 said)
 {
-	struct flow_key key = {
-		.flow.remote_port = p->tuple.remote_port,
-		.flow.local_port = p->tuple.local_port,
-		.flow.family = p->tuple.family,
-		.rules_of = config->rules_of,
-		.protocol = p->protocol,
-		.dscp = p->dscp,
-		.link = config->number,
+	struct gw_background_key flow = {
+		.remote_port = p->tuple.remote_port,
+		.local_port = p->tuple.local_port,
+		.family = p->tuple.family,
 	};
 	__u32 treatment = said;
 
-	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
 	if (!said && config->packet_rules)
-		treatment = treatment_by_rules(config, p, &key);
-	if (!config->background_flows || !is_named(&key.flow))
+		treatment = treatment_by_rules(config, p, config->packet_rules);
+	if (!config->background_flows)
 		return treatment;
-	return (treatment & ~GW_CLASS_MASK) | GW_CLASS_BACKGROUND;
+	__builtin_memcpy(flow.remote, p->tuple.remote, 16);
+	return is_named(&flow) ? (treatment & ~GW_CLASS_MASK) | GW_CLASS_BACKGROUND : treatment;
 }
 
 static __always_inline bool has_background_mark(struct __sk_buff *skb, const struct packet *p)
@@ -243,6 +268,8 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 
 	if (!said && has_early_sockets)
 		said = treatment_before(skb);
+	if (!said && config->flags & GW_FORWARDED)
+		said = treatment_of_forwarded(skb, config, p);
 	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;
 }
 

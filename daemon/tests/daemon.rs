@@ -15,6 +15,7 @@ mod daemon {
     mod classes;
     mod exec;
     mod failures;
+    mod forwarded;
     mod hang;
     mod life;
     mod limits;

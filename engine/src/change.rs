@@ -40,6 +40,11 @@ pub enum Subject {
         remote: SocketAddr,
         local_port: Option<u16>,
     },
+    /// What is forwarded for a cgroup of version 2.
+    Cgroup {
+        #[serde(rename = "cgroup")]
+        path: String,
+    },
     /// The kernel as a whole.
     Kernel,
 }
@@ -213,6 +218,7 @@ impl Display for Subject {
                 write!(f, "packets to {remote}")?;
                 local_port.map_or(Ok(()), |port| write!(f, " from port {port}"))
             }
+            Self::Cgroup { path } => write!(f, "what is forwarded for {path}"),
             Self::Kernel => f.write_str("the kernel"),
         }
     }

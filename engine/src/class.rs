@@ -26,7 +26,7 @@ pub(crate) use active::Meant;
 pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
-pub use packets::{LimitNumber, MOST_LIMITS, PacketRule, RateLimit, Treatment};
+pub use packets::{Forwarded, LimitNumber, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Treatment};
 pub use rules::{Folders, Rules, Source};
 pub use sessions::{Session, active_session, is_seat};
 pub use units::{KEY as UNIT_KEY, UnitFile};
@@ -121,7 +121,9 @@ pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
     let limit = of_rule.or(of_command.map(|limit| limit.number));
     let verdict = match (process.chosen.map(of_choice), by_rule) {
         (Some(chosen), _) => chosen,
-        (None, by_rule) => by_rule.ok()?.or_else(|| evidence::judge_process(process))?,
+        (None, by_rule) => by_rule
+            .ok()?
+            .or_else(|| evidence::judge_sender(Some(process), &process.cgroup))?,
     };
     Some(Verdict { limit, ..verdict })
 }
@@ -130,6 +132,14 @@ pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
 pub fn judge_itself(rules: &Rules, process: &Process) -> Option<Verdict> {
     let chosen = process.chosen.map(of_choice);
     chosen.or_else(|| rules.judge_itself(process))
+}
+
+/// Of what is forwarded for a cgroup, as a container's, whose sockets are not to be seen here; and how many of the rules for
+/// packets come before that, one of which may match a packet. None: nothing is said of it.
+pub fn judge_forwarded(rules: &Rules, cgroup: &str) -> Option<(Verdict, usize)> {
+    let (by_rule, before) = rules.judge_forwarded(cgroup)?;
+    let verdict = by_rule.or_else(|| evidence::judge_sender(None, cgroup))?;
+    Some((verdict, before))
 }
 
 fn named(seen: &Seen<'_>) -> Option<Verdict> {

@@ -25,6 +25,7 @@ use classes::Classes;
 use control::Control;
 use early::Early;
 use flows::{Flows, Tracked};
+use forwarded::Cgroups;
 use nice::{Niced, Niceness};
 use owners::Owners;
 use queue::links::Links;
@@ -37,6 +38,7 @@ mod classes;
 mod control;
 mod early;
 mod flows;
+mod forwarded;
 mod limiting;
 pub mod limits;
 pub mod nice;
@@ -84,6 +86,7 @@ pub struct Network {
     owners: Owners,
     classes: Classes,
     early: Early,
+    forwarded: Cgroups,
     nice: Niceness,
     interface: Option<Interface>,
     sharing: Sharing,
@@ -113,6 +116,7 @@ impl Network {
             owners: Owners::default(),
             classes: Classes::new(&config.background),
             early: Early::default(),
+            forwarded: Cgroups::default(),
             nice: Niceness::new(config.classes.cpu_and_disk, setup.backends.dry_run),
             interface: None,
             sharing: Sharing::default(),
@@ -138,6 +142,7 @@ impl Network {
             Input::Datagram { .. }
                 | Input::Datagrams(_)
                 | Input::Processes(_)
+                | Input::Forwarding(_)
                 | Input::Filtered(_)
                 | Input::Active(_)
                 | Input::Chosen { .. }
@@ -182,7 +187,13 @@ impl Network {
                 let due = self.nice.due(now);
                 self.ask_nice(now, due);
             }
+            Input::Forwarding(sending) => {
+                self.actions.extend(self.forwarded.observe(&sending));
+                self.judge_forwarded(now);
+            }
             Input::Identified { processes, cgroups } => {
+                self.forwarded.identified(&cgroups);
+                self.judge_forwarded(now);
                 if self.early.identified(&processes) {
                     self.judge_processes();
                 }
@@ -419,6 +430,12 @@ impl Network {
 
     fn judge_processes(&mut self) {
         self.actions.extend(self.early.judge(&self.classes, &mut self.nice));
+    }
+
+    fn judge_forwarded(&mut self, now: Duration) {
+        let (actions, changes) = self.forwarded.judge(&self.classes);
+        self.actions.extend(actions);
+        changes.into_iter().for_each(|change| self.note(now, change));
     }
 
     /// Those that are shown for the first time with what they have from what started them.

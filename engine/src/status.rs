@@ -89,6 +89,9 @@ pub struct NetworkStatus {
     /// UDP sockets on which something was sent within the last minute.
     #[serde(default)]
     pub datagrams: Vec<FlowView>,
+    /// Cgroups for which packets were forwarded within the last minute, and of which something is said.
+    #[serde(default)]
+    pub forwarded: Vec<ForwardedView>,
     pub neighbours: Vec<NeighbourView>,
     pub reports: ReportView,
     /// That of the first of `links`.
@@ -121,6 +124,14 @@ pub struct PolicyView {
     /// False without a key: this device works alone.
     pub cooperates: bool,
     pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ForwardedView {
+    pub cgroup: String,
+    pub class: Class,
+    pub class_rule: String,
+    pub class_why: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

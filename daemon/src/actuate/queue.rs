@@ -6,12 +6,12 @@
 //! What was there is journalled before anything is changed ([`Before`]), and put back from there, in this process or after
 //! its death.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use giveway_engine::class::{RateLimit, Treatment};
+use giveway_engine::class::{Forwarded, RateLimit, Treatment};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
@@ -31,12 +31,14 @@ use crate::place::{JournalFile, Place};
 
 pub mod admission;
 mod bpf_qdisc;
+mod forwarded;
 mod htb;
 mod ingress;
 mod sojourn;
 
-use admission::Admission;
+use admission::{Admission, Told};
 use bpf_qdisc::BpfQdisc;
+use forwarded::Containers;
 use ingress::Ingress;
 
 /// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
@@ -91,6 +93,10 @@ pub struct QueueActuator {
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
+    /// Loaded where there is a veth device beside the links.
+    containers: Option<Result<Containers>>,
+    /// The links that were in force when such devices were looked for.
+    followed: Option<BTreeSet<u32>>,
 }
 
 /// A link on which a plan is in force.
@@ -136,6 +142,8 @@ impl QueueActuator {
             treated_processes: BTreeMap::new(),
             admission: None,
             qdisc: None,
+            containers: None,
+            followed: None,
         })
     }
 
@@ -205,7 +213,7 @@ impl QueueActuator {
         let undone = link.as_ref().map_or(Ok(()), |link| self.undo(link.before.as_ref()));
         if let (Some(admission), Some(link)) = (&mut self.admission, &link) {
             admission.detach(ifindex);
-            admission.configure(link.number, None, 0, 0)?;
+            admission.configure(link.number, None)?;
         }
         self.follow_htb()?;
         undone
@@ -258,10 +266,14 @@ impl QueueActuator {
         let Some(admission) = &self.admission else {
             return Ok(());
         };
+        let forwards = matches!(&self.containers, Some(Ok(containers)) if containers.is_attached());
+        let told = Told {
+            background_flows: self.background.len(),
+            treated_sockets: self.treated.len(),
+            forwards,
+        };
         let mut links = self.links.values();
-        links.try_for_each(|link| {
-            admission.configure(link.number, Some(&link.plan), self.background.len(), self.treated.len())
-        })
+        links.try_for_each(|link| admission.configure(link.number, Some((&link.plan, told))))
     }
 
     fn follow_htb(&mut self) -> Result<()> {
@@ -346,6 +358,47 @@ impl QueueActuator {
         Ok(())
     }
 
+    /// What comes out of these devices is told apart by its cgroup, while anything is in force.
+    /// `changed`: devices may have come or gone since the last time.
+    pub fn follow_containers(&mut self, changed: bool) -> Result<()> {
+        let links: BTreeSet<u32> = self.links.keys().copied().collect();
+        if !changed && self.followed.as_ref() == Some(&links) {
+            return Ok(());
+        }
+        let mut devices = match self.links.is_empty() {
+            true => BTreeSet::new(),
+            false => uplink::veths(&mut self.netlink)?,
+        };
+        devices.retain(|ifindex| !links.contains(ifindex));
+        self.followed = Some(links);
+        if devices.is_empty() && self.containers.is_none() {
+            return Ok(());
+        }
+        if self.containers().is_none() {
+            self.containers = Some(Containers::load());
+        }
+        if let Some(containers) = self.containers() {
+            containers.follow(&devices);
+        }
+        self.configure()
+    }
+
+    /// Those that send.
+    pub fn forwarding(&mut self) -> Result<BTreeSet<u64>> {
+        self.containers()
+            .map_or_else(|| Ok(BTreeSet::new()), Containers::sending)
+    }
+
+    /// What is forwarded for this cgroup; None: nothing is said of it.
+    pub fn treat_forwarded(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+        self.containers()
+            .map_or(Ok(()), |containers| containers.tell(cgroup, told))
+    }
+
+    fn containers(&mut self) -> Option<&mut Containers> {
+        self.containers.as_mut()?.as_mut().ok()
+    }
+
     pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
         self.background.keys()
     }
@@ -398,7 +451,10 @@ impl QueueActuator {
                 link.name
             ))
         });
-        [nice, early, gate].into_iter().flatten().chain(ingress).collect()
+        let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().err());
+        let containers = containers.map(|error| format!("containers' packets are not told apart: {error:#}"));
+        let missing = [nice, early, gate, containers];
+        missing.into_iter().flatten().chain(ingress).collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {

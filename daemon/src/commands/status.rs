@@ -76,6 +76,14 @@ fn render(status: &Status, columns: Option<usize>) -> String {
 ";
         }
     }
+    if !network.forwarded.is_empty() {
+        text += "\n  FORWARDED FOR\n";
+    }
+    for of in &network.forwarded {
+        let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_why);
+        text += &hanging("  ", CLASS_INDENT, &line, columns);
+        text += "\n";
+    }
     if !network.neighbours.is_empty() {
         text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
     }

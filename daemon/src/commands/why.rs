@@ -84,6 +84,7 @@ fn concerns(subject: &str, latest: &Latest, flows: &[&FlowView]) -> bool {
         Subject::Thread { tid } => tid.to_string() == subject,
         Subject::Interface { name } => name == subject,
         Subject::Destination { remote, .. } => remote.to_string() == subject,
+        Subject::Cgroup { path } => path == subject,
         Subject::Kernel => false,
     };
     let of_setting = match &change.setting {

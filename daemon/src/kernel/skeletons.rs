@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices control ease flow_monitor ingress ledbat lending lift nice qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices control ease flow_monitor forwarded ingress ledbat lending lift nice qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
@@ -30,6 +30,7 @@ records! {
     choices: gw_choice gw_chosen_limit;
     control: gw_control gw_control_outcome;
     flow_monitor: bss gw_event gw_flow;
+    forwarded: gw_forwarded;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;

@@ -2,13 +2,14 @@
 //! A link's way out, as the kernel tells it now: MTU, kind, speed, root qdisc. Reads only, and asks the
 //! namespace itself: /sys may show another one's devices.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::network::queue::{RootQdisc, Uplink};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::netlink::{Body, Netlink, attribute, u16_at, u32_at};
+use super::netlink::{Body, Netlink, attribute, text, u16_at, u32_at};
 use super::qdisc;
 
 /// Bytes of a message before its attributes (struct ifinfomsg).
@@ -71,6 +72,20 @@ pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
         gso_max_segments: number(libc::IFLA_GSO_MAX_SEGS).context("the kernel tells no gso_max_segs")?,
         group: number(libc::IFLA_GROUP).unwrap_or(0),
     })
+}
+
+/// The veth devices of this namespace.
+pub fn veths(netlink: &mut Netlink) -> Result<BTreeSet<u32>> {
+    const IFLA_INFO_KIND: u16 = 1; // include/uapi/linux/if_link.h
+    let is_veth = |message: &[u8]| {
+        let about = attribute(message, IFINFOMSG_BYTES, libc::IFLA_LINKINFO)?;
+        Some(text(attribute(about, 0, IFLA_INFO_KIND)?)? == "veth")
+    };
+    let devices = netlink
+        .dump(libc::RTM_GETLINK, &ifinfomsg(0))
+        .context("cannot list the interfaces")?;
+    let found = devices.iter().filter(|message| is_veth(message) == Some(true));
+    found.map(|message| u32_at(message, 4)).collect()
 }
 
 /// The fixed part of a message about a device.

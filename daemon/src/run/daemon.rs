@@ -87,6 +87,8 @@ struct Running {
     found: Found,
     interface: Option<Interface>,
     links: Option<LinkEvents>,
+    /// Devices may have come or gone since they were looked for.
+    links_changed: bool,
     /// What the engine was told of its links last, and whether it is to be told anew.
     told_uplinks: Vec<Uplink>,
     tell_uplinks: bool,
@@ -128,6 +130,7 @@ impl Daemon {
             notifier: Notifier::of_environment(),
             found: Found::default(),
             interface: None,
+            links_changed: true,
             links: LinkEvents::open()
                 .inspect_err(|error| tracing::debug!("{error:#}"))
                 .ok(),
@@ -203,6 +206,8 @@ impl Running {
     }
 
     fn on_timer(&mut self) -> Result<()> {
+        let changed = self.links.as_ref().is_some_and(LinkEvents::any);
+        self.links_changed |= changed || self.links.is_none();
         if self
             .last_housekeeping
             .is_none_or(|at| now().saturating_sub(at) >= HOUSEKEEPING)
@@ -216,9 +221,10 @@ impl Running {
             self.look_after_active()?;
             self.look_at_datagrams()?;
             self.look_at_processes()?;
+            self.look_at_forwarded()?;
             self.settle_nice()?;
             self.cap_new()?;
-        } else if self.links.as_ref().is_some_and(LinkEvents::any) {
+        } else if changed {
             self.look_at_link()?;
         }
         self.take_looked_up()?;

@@ -26,25 +26,25 @@ use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
 /// A folder of rules.
-struct Rules(TempDir);
+pub(super) struct Rules(TempDir);
 
 impl Rules {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         self.0.path().to_str().unwrap()
     }
 
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let file = self.0.path().join(name);
         fs::write(&file, text).unwrap();
         file
     }
 }
 
-fn rule(condition: &str, class: &str) -> String {
+pub(super) fn rule(condition: &str, class: &str) -> String {
     format!("[[rule]]\n{condition}\nclass = \"{class}\"\n")
 }
 
@@ -488,11 +488,12 @@ fn an_open_socket_is_shown_with_its_mark() {
 }
 
 /// A daemon with these rules and a queue of 10 Mbit/s.
-fn daemon_with_queue(rules: &Rules) -> Daemon {
+pub(super) fn daemon_with_queue(rules: &Rules) -> Daemon {
     let config = format!("[link]\nrate_mbit = 10.0\n[queue]\nbackend = \"{}\"\n", backend());
-    let config = Scratch::new("queue.toml", &config);
-    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
-    let daemon = Daemon::start(&arguments);
+    // Read again by each `reload`; no file of rules, by its name.
+    let config = rules.write("configuration", &config);
+    let config = config.to_str().unwrap();
+    let daemon = Daemon::start(&["--config", config, "--rules", rules.path(), "--interface", "gwv"]);
     until("the queue is in force", || {
         !daemon.status()["queue"]["in_force"].is_null()
     });

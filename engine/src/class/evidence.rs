@@ -102,12 +102,12 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
     })
 }
 
-/// What its process alone says.
-pub(super) fn judge_process(process: &Process) -> Option<Verdict> {
+/// What its process alone says, or where that is not known, its cgroup.
+pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Verdict> {
     let nowhere = SocketAddr::from(([0; 4], 0));
     judge(&Seen {
-        process: Some(process),
-        cgroup: &process.cgroup,
+        process,
+        cgroup,
         ends: Ends {
             protocol: Protocol::Tcp,
             local: nowhere,

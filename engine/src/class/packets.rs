@@ -22,6 +22,14 @@ pub struct Treatment {
     pub limit: Option<LimitNumber>,
 }
 
+/// Of all that is forwarded for one cgroup.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Forwarded {
+    pub treatment: Treatment,
+    /// So many [`PacketRule`]s come first, each for the packets that it matches.
+    pub rules_before: u8,
+}
+
 /// All flows of one rule, or of one command, together.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RateLimit {

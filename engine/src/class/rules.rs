@@ -192,6 +192,24 @@ impl Rules {
         let rules = self.rules.iter().filter(|rule| asks_more(&rule.matcher));
         first(rules, process).ok()?
     }
+
+    /// Of what is forwarded for a cgroup, and how many rules for packets come before that. None: what is sent decides.
+    pub(super) fn judge_forwarded(&self, cgroup: &str) -> Option<(Option<Verdict>, usize)> {
+        let unnamed = Process {
+            cgroup: cgroup.to_owned(),
+            ..Process::default()
+        };
+        let mut before = 0;
+        for rule in &self.rules {
+            let relaxed = rule.matcher.whatever_it_sends();
+            if rule.matcher.asks_only_packet() {
+                before += 1;
+            } else if !rule.matcher.asks_who() && relaxed.as_ref().unwrap_or(&rule.matcher).matches(&unnamed) {
+                return relaxed.is_none().then(|| (Some(rule.verdict()), before));
+            }
+        }
+        Some((None, before))
+    }
 }
 
 /// Of a process that has sent nothing yet. Err: what it will send decides.

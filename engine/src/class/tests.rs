@@ -483,6 +483,42 @@ fn where_the_process_is_not_known_only_its_cgroup_is_judged() {
     }
 }
 
+#[test]
+fn what_is_forwarded_has_the_class_of_its_cgroup_after_the_rules_for_packets_that_stand_before() {
+    let of = |text: &str, cgroup| {
+        judge_forwarded(&rules(text), cgroup).map(|(verdict, before)| (verdict.class, verdict.by, before))
+    };
+    let by_cgroup = "[[rule]]\ncgroup = \"/docker/*\"\nclass = \"bulk\"\n";
+    let by_packet = "[[rule]]\nport = 443\nclass = \"stream\"\n";
+    assert_eq!(of(by_cgroup, "/docker/a"), Some((Class::Bulk, By::Rule, 0)));
+    assert_eq!(of(by_cgroup, "/podman/a"), None);
+    assert_eq!(
+        of(&[by_packet, by_cgroup, by_packet].concat(), "/docker/a"),
+        Some((Class::Bulk, By::Rule, 1))
+    );
+    let slice = "/background.slice/docker-a.scope";
+    assert_eq!(of("", slice), Some((Class::Background, By::Evidence, 0)));
+    assert_eq!(
+        of(&by_packet.repeat(3), slice),
+        Some((Class::Background, By::Evidence, 3))
+    );
+}
+
+#[test]
+fn of_what_is_forwarded_nobody_knows_the_process_and_a_rule_for_cgroup_and_packet_together_decides_nothing() {
+    let class = |before: &str| {
+        let by_cgroup = "[[rule]]\nunit = \"docker-a.scope\"\nclass = \"bulk\"\n";
+        let before = format!("[[rule]]\n{before}\nclass = \"stream\"\n");
+        let verdict = judge_forwarded(&rules(&(before + by_cgroup)), "/system.slice/docker-a.scope");
+        verdict.map(|(verdict, _)| verdict.class)
+    };
+    for of_process in ["user = \"0\"", "exe = \"/usr/bin/restic\"", "cmdline = \"*\""] {
+        assert_eq!(class(of_process), Some(Class::Bulk), "{of_process}");
+    }
+    assert_eq!(class("cgroup = \"/system.slice/*\"\nport = 443"), None);
+    assert_eq!(class("cgroup = \"/other/*\"\nport = 443"), Some(Class::Bulk));
+}
+
 fn condition() -> impl Strategy<Value = String> {
     prop_oneof![
         (1u16..5).prop_map(|port| format!("port = {port}")),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, RateLimit, Rules, Treatment};
+use crate::class::{Activity, Forwarded, RateLimit, Rules, Treatment};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::nice::Niced;
@@ -38,6 +38,8 @@ pub enum Input<'a> {
     Datagrams(Vec<Flow>),
     /// The processes that there are, once a second.
     Processes(Vec<Fingerprint>),
+    /// The cgroups of containers that have sent something within the last minute, once a second.
+    Forwarding(BTreeSet<u64>),
     /// What happened to sockets, in order.
     Events(Vec<(Cookie, FlowEvent)>),
     /// New connections were given their caps in the kernel, from the table of [`Action::CapNew`].
@@ -139,6 +141,8 @@ pub enum Action {
         process: ProcessId,
         treatment: Option<Treatment>,
     },
+    /// The queue serves what is forwarded for this cgroup so; None: by its packets.
+    TreatForwarded { cgroup: u64, told: Option<Forwarded> },
     /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
     /// cause is in force; None: it gets back what it had. Answered by [`Input::Niced`].
     Nice { process: ProcessId, cause: Option<u32> },

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::flows::Tracked;
+use super::forwarded::ROOT;
 use super::owners::{Owners, process_of, user_of};
 use super::queue::BackgroundFlow;
 use super::told::Told;
@@ -17,8 +18,8 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_itself,
-    judge_process,
+    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_forwarded,
+    judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process, ProcessId};
@@ -166,6 +167,21 @@ impl Classes {
             class: verdict.class,
             limit: verdict.limit,
         })
+    }
+
+    /// What decides of what is forwarded, beside its cgroup.
+    pub fn basis_of_forwarded(&self) -> (u64, &Arc<Meant>) {
+        (self.generation, self.active.meant(ROOT))
+    }
+
+    /// And how many rules for packets come before that; None: nothing is said of it.
+    pub fn judge_forwarded(&self, cgroup: &str) -> Option<(Verdict, usize)> {
+        let (verdict, before) = judge_forwarded(&self.rules, cgroup)?;
+        Some((self.active.meant(ROOT).judge(verdict, cgroup), before))
+    }
+
+    pub fn cost_of_forwarded(&self, cgroup: &str) -> usize {
+        self.rules.cost(None, Some(cgroup))
     }
 
     /// Bytes that are looked at, at most, to judge both what it will send and itself.

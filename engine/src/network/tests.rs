@@ -12,6 +12,7 @@ mod active;
 mod classes;
 mod control;
 mod datagrams;
+mod forwarded;
 
 fn interface(index: u32) -> Interface {
     Interface {

@@ -27,6 +27,7 @@ impl Network {
             },
             flows: self.flow_views(Protocol::Tcp),
             datagrams: self.flow_views(Protocol::Udp),
+            forwarded: self.forwarded.views(),
             neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
             reports: ReportView {
                 interval_ms: self.neighbourhood.interval().as_millis() as u64,

@@ -255,6 +255,7 @@ impl World {
                 | Action::Identify { .. }
                 | Action::Treat { .. }
                 | Action::TreatProcess { .. }
+                | Action::TreatForwarded { .. }
                 | Action::Nice { .. }
                 | Action::NiceCauses(_) => {}
             }

@@ -75,6 +75,15 @@ pub struct Shared {
     pub background_answers: MapHandle,
 }
 
+/// What there is to look up, so that a packet looks for nothing else.
+#[derive(Clone, Copy, Default)]
+pub struct Told {
+    pub background_flows: usize,
+    pub treated_sockets: usize,
+    /// Of some packets it is said whose they are.
+    pub forwards: bool,
+}
+
 /// Who makes tasks nice, and whether giveway's doing can be told from the users' word.
 enum Nice<'a> {
     ByUsers,
@@ -188,22 +197,20 @@ impl Admission {
     }
 
     /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
-    pub fn configure(
-        &self,
-        number: u32,
-        plan: Option<&Plan>,
-        background_flows: usize,
-        treated_sockets: usize,
-    ) -> Result<()> {
-        let mut config = plan.map(config_of).unwrap_or_default();
+    pub fn configure(&self, number: u32, plan: Option<(&Plan, Told)>) -> Result<()> {
+        let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
+        let told = plan.map(|(_, told)| told).unwrap_or_default();
         config.number = number;
         (config.packet_rules, config.rules_of) = self.written;
         config.rules = self.rules;
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
         }
-        config.background_flows = u32::try_from(background_flows)?;
-        config.treated_sockets = u32::try_from(treated_sockets)?;
+        if told.forwards {
+            config.flags |= types::gw_link_flag::GW_FORWARDED.0;
+        }
+        config.background_flows = u32::try_from(told.background_flows)?;
+        config.treated_sockets = u32::try_from(told.treated_sockets)?;
         self.shared
             .link_config
             .update(&number.to_ne_bytes(), bytes_of(&config), MapFlags::ANY)
@@ -398,7 +405,7 @@ fn marks_of(marks: &LinkMarks) -> [types::gw_class_mark; 8] {
     of_class
 }
 
-fn number_of_class(class: Class) -> u16 {
+pub(super) fn number_of_class(class: Class) -> u16 {
     use types::gw_class;
     let number = match class {
         Class::Realtime => gw_class::GW_CLASS_REALTIME,

@@ -95,6 +95,12 @@ impl Running {
                         tracing::debug!("{error:#}");
                     }
                 }
+                Action::TreatForwarded { cgroup, told } => {
+                    // The next look says it again.
+                    if let Err(error) = self.daemon.queue.treat_forwarded(cgroup, told) {
+                        tracing::debug!("{error:#}");
+                    }
+                }
                 Action::Nice { process, cause } => {
                     let nice = self.daemon.nice.as_mut();
                     let outcome = nice.map_or_else(|| Ok(Niced::default()), |nice| nice.apply(process, cause));

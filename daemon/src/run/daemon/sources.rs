@@ -78,6 +78,15 @@ impl Running {
         self.step(Input::Processes(listed))
     }
 
+    /// Packets of containers have no socket here: their cgroups are.
+    pub(super) fn look_at_forwarded(&mut self) -> Result<()> {
+        let sending = self.daemon.queue.forwarding();
+        let Some(sending) = self.tolerate(sending)? else {
+            return Ok(());
+        };
+        self.step(Input::Forwarding(sending))
+    }
+
     pub(super) fn drain_events(&mut self) -> Result<()> {
         let capped = self.daemon.sockets.capped_at_connect()?;
         if !capped.is_empty() {
@@ -130,6 +139,12 @@ impl Running {
         }
         self.sign.give_for(LONG_WORK);
         self.look_at_uplinks()?;
+        self.sign.give_for(LONG_WORK);
+        let changed = std::mem::take(&mut self.links_changed);
+        if let Err(error) = self.daemon.queue.follow_containers(changed) {
+            tracing::debug!("{error:#}");
+            self.links_changed = true;
+        }
         self.sign.give_for(LONG_WORK);
         self.open_neighbours();
         self.sign.give();

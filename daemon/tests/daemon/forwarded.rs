@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is forwarded for containers has the class of its cgroup, though its sockets are in another namespace.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use giveway::kernel::cgroup::Root;
+use serde_json::Value;
+
+use super::classes::{Rules, daemon_with_queue, rule};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
+use crate::support::process::{Daemon, giveway};
+use crate::support::wait::until;
+
+/// A network namespace behind a veth pair, with a program in a cgroup of its own that sends what it is told to.
+struct Container {
+    netns: String,
+    root: Root,
+    cgroup: String,
+    program: Child,
+    words: ChildStdin,
+    done: BufReader<ChildStdout>,
+}
+
+impl Container {
+    /// Behind the near end of this lab, which forwards for it.
+    fn start(lab: &Lab) -> Self {
+        let netns = format!("{}c", lab.near);
+        run(&format!("ip netns add {netns}"));
+        run(&format!("ip link add gwc type veth peer name gwc netns {netns}"));
+        run("ip address add 10.97.0.1/24 dev gwc");
+        run("ip address add fd97::1/64 dev gwc nodad");
+        run("ip link set gwc up");
+        run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+        run(&format!("ip -n {netns} address add 10.97.0.2/24 dev gwc"));
+        run(&format!("ip -n {netns} address add fd97::2/64 dev gwc nodad"));
+        run(&format!("ip -n {netns} link set gwc up"));
+        run(&format!("ip -n {netns} route add default via 10.97.0.1"));
+        run(&format!("ip -n {netns} -6 route add default via fd97::1"));
+        let root = Root::open().unwrap();
+        let cgroup = format!("gw-container-{}", netns);
+        fs::create_dir(path_of(&root, &cgroup)).unwrap();
+        let script = "while read n to; do for i in $(seq $n); do echo x > /dev/udp/$to; done; echo done; done";
+        let mut program = Command::new("ip");
+        program.args(["netns", "exec", &netns, "bash", "-c", script]);
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        fs::write(path_of(&root, &cgroup).join("cgroup.procs"), program.id().to_string()).unwrap();
+        let (words, done) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+        Self {
+            netns,
+            root,
+            cgroup,
+            program,
+            words,
+            done: BufReader::new(done),
+        }
+    }
+
+    /// So many datagrams.
+    fn send(&mut self, count: u32, address: &str, port: u16) {
+        writeln!(self.words, "{count} {address}/{port}").unwrap();
+        let mut line = String::new();
+        self.done.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n");
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+        let _ = Command::new("ip").args(["netns", "del", &self.netns]).status();
+        until("the container's cgroup is empty", || {
+            fs::remove_dir(path_of(&self.root, &self.cgroup)).is_ok()
+        });
+    }
+}
+
+fn path_of(root: &Root, cgroup: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", root.directory.as_raw_fd())).join(cgroup)
+}
+
+fn background(daemon: &Daemon) -> u64 {
+    daemon.counted("/bands/background/classified")
+}
+
+/// Sends until it is so, as a container that goes on sending would.
+fn until_sent_as(daemon: &Daemon, container: &mut Container, port: u16, is_background: bool) {
+    until("the container's packets have their class", || {
+        let before = background(daemon);
+        container.send(10, FAR_V4, port);
+        thread::sleep(Duration::from_millis(200));
+        (background(daemon) - before == 10) == is_background
+    });
+}
+
+fn forwarded(daemon: &Daemon) -> Value {
+    daemon.status()["forwarded"].clone()
+}
+
+#[test]
+fn a_containers_packets_have_the_class_of_its_cgroup() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let mut container = Container::start(&lab);
+    let path = format!("/{}", container.cgroup);
+    rules.write("50-test.toml", &rule(&format!("cgroup = \"{path}\""), "background"));
+    let daemon = daemon_with_queue(&rules);
+    until_sent_as(&daemon, &mut container, port, true);
+    assert_eq!(forwarded(&daemon)[0]["cgroup"], path);
+
+    let before = background(&daemon);
+    container.send(10, FAR_V6, port);
+    let own = UdpSocket::bind("0.0.0.0:0").unwrap();
+    for _ in 0..10 {
+        assert_eq!(own.send_to(b"x", (FAR_V4, port)).unwrap(), 1);
+    }
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(
+        background(&daemon) - before,
+        10,
+        "those over IPv6, and not this program's own"
+    );
+
+    let why = String::from_utf8(giveway(&["why", &path]).stdout).unwrap();
+    let wanted = format!("what is forwarded for {path}: class standard -> background");
+    assert!(why.contains(&wanted) && why.contains("50-test.toml:1"), "{why}");
+    let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
+    assert!(status.contains(&container.cgroup), "{status}");
+
+    rules.write("50-test.toml", "");
+    assert!(giveway(&["reload"]).status.success());
+    until_sent_as(&daemon, &mut container, port, false);
+}
+
+/// The first rule that matches counts, also where one asks for the packet and the other for the cgroup.
+#[test]
+fn a_rule_for_packets_counts_before_one_for_the_cgroup_where_it_stands_before() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let mut container = Container::start(&lab);
+    let of_cgroup = rule(&format!("cgroup = \"/{}\"", container.cgroup), "background");
+    let of_packets = rule(&format!("port = {port}"), "standard");
+    rules.write("50-test.toml", &format!("{of_packets}{of_cgroup}"));
+    let daemon = daemon_with_queue(&rules);
+    until_sent_as(&daemon, &mut container, port + 1, true);
+    until_sent_as(&daemon, &mut container, port, false);
+    rules.write("50-test.toml", &format!("{of_cgroup}{of_packets}"));
+    assert!(giveway(&["reload"]).status.success());
+    until_sent_as(&daemon, &mut container, port, true);
+}
+
+#[test]
+fn a_container_that_is_started_later_is_known_too() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    rules.write("50-test.toml", &rule("cgroup = \"/gw-container-*\"", "background"));
+    let daemon = daemon_with_queue(&rules);
+    let mut container = Container::start(&lab);
+    until_sent_as(&daemon, &mut container, port, true);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Classes of what is forwarded: packets of containers, of which only the cgroup is known. Input: once a second, the
+//! cgroups that have sent within the last minute, and their paths. Output: what the queue is told of each, and the
+//! changes. Bounded: cgroups that are kept, paths that are asked for at once, and what is matched in one step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::Action;
+use super::classes::{COST_OF_A_STEP, Classes};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::class::{Forwarded, MOST_PACKET_RULES, Meant, Treatment, Verdict};
+use crate::status::ForwardedView;
+
+/// As many as the kernel's table has.
+const KEPT: usize = 1024;
+const ASKED_AT_ONCE: usize = 24;
+/// What counts for all is active for these; whose they are is not known.
+pub(super) const ROOT: u32 = 0;
+
+#[derive(Debug, Default)]
+pub struct Cgroups(BTreeMap<u64, Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    path: Option<Arc<str>>,
+    is_asked: bool,
+    verdict: Verdict,
+    /// By which rules, and by what is active.
+    judged: Option<(u64, Arc<Meant>)>,
+    told: Option<Forwarded>,
+}
+
+impl Cgroups {
+    /// These send, and no others.
+    pub fn observe(&mut self, sending: &BTreeSet<u64>) -> Option<Action> {
+        self.0.retain(|cgroup, _| sending.contains(cgroup));
+        for cgroup in sending {
+            if self.0.len() == KEPT {
+                break;
+            }
+            self.0.entry(*cgroup).or_default();
+        }
+        let unknown = self.0.iter_mut().filter(|(_, known)| !known.is_asked);
+        let ask = |(cgroup, known): (&u64, &mut Known)| {
+            known.is_asked = true;
+            *cgroup
+        };
+        let cgroups: Vec<u64> = unknown.take(ASKED_AT_ONCE).map(ask).collect();
+        (!cgroups.is_empty()).then(|| Action::Identify {
+            processes: Vec::new(),
+            cgroups,
+        })
+    }
+
+    pub fn identified(&mut self, cgroups: &[(u64, Option<Arc<str>>)]) {
+        for (cgroup, path) in cgroups {
+            if let (Some(known), Some(path)) = (self.0.get_mut(cgroup), path) {
+                known.path = Some(Arc::clone(path));
+            }
+        }
+    }
+
+    /// Judges those whose rules, or what is active, have changed, as far as one step allows; the others are next.
+    pub fn judge(&mut self, classes: &Classes) -> (Vec<Action>, Vec<Change>) {
+        let basis = classes.basis_of_forwarded();
+        let mut left = COST_OF_A_STEP;
+        let (mut actions, mut changes) = (Vec::new(), Vec::new());
+        for (cgroup, known) in &mut self.0 {
+            let Some(path) = known.path.as_ref().filter(|_| !known.is_judged_by(&basis)) else {
+                continue;
+            };
+            let cost = classes.cost_of_forwarded(path);
+            if cost > left && left < COST_OF_A_STEP {
+                break;
+            }
+            left = left.saturating_sub(cost);
+            let said = classes.judge_forwarded(path);
+            known.judged = Some((basis.0, Arc::clone(basis.1)));
+            let told = said.as_ref().map(|(verdict, before)| Forwarded {
+                treatment: Treatment {
+                    class: verdict.class,
+                    limit: verdict.limit,
+                },
+                rules_before: (*before).min(MOST_PACKET_RULES) as u8,
+            });
+            if told != known.told {
+                known.told = told;
+                actions.push(Action::TreatForwarded { cgroup: *cgroup, told });
+            }
+            let verdict = said.map(|(verdict, _)| verdict).unwrap_or_default();
+            let before = std::mem::replace(&mut known.verdict, verdict);
+            if before != known.verdict {
+                changes.push(change_of(path, before, &known.verdict));
+            }
+        }
+        (actions, changes)
+    }
+
+    /// Those of which something is said.
+    pub fn views(&self) -> Vec<ForwardedView> {
+        let view = |known: &Known| {
+            let told = known.told?;
+            Some(ForwardedView {
+                cgroup: known.path.as_ref()?.to_string(),
+                class: told.treatment.class,
+                class_rule: known.verdict.rule.clone(),
+                class_why: known.verdict.why.clone(),
+            })
+        };
+        self.0.values().filter_map(view).collect()
+    }
+}
+
+impl Known {
+    fn is_judged_by(&self, (generation, meant): &(u64, &Arc<Meant>)) -> bool {
+        let is_by = |(before, of): &(u64, Arc<Meant>)| before == generation && Arc::ptr_eq(of, meant);
+        self.judged.as_ref().is_some_and(is_by)
+    }
+}
+
+fn change_of(path: &Arc<str>, before: Verdict, verdict: &Verdict) -> Change {
+    Change {
+        subject: Subject::Cgroup { path: path.to_string() },
+        name: String::new(),
+        setting: Setting::Class,
+        old: Value::from(before.class.name()),
+        new: Value::from(verdict.class.name()),
+        rule: verdict.rule.clone(),
+        why: verdict.why.clone(),
+        made: true,
+    }
+}
