@@ -7,7 +7,6 @@ use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
 use giveway_engine::network::queue::links::LinkView;
-use giveway_engine::network::queue::measured::{Found, HELD_PERCENT, MeasuredView};
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -207,27 +206,10 @@ fn queue_line(network: &NetworkStatus, queue: &QueueView) -> String {
     let short = mss.map_or(String::new(), |mss| {
         format!("; background connects with segments of at most {mss} bytes")
     });
-    let found = queue.measured.as_ref().map_or(String::new(), found);
+    let found = queue
+        .measured
+        .map_or(String::new(), |measured| format!("; {}", measured.shown()));
     format!("{shown}: {why}{found}{short}{dry}")
-}
-
-/// How a rate was found that nobody has told.
-fn found(measured: &MeasuredView) -> String {
-    let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
-    let how = match measured.found {
-        Found::Nothing => return "; nothing is paced yet".to_owned(),
-        Found::Delivered => "so much arrives while a queue stands below",
-        Found::Raised => "no queue forms below, so it is raised",
-        Found::Lowered => "a queue stands below, so less is sent until it is gone",
-        Found::Held => "it holds, since nobody fills the link or nobody tells",
-    };
-    format!(
-        "; found {:.2} Mbit/s, {HELD_PERCENT}% of the time at least {:.2}: {how} ({:.0} ms below, {}% of the bytes seen)",
-        mbit(measured.rate_bytes_per_s),
-        mbit(measured.held_bytes_per_s),
-        measured.below_us as f64 / 1e3,
-        measured.seen_percent
-    )
 }
 
 /// None where packets of every class keep their own.

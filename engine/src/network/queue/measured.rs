@@ -54,8 +54,10 @@ const FEEDBACK_PACKETS: f64 = 2.0;
 const SLOWEST: f64 = 0.5;
 /// A queue below that does not shorten for so long though we give way is somebody else's.
 const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
+/// Beside it our senders compete as they would without us: this much more than arrives is not what holds them back.
+const COMPETES: f64 = 2.0;
 /// The share of the time for which the rate has been at least `held_bytes_per_s`.
-pub const HELD_PERCENT: usize = 90;
+const HELD_PERCENT: usize = 90;
 const HELD_OVER: Duration = Duration::from_secs(20);
 const LEAST_BYTES_PER_S: f64 = 4_000.0;
 
@@ -106,6 +108,8 @@ pub enum Found {
     Raised,
     /// A queue has formed below: less until it is gone.
     Lowered,
+    /// A queue stands below however little we send: somebody else's. Ours does not hold back then.
+    Others,
     /// Nobody asks for more, or nobody tells: it stays.
     Held,
 }
@@ -124,6 +128,31 @@ pub struct MeasuredView {
     pub seen_percent: u32,
     /// 0: it does not vary; 100: as a radio does.
     pub varies_percent: u32,
+}
+
+impl MeasuredView {
+    /// The rate and how it was found, in a few words.
+    pub fn shown(&self) -> String {
+        let how = match self.found {
+            Found::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
+            Found::Delivered => "so much arrives while a queue stands below",
+            Found::Raised => "no queue forms below, so it is raised",
+            Found::Lowered => "a queue stands below, so less is sent until it is gone",
+            Found::Others => {
+                "a queue stands below however little is sent: others share the link, and ours does not hold back"
+            }
+            Found::Held => "it holds: nobody fills the link, or nobody tells",
+        };
+        let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
+        format!(
+            "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
+             the bytes tell)",
+            mbit(self.rate_bytes_per_s),
+            mbit(self.held_bytes_per_s),
+            self.below_us as f64 / 1e3,
+            self.seen_percent
+        )
+    }
 }
 
 /// A sum over time.
@@ -396,10 +425,12 @@ impl Measured {
             let waited = now.saturating_sub(since);
             if queue_s < queue_then / 2.0 {
                 self.gives_way = Some((now, queue_s));
-            } else if waited >= GIVES_WAY_FOR {
-                by = 1.0;
             }
             self.view.found = Found::Lowered;
+            if waited >= GIVES_WAY_FOR {
+                by = COMPETES;
+                self.view.found = Found::Others;
+            }
         } else {
             self.gives_way = None;
         }

@@ -15,8 +15,16 @@ const PASS_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
 pub enum Load {
-    Cubic { round_trip_ms: u64 },
-    Udp { mbit: f64 },
+    Cubic {
+        round_trip_ms: u64,
+    },
+    Udp {
+        mbit: f64,
+    },
+    /// Behind the same modem, but not through our queue.
+    Stranger {
+        round_trip_ms: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -89,6 +97,7 @@ struct CoDel {
 
 struct Flow {
     round_trip_ms: Option<u64>,
+    is_ours: bool,
     udp_per_ms: f64,
     due: f64,
     cwnd: f64,
@@ -106,11 +115,12 @@ struct Flow {
 impl Flow {
     fn new(load: Load) -> Self {
         let (round_trip_ms, udp_per_ms) = match load {
-            Load::Cubic { round_trip_ms } => (Some(round_trip_ms), 0.0),
+            Load::Cubic { round_trip_ms } | Load::Stranger { round_trip_ms } => (Some(round_trip_ms), 0.0),
             Load::Udp { mbit } => (None, mbit * 125.0 / PACKET),
         };
         Self {
             round_trip_ms,
+            is_ours: !matches!(load, Load::Stranger { .. }),
             udp_per_ms,
             due: 0.0,
             cwnd: 10.0,
@@ -220,7 +230,9 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                     queued_ms: now_ms,
                     below_ms: now_ms,
                 };
-                if flow.queue.len() < OURS_PACKETS {
+                if !flow.is_ours && below.len() < BELOW_PACKETS {
+                    below.push_back(packet);
+                } else if flow.is_ours && flow.queue.len() < OURS_PACKETS {
                     flow.queue.push_back(packet);
                 } else {
                     events
@@ -290,13 +302,15 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             if now_ms >= begin_ms {
                 belows.push(now_ms - packet.below_ms);
                 waits.push(now_ms - packet.queued_ms);
-                arrived += u64::from(round_trip_ms.is_some());
+                let flow = &flows[packet.flow];
+                arrived += u64::from(flow.is_ours && flow.round_trip_ms.is_some());
             }
         }
         if now_ms % PASS_MS == 0 && way == Way::Auto {
             let sockets: Vec<Socket> = flows
                 .iter()
                 .enumerate()
+                .filter(|(_, flow)| flow.is_ours)
                 .filter_map(|(number, flow)| {
                     Some(Socket {
                         cookie: Cookie(number as u64),
