@@ -316,11 +316,13 @@ impl Queue {
         self.view.counters = counters;
     }
 
+    /// Its rate is found from what is sent.
+    pub fn is_measured(&self) -> bool {
+        self.rate.mbit == Some(RateMbit::Found) && self.standing().is_some()
+    }
+
     /// Takes in what the sockets that send by this link show. Returns what to ask for.
     pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<Request> {
-        if self.rate.mbit != Some(RateMbit::Found) || self.standing().is_none() {
-            return None;
-        }
         let passed = passed(self.counters()?);
         self.measured.observe(now, sockets, passed);
         let worth_it = match (

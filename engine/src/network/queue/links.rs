@@ -296,7 +296,8 @@ impl Links {
 
     /// Takes in the sockets of a pass. Returns what to ask for.
     pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<Action> {
-        let measured = self.links.iter_mut().filter_map(|(ifindex, link)| {
+        let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());
+        let measured = measured.filter_map(|(ifindex, link)| {
             let own = flows
                 .iter()
                 .filter(|flow| flow.ifindex == *ifindex && flow.protocol == Protocol::Tcp);

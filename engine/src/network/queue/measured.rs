@@ -13,10 +13,12 @@ use crate::model::{Cookie, Flow};
 
 /// Ethernet, IPv4 and TCP with timestamps.
 const HEADER_BYTES: f64 = 66.0;
-/// Of what has passed, so much is remembered; a queue below that is older is taken to be so old.
+/// Of what has passed, so much is remembered: nothing follows from a wait that is longer.
 const HISTORY: Duration = Duration::from_secs(30);
 /// A socket that no pass has shown for so long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
+/// Of one that is shown for the first time, so much at most was sent since the pass before.
+const SEGMENTS_OF_A_NEW_ONE: u32 = 64;
 /// Over which it is told whose bytes the queue sends.
 const SHARE_OVER_S: f64 = 2.0;
 /// Where TCP has less than this share of what is sent, it does not tell what the link does.
@@ -54,8 +56,12 @@ const FEEDBACK_PACKETS: f64 = 2.0;
 const SLOWEST: f64 = 0.5;
 /// A queue below that does not shorten for so long though we give way is somebody else's.
 const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
-/// Beside it our senders compete as they would without us: this much more than arrives is not what holds them back.
-const COMPETES: f64 = 2.0;
+/// Less than that of the rate is giving way.
+const GIVES_WAY: f64 = 0.95;
+/// Beside it nothing is paced, so that our senders compete as they would without us: for so long, and then for twice as
+/// long each time.
+const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
+const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
 /// The share of the time for which the rate has been at least `held_bytes_per_s`.
 const HELD_PERCENT: usize = 90;
 const HELD_OVER: Duration = Duration::from_secs(20);
@@ -73,6 +79,16 @@ pub struct Socket {
     pub min_rtt: Option<Duration>,
     pub smoothed_rtt: Duration,
 }
+
+/// A socket before it sent anything.
+const NOTHING: Socket = Socket {
+    cookie: Cookie(0),
+    delivered_segments: 0,
+    in_flight_bytes: 0,
+    segment_bytes: 0,
+    min_rtt: None,
+    smoothed_rtt: Duration::ZERO,
+};
 
 impl From<&Flow> for Socket {
     fn from(flow: &Flow) -> Self {
@@ -108,7 +124,7 @@ pub enum Found {
     Raised,
     /// A queue has formed below: less until it is gone.
     Lowered,
-    /// A queue stands below however little we send: somebody else's. Ours does not hold back then.
+    /// A queue stands below however little we send: somebody else's. Nothing is paced for a while.
     Others,
     /// Nobody asks for more, or nobody tells: it stays.
     Held,
@@ -139,7 +155,7 @@ impl MeasuredView {
             Found::Raised => "no queue forms below, so it is raised",
             Found::Lowered => "a queue stands below, so less is sent until it is gone",
             Found::Others => {
-                "a queue stands below however little is sent: others share the link, and ours does not hold back"
+                "a queue stands below however little is sent: others share the link, and nothing is paced for a while"
             }
             Found::Held => "it holds: nobody fills the link, or nobody tells",
         };
@@ -159,7 +175,7 @@ impl MeasuredView {
 #[derive(Clone, Default)]
 struct Curve(VecDeque<(Duration, f64)>);
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Measured {
     sockets: BTreeMap<Cookie, (Duration, Socket)>,
     sent: Curve,
@@ -182,6 +198,9 @@ pub struct Measured {
     limited_s: f64,
     /// Since when we give way, and what the queue was then.
     gives_way: Option<(Duration, f64)>,
+    /// Until when others have the queue below, and how long we stay away the next time.
+    withdrawn_until: Option<Duration>,
+    withdraws_for: Duration,
     held: VecDeque<(Duration, f64)>,
     view: MeasuredView,
 }
@@ -193,6 +212,30 @@ struct Shown {
     in_flight: f64,
     round_trip_s: f64,
     packet: f64,
+}
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            sockets: BTreeMap::new(),
+            sent: Curve::default(),
+            delivered: Curve::default(),
+            entered: (0.0, 0.0),
+            latest: None,
+            rate: None,
+            carried: 0.0,
+            paced: None,
+            falls: 0.0,
+            fall: (Duration::ZERO, 0.0),
+            queued_since: None,
+            limited_s: 0.0,
+            gives_way: None,
+            withdrawn_until: None,
+            withdraws_for: WITHDRAWS_FOR,
+            held: VecDeque::new(),
+            view: MeasuredView::default(),
+        }
+    }
 }
 
 impl Measured {
@@ -228,13 +271,14 @@ impl Measured {
         if passed_s <= 0.0 {
             return;
         }
-        self.falls *= (-passed_s / VARIES_FOR_S).exp();
         let shown = self.add(now, passed_s, sockets, before, passed);
         self.view.found = Found::Held;
         if let Some(shown) = shown {
+            // While nothing is under way, nothing is forgotten.
+            self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed);
         }
-        self.tell(now);
+        self.tell();
     }
 
     /// The queue is another one, or the link is: sums begin anew.
@@ -261,12 +305,12 @@ impl Measured {
                 .sockets
                 .insert(socket.cookie, (now, *socket))
                 .map(|(_, before)| before);
-            let bytes = before.map_or(0.0, |before| {
-                let segments = socket.delivered_segments.wrapping_sub(before.delivered_segments);
-                f64::from(segments) * segment
-            });
+            let is_new = socket.delivered_segments <= SEGMENTS_OF_A_NEW_ONE;
+            let since = before.or(is_new.then_some(NOTHING)).unwrap_or(*socket);
+            let segments = socket.delivered_segments.wrapping_sub(since.delivered_segments);
+            let bytes = f64::from(segments) * segment;
             let own = socket.in_flight_bytes as f64 * with_headers;
-            let own_before = before.map_or(own, |before| before.in_flight_bytes as f64 * with_headers);
+            let own_before = since.in_flight_bytes as f64 * with_headers;
             delivered += bytes;
             entered += (bytes + own - own_before).max(0.0);
             in_flight += own;
@@ -322,6 +366,14 @@ impl Measured {
         let wanted_s = self.wanted_queue_s(packet_s);
         self.view.below_us = (queue_s * 1e6) as u64;
         let stands = queue_s >= wanted_s / 2.0;
+        if self.withdrawn_until.is_some_and(|until| now < until) {
+            self.view.found = Found::Others;
+            // What arrives beside others is our part, not the link's rate; we begin with it when we return.
+            self.rate = Some(arrives);
+            self.carried = arrives;
+            return;
+        }
+        self.withdrawn_until = None;
         if stands {
             self.limited_s = 0.0;
             self.queued_since.get_or_insert(now);
@@ -346,7 +398,7 @@ impl Measured {
         } else if is_limited_by_us {
             self.raise(shown.passed_s, feedback_s);
         }
-        self.pace(now, queue_s, wanted_s, feedback_s, stands);
+        self.pace(now, queue_s, wanted_s, feedback_s);
     }
 
     /// The queue below ours that is best.
@@ -416,36 +468,37 @@ impl Measured {
     }
 
     /// So that the queue below becomes the wanted one: by its excess within two feedback times.
-    fn pace(&mut self, now: Duration, queue_s: f64, wanted_s: f64, feedback_s: f64, stands: bool) {
+    fn pace(&mut self, now: Duration, queue_s: f64, wanted_s: f64, feedback_s: f64) {
         let Some(rate) = self.rate else { return };
-        let by = 1.0 + (wanted_s - queue_s) / (2.0 * feedback_s);
-        let mut by = by.max(SLOWEST);
-        if stands && by < 0.95 {
-            let (since, queue_then) = *self.gives_way.get_or_insert((now, queue_s));
-            let waited = now.saturating_sub(since);
-            if queue_s < queue_then / 2.0 {
-                self.gives_way = Some((now, queue_s));
-            }
-            self.view.found = Found::Lowered;
-            if waited >= GIVES_WAY_FOR {
-                by = COMPETES;
-                self.view.found = Found::Others;
-            }
-        } else {
-            self.gives_way = None;
-        }
+        let by = (1.0 + (wanted_s - queue_s) / (2.0 * feedback_s)).max(SLOWEST);
         self.paced = Some((rate * by).max(LEAST_BYTES_PER_S));
+        if by < GIVES_WAY {
+            self.view.found = Found::Lowered;
+            self.give_way(now, queue_s);
+        } else {
+            (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
+        }
         self.held.push_back((now, rate));
-        while self
-            .held
-            .front()
-            .is_some_and(|(t, _)| now.saturating_sub(*t) > HELD_OVER)
-        {
+        let is_old = |(t, _): &(Duration, f64)| now.saturating_sub(*t) > HELD_OVER;
+        while self.held.front().is_some_and(is_old) {
             self.held.pop_front();
         }
     }
 
-    fn tell(&mut self, _now: Duration) {
+    /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
+    fn give_way(&mut self, now: Duration, queue_s: f64) {
+        let (since, queue_then) = *self.gives_way.get_or_insert((now, queue_s));
+        if queue_s < queue_then / 2.0 {
+            self.gives_way = Some((now, queue_s));
+        } else if now.saturating_sub(since) >= GIVES_WAY_FOR {
+            (self.paced, self.gives_way) = (None, None);
+            self.withdrawn_until = Some(now + self.withdraws_for);
+            self.withdraws_for = (2 * self.withdraws_for).min(WITHDRAWS_FOR_AT_MOST);
+            self.view.found = Found::Others;
+        }
+    }
+
+    fn tell(&mut self) {
         let mut rates: Vec<f64> = self.held.iter().map(|(_, rate)| *rate).collect();
         rates.sort_by(f64::total_cmp);
         let held = rates.get(rates.len() * (100 - HELD_PERCENT) / 100);

@@ -190,6 +190,11 @@ fn what_is_found_is_tuned_quietly_and_once() {
     assert_eq!(tuning.rate_source, Some(RateSource::Measured));
     for at in 20..60 {
         assert_eq!(pass(&mut queue, at, 0), None, "nobody sends");
+        let root = RootQdisc {
+            ours: true,
+            ..root("bpf")
+        };
+        assert_eq!(see(&mut queue, Some(Uplink { root, ..wifi() })), None);
     }
 }
 

