@@ -33,10 +33,10 @@ const STEADY_QUEUE_PACKETS: f64 = 0.75;
 /// What a delayed acknowledgement and a packet's own time on the link add to an empty path, packets.
 const PATH_PACKETS: f64 = 1.5;
 /// The same where it varies; and what best effort may wait in our queue there.
-const VARYING_QUEUE_S: f64 = 0.1;
+const VARYING_QUEUE_S: f64 = 0.05;
 const VARYING_PATIENCE_S: f64 = 0.35;
 /// The sum of the falls of its rate, as logarithms, from which on a link varies, and at which it does so fully.
-const VARIES_FROM: f64 = 0.5;
+const VARIES_FROM: f64 = 0.25;
 const VARIES_FULLY: f64 = 1.0;
 const VARIES_FOR_S: f64 = 20.0;
 /// Falls within so long are one, and one counts so much at most.
@@ -48,13 +48,14 @@ const AVERAGED: f64 = 0.1;
 /// Where no queue forms below though we send all that we may: the first step up, the largest, by pass.
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
-const LARGEST_STEP_VARYING: f64 = 0.25;
+const LARGEST_STEP_VARYING: f64 = 0.1;
 /// From a change of our rate until what follows from it is seen: a round trip, a pass, and so many packets.
 const FEEDBACK_S: f64 = 0.1;
 const FEEDBACK_PACKETS: f64 = 2.0;
 /// Of the rate at least, while a queue below drains.
 const SLOWEST: f64 = 0.5;
-/// A queue below that does not shorten for so long though we give way is somebody else's.
+/// A queue below that has neither grown nor halved for so long though we give way is somebody else's. (It grows while the
+/// link's own rate falls.)
 const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
 /// Less than that of the rate is giving way.
 const GIVES_WAY: f64 = 0.95;
@@ -196,7 +197,7 @@ pub struct Measured {
     queued_since: Option<Duration>,
     /// For how long, since one stood there, our rate was what limited the senders.
     limited_s: f64,
-    /// Since when we give way, and what the queue was then.
+    /// We give way; since when the queue below has neither grown nor halved, and its longest.
     gives_way: Option<(Duration, f64)>,
     /// Until when others have the queue below, and how long we stay away the next time.
     withdrawn_until: Option<Duration>,
@@ -487,8 +488,8 @@ impl Measured {
 
     /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
     fn give_way(&mut self, now: Duration, queue_s: f64) {
-        let (since, queue_then) = *self.gives_way.get_or_insert((now, queue_s));
-        if queue_s < queue_then / 2.0 {
+        let (since, longest_s) = *self.gives_way.get_or_insert((now, queue_s));
+        if queue_s > longest_s || queue_s < longest_s / 2.0 {
             self.gives_way = Some((now, queue_s));
         } else if now.saturating_sub(since) >= GIVES_WAY_FOR {
             (self.paced, self.gives_way) = (None, None);

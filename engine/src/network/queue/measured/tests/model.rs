@@ -183,7 +183,7 @@ fn drops(codel: &mut CoDel, now_ms: u64, sojourn_ms: u64, target_ms: u64, interv
         return false;
     }
     let next = codel.next_drop.get_or_insert_with(|| {
-        codel.count = if codel.count > 2 { codel.count - 2 } else { 0 };
+        codel.count = codel.count.saturating_sub(2);
         now_ms
     });
     if now_ms < *next {
@@ -293,7 +293,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             let Some(packet) = below.pop_front() else { break };
             link_credit -= PACKET;
             let round_trip_ms = flows[packet.flow].round_trip_ms;
-            // The first of two is acknowledged with the second.
+            // Acknowledgements come a little unevenly.
             let at = now_ms + round_trip_ms.unwrap_or(1).max(1) + jitter(now_ms);
             events
                 .entry(at)
@@ -328,18 +328,6 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                 backlog_bytes: queued as u64 * PACKET as u64,
             };
             measured.observe(Duration::from_millis(now_ms + 1_000), &sockets, passed);
-            if std::env::var_os("SHOW").is_some() {
-                eprintln!(
-                    "{:.1} link {mbit:.2} paced {:.2} rate {:.2} below {} ours {queued} cwnd {:.0} falls {:.2} {:?}",
-                    now_ms as f64 / 1e3,
-                    measured.paced_bytes_per_s().unwrap_or(0.0) / 125e3,
-                    measured.rate.unwrap_or(0.0) / 125e3,
-                    below.len(),
-                    flows[0].cwnd,
-                    measured.falls,
-                    measured.view,
-                );
-            }
         }
     }
     let percentile = |all: &mut Vec<u64>, part: f64| {
