@@ -194,6 +194,7 @@ static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_soc
 	f->min_rtt_us = tp->rtt_min.s[0].v;
 	f->rttvar_us = tp->mdev_us >> 2;
 	f->retransmits = tp->total_retrans;
+	f->delivered = tp->delivered;
 }
 
 static __always_inline void describe_marks(struct gw_flow *f, struct sock *sk)

@@ -47,6 +47,7 @@ struct gw_flow {
 	__u32 min_rtt_us; /* ~0: no sample */
 	__u32 rttvar_us;
 	__u32 retransmits;
+	__u32 delivered; /* segments, those acknowledged selectively included; wraps */
 	__u32 pid; /* 0: no process was seen to use the socket */
 	__u32 state;
 	__u32 ca_state;

@@ -157,6 +157,10 @@ pub struct Flow {
     pub pacing_rate_bytes_per_s: Option<u64>,
     /// Retransmitted segments since the connection began.
     pub retransmits: u32,
+    /// Segments since the connection began, those acknowledged selectively included; wraps. 0 in records of an older
+    /// giveway.
+    #[serde(default)]
+    pub delivered_segments: u32,
     pub ca_state: CaState,
     pub congestion_control: String,
 }

@@ -164,6 +164,8 @@ impl Network {
                 queues,
             } => {
                 self.links.count(now, queues);
+                let wanted = self.links.measure(now, &flows);
+                self.ask_queues(now, wanted);
                 self.observe(now, flows, complete);
             }
             Input::Datagrams(flows) => self.observe_datagrams(now, flows),

@@ -102,6 +102,7 @@ const ROLES: &[(&str, Act)] = &[
     ("crowd-guest", traffic::crowd::run_guest),
     ("crowd-host", traffic::crowd::run_host),
     ("endless-handler", scenarios::runaway::received::run_handler),
+    ("endless-observed-sender", traffic::endless::run_observed_sender),
     ("endless-probe", traffic::endless::run_probe),
     ("endless-sender", traffic::endless::run_sender),
     ("endless-sink", traffic::endless::run_sink),

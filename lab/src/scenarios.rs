@@ -4,6 +4,7 @@
 pub mod abuse;
 pub mod admission_cost;
 mod app_mix;
+mod auto_rate;
 mod chain;
 mod contention;
 mod cooperative;
@@ -38,6 +39,7 @@ pub const ALL: &[Scenario] = &[
     abuse::SCENARIO,
     admission_cost::SCENARIO,
     app_mix::SCENARIO,
+    auto_rate::SCENARIO,
     chain::SCENARIO,
     contention::SCENARIO,
     cooperative::SCENARIO,

@@ -366,6 +366,17 @@ mod in_guest {
     }
 
     #[test]
+    pub fn the_rate_of_a_modem_is_found_and_where_nobody_sends_nothing_is_done() {
+        let Some(_turn) = turn_in_guest() else { return };
+        let settings = ["variants=auto/10,auto/idle", "seconds=3", "warmup_s=3"];
+        let result = run("auto-rate", &settings);
+        let of = |name| metric(&result, "auto/10", name);
+        assert!((9.0..11.0).contains(&of("found_mbit")), "{result}");
+        // A thousand packets, the modem's queue, are 1,200 ms.
+        assert!(of("goodput_mbit") > 8.0 && of("probe_p50_ms") < 20.0, "{result}");
+    }
+
+    #[test]
     pub fn admitted_deadlines_are_kept_and_every_refusal_is_told() {
         let Some(_turn) = turn_in_guest() else { return };
         let result = run("deadline", &["variants=giveway/tight", "packets=3000"]);
@@ -462,6 +473,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         ]),
     ),
     ("app-mix", Tests(&[a_stream_and_three_transfers_share_an_access_point])),
+    (
+        "auto-rate",
+        Tests(&[in_guest::the_rate_of_a_modem_is_found_and_where_nobody_sends_nothing_is_done]),
+    ),
     (
         "chain",
         Tests(&[in_guest::a_request_is_handled_and_answered_in_time_whatever_else_the_machine_does]),

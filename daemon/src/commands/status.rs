@@ -214,7 +214,10 @@ fn queue_line(network: &NetworkStatus, queue: &QueueView) -> String {
     let short = mss.map_or(String::new(), |mss| {
         format!("; background connects with segments of at most {mss} bytes")
     });
-    format!("{shown}: {why}{short}{dry}")
+    let found = queue
+        .measured
+        .map_or(String::new(), |measured| format!("; {}", measured.shown()));
+    format!("{shown}: {why}{found}{short}{dry}")
 }
 
 /// None where packets of every class keep their own.

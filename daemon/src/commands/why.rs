@@ -8,6 +8,7 @@ use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::class::Class;
 use giveway_engine::config::Dscp;
 use giveway_engine::model::Cookie;
+use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::Refusal;
 use giveway_engine::status::FlowView;
 use serde::Serialize;
@@ -21,7 +22,10 @@ use crate::place::Place;
 pub fn run(args: &WhyArgs) -> Result<()> {
     let mut status = client::status(&Place::here()?)?;
     let mut classes = Vec::new();
+    let mut rates = Vec::new();
     if let Some(subject) = &args.subject {
+        let links = status.network.links.iter().filter(|link| is_link(subject, link));
+        rates.extend(links.filter_map(|link| Some((link.interface.clone(), link.queue.measured?))));
         let datagrams = &status.network.datagrams;
         let flows: Vec<&FlowView> = status.network.flows.iter().chain(datagrams).collect();
         let concerned = flows.iter().copied().filter(|view| is_flow(subject, view));
@@ -31,10 +35,10 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     }
     let (changes, refusals) = (status.changes, status.network.refusals);
     if args.output.json {
-        let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes });
+        let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes, "rates": rates });
         return print_json(&answer);
     }
-    if changes.is_empty() && refusals.is_empty() && classes.is_empty() {
+    if changes.is_empty() && refusals.is_empty() && classes.is_empty() && rates.is_empty() {
         return print(&nothing(args.subject.as_deref()));
     }
     let columns = terminal_columns();
@@ -42,7 +46,10 @@ pub fn run(args: &WhyArgs) -> Result<()> {
         .into_iter()
         .map(|(latest, times)| refusal_line(latest, times));
     let lines = classes.iter().map(Classified::line).chain(lines);
-    let lines = lines.chain(changes.iter().map(change_line));
+    let rates = rates
+        .iter()
+        .map(|(interface, rate)| format!("{interface}: {}", rate.shown()));
+    let lines = rates.chain(lines).chain(changes.iter().map(change_line));
     let text: String = lines.map(|line| hanging("", 4, &line, columns) + "\n").collect();
     print(&text)
 }
@@ -105,6 +112,10 @@ fn is_named(subject: &str, name: &str) -> bool {
         return false;
     };
     remote == subject || remote.ends_with(&format!(":{subject}")) || process.ends_with(&format!("({subject})"))
+}
+
+fn is_link(subject: &str, link: &LinkView) -> bool {
+    subject == "queue" || link.interface == subject
 }
 
 /// Whether it is the flow's process, executable, address, port or socket.

@@ -227,6 +227,7 @@ fn flow(f: &types::gw_flow) -> Flow {
         delivery_rate_bytes_per_s: f.delivery_rate_bytes_per_s,
         pacing_rate_bytes_per_s: (f.pacing_rate_bytes_per_s != u64::MAX).then_some(f.pacing_rate_bytes_per_s),
         retransmits: f.retransmits,
+        delivered_segments: f.delivered,
         ca_state: ca_state(f.ca_state),
         congestion_control: text(&f.congestion_control),
     }

@@ -2,9 +2,11 @@
 //! Every section and key, each declared once: a new key is added here and nowhere else in the configuration. The unit
 //! is part of a key's name.
 
+use std::fmt::{self, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Dscp;
 use super::conditions::{Conditions, Given, Mark, Matching};
@@ -127,13 +129,66 @@ section! {
     }
 }
 
+/// What is said of a link's rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RateMbit {
+    Fixed(f64),
+    /// `"auto"`
+    Found,
+}
+
+impl Serialize for RateMbit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(mbit) => serializer.serialize_f64(*mbit),
+            Self::Found => serializer.serialize_str(AUTO),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RateMbit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = RateMbit;
+
+            fn expecting(&self, formatter: &mut Formatter) -> fmt::Result {
+                write!(formatter, "a number of Mbit/s or \"{AUTO}\"")
+            }
+
+            fn visit_f64<E>(self, mbit: f64) -> Result<RateMbit, E> {
+                Ok(RateMbit::Fixed(mbit))
+            }
+
+            fn visit_i64<E>(self, mbit: i64) -> Result<RateMbit, E> {
+                Ok(RateMbit::Fixed(mbit as f64))
+            }
+
+            fn visit_u64<E>(self, mbit: u64) -> Result<RateMbit, E> {
+                Ok(RateMbit::Fixed(mbit as f64))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RateMbit, E> {
+                match text {
+                    AUTO => Ok(RateMbit::Found),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+const AUTO: &str = "auto";
+
 section! {
     /// The link of the managed interface, towards the network; of the preferred default route's where several are managed.
     LinkSection {
         /// What the link really carries, Mbit/s, all headers included. Without it a wired physical device's own speed
-        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised. Not beside several
-        /// `interfaces`: each has its own, in [[uplink]].
-        rate_mbit: Option<f64> = None, example 20.0, in 0.01..=400_000;
+        /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised. "auto": it is found
+        /// from what TCP connections deliver, and paced at; no deadline is promised (docs/link-rate.md). Not beside
+        /// several `interfaces`: each has its own, in [[uplink]].
+        rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
         /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.
         overhead_bytes: Option<u32> = None, example 24, in 0..=256;
@@ -148,7 +203,7 @@ section! {
         /// The interface, one of `interfaces` where these are named. Must be given.
         interface: Option<String> = None, example "wlan0";
         /// As in [link], which does not count for this interface.
-        rate_mbit: Option<f64> = None, example 8.0, in 0.01..=400_000;
+        rate_mbit: Option<RateMbit> = None, example 8.0, in 0.01..=400_000;
         /// As in [link], whose value counts without it.
         overhead_bytes: Option<u32> = None, example 0, in 0..=256;
         /// As in [link], whose value counts without it.

@@ -37,7 +37,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
     assert_eq!(
         config.link,
         LinkSection {
-            rate_mbit: Some(20.0),
+            rate_mbit: Some(RateMbit::Fixed(20.0)),
             overhead_bytes: Some(24),
             driver_bytes: Some(1514)
         }
@@ -86,7 +86,10 @@ fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
     let both = "interfaces = [\"wlan0\", \"wwan0\"]\n";
     let own = "[[uplink]]\ninterface = \"wwan0\"\nrate_mbit = 8\n";
     let config = Config::parse(&format!("{both}{own}")).unwrap();
-    assert_eq!((config.interfaces.len(), config.uplink[0].rate_mbit), (2, Some(8.0)));
+    assert_eq!(
+        (config.interfaces.len(), config.uplink[0].rate_mbit),
+        (2, Some(RateMbit::Fixed(8.0)))
+    );
     let nine = (0..9).map(|n| format!("\"veth{n}\",")).collect::<String>();
     for (wrong, why) in [
         (format!("interface = \"wlan0\"\n{both}"), "beside `interface`"),
@@ -492,4 +495,14 @@ fn a_rule_has_the_conditions_that_count_where_none_are_given() {
     let chain = &config.chain[0];
     assert_eq!((chain.conditions.protocol, chain.user()), (Some(Protocol::Udp), "root"));
     assert_eq!(config.deadline[0].conditions.protocol, Some(Protocol::Udp));
+}
+
+#[test]
+fn a_rate_is_a_number_or_is_found() {
+    let rate = |text: &str| Config::parse(&format!("[link]\nrate_mbit = {text}")).map(|config| config.link.rate_mbit);
+    assert_eq!(rate("8").unwrap(), Some(RateMbit::Fixed(8.0)));
+    assert_eq!(rate("\"auto\"").unwrap(), Some(RateMbit::Found));
+    for wrong in ["\"fast\"", "true", "0.001"] {
+        assert!(rate(wrong).is_err(), "{wrong}");
+    }
 }

@@ -13,12 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
 use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
-use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection};
+use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection, RateMbit};
 
 pub mod links;
+pub mod measured;
 pub mod traffic;
 
 use links::Rate;
+use measured::{Measured, MeasuredView, Passed, Socket};
 use traffic::QueueCounters;
 
 /// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
@@ -35,6 +37,8 @@ const BLIND_TRICKLE_BYTES_PER_S: u64 = 1_250;
 /// Of IPv4 and TCP with timestamps, and of these the timestamps, which TCP_MAXSEG counts as payload.
 const IP_HEADERS_BYTES: u32 = 52;
 const TCP_OPTIONS_BYTES: u32 = 12;
+/// A rate that is found is written where it differs by so much from what is in force.
+const LEAST_CHANGE: f64 = 0.01;
 /// The delay that is worth as much as the whole link.
 const A_DELAY_S: f64 = 0.05;
 /// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
@@ -136,6 +140,8 @@ pub enum Backend {
 pub enum RateSource {
     Configuration,
     Device,
+    /// From what is sent.
+    Measured,
 }
 
 /// A queue as it is to be.
@@ -228,6 +234,7 @@ pub enum Request {
 #[derive(Clone)]
 pub struct Queue {
     rate: Rate,
+    measured: Measured,
     queue: QueueSection,
     marks: MarksSection,
     backends: Backends,
@@ -258,6 +265,9 @@ pub struct QueueView {
     #[serde(default)]
     pub marks: LinkMarks,
     pub why: String,
+    /// Where the rate is found from what is sent.
+    #[serde(default)]
+    pub measured: Option<MeasuredView>,
     /// As of the latest pass; None before a queue was first put up.
     #[serde(default)]
     pub counters: Option<QueueCounters>,
@@ -280,6 +290,7 @@ impl Queue {
     pub fn new(config: &Config, backends: Backends) -> Self {
         Self {
             rate: Rate::default(),
+            measured: Measured::default(),
             queue: config.queue.clone(),
             marks: config.marks.clone(),
             backends,
@@ -305,6 +316,30 @@ impl Queue {
         self.view.counters = counters;
     }
 
+    /// Its rate is found from what is sent.
+    pub fn is_measured(&self) -> bool {
+        self.rate.mbit == Some(RateMbit::Found) && self.standing().is_some()
+    }
+
+    /// Takes in what the sockets that send by this link show. Returns what to ask for.
+    pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<Request> {
+        let passed = passed(self.counters()?);
+        self.measured.observe(now, sockets, passed);
+        let worth_it = match (
+            self.measured.paced_bytes_per_s(),
+            self.plan.as_ref()?.tuning.rate_bytes_per_s,
+        ) {
+            (Some(now), Some(then)) => (now / then as f64 - 1.0).abs() >= LEAST_CHANGE,
+            (now, then) => now.is_some() != then.is_some(),
+        };
+        // The outcome of the last one comes first.
+        if worth_it && self.asked.is_none() {
+            self.ask()
+        } else {
+            None
+        }
+    }
+
     pub fn counters(&self) -> Option<&QueueCounters> {
         self.view.counters.as_ref()
     }
@@ -322,7 +357,10 @@ impl Queue {
         if !uplink.root.ours {
             self.without_us.clone_from(&uplink.root.kind);
         }
-        let is_same_link = known.is_some_and(|known| known.is_same_link(uplink));
+        let is_same_link = known.as_ref().is_some_and(|known| known.is_same_link(uplink));
+        if !is_same_link && known.is_some() {
+            self.measured = Measured::default();
+        }
         if !is_same_link && self.standing().is_none() {
             self.failed.clear();
             self.again.reset();
@@ -414,6 +452,7 @@ impl Queue {
             why: self.again.shown(now, &self.view.why),
             in_force: self.standing().cloned(),
             marks: self.marking().map(marks).unwrap_or_default(),
+            measured: (self.rate.mbit == Some(RateMbit::Found)).then(|| self.measured.view()),
             ..self.view.clone()
         }
     }
@@ -498,8 +537,14 @@ impl Queue {
 
     fn rate(&self, uplink: &Uplink) -> Option<(f64, RateSource)> {
         let device = || uplink.speed_mbit.map(|mbit| (f64::from(mbit), RateSource::Device));
-        let configured = self.rate.mbit.map(|mbit| (mbit, RateSource::Configuration));
-        configured.or_else(device)
+        match self.rate.mbit {
+            Some(RateMbit::Fixed(mbit)) => Some((mbit, RateSource::Configuration)),
+            Some(RateMbit::Found) => {
+                let paced = self.measured.paced_bytes_per_s();
+                paced.map(|rate| (rate / 125_000.0, RateSource::Measured))
+            }
+            None => device(),
+        }
     }
 
     fn backend(&self, uplink: &Uplink, rate: Option<(f64, RateSource)>) -> Result<(Backend, String), String> {
@@ -509,6 +554,16 @@ impl Queue {
                 format!("{name} carries {mbit} Mbit/s, by rate_mbit in {}", self.rate.said_in)
             }
             Some((mbit, RateSource::Device)) => format!("{name} carries {mbit} Mbit/s, as the device says"),
+            Some((_, RateSource::Measured)) => format!(
+                "{name} is paced by what its connections deliver, by rate_mbit = \"auto\" in {}",
+                self.rate.said_in
+            ),
+            None if self.rate.mbit == Some(RateMbit::Found) => {
+                format!(
+                    "the rate of {name} is found as soon as connections fill it, by rate_mbit = \"auto\" in {}",
+                    self.rate.said_in
+                )
+            }
             None => format!("{name} has no known rate (rate_mbit in {})", self.rate.said_in),
         };
         let unknown = if rate.is_none() {
@@ -560,10 +615,16 @@ impl Queue {
         let packet_us = rate_bytes_per_s.map_or(0, |rate| {
             u64::from(max_packet_bytes + overhead_bytes) * 1_000_000 / rate
         });
+        let is_found = self.rate.mbit == Some(RateMbit::Found);
+        let patience_us = if is_found {
+            self.measured.patience().as_micros() as u64
+        } else {
+            0
+        };
         let target_us = self
             .queue
             .sojourn_target_ms
-            .map_or((packet_us * 3 / 2).max(5_000), |ms| (ms * 1000.0) as u64);
+            .map_or((packet_us * 3 / 2).max(5_000) + patience_us, |ms| (ms * 1000.0) as u64);
         let tuning = Tuning {
             rate_bytes_per_s,
             rate_source: rate.map(|(_, source)| source),
@@ -580,8 +641,9 @@ impl Queue {
                 .filter(|_| backend != Backend::None),
             sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
             sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
-            admission: self.queue.admission,
-            drop_late: self.queue.drop_late,
+            // A rate that may be another one at any moment is nothing to promise a deadline by.
+            admission: self.queue.admission && !is_found,
+            drop_late: self.queue.drop_late && !is_found,
             gate: self.queue.gate,
             call_marks: self.queue.call_marks,
             limits: self.limits.clone(),
@@ -594,7 +656,9 @@ impl Queue {
             ifindex: uplink.ifindex,
             backend,
             ingress: is_queue && self.queue.ingress,
-            single_segments: is_queue && rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S),
+            // The form of a queue does not follow what is found.
+            single_segments: is_queue
+                && (is_found || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)),
             tuning,
         }
     }
@@ -655,6 +719,15 @@ impl Plan {
             None => format!("{backend}, unpaced"),
         }
     }
+}
+
+fn passed(counters: &QueueCounters) -> Passed {
+    let bands = counters.bands.in_order();
+    let served = bands.iter().filter_map(|(_, band)| band.served);
+    served.fold(Passed::default(), |sum, served| Passed {
+        sent_bytes: sum.sent_bytes + served.sent_bytes,
+        backlog_bytes: sum.backlog_bytes + served.backlog_bytes,
+    })
 }
 
 fn is_fast(uplink: &Uplink) -> bool {

@@ -385,6 +385,7 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         delivery_rate_bytes_per_s: 125_000,
         pacing_rate_bytes_per_s: None,
         retransmits: 0,
+        delivered_segments: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
     }

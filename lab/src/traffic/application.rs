@@ -162,6 +162,15 @@ impl Sent {
 }
 
 fn sample(socket: &TcpStream) -> Result<Sample> {
+    let info = tcp_info(socket)?;
+    Ok(Sample {
+        at_ns: monotonic_ns()?,
+        cwnd: info.tcpi_snd_cwnd,
+        rtt_us: info.tcpi_rtt,
+    })
+}
+
+pub fn tcp_info(socket: &TcpStream) -> Result<libc::tcp_info> {
     // SAFETY: plain integers, of which zero is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&info) as libc::socklen_t;
@@ -177,11 +186,7 @@ fn sample(socket: &TcpStream) -> Result<Sample> {
         )
     };
     Errno::result(told)?;
-    Ok(Sample {
-        at_ns: monotonic_ns()?,
-        cwnd: info.tcpi_snd_cwnd,
-        rtt_us: info.tcpi_rtt,
-    })
+    Ok(info)
 }
 
 /// The role `application-sink`.

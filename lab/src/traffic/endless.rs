@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
 //! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
-//! sends a small datagram every so often. The role `endless-sink` notes when how much of what came, until its input ends.
+//! sends a small datagram every so often. The role `endless-observed-sender` writes, too, and notes the connection's
+//! smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
 mod rates;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _, stdin};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,11 +21,13 @@ use socket2::SockRef;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::role::Role;
+use crate::traffic::application::tcp_info;
 use crate::traffic::realtime::{monotonic_ns, sleep_until};
 
 pub const BIN_NS: u64 = 20_000_000;
 const PROBE_PORT: u16 = 5_450;
 const PROBE_EVERY_NS: u64 = 20_000_000;
+const OBSERVED_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// What has come.
@@ -45,19 +49,50 @@ pub fn start_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> R
     Role::start(at, "endless-sender", &(far, port, congestion))?.into_process()
 }
 
+/// As `start_sender`; it reports when it saw which smoothed round trip, nanoseconds and microseconds.
+pub fn start_observed_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> Result<Role> {
+    Role::start(at, "endless-observed-sender", &(far, port, congestion))
+}
+
 pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
     Role::start(at, "endless-probe", &far)?.into_process()
 }
 
 /// The role `endless-sender`.
 pub fn run_sender(description: &str) -> Result<()> {
+    write_for_ever(connect(description)?)
+}
+
+/// The role `endless-observed-sender`.
+pub fn run_observed_sender(description: &str) -> Result<()> {
+    let connection = connect(description)?;
+    let observed = connection.try_clone()?;
+    std::thread::spawn(move || write_for_ever(connection));
+    let (ended, ends) = channel::<()>();
+    std::thread::spawn(move || {
+        let _ = stdin().read_to_end(&mut Vec::new());
+        drop(ended);
+    });
+    let mut rtts_us = Vec::new();
+    while ends.recv_timeout(OBSERVED_EVERY) == Err(RecvTimeoutError::Timeout) {
+        rtts_us.push((monotonic_ns()?, tcp_info(&observed)?.tcpi_rtt));
+    }
+    println!("{}", serde_json::to_string(&rtts_us)?);
+    Ok(())
+}
+
+fn connect(description: &str) -> Result<TcpStream> {
     let (far, port, congestion): (Ipv4Addr, u16, String) = serde_json::from_str(description)?;
-    let mut connection = TcpStream::connect((far, port)).context("cannot reach the far end")?;
+    let connection = TcpStream::connect((far, port)).context("cannot reach the far end")?;
     setsockopt(&connection, sockopt::TcpCongestion, &congestion.as_str().into())
         .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
     // What waits in the socket goes with the process.
     SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
     println!("connected");
+    Ok(connection)
+}
+
+fn write_for_ever(mut connection: TcpStream) -> Result<()> {
     let zeros = [0; CHUNK_BYTES];
     loop {
         connection.write_all(&zeros).context("the transfer broke")?;

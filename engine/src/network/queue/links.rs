@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::measured::Socket;
 use super::traffic::QueueCounters;
 use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::{Class, PacketRule, RateLimit};
-use crate::config::{Config, Dscp, LinkSection, UplinkSection};
+use crate::config::{Config, Dscp, LinkSection, Protocol, RateMbit, UplinkSection};
+use crate::model::Flow;
 use crate::network::action::Action;
 
 /// Links that are managed at a time; as `GW_LINKS` of bpf/queueing.h.
@@ -32,7 +34,7 @@ const REMEMBERED: usize = 64;
 /// What is known of a link's rate, and where it can be said.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    pub mbit: Option<f64>,
+    pub mbit: Option<RateMbit>,
     pub overhead_bytes: Option<u32>,
     pub driver_bytes: Option<u32>,
     pub said_in: &'static str,
@@ -290,6 +292,20 @@ impl Links {
         for (ifindex, link) in &mut self.links {
             link.queue.count(now, counted.remove(ifindex));
         }
+    }
+
+    /// Takes in the sockets of a pass. Returns what to ask for.
+    pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<Action> {
+        let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());
+        let measured = measured.filter_map(|(ifindex, link)| {
+            let own = flows
+                .iter()
+                .filter(|flow| flow.ifindex == *ifindex && flow.protocol == Protocol::Tcp);
+            let sockets: Vec<Socket> = own.map(Socket::from).collect();
+            let request = link.queue.measure(now, &sockets)?;
+            Some(ask(*ifindex, &link.name, request))
+        });
+        measured.collect()
     }
 
     pub fn counters(&self, ifindex: u32) -> Option<&QueueCounters> {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue that is asked for, by link, kernel, configuration and what others do.
 
+use super::traffic::Served;
 use super::*;
 use crate::config::Config;
+use crate::model::Cookie;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -135,6 +137,65 @@ fn background_has_short_segments_where_a_long_one_takes_long() {
         mss("[link]\nrate_mbit = 1\n[queue]\nshort_segments = false", wifi()),
         None
     );
+}
+
+#[test]
+fn a_rate_that_is_found_paces_nothing_before_it_is_and_promises_nothing() {
+    let (plan, why) = first("[link]\nrate_mbit = \"auto\"", true, wifi());
+    let plan = plan.unwrap();
+    assert_eq!((plan.tuning.rate_bytes_per_s, plan.tuning.admission), (None, false));
+    assert!(
+        plan.single_segments && why.contains("as soon as connections fill it"),
+        "{why}"
+    );
+}
+
+#[test]
+fn what_is_found_is_tuned_quietly_and_once() {
+    let mut queue = queue("[link]\nrate_mbit = \"auto\"", true);
+    see(&mut queue, Some(wifi())).unwrap();
+    queue.conclude(NOW, Ok(()));
+    let mut sent = 0;
+    let mut pass = |queue: &mut Queue, at: u64, segments: u32| {
+        let now = NOW + Duration::from_millis(100 * at);
+        sent += u64::from(segments) * 1514;
+        let served = Served {
+            sent_bytes: sent,
+            ..Served::default()
+        };
+        let mut counters = QueueCounters::default();
+        counters.bands.best_effort.served = Some(served);
+        queue.count(now, Some(counters));
+        let socket = Socket {
+            cookie: Cookie(1),
+            delivered_segments: (sent / 1514) as u32,
+            in_flight_bytes: 1448 * 200,
+            segment_bytes: 1448,
+            min_rtt: Some(Duration::from_millis(20)),
+            smoothed_rtt: Duration::from_millis(220),
+        };
+        let sockets = [socket];
+        queue.measure(now, if segments > 0 { &sockets } else { &[] })
+    };
+    let mut tunings = 0;
+    for at in 0..20 {
+        if let Some(request) = pass(&mut queue, at, 83) {
+            assert!(matches!(request, Request::Tune(_)), "{request:?}");
+            assert_eq!(queue.conclude(NOW, Ok(())), (None, None), "nothing to explain");
+            tunings += 1;
+        }
+    }
+    assert!(tunings > 0);
+    let tuning = queue.view(NOW).in_force.unwrap().tuning;
+    assert_eq!(tuning.rate_source, Some(RateSource::Measured));
+    for at in 20..60 {
+        assert_eq!(pass(&mut queue, at, 0), None, "nobody sends");
+        let root = RootQdisc {
+            ours: true,
+            ..root("bpf")
+        };
+        assert_eq!(see(&mut queue, Some(Uplink { root, ..wifi() })), None);
+    }
 }
 
 #[test]

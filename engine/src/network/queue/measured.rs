@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A link's rate where nobody has told it, found from what its packets show anyway (docs/link-rate.md has the
+//! reasoning). Input: each pass, what TCP sockets have delivered and have in flight, and what the queue has sent and
+//! holds. Output: the rate to pace at, how far the queue's own patience reaches, and how sure that is. Sends nothing,
+//! and says nothing new while nobody delivers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Cookie, Flow};
+
+/// Ethernet, IPv4 and TCP with timestamps.
+const HEADER_BYTES: f64 = 66.0;
+/// Of what has passed, so much is remembered: nothing follows from a wait that is longer.
+const HISTORY: Duration = Duration::from_secs(30);
+/// A socket that no pass has shown for so long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
+/// More of them tell nothing.
+const MOST_SOCKETS: usize = 16_384;
+/// Of one that is shown for the first time, so much at most was sent since the pass before.
+const SEGMENTS_OF_A_NEW_ONE: u32 = 64;
+/// Over which it is told whose bytes the queue sends.
+const SHARE_OVER_S: f64 = 2.0;
+/// Where TCP has less than this share of what is sent, it does not tell what the link does.
+const LEAST_SHARE: f64 = 0.1;
+/// A rate is told from so many packets, within these times.
+const PACKETS_OF_A_RATE: f64 = 24.0;
+const SHORTEST_S: f64 = 0.19;
+const LONGEST_S: f64 = 1.0;
+/// The queue that is kept below ours on a link that does not vary: never empty, so that the link tells its rate.
+const STEADY_QUEUE_S: f64 = 0.006;
+const STEADY_QUEUE_PACKETS: f64 = 0.75;
+/// What a delayed acknowledgement and a packet's own time on the link add to an empty path, packets.
+const PATH_PACKETS: f64 = 1.5;
+/// The same where it varies; and what best effort may wait in our queue there.
+const VARYING_QUEUE_S: f64 = 0.05;
+const VARYING_PATIENCE_S: f64 = 0.35;
+/// The sum of the falls of its rate, as logarithms, from which on a link varies, and at which it does so fully.
+const VARIES_FROM: f64 = 0.25;
+const VARIES_FULLY: f64 = 1.0;
+const VARIES_FOR_S: f64 = 20.0;
+/// Falls within so long are one, and one counts so much at most.
+const ONE_FALL: Duration = Duration::from_secs(2);
+const MOST_OF_A_FALL: f64 = 0.5;
+/// A rate that differs by more than that is another one; else it is averaged.
+const ANOTHER_RATE: f64 = 0.12;
+const AVERAGED: f64 = 0.1;
+/// Where no queue forms below though we send all that we may: the first step up, the largest, by pass.
+const FIRST_STEP: f64 = 0.01;
+const LARGEST_STEP: f64 = 0.1;
+/// From a change of our rate until what follows from it is seen: a round trip, a pass, and so many packets.
+const FEEDBACK_S: f64 = 0.1;
+const FEEDBACK_PACKETS: f64 = 2.0;
+/// Of the rate at least, while a queue below drains.
+const SLOWEST: f64 = 0.5;
+/// A queue below that has neither grown nor halved for so long though we give way is somebody else's. (It grows while the
+/// link's own rate falls.)
+const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
+/// Less than that of the rate is giving way.
+const GIVES_WAY: f64 = 0.95;
+/// Beside it nothing is paced, so that our senders compete as they would without us: for so long, and then for twice as
+/// long each time.
+const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
+const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
+/// The share of the time for which the rate has been at least `held_bytes_per_s`.
+const HELD_PERCENT: usize = 90;
+const HELD_OVER: Duration = Duration::from_secs(20);
+const LEAST_BYTES_PER_S: f64 = 4_000.0;
+
+/// A TCP socket that sends by this link.
+#[derive(Clone, Copy, Debug)]
+pub struct Socket {
+    pub cookie: Cookie,
+    /// Since it connected; wraps. What was acknowledged selectively counts.
+    pub delivered_segments: u32,
+    /// Sent, and neither acknowledged nor thought to be lost; what waits in our queue counts.
+    pub in_flight_bytes: u64,
+    pub segment_bytes: u32,
+    pub min_rtt: Option<Duration>,
+    pub smoothed_rtt: Duration,
+}
+
+/// A socket before it sent anything.
+const NOTHING: Socket = Socket {
+    cookie: Cookie(0),
+    delivered_segments: 0,
+    in_flight_bytes: 0,
+    segment_bytes: 0,
+    min_rtt: None,
+    smoothed_rtt: Duration::ZERO,
+};
+
+impl From<&Flow> for Socket {
+    fn from(flow: &Flow) -> Self {
+        let time = |us: u32| Duration::from_micros(us.into());
+        Self {
+            cookie: flow.cookie,
+            delivered_segments: flow.delivered_segments,
+            in_flight_bytes: flow.in_flight_bytes,
+            segment_bytes: flow.mss_bytes,
+            min_rtt: flow.min_rtt_us.map(time),
+            smoothed_rtt: time(flow.srtt_us),
+        }
+    }
+}
+
+/// All bands together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passed {
+    pub sent_bytes: u64,
+    pub backlog_bytes: u64,
+}
+
+/// What the rate was found from last.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// No socket has told anything yet: nothing is paced.
+    #[default]
+    Nothing,
+    /// A queue stood below ours, so what arrived is what the link carries.
+    Delivered,
+    /// No queue formed below though we sent all that we might: it carries more.
+    Raised,
+    /// A queue has formed below: less until it is gone.
+    Lowered,
+    /// A queue stands below however little we send: somebody else's. Nothing is paced for a while.
+    Others,
+    /// Nobody asks for more, or nobody tells: it stays.
+    Held,
+}
+
+/// For `status`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct MeasuredView {
+    /// What the link is thought to carry.
+    pub rate_bytes_per_s: Option<u64>,
+    /// What it carried at least for nine tenths of the last 20 s that it was measured.
+    pub held_bytes_per_s: Option<u64>,
+    pub found: Found,
+    /// The wait in the queue below ours, as of when it was last measured.
+    pub below_us: u64,
+    /// Of what the queue sends, so much is told by TCP sockets.
+    pub seen_percent: u32,
+    /// 0: it does not vary; 100: as a radio does.
+    pub varies_percent: u32,
+}
+
+impl MeasuredView {
+    /// The rate and how it was found, in a few words.
+    pub fn shown(&self) -> String {
+        let how = match self.found {
+            Found::Nothing => return "nothing has told its rate yet, and nothing is paced".to_owned(),
+            Found::Delivered => "so much arrives while a queue stands below",
+            Found::Raised => "no queue forms below, so it is raised",
+            Found::Lowered => "a queue stands below, so less is sent until it is gone",
+            Found::Others => {
+                "a queue stands below however little is sent: others share the link, and nothing is paced for a while"
+            }
+            Found::Held => "it holds: nobody fills the link, or nobody tells",
+        };
+        let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
+        format!(
+            "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
+             the bytes tell)",
+            mbit(self.rate_bytes_per_s),
+            mbit(self.held_bytes_per_s),
+            self.below_us as f64 / 1e3,
+            self.seen_percent
+        )
+    }
+}
+
+/// A sum over time.
+#[derive(Clone, Default)]
+struct Curve(VecDeque<(Duration, f64)>);
+
+#[derive(Clone)]
+pub struct Measured {
+    sockets: BTreeMap<Cookie, (Duration, Socket)>,
+    sent: Curve,
+    /// With headers, TCP's alone.
+    delivered: Curve,
+    /// What entered the queue: TCP's, and all, each fading.
+    entered: (f64, f64),
+    latest: Option<(Duration, Passed)>,
+    rate: Option<f64>,
+    /// When it was last seen to carry just that.
+    carried: f64,
+    paced: Option<f64>,
+    /// Falls of the rate, as logarithms, fading.
+    falls: f64,
+    /// When the latest began, and how much of it counts.
+    fall: (Duration, f64),
+    /// Since when a queue stands below.
+    queued_since: Option<Duration>,
+    /// For how long, since one stood there, our rate was what limited the senders.
+    limited_s: f64,
+    /// We give way; since when the queue below has neither grown nor halved, and its longest.
+    gives_way: Option<(Duration, f64)>,
+    /// Until when others have the queue below, and how long we stay away the next time.
+    withdrawn_until: Option<Duration>,
+    withdraws_for: Duration,
+    held: VecDeque<(Duration, f64)>,
+    view: MeasuredView,
+}
+
+/// What one pass shows.
+struct Shown {
+    passed_s: f64,
+    /// With headers.
+    in_flight: f64,
+    round_trip_s: f64,
+    packet: f64,
+}
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            sockets: BTreeMap::new(),
+            sent: Curve::default(),
+            delivered: Curve::default(),
+            entered: (0.0, 0.0),
+            latest: None,
+            rate: None,
+            carried: 0.0,
+            paced: None,
+            falls: 0.0,
+            fall: (Duration::ZERO, 0.0),
+            queued_since: None,
+            limited_s: 0.0,
+            gives_way: None,
+            withdrawn_until: None,
+            withdraws_for: WITHDRAWS_FOR,
+            held: VecDeque::new(),
+            view: MeasuredView::default(),
+        }
+    }
+}
+
+impl Measured {
+    /// The rate to pace at; None: nothing is paced.
+    pub fn paced_bytes_per_s(&self) -> Option<f64> {
+        self.paced
+    }
+
+    /// How long best effort may stand in our queue, beyond what it may anywhere: where the rate varies, so that there
+    /// is something to send when it rises.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs_f64(VARYING_PATIENCE_S * self.varies())
+    }
+
+    pub fn view(&self) -> MeasuredView {
+        self.view
+    }
+
+    /// 0: steady; 1: it varies as a radio does.
+    fn varies(&self) -> f64 {
+        ((self.falls - VARIES_FROM) / (VARIES_FULLY - VARIES_FROM)).clamp(0.0, 1.0)
+    }
+
+    /// Takes in a pass.
+    pub fn observe(&mut self, now: Duration, sockets: &[Socket], passed: Passed) {
+        let before = self.latest.replace((now, passed));
+        let Some((then, before)) = before.filter(|(_, before)| before.sent_bytes <= passed.sent_bytes) else {
+            // The first, or another queue's.
+            self.begin(now, sockets);
+            return;
+        };
+        let passed_s = now.saturating_sub(then).as_secs_f64();
+        if passed_s <= 0.0 {
+            return;
+        }
+        let shown = self.add(now, passed_s, sockets, before, passed);
+        self.view.found = Found::Held;
+        if let Some(shown) = shown {
+            // While nothing is under way, nothing is forgotten.
+            self.falls *= (-passed_s / VARIES_FOR_S).exp();
+            self.judge(now, &shown, before, passed);
+        }
+        self.tell();
+    }
+
+    /// The queue is another one, or the link is: sums begin anew.
+    fn begin(&mut self, now: Duration, sockets: &[Socket]) {
+        (self.sent, self.delivered) = (Curve::default(), Curve::default());
+        self.sockets = sockets
+            .iter()
+            .take(MOST_SOCKETS)
+            .map(|socket| (socket.cookie, (now, *socket)))
+            .collect();
+    }
+
+    /// Adds up what has passed. None where no socket tells anything.
+    fn add(
+        &mut self,
+        now: Duration,
+        passed_s: f64,
+        sockets: &[Socket],
+        before: Passed,
+        passed: Passed,
+    ) -> Option<Shown> {
+        let (mut delivered, mut entered, mut in_flight) = (0.0, 0.0, 0.0);
+        let (mut round_trip_s, mut weight, mut packet) = (0.0, 0.0, 0.0_f64);
+        for socket in sockets {
+            if self.sockets.len() >= MOST_SOCKETS && !self.sockets.contains_key(&socket.cookie) {
+                continue;
+            }
+            let with_headers = 1.0 + HEADER_BYTES / f64::from(socket.segment_bytes.max(64));
+            let segment = f64::from(socket.segment_bytes) * with_headers;
+            let before = self
+                .sockets
+                .insert(socket.cookie, (now, *socket))
+                .map(|(_, before)| before);
+            let is_new = socket.delivered_segments <= SEGMENTS_OF_A_NEW_ONE;
+            let since = before.or(is_new.then_some(NOTHING)).unwrap_or(*socket);
+            let segments = socket.delivered_segments.wrapping_sub(since.delivered_segments);
+            let bytes = f64::from(segments) * segment;
+            let own = socket.in_flight_bytes as f64 * with_headers;
+            let own_before = since.in_flight_bytes as f64 * with_headers;
+            delivered += bytes;
+            entered += (bytes + own - own_before).max(0.0);
+            in_flight += own;
+            packet = packet.max(segment);
+            if let Some(min_rtt) = socket.min_rtt {
+                // Its share of what arrives (Little's law).
+                let arrives = (own + 1.0) / socket.smoothed_rtt.max(min_rtt).as_secs_f64().max(1e-6);
+                round_trip_s += min_rtt.as_secs_f64() * arrives;
+                weight += arrives;
+            }
+        }
+        self.sockets
+            .retain(|_, (seen, _)| now.saturating_sub(*seen) < FORGOTTEN_AFTER);
+        let sent = (passed.sent_bytes - before.sent_bytes) as f64;
+        let all = (sent + passed.backlog_bytes as f64 - before.backlog_bytes as f64).max(0.0);
+        let fades = (-passed_s / SHARE_OVER_S).exp();
+        self.entered = (self.entered.0 * fades + entered, self.entered.1 * fades + all);
+        self.sent.add(now, sent);
+        self.delivered.add(now, delivered);
+        (in_flight > 0.0 && weight > 0.0).then(|| Shown {
+            passed_s,
+            in_flight,
+            round_trip_s: round_trip_s / weight,
+            packet,
+        })
+    }
+
+    /// TCP's, of all that is sent.
+    fn share(&self) -> f64 {
+        match self.entered {
+            (tcp, all) if all > 0.0 => (tcp / all).min(1.0),
+            _ => 1.0,
+        }
+    }
+
+    fn judge(&mut self, now: Duration, shown: &Shown, before: Passed, passed: Passed) {
+        let share = self.share();
+        self.view.seen_percent = (share * 100.0).round() as u32;
+        if share < LEAST_SHARE {
+            return;
+        }
+        // TCP's bytes that have left our queue, and with them as many of others'.
+        let below = shown.in_flight / share - passed.backlog_bytes as f64;
+        let Some(age_s) = self.sent.age_s(now, below) else {
+            return;
+        };
+        let Some((arrives, is_told_well)) = self.arrives(now, share, shown.packet) else {
+            return;
+        };
+        let rate = self.rate.unwrap_or(arrives).max(LEAST_BYTES_PER_S);
+        let packet_s = shown.packet / rate;
+        let queue_s = (age_s - shown.round_trip_s - PATH_PACKETS * packet_s).max(0.0);
+        let wanted_s = self.wanted_queue_s(packet_s);
+        self.view.below_us = (queue_s * 1e6) as u64;
+        let stands = queue_s >= wanted_s / 2.0;
+        if self.withdrawn_until.is_some_and(|until| now < until) {
+            self.view.found = Found::Others;
+            // What arrives beside others is our part, not the link's rate; we begin with it when we return.
+            self.rate = Some(arrives);
+            self.carried = arrives;
+            return;
+        }
+        self.withdrawn_until = None;
+        if stands {
+            self.limited_s = 0.0;
+            self.queued_since.get_or_insert(now);
+        } else {
+            self.queued_since = None;
+        }
+        let sent = (passed.sent_bytes - before.sent_bytes) as f64;
+        let is_limited_by_us = self
+            .paced
+            .is_some_and(|paced| sent + shown.packet >= 0.95 * paced * shown.passed_s);
+        let feedback_s = shown.round_trip_s + FEEDBACK_S + FEEDBACK_PACKETS * packet_s;
+        let stood_s = self
+            .queued_since
+            .map_or(0.0, |since| now.saturating_sub(since).as_secs_f64());
+        if stands {
+            // What arrives is the link's rate once the queue has stood for as long as arrivals are looked at.
+            if is_told_well && (stood_s >= SHORTEST_S || queue_s > 8.0 * wanted_s) {
+                self.learn(now, arrives, shown.packet);
+            }
+        } else if is_told_well && self.rate.is_some_and(|rate| arrives > rate * (1.0 + ANOTHER_RATE)) {
+            self.learn(now, arrives, shown.packet);
+        } else if is_limited_by_us {
+            self.raise(shown.passed_s, feedback_s);
+        }
+        self.pace(now, queue_s, wanted_s, feedback_s);
+    }
+
+    /// The queue below ours that is best.
+    fn wanted_queue_s(&self, packet_s: f64) -> f64 {
+        let steady = STEADY_QUEUE_S.max(STEADY_QUEUE_PACKETS * packet_s);
+        steady + (VARYING_QUEUE_S - steady).max(0.0) * self.varies()
+    }
+
+    /// Bytes a second that arrive at the far end, of all that we send; and whether it were enough of them.
+    fn arrives(&self, now: Duration, share: f64, packet: f64) -> Option<(f64, bool)> {
+        let (bytes, over_s) = self.delivered.latest(now, PACKETS_OF_A_RATE * packet)?;
+        (bytes > 0.0).then(|| (bytes / share / over_s, bytes >= PACKETS_OF_A_RATE * packet / 4.0))
+    }
+
+    fn learn(&mut self, now: Duration, arrives: f64, packet: f64) {
+        let arrives = arrives.max(LEAST_BYTES_PER_S);
+        let Some(rate) = self.rate else {
+            (self.rate, self.carried) = (Some(arrives), arrives);
+            self.view.found = Found::Delivered;
+            return;
+        };
+        // A packet more or less in the time that is looked at.
+        let grain = packet / (rate * SHORTEST_S);
+        let differs = arrives / rate;
+        let is_another = differs > 1.0 + ANOTHER_RATE.max(grain) || differs < 1.0 - ANOTHER_RATE.max(grain);
+        // What was too much only because we tried it is no fall of the link's.
+        let fell = self.carried / arrives;
+        if is_another && differs < 1.0 && fell > 1.0 + ANOTHER_RATE.max(grain) {
+            self.note_fall(now, fell.ln());
+        }
+        let rate = if is_another {
+            arrives
+        } else {
+            rate + AVERAGED * (arrives - rate)
+        };
+        (self.rate, self.carried) = (Some(rate), rate);
+        self.view.found = Found::Delivered;
+    }
+
+    /// However far a link falls at once, it has varied once.
+    fn note_fall(&mut self, now: Duration, by: f64) {
+        let (since, sum) = self.fall;
+        let (since, sum) = if now.saturating_sub(since) < ONE_FALL {
+            (since, sum)
+        } else {
+            (now, 0.0)
+        };
+        let counts = by.min(MOST_OF_A_FALL - sum).max(0.0);
+        self.fall = (since, sum + counts);
+        self.falls += counts;
+    }
+
+    /// Later steps are larger: a link that has much more is found within seconds.
+    fn raise(&mut self, passed_s: f64, feedback_s: f64) {
+        self.limited_s += passed_s;
+        let empty_s = self.limited_s;
+        let varies = self.varies();
+        let waits_s = feedback_s * (1.0 - varies);
+        let Some(rate) = self.rate.filter(|_| empty_s >= waits_s) else {
+            return;
+        };
+        let first = FIRST_STEP + (LARGEST_STEP - FIRST_STEP) * varies;
+        let step = (first * ((empty_s - waits_s) / feedback_s).exp2()).min(LARGEST_STEP);
+        self.rate = Some(rate * (1.0 + step));
+        self.view.found = Found::Raised;
+    }
+
+    /// So that the queue below becomes the wanted one: by its excess within two feedback times.
+    fn pace(&mut self, now: Duration, queue_s: f64, wanted_s: f64, feedback_s: f64) {
+        let Some(rate) = self.rate else { return };
+        let by = (1.0 + (wanted_s - queue_s) / (2.0 * feedback_s)).max(SLOWEST);
+        self.paced = Some((rate * by).max(LEAST_BYTES_PER_S));
+        if by < GIVES_WAY {
+            self.view.found = Found::Lowered;
+            self.give_way(now, queue_s);
+        } else {
+            (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
+        }
+        self.held.push_back((now, rate));
+        let is_old = |(t, _): &(Duration, f64)| now.saturating_sub(*t) > HELD_OVER;
+        while self.held.front().is_some_and(is_old) {
+            self.held.pop_front();
+        }
+    }
+
+    /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
+    fn give_way(&mut self, now: Duration, queue_s: f64) {
+        let (since, longest_s) = *self.gives_way.get_or_insert((now, queue_s));
+        if queue_s > longest_s || queue_s < longest_s / 2.0 {
+            self.gives_way = Some((now, queue_s));
+        } else if now.saturating_sub(since) >= GIVES_WAY_FOR {
+            (self.paced, self.gives_way) = (None, None);
+            self.withdrawn_until = Some(now + self.withdraws_for);
+            self.withdraws_for = (2 * self.withdraws_for).min(WITHDRAWS_FOR_AT_MOST);
+            self.view.found = Found::Others;
+        }
+    }
+
+    fn tell(&mut self) {
+        let mut rates: Vec<f64> = self.held.iter().map(|(_, rate)| *rate).collect();
+        rates.sort_by(f64::total_cmp);
+        let held = rates.get(rates.len() * (100 - HELD_PERCENT) / 100);
+        self.view.rate_bytes_per_s = self.rate.map(|rate| rate as u64);
+        self.view.held_bytes_per_s = held.map(|rate| *rate as u64);
+        self.view.varies_percent = (self.varies() * 100.0).round() as u32;
+        if self.rate.is_none() {
+            self.view.found = Found::Nothing;
+        }
+    }
+}
+
+impl Curve {
+    fn add(&mut self, now: Duration, bytes: f64) {
+        let sum = self.0.back().map_or(0.0, |(_, sum)| *sum);
+        self.0.push_back((now, sum + bytes));
+        while self.0.front().is_some_and(|(t, _)| now.saturating_sub(*t) > HISTORY) {
+            self.0.pop_front();
+        }
+    }
+
+    /// How long ago so many of the latest bytes began to pass.
+    fn age_s(&self, now: Duration, bytes: f64) -> Option<f64> {
+        let (_, sum) = self.0.back()?;
+        let wanted = sum - bytes.max(0.0);
+        let mut later = self.0.back()?;
+        for earlier in self.0.iter().rev() {
+            if earlier.1 <= wanted {
+                let span = (later.1 - earlier.1).max(1.0);
+                let part = (wanted - earlier.1) / span;
+                let between = later.0.saturating_sub(earlier.0).as_secs_f64();
+                return Some(now.saturating_sub(earlier.0).as_secs_f64() - part * between);
+            }
+            later = earlier;
+        }
+        None
+    }
+
+    /// The latest bytes and the time that they took: so many, where that takes neither too short nor too long.
+    fn latest(&self, now: Duration, wanted: f64) -> Option<(f64, f64)> {
+        let (_, sum) = self.0.back()?;
+        let mut found = None;
+        for (t, at) in self.0.iter().rev().skip(1) {
+            let over_s = now.saturating_sub(*t).as_secs_f64();
+            if over_s > LONGEST_S {
+                break;
+            }
+            found = Some((sum - at, over_s));
+            if over_s >= SHORTEST_S && sum - at >= wanted {
+                break;
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rate that is found on links of a small model in virtual time: our queue, fair and with CoDel; below it a FIFO
+//! that a link empties, and CUBIC-like flows through both.
+
+mod model;
+
+use super::*;
+use model::{Link, Load, Ran, Way, run};
+
+const WARMUP_S: f64 = 10.0;
+
+fn steady(mbit: f64) -> Link {
+    Link::new(move |_| mbit)
+}
+
+/// Told the truth, and finding it.
+fn both(link: &Link, load: &[Load]) -> (Ran, Ran) {
+    let told = run(link, load, Way::Told, WARMUP_S, 25.0);
+    (told, run(link, load, Way::Auto, WARMUP_S, 25.0))
+}
+
+fn assert_as_told(mbit: f64, round_trips_ms: &[u64]) {
+    let load: Vec<_> = round_trips_ms
+        .iter()
+        .map(|ms| Load::Cubic { round_trip_ms: *ms })
+        .collect();
+    let (told, auto) = both(&steady(mbit), &load);
+    let two_packets_ms = 2.0 * 1514.0 * 8.0 / (mbit * 1e3);
+    assert!(
+        auto.goodput_mbit >= 0.95 * told.goodput_mbit
+            && auto.wait_p50_ms - told.wait_p50_ms <= f64::max(10.0, two_packets_ms),
+        "{mbit} Mbit/s, {round_trips_ms:?} ms: told {told:?}, auto {auto:?}"
+    );
+}
+
+#[test]
+fn on_a_steady_link_it_is_as_good_as_the_truth() {
+    for mbit in [1.0, 10.0, 50.0] {
+        for round_trips_ms in [&[100][..], &[20], &[80], &[20, 80]] {
+            assert_as_told(mbit, round_trips_ms);
+        }
+    }
+}
+
+#[test]
+fn a_link_that_gets_faster_is_used_within_five_seconds() {
+    let link = Link::new(|t_s| if t_s < 20.0 { 10.0 } else { 50.0 });
+    let ran = run(&link, &[Load::Cubic { round_trip_ms: 40 }; 4], Way::Auto, 25.0, 10.0);
+    assert!(ran.paced_mbit >= 45.0, "{ran:?}");
+}
+
+#[test]
+fn a_link_that_gets_slower_has_a_short_queue_again_within_two_seconds() {
+    let link = Link::new(|t_s| if t_s < 20.0 { 50.0 } else { 10.0 });
+    let ran = run(&link, &[Load::Cubic { round_trip_ms: 40 }; 4], Way::Auto, 22.0, 10.0);
+    assert!(ran.below_p95_ms <= 30.0, "{ran:?}");
+}
+
+#[test]
+fn on_a_link_that_varies_the_wait_is_a_quarter_of_plains_at_most() {
+    const SEEDS: u64 = 8;
+    let (mut goodput, mut wait) = (0.0, 0.0);
+    for link in (1..=SEEDS).map(Link::trace) {
+        let load = [Load::Cubic { round_trip_ms: 100 }];
+        let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&link, &load, way, WARMUP_S, 25.0));
+        goodput += auto.goodput_mbit / plain.goodput_mbit / SEEDS as f64;
+        wait += auto.wait_p95_ms / plain.wait_p95_ms / SEEDS as f64;
+    }
+    assert!(
+        goodput >= 0.85 && wait <= 0.25,
+        "goodput {goodput:.3}, wait {wait:.3} of plain's"
+    );
+}
+
+#[test]
+fn what_only_udp_sends_tells_nothing_and_is_not_paced() {
+    let ran = run(&steady(10.0), &[Load::Udp { mbit: 5.0 }], Way::Auto, WARMUP_S, 5.0);
+    assert_eq!(ran.paced_mbit, f64::INFINITY);
+}
+
+#[test]
+fn what_udp_sends_beside_tcp_counts() {
+    let load = [Load::Cubic { round_trip_ms: 40 }, Load::Udp { mbit: 4.0 }];
+    let ran = run(&steady(10.0), &load, Way::Auto, WARMUP_S, 10.0);
+    assert!((9.0..=11.0).contains(&ran.paced_mbit), "{ran:?}");
+}
+
+#[test]
+fn a_rate_that_was_learnt_holds_while_nobody_sends() {
+    let mut measured = Measured::default();
+    let mut socket = Socket {
+        cookie: Cookie(1),
+        delivered_segments: 0,
+        in_flight_bytes: 100_000,
+        segment_bytes: 1448,
+        min_rtt: Some(Duration::from_millis(20)),
+        smoothed_rtt: Duration::from_millis(20),
+    };
+    let mut passed = Passed::default();
+    let pass = Duration::from_millis(100);
+    let mut now = pass;
+    for _ in 0..20 {
+        measured.observe(now, &[socket], passed);
+        now += pass;
+        socket.delivered_segments += 83;
+        passed.sent_bytes += 83 * 1514;
+    }
+    let learnt = measured.paced_bytes_per_s();
+    assert!(learnt.is_some());
+    for _ in 0..100 {
+        measured.observe(now, &[], passed);
+        now += pass;
+        assert_eq!(
+            (measured.paced_bytes_per_s(), measured.view().found),
+            (learnt, Found::Held)
+        );
+    }
+}
+
+#[test]
+fn however_many_sockets_come_and_go_a_bounded_number_is_followed() {
+    let mut measured = Measured::default();
+    for pass in 1..=10 {
+        let sockets: Vec<Socket> = (0..4000)
+            .map(|n| Socket {
+                cookie: Cookie(pass * 4000 + n),
+                ..NOTHING
+            })
+            .collect();
+        measured.observe(Duration::from_millis(pass * 100), &sockets, Passed::default());
+    }
+    assert_eq!(measured.sockets.len(), MOST_SOCKETS);
+}
+
+#[test]
+fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
+    const ROUND_TRIPS_MS: [u64; 6] = [20, 30, 40, 60, 80, 100];
+    let kept = ROUND_TRIPS_MS.map(|round_trip_ms| {
+        let load = [Load::Cubic { round_trip_ms }, Load::Stranger { round_trip_ms }];
+        let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 60.0));
+        auto.goodput_mbit / plain.goodput_mbit
+    });
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    assert!(mean >= 0.5, "{mean:.2} of plain's, by round trip {kept:.2?}");
+}

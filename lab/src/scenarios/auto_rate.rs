@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An upload behind a modem whose rate nobody has told: what it moves and what waits, with giveway told the rate,
+//! giveway that finds it, and without giveway; on links of one rate and on one whose rate moves within seconds.
+
+mod modem;
+
+use std::time::Instant;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::experiment::{Run, pause};
+use crate::giveway::{Daemon, answers};
+use crate::guest::Guest;
+use crate::outcome::{Curve, Outcome};
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::statistics::percentile;
+use crate::traffic::endless::{Arrivals, start_observed_sender, start_probe, start_sink};
+use crate::traffic::realtime::monotonic_ns;
+use crate::uplink::PACKET_BYTES;
+use modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "auto-rate",
+    about: "an upload behind a modem whose rate is found from what arrives",
+    stations: None,
+    seconds: 25,
+    warmup_s: 10,
+    parameters: &[],
+    plan,
+};
+
+/// It has the BPF qdisc, and a clock that the machine does not disturb.
+const GUEST: Guest = Guest::VIRTUAL;
+const UPLOAD: u16 = 5_501;
+const LINKS: [(&str, Link); 4] = [
+    ("1", Link::Steady(1.0)),
+    ("10", Link::Steady(10.0)),
+    ("50", Link::Steady(50.0)),
+    ("trace", Link::Trace),
+];
+/// Of the truth, what `below` is told.
+const A_LITTLE_BELOW: f64 = 0.98;
+const IDLE: &str = "auto/idle";
+const AUTO: &str = "auto";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Method {
+    /// Nothing is uploaded.
+    None,
+    /// One queue for all in the device, and the modem's.
+    Plain,
+    /// In the device, where nothing waits: what a distribution has.
+    FqCodel,
+    /// giveway, told the rate; on the trace the least.
+    Fixed,
+    /// giveway, told a little less, as docs/queue.md advises: a link carries hardly ever just what it is said to.
+    Below,
+    /// giveway, not told.
+    Auto,
+}
+
+const METHODS: [(&str, Method); 6] = [
+    ("none", Method::None),
+    ("plain", Method::Plain),
+    ("fq_codel", Method::FqCodel),
+    ("fixed", Method::Fixed),
+    ("below", Method::Below),
+    (AUTO, Method::Auto),
+];
+
+#[derive(Clone, Copy)]
+struct Trial {
+    method: Method,
+    link: Link,
+    warmup_s: f64,
+    seconds: f64,
+}
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let [warmup_s, seconds] = ["warmup_s", "seconds"].map(|name| parameters.count(name) as f64);
+    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+    for (link_name, link) in LINKS {
+        let makes_sense = |method| method != Method::Below || link != Link::Trace;
+        for (name, method) in METHODS.into_iter().filter(|(_, method)| makes_sense(*method)) {
+            let trial = Trial {
+                method,
+                link,
+                warmup_s,
+                seconds,
+            };
+            let act = move |run: &Run| upload(run, trial);
+            variants.push(Variant::new(
+                format!("{name}/{link_name}"),
+                Some(GUEST),
+                warmup_s + seconds,
+                act,
+            ));
+        }
+        checks.extend(checks_on(link_name, link));
+    }
+    variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
+    let zero = |metric| Check::metric(IDLE, metric, Relation::Exactly(0.0)).always();
+    checks.extend([zero("sent_packets"), zero("changes")]);
+    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![Plot::timeline(Trace::Goodput, &names)],
+        columns: "goodput_mbit rtt_p50_ms rtt_p95_ms probe_p50_ms probe_p95_ms found_mbit",
+    })
+}
+
+fn checks_on(name: &str, link: Link) -> Vec<Check> {
+    let [auto, fixed, below, plain] = [AUTO, "fixed", "below", "plain"].map(|method| format!("{method}/{name}"));
+    let ratio =
+        |over: &str, metric, holds| Check::ratio(format!("{auto} {metric} / {over}"), &auto, over, metric, holds);
+    match link {
+        Link::Steady(mbit) => {
+            let two_packets_ms = 2.0 * PACKET_BYTES as f64 * 8.0 / (mbit * 1e3);
+            let later = |over: &str, metric| {
+                let holds = Relation::AtMost(two_packets_ms.max(10.0));
+                Check::difference(format!("{auto} {metric} - {over}"), &auto, over, metric, holds)
+            };
+            let beside = |over: &String| {
+                [
+                    ratio(over, "goodput_mbit", Relation::AtLeast(0.95)),
+                    later(over, "rtt_p50_ms"),
+                    later(over, "probe_p50_ms"),
+                ]
+            };
+            [fixed, below].iter().flat_map(beside).collect()
+        }
+        Link::Trace => vec![
+            ratio(&plain, "goodput_mbit", Relation::AtLeast(0.85)),
+            ratio(&plain, "rtt_p95_ms", Relation::AtMost(0.25)),
+            ratio(&plain, "probe_p95_ms", Relation::AtMost(0.25)),
+        ],
+    }
+}
+
+fn configuration(rate: Value) -> Value {
+    json!({
+        "cap": {"policy": "none"},
+        "link": {"rate_mbit": rate},
+        // The upload is what it is in the other variants.
+        "classes": {"congestion_control": false},
+    })
+}
+
+/// None: giveway takes no part.
+fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>> {
+    let rate = match (trial.method, trial.link) {
+        (Method::Auto, _) => json!("auto"),
+        (Method::Fixed, Link::Steady(mbit)) => json!(mbit),
+        (Method::Below, Link::Steady(mbit)) => json!(A_LITTLE_BELOW * mbit),
+        (Method::Fixed, Link::Trace) => json!(LEAST_MBIT),
+        _ => return Ok(None),
+    };
+    let mut daemon = Daemon::launch(&modem.device, &configuration(rate), &run.file(""))?;
+    daemon.wait_until_queueing(&modem.device)?;
+    Ok(Some(daemon))
+}
+
+fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
+    let end_s = trial.warmup_s + trial.seconds;
+    let queue = match trial.method {
+        Method::Plain | Method::None => Some("pfifo limit 1000"),
+        Method::FqCodel => Some("fq_codel"),
+        Method::Fixed | Method::Below | Method::Auto => None,
+    };
+    let modem = Modem::raise(queue, trial.link, run.seed, end_s)?;
+    let daemon = start_daemon(&modem, trial, run)?;
+    let sink = start_sink(&modem.far, &[UPLOAD])?;
+    let _probe = start_probe(&modem.device, FAR_ADDRESS)?;
+    let (begun, begun_ns) = (Instant::now(), monotonic_ns()?);
+    let sender = match trial.method {
+        Method::None => None,
+        _ => Some(start_observed_sender(&modem.device, FAR_ADDRESS, UPLOAD, "cubic")?),
+    };
+    run.progress.tick("warming up");
+    modem.pass(begun, 0.0, trial.warmup_s)?;
+    run.progress.tick("measuring");
+    modem.pass(begun, trial.warmup_s, end_s)?;
+    let found = match (&daemon, trial.method) {
+        (Some(_), Method::Auto) => answers::status(&modem.device)?.network.queue.measured,
+        _ => None,
+    };
+    let rtts_us: Vec<(u64, u32)> = sender.map_or(Ok(Vec::new()), |sender| sender.finish())?;
+    let arrivals: Arrivals = sink.finish()?;
+    run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "found": &found}))?;
+    if let Some(mut daemon) = daemon {
+        daemon.stop()?;
+    }
+    let [from_ns, to_ns] = [trial.warmup_s, end_s].map(|s| begun_ns + (s * 1e9) as u64);
+    let mut outcome = Outcome::default();
+    let measured = rtts_us.iter().filter(|(t_ns, _)| (from_ns..to_ns).contains(t_ns));
+    let rtts_ms: Vec<f64> = measured.map(|(_, us)| f64::from(*us) / 1e3).collect();
+    if trial.method != Method::None {
+        outcome.set(run.name, "goodput_mbit", arrivals.mbit(UPLOAD, (from_ns, to_ns)));
+        outcome.percentiles(run.name, "rtt_*_ms", &rtts_ms, &[50, 95]);
+    }
+    let waits_ms = arrivals.delays_ms((from_ns, to_ns));
+    outcome.set(run.name, "probe_p50_ms", percentile(&waits_ms, 50.0));
+    outcome.set(run.name, "probe_p95_ms", percentile(&waits_ms, 95.0));
+    let rate = found.and_then(|found| found.rate_bytes_per_s);
+    outcome.set(run.name, "found_mbit", rate.map(|rate| rate as f64 / 125e3));
+    outcome.traces = vec![Curve {
+        of: Trace::Goodput,
+        station: 0,
+        points: arrivals.curve(UPLOAD),
+    }];
+    Ok(outcome)
+}
+
+/// Where nobody sends, giveway neither sends nor changes anything.
+fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
+    let modem = Modem::raise(None, Link::Steady(10.0), run.seed, seconds)?;
+    let mut daemon = Daemon::launch(&modem.device, &configuration(json!("auto")), &run.file(""))?;
+    daemon.wait_until_queueing(&modem.device)?;
+    let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
+    let (sent, before) = (modem.sent_packets()?, tuning()?);
+    pause(seconds)?;
+    let mut outcome = Outcome::default();
+    outcome.set(run.name, "sent_packets", (modem.sent_packets()? - sent) as f64);
+    outcome.set(run.name, "changes", f64::from(u8::from(tuning()? != before)));
+    daemon.stop()?;
+    Ok(outcome)
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One device behind a modem with a deep queue: the link's rate is the modem's, and nothing in the device knows it.
+//! Input: what queues in the device, and the link. Output: three namespaces, connected; gone when dropped. All of the
+//! round trip's delay is on the way back, so whatever a packet waits on its way out it waits in a queue.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::air::STATION_DEVICE;
+use crate::interrupt::pause_until;
+use crate::namespace::Namespace;
+use crate::network::{End, join};
+use crate::uplink::PACKET_BYTES;
+
+pub const RTT_MS: u64 = 100;
+pub const FAR_ADDRESS: &str = "10.79.3.2";
+/// The modem's device towards the far end.
+const CORE: &str = "core";
+/// Packets that the modem holds: as Linux's own default for a device.
+const MODEM_PACKETS: u64 = 1_000;
+/// More than what can be under way: the way back never drops.
+const BACK_LIMIT_PACKETS: u64 = 10_000;
+/// The trace: so often its rate is another one, ...
+pub const STEP_S: f64 = 0.5;
+/// ... within these.
+pub const LEAST_MBIT: f64 = 1.0;
+const MOST_MBIT: f64 = 20.0;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Link {
+    Steady(f64),
+    Trace,
+}
+
+/// Fields go in this order: the middle last, as its ends are pairs with the others'.
+pub struct Modem {
+    pub device: Namespace,
+    pub far: Namespace,
+    modem: Namespace,
+    mbit: Vec<f64>,
+}
+
+impl Link {
+    /// Its rate in each step of so many seconds.
+    fn mbit(self, seed: u64, seconds: f64) -> Vec<f64> {
+        match self {
+            Self::Steady(mbit) => vec![mbit],
+            Self::Trace => trace(seed).take((seconds / STEP_S).ceil() as usize + 1).collect(),
+        }
+    }
+}
+
+/// Each step the rate is multiplied by 2 to the power of a number between -1 and 1, all equally likely, and reflected
+/// where it would leave its limits: it halves or doubles within a second, and goes from one limit to the other in some
+/// seconds, as that of an LTE uplink in motion does. The random numbers are SplitMix64's.
+fn trace(seed: u64) -> impl Iterator<Item = f64> {
+    let mut state = seed;
+    let mut random = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as f64 / u64::MAX as f64
+    };
+    let most = (MOST_MBIT / LEAST_MBIT).log2();
+    let mut at = most / 2.0;
+    std::iter::repeat_with(move || {
+        at = (at + 2.0 * random() - 1.0).abs();
+        at = most - (most - at).abs();
+        LEAST_MBIT * at.exp2()
+    })
+}
+
+impl Modem {
+    /// `queue`: lines for `tc` about the device's own.
+    pub fn raise(queue: Option<&str>, link: Link, seed: u64, seconds: f64) -> Result<Self> {
+        let modem = Self {
+            device: Namespace::create("device")?,
+            far: Namespace::create("far")?,
+            modem: Namespace::create("modem")?,
+            mbit: link.mbit(seed, seconds),
+        };
+        modem.wire(1, &modem.device, "lan")?;
+        modem.wire(3, &modem.far, CORE)?;
+        modem.modem.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
+        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {RTT_MS}ms limit {BACK_LIMIT_PACKETS}");
+        modem.far.tc(&back)?;
+        modem.set_rate("add", modem.mbit[0])?;
+        if let Some(queue) = queue {
+            modem
+                .device
+                .tc(&format!("qdisc add dev {STATION_DEVICE} root {queue}"))?;
+        }
+        Ok(modem)
+    }
+
+    /// Lets so much time pass since `begun`, while the link changes its rate.
+    pub fn pass(&self, begun: Instant, from_s: f64, to_s: f64) -> Result<()> {
+        let at = |s: f64| begun + Duration::from_secs_f64(s);
+        let steps = self.mbit.iter().enumerate().skip(1);
+        for (step, mbit) in steps.map(|(step, mbit)| (step as f64 * STEP_S, mbit)) {
+            if (from_s..to_s).contains(&step) {
+                pause_until(at(step))?;
+                self.set_rate("change", *mbit)?;
+            }
+        }
+        pause_until(at(to_s))
+    }
+
+    /// Packets that have left the device.
+    pub fn sent_packets(&self) -> Result<u64> {
+        let shown = self
+            .device
+            .run("ip", &format!("-s -j link show dev {STATION_DEVICE}"))?
+            .stdout;
+        let shown: Value = serde_json::from_slice(&shown)?;
+        shown[0]["stats64"]["tx"]["packets"]
+            .as_u64()
+            .context("`ip` counts no packets")
+    }
+
+    fn set_rate(&self, verb: &str, mbit: f64) -> Result<()> {
+        let (kbit, limit) = ((mbit * 1e3) as u64, MODEM_PACKETS * PACKET_BYTES);
+        let bucket = format!("root handle 1: tbf rate {kbit}kbit burst {PACKET_BYTES} limit {limit}");
+        self.modem.tc(&format!("qdisc {verb} dev {CORE} {bucket}")).map(drop)
+    }
+
+    /// Network 10.79.NUMBER: the modem is 1, the end is 2.
+    fn wire(&self, number: u8, end: &Namespace, device: &str) -> Result<()> {
+        let mac = |host: u8| format!("02:00:00:00:{number:02}:{host:02}");
+        let address = |host: u8| format!("10.79.{number}.{host}");
+        let [modem, near] = [1, 2].map(|host| (mac(host), format!("{}/24", address(host))));
+        join([
+            End::new(end, STATION_DEVICE, &near.0, &[&near.1]),
+            End::new(&self.modem, device, &modem.0, &[&modem.1]),
+        ])?;
+        end.ip(&format!("route add default via {}", address(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_moves_between_its_limits_within_seconds() {
+        let mbit: Vec<f64> = trace(1).take(1_000).collect();
+        let (least, most) = mbit
+            .iter()
+            .fold((f64::MAX, 0.0), |(a, b), m| (f64::min(a, *m), f64::max(b, *m)));
+        assert!(
+            (LEAST_MBIT..1.1).contains(&least) && (18.0..=MOST_MBIT).contains(&most),
+            "{least} {most}"
+        );
+        assert!(
+            mbit.windows(2)
+                .all(|pair| (0.499..=2.001).contains(&(pair[1] / pair[0])))
+        );
+    }
+}
