@@ -48,6 +48,7 @@ struct gw_flow {
 	__u32 rttvar_us;
 	__u32 retransmits;
 	__u32 delivered; /* segments, those acknowledged selectively included; wraps */
+	__u32 latest_rtt_us; /* of the packet that was acknowledged last; 0: none */
 	__u32 pid; /* 0: no process was seen to use the socket */
 	__u32 state;
 	__u32 ca_state;

@@ -281,6 +281,9 @@ struct tcp_sock {
 	__u32 rcv_nxt;
 	__u32 data_segs_in; /* packets with data, in whatever order */
 	struct {
+		__u32 rtt_us;
+	} rack;
+	struct {
 		__u32 rtt_us; /* times 8 */
 	} rcv_rtt_est;
 	struct tcp_sack_block selective_acks[4];

@@ -28,8 +28,11 @@ static __always_inline __u32 now_ms(const struct tcp_sock *tp)
 	return tp->tcp_mstamp / 1000;
 }
 
-/* At two packets a round bursts do no harm, and a pace would only make the receiver delay its acknowledgement. */
-static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca)
+/*
+ * At two packets a round bursts do no harm, and a pace would only make the receiver delay its acknowledgement. The smoothed
+ * round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest counts, if less.
+ */
+static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca, __u32 rtt_us)
 {
 	__u32 packets = greatest(ca->window / PACKET, LEAST / PACKET), percent;
 	__u64 rate = ~0UL;
@@ -37,7 +40,8 @@ static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const st
 	tp->snd_cwnd = greatest(least(packets, tp->snd_cwnd_clamp), 1);
 	if (packets > 4 && tp->srtt_us) {
 		percent = ca->mode == START || ca->mode == RAMP ? 200 : 120;
-		rate = (__u64)packets * tp->mss_cache * USEC_PER_SEC / (tp->srtt_us >> 3 ?: 1) * percent / 100;
+		rtt_us = least(tp->srtt_us >> 3, rtt_us ?: ~0U);
+		rate = (__u64)packets * tp->mss_cache * USEC_PER_SEC / (rtt_us ?: 1) * percent / 100;
 	}
 	if (rate > sk->sk_max_pacing_rate)
 		rate = sk->sk_max_pacing_rate;
@@ -146,7 +150,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		end_round(ca, tp->mdev_us >> 2, now);
 		ca->round_end = tp->delivered;
 	}
-	apply(sk, tp, ca);
+	apply(sk, tp, ca, rtt_us > 0 ? rtt_us : 0);
 }
 
 SEC(".struct_ops.link")

@@ -107,12 +107,13 @@ struct gw_treated_process {
 #define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
 
 /*
- * The same of a cgroup whose packets are forwarded, as they carry it in skb->tc_index: 3 bits of class, 6 of limit, and how many
- * packet rules come before, of which each packet may match one. 0: nothing is said.
+ * The same of a cgroup whose packets are forwarded, as they carry it in skb->tc_index: 3 bits of class, 6 of limit, and 7 that
+ * say how many packet rules come before, of which each packet may match one. Without a class nothing is said: a container's own
+ * gred, the only qdisc that writes there, has but the lowest four bits.
  */
-#define GW_FORWARDED_CLASS_MASK 7
-#define GW_FORWARDED_LIMIT_SHIFT 3
-#define GW_FORWARDED_RULES_SHIFT 9
+#define GW_FORWARDED_CLASS_SHIFT 13
+#define GW_FORWARDED_LIMIT_SHIFT 7
+#define GW_FORWARDED_RULES_MASK 127
 
 struct gw_forwarded {
 	__u64 seen_ns; /* CLOCK_MONOTONIC, within a second */

@@ -206,16 +206,16 @@ static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, 
 static __noinline __u32 treatment_of_forwarded(struct __sk_buff *skb, const struct gw_link_config *config,
 					       const struct packet *p)
 {
-	__u32 word = skb->tc_index, rules = word >> GW_FORWARDED_RULES_SHIFT, treatment = 0;
+	__u32 word = skb->tc_index & 0xffff, class = word >> GW_FORWARDED_CLASS_SHIFT;
+	__u32 rules = word & GW_FORWARDED_RULES_MASK, treatment = 0;
 
-	if (!word)
+	if (!class)
 		return 0;
 	if (rules)
 		treatment = treatment_by_rules(config, p, rules);
 	if (treatment)
 		return treatment;
-	return (word & GW_FORWARDED_CLASS_MASK) |
-	       (word >> GW_FORWARDED_LIMIT_SHIFT & (GW_LIMITS - 1)) << GW_LIMIT_SHIFT;
+	return class | (word >> GW_FORWARDED_LIMIT_SHIFT & (GW_LIMITS - 1)) << GW_LIMIT_SHIFT;
 }
 
 static __always_inline bool is_named(const struct gw_background_key *exact)

@@ -35,11 +35,13 @@ extern "C" fn c_main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_i
     std::process::exit(code)
 }
 
-/// A closed pipe is an error and no signal, and nothing that is opened takes the place of the three standard files.
+/// A closed pipe is an error and no signal, a child that has ended keeps its number until it was waited for, and nothing that
+/// is opened takes the place of the three standard files.
 fn prepare() {
     // SAFETY: takes no pointers but a path that ends with a zero; the first free descriptor is the one that is closed.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         for standard in 0..3 {
             if libc::fcntl(standard, libc::F_GETFD) < 0 {
                 let opened = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);

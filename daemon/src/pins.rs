@@ -66,8 +66,8 @@ impl Pins {
     /// Removes the pins of the programs, which would run on. Maps do nothing by themselves.
     pub fn remove_programs(&self) -> Result<()> {
         in_machines_mounts(|_| {
-            let mut folders = self.folders().filter(|folder| is_ours(folder));
-            folders.try_for_each(|folder| remove(folder, &NICE_LINKS))
+            let folders = self.folders().filter(|folder| is_ours(folder));
+            all(folders.map(|folder| remove(folder, &NICE_LINKS)))
         })
         .context("cannot remove the pinned programs")
     }
@@ -75,15 +75,17 @@ impl Pins {
     /// Removes every pin and the folder, and unmounts what giveway mounted.
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
-            for folder in self.folders().filter(|folder| is_ours(folder)) {
+            let folders = self.folders().filter(|folder| is_ours(folder));
+            let removed = all(folders.map(|folder| {
                 remove(folder, &[NICE_LINKS[0], NICE_LINKS[1], MARKS, QDISC, NICE_NOTES])?;
                 let _ = fs::remove_dir(folder);
-            }
+                Ok(())
+            }));
             while is_bpffs(&self.own) {
                 umount2(&self.own, MntFlags::MNT_DETACH)?;
             }
             let _ = fs::remove_dir(&self.own);
-            Ok(())
+            removed
         })
         .context("cannot remove what is pinned")
     }
@@ -111,6 +113,11 @@ impl Pins {
             .with_context(|| format!("cannot mount a BPF file system at {}", self.own.display()))?;
         Ok(&self.own)
     }
+}
+
+/// All of it, whatever fails; then the first failure.
+fn all(outcomes: impl Iterator<Item = Result<()>>) -> Result<()> {
+    outcomes.fold(Ok(()), Result::and)
 }
 
 /// Those of these pins that there are. One that does not go, twice, keeps no other.

@@ -161,6 +161,10 @@ pub struct Flow {
     /// giveway.
     #[serde(default)]
     pub delivered_segments: u32,
+    /// Round-trip time of the packet that was acknowledged last, as RACK knows it (RFC 8985); 0: none yet, or of an older
+    /// giveway's record.
+    #[serde(default)]
+    pub latest_rtt_us: u32,
     pub ca_state: CaState,
     pub congestion_control: String,
 }

@@ -190,7 +190,11 @@ impl Network {
                 self.ask_nice(now, due);
             }
             Input::Forwarding(sending) => {
-                self.actions.extend(self.forwarded.observe(&sending));
+                let (ended, ask) = self.forwarded.observe(&sending);
+                for path in ended {
+                    self.changes.ended(&Subject::Cgroup { path: path.to_string() });
+                }
+                self.actions.extend(ask);
                 self.judge_forwarded(now);
             }
             Input::Identified { processes, cgroups } => {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class::{Forwarded, RateLimit, Treatment};
 use giveway_engine::config::{Config, Deadline};
 use giveway_engine::matcher::ProcessId;
@@ -360,6 +360,9 @@ impl QueueActuator {
 
     /// What comes out of these devices is told apart by its cgroup, while anything is in force.
     /// `changed`: devices may have come or gone since the last time.
+    ///
+    /// # Errors
+    /// Where it is to be asked for again.
     pub fn follow_containers(&mut self, changed: bool) -> Result<()> {
         let links: BTreeSet<u32> = self.links.keys().copied().collect();
         if !changed && self.followed.as_ref() == Some(&links) {
@@ -377,10 +380,12 @@ impl QueueActuator {
         if self.containers().is_none() {
             self.containers = Some(Containers::load());
         }
-        if let Some(containers) = self.containers() {
-            containers.follow(&devices);
-        }
-        self.configure()
+        let outcome = match self.containers() {
+            Some(containers) => containers.follow(&devices),
+            None => Err(anyhow!("containers' packets are not told apart yet")),
+        };
+        self.configure()?;
+        outcome
     }
 
     /// Those that send.

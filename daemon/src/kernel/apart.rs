@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at a file that any user may keep from ever answering, by holding the lock of its folder: a child looks, and is
-//! waited for only so long. One that does not answer is left behind; a thread would keep this process from ending. The
-//! child shares this thread's namespaces, and `/proc/self` is the child's own.
+//! Looks at a file that any user may keep from ever answering, by holding the lock of its folder: another process looks, and is
+//! waited for only so long. One that does not answer is left behind, and is init's; a thread would keep this process from
+//! ending. The other process shares this thread's namespaces, and `/proc/self` is its own.
 
 use std::ffi::CStr;
 use std::io::Read as _;
@@ -52,9 +52,9 @@ fn in_child(path: &CStr, act: impl FnOnce()) -> Result<Vec<u8>> {
     // SAFETY: the child calls nothing but what may be called after a fork, and never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes no pointers; nothing of Rust's uses these descriptors in the child.
+        // SAFETY: takes no pointers; nothing of Rust's uses these descriptors in the child. Its child is the one that looks.
         unsafe {
-            if libc::dup2(writer.as_raw_fd(), 0) == 0 {
+            if libc::fork() == 0 && libc::dup2(writer.as_raw_fd(), 0) == 0 {
                 // Nobody is to wait for the end of what this process had open.
                 libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
                 act();
@@ -64,24 +64,19 @@ fn in_child(path: &CStr, act: impl FnOnce()) -> Result<Vec<u8>> {
     }
     drop(writer);
     let child = Errno::result(child)?;
+    // It waits for nobody.
+    // SAFETY: takes no pointers but one that may be null; the child has not been collected, so its number is its own.
+    while Errno::result(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }) == Err(Errno::EINTR) {}
     let (end, mut told, mut is_told) = (Instant::now() + PATIENCE, Vec::new(), false);
     while !is_told && Instant::now() < end {
         let left = end.saturating_duration_since(Instant::now());
         let mut waited = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         let mut bytes = [0; MOST_BYTES];
         if poll(&mut waited, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) == Ok(1) {
-            // The child is collected all the same.
             let Ok(read) = reader.read(&mut bytes) else { break };
             told.extend_from_slice(&bytes[..read]);
             is_told = read == 0;
         }
-    }
-    // SAFETY: takes no pointers but one that may be null; the child has not been collected, so its number is its own.
-    unsafe {
-        if !is_told {
-            libc::kill(child, libc::SIGKILL);
-        }
-        libc::waitpid(child, std::ptr::null_mut(), if is_told { 0 } else { libc::WNOHANG });
     }
     ensure!(is_told, "{} does not answer", path.to_string_lossy());
     Ok(told)
@@ -106,11 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_answers_is_not_waited_for() {
+    fn one_that_never_answers_is_not_waited_for_and_no_child_of_this_process() {
         let scratch = tempfile::tempdir().unwrap();
         let silent = scratch.path().join("silent");
         nix::unistd::mkfifo(&silent, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let path = std::ffi::CString::new(silent.to_str().unwrap()).unwrap();
         assert!(text(&path).unwrap_err().to_string().contains("does not answer"));
+        // Who opens the other end ends it.
+        fs::File::options().write(true).open(&silent).unwrap();
+        // Other tests' threads have children of their own.
+        assert_eq!(fs::read_to_string("/proc/thread-self/children").unwrap(), "");
     }
 }

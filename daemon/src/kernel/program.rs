@@ -29,6 +29,8 @@ pub fn open() -> io::Result<&'static File> {
         (!at.is_null()).then(|| CStr::from_ptr(at))
     };
     let by = |path: &OsStr| File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    // Who starts it by a descriptor (fexecve) leaves the descriptor's name, which may be another file's by now.
+    let name = name.filter(|name| !name.to_bytes().starts_with(b"/dev/fd/"));
     let own = match name.map(|name| by(OsStr::from_bytes(name.to_bytes()))) {
         Some(Ok(own)) => own,
         _ => by(OsStr::new("/proc/self/exe"))?,

@@ -12,6 +12,15 @@ use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{Forwarded, MOST_PACKET_RULES, Meant, Treatment, Verdict};
 use crate::status::ForwardedView;
 
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Asked {
+    #[default]
+    Never,
+    /// Nobody knew its path then: it has gone, or something was short.
+    InVain,
+    Now,
+}
+
 /// As many as the kernel's table has.
 const KEPT: usize = 1024;
 const ASKED_AT_ONCE: usize = 24;
@@ -24,7 +33,7 @@ pub struct Cgroups(BTreeMap<u64, Known>);
 #[derive(Debug, Default)]
 struct Known {
     path: Option<Arc<str>>,
-    is_asked: bool,
+    asked: Asked,
     verdict: Verdict,
     /// By which rules, and by what is active.
     judged: Option<(u64, Arc<Meant>)>,
@@ -32,31 +41,40 @@ struct Known {
 }
 
 impl Cgroups {
-    /// These send, and no others.
-    pub fn observe(&mut self, sending: &BTreeSet<u64>) -> Option<Action> {
-        self.0.retain(|cgroup, _| sending.contains(cgroup));
+    /// These send, and no others. Returns the paths of those that do no more, and whose paths are asked for.
+    pub fn observe(&mut self, sending: &BTreeSet<u64>) -> (Vec<Arc<str>>, Option<Action>) {
+        let ended = self.0.extract_if(.., |cgroup, _| !sending.contains(cgroup));
+        let ended = ended.filter_map(|(_, known)| known.path).collect();
         for cgroup in sending {
             if self.0.len() == KEPT {
                 break;
             }
             self.0.entry(*cgroup).or_default();
         }
-        let unknown = self.0.iter_mut().filter(|(_, known)| !known.is_asked);
-        let ask = |(cgroup, known): (&u64, &mut Known)| {
-            known.is_asked = true;
-            *cgroup
-        };
-        let cgroups: Vec<u64> = unknown.take(ASKED_AT_ONCE).map(ask).collect();
-        (!cgroups.is_empty()).then(|| Action::Identify {
+        let mut cgroups = Vec::new();
+        // Those that have been asked for in vain keep no new one waiting.
+        for asked in [Asked::Never, Asked::InVain] {
+            let unknown = self.0.iter_mut().filter(|(_, known)| known.asked == asked);
+            for (cgroup, known) in unknown.take(ASKED_AT_ONCE - cgroups.len()) {
+                known.asked = Asked::Now;
+                cgroups.push(*cgroup);
+            }
+        }
+        let ask = (!cgroups.is_empty()).then(|| Action::Identify {
             processes: Vec::new(),
             cgroups,
-        })
+        });
+        (ended, ask)
     }
 
     pub fn identified(&mut self, cgroups: &[(u64, Option<Arc<str>>)]) {
         for (cgroup, path) in cgroups {
-            if let (Some(known), Some(path)) = (self.0.get_mut(cgroup), path) {
-                known.path = Some(Arc::clone(path));
+            let Some(known) = self.0.get_mut(cgroup).filter(|known| known.path.is_none()) else {
+                continue;
+            };
+            known.path.clone_from(path);
+            if path.is_none() {
+                known.asked = Asked::InVain;
             }
         }
     }

@@ -60,8 +60,8 @@ pub struct Admission {
     treated_processes: MapHandle,
     background_flows: MapHandle,
     packet_rules: MapHandle,
-    /// How many were written, and how often.
-    written: (u32, u32),
+    /// What was written, and how often.
+    written: (Vec<PacketRule>, u32),
     counters: MapHandle,
     events: Ring<types::gw_queue_event>,
 }
@@ -181,7 +181,7 @@ impl Admission {
             treated_sockets: keep(&maps.treated_sockets)?,
             background_flows: keep(&maps.background_flows)?,
             packet_rules: keep(&maps.packet_rules)?,
-            written: (0, 0),
+            written: (Vec::new(), 0),
             counters: keep(&maps.admission_counters)?,
         })
     }
@@ -201,7 +201,8 @@ impl Admission {
         let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
         let told = plan.map(|(_, told)| told).unwrap_or_default();
         config.number = number;
-        (config.packet_rules, config.rules_of) = self.written;
+        config.packet_rules = u32::try_from(self.written.0.len())?;
+        config.rules_of = self.written.1;
         config.rules = self.rules;
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
@@ -268,12 +269,16 @@ impl Admission {
 
     /// In the order in which they count. In force with the next [`Self::configure`].
     pub fn set_packet_rules(&mut self, rules: &[PacketRule]) -> Result<()> {
+        // What they say of flows is remembered for as long as they are these.
+        if self.written.0 == rules {
+            return Ok(());
+        }
         for (at, rule) in (0u32..).zip(rules) {
             self.packet_rules
                 .update(&at.to_ne_bytes(), bytes_of(&packet_rule_of(rule)), MapFlags::ANY)
                 .context("cannot tell the queue of a rule")?;
         }
-        self.written = (u32::try_from(rules.len())?, self.written.1.wrapping_add(1));
+        self.written = (rules.to_vec(), self.written.1.wrapping_add(1));
         Ok(())
     }
 

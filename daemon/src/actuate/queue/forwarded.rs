@@ -22,12 +22,14 @@ use crate::kernel::tcx::{self, Way};
 use skeleton::types;
 
 /// Of `bpf/queueing.h`.
-const LIMIT_SHIFT: u32 = 3;
-const RULES_SHIFT: u32 = 9;
+const CLASS_SHIFT: u32 = 13;
+const LIMIT_SHIFT: u32 = 7;
 /// Which has sent nothing for so long is forgotten.
 const SENDS_FOR: Duration = Duration::from_secs(60);
 /// Each takes a descriptor.
 const MOST_DEVICES: usize = 256;
+/// Twice what the kernel's table holds.
+const MOST_KEYS: usize = 2048;
 
 pub struct Containers {
     program: OwnedFd,
@@ -52,24 +54,29 @@ impl Containers {
     }
 
     /// Attaches it to these devices, and to no others.
-    pub fn follow(&mut self, devices: &BTreeSet<u32>) {
+    ///
+    /// # Errors
+    /// Where one of them cannot have it now.
+    pub fn follow(&mut self, devices: &BTreeSet<u32>) -> Result<()> {
         let still = |link: &OwnedFd| tcx::is_attached(link.as_fd()).unwrap_or(true);
         self.attached
             .retain(|ifindex, link| devices.contains(ifindex) && still(link));
+        let mut outcome = Ok(());
         for ifindex in devices {
             if self.attached.len() == MOST_DEVICES {
                 tracing::debug!("more than {MOST_DEVICES} veth devices: the rest is not looked at");
-                return;
+                break;
             }
             if self.attached.contains_key(ifindex) {
                 continue;
             }
             match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
                 Ok(link) => drop(self.attached.insert(*ifindex, link)),
-                // It may have just gone; the next look shows it.
-                Err(error) => tracing::debug!("interface {ifindex}: {error:#}"),
+                // It may have just gone, or descriptors are short for a while.
+                Err(error) => outcome = Err(error.context(format!("interface {ifindex}"))),
             }
         }
+        outcome
     }
 
     pub fn is_attached(&self) -> bool {
@@ -78,7 +85,8 @@ impl Containers {
 
     /// The cgroups that send. What the kernel's table has pushed out meanwhile is said again.
     pub fn sending(&mut self) -> Result<BTreeSet<u64>> {
-        let keys: Vec<Vec<u8>> = self.cgroups.keys().collect();
+        // While others push entries out, the kernel begins anew.
+        let keys: Vec<Vec<u8>> = self.cgroups.keys().take(MOST_KEYS).collect();
         let mut sending = BTreeSet::new();
         for key in keys {
             let Some(known) = self
@@ -134,5 +142,5 @@ fn word_of(
     }: Forwarded,
 ) -> u32 {
     let limit = u32::from(treatment.limit.unwrap_or(0));
-    u32::from(number_of_class(treatment.class)) | limit << LIMIT_SHIFT | u32::from(rules_before) << RULES_SHIFT
+    u32::from(number_of_class(treatment.class)) << CLASS_SHIFT | limit << LIMIT_SHIFT | u32::from(rules_before)
 }

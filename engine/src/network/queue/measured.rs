@@ -23,6 +23,10 @@ const MOST_SOCKETS: usize = 16_384;
 const SEGMENTS_OF_A_NEW_ONE: u32 = 64;
 /// Over which it is told whose bytes the queue sends.
 const SHARE_OVER_S: f64 = 2.0;
+/// Over which it is told how much a socket delivers.
+const DELIVERS_OVER_S: f64 = 1.0;
+/// Of what the one that delivers most does, so much makes a socket a witness of the wait below.
+const WITNESS: f64 = 0.125;
 /// Where TCP has less than this share of what is sent, it does not tell what the link does.
 const LEAST_SHARE: f64 = 0.1;
 /// A rate is told from so many packets, within these times.
@@ -58,6 +62,8 @@ const SLOWEST: f64 = 0.5;
 /// A queue below that has neither grown nor halved for so long though we give way is somebody else's. (It grows while the
 /// link's own rate falls.)
 const GIVES_WAY_FOR: Duration = Duration::from_secs(3);
+/// And one that stands for so long, whatever it does: who never acknowledges what was sent makes it grow for ever.
+const GIVES_WAY_AT_MOST: Duration = Duration::from_secs(8);
 /// Less than that of the rate is giving way.
 const GIVES_WAY: f64 = 0.95;
 /// Beside it nothing is paced, so that our senders compete as they would without us: for so long, and then for twice as
@@ -80,6 +86,8 @@ pub struct Socket {
     pub segment_bytes: u32,
     pub min_rtt: Option<Duration>,
     pub smoothed_rtt: Duration,
+    /// Of the packet that was acknowledged last; None: not known.
+    pub latest_rtt: Option<Duration>,
 }
 
 /// A socket before it sent anything.
@@ -90,6 +98,7 @@ const NOTHING: Socket = Socket {
     segment_bytes: 0,
     min_rtt: None,
     smoothed_rtt: Duration::ZERO,
+    latest_rtt: None,
 };
 
 impl From<&Flow> for Socket {
@@ -102,6 +111,7 @@ impl From<&Flow> for Socket {
             segment_bytes: flow.mss_bytes,
             min_rtt: flow.min_rtt_us.map(time),
             smoothed_rtt: time(flow.srtt_us),
+            latest_rtt: Some(flow.latest_rtt_us).filter(|us| *us > 0).map(time),
         }
     }
 }
@@ -179,7 +189,7 @@ struct Curve(VecDeque<(Duration, f64)>);
 
 #[derive(Clone)]
 pub struct Measured {
-    sockets: BTreeMap<Cookie, (Duration, Socket)>,
+    sockets: BTreeMap<Cookie, Known>,
     sent: Curve,
     /// With headers, TCP's alone.
     delivered: Curve,
@@ -198,13 +208,29 @@ pub struct Measured {
     queued_since: Option<Duration>,
     /// For how long, since one stood there, our rate was what limited the senders.
     limited_s: f64,
-    /// We give way; since when the queue below has neither grown nor halved, and its longest.
-    gives_way: Option<(Duration, f64)>,
+    gives_way: Option<GivesWay>,
     /// Until when others have the queue below, and how long we stay away the next time.
     withdrawn_until: Option<Duration>,
     withdraws_for: Duration,
     held: VecDeque<(Duration, f64)>,
     view: MeasuredView,
+}
+
+/// A queue stands below that is to go.
+#[derive(Clone, Copy)]
+struct GivesWay {
+    began: Duration,
+    /// Since when it has neither grown nor halved, and its longest.
+    since: Duration,
+    longest_s: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    seen: Duration,
+    socket: Socket,
+    /// Bytes, fading.
+    delivers: f64,
 }
 
 /// What one pass shows.
@@ -286,11 +312,13 @@ impl Measured {
     /// The queue is another one, or the link is: sums begin anew.
     fn begin(&mut self, now: Duration, sockets: &[Socket]) {
         (self.sent, self.delivered) = (Curve::default(), Curve::default());
-        self.sockets = sockets
-            .iter()
-            .take(MOST_SOCKETS)
-            .map(|socket| (socket.cookie, (now, *socket)))
-            .collect();
+        let known = |socket: &Socket| Known {
+            seen: now,
+            socket: *socket,
+            delivers: 0.0,
+        };
+        let sockets = sockets.iter().take(MOST_SOCKETS);
+        self.sockets = sockets.map(|socket| (socket.cookie, known(socket))).collect();
     }
 
     /// Adds up what has passed. None where no socket tells anything.
@@ -310,14 +338,18 @@ impl Measured {
             }
             let with_headers = 1.0 + HEADER_BYTES / f64::from(socket.segment_bytes.max(64));
             let segment = f64::from(socket.segment_bytes) * with_headers;
-            let before = self
-                .sockets
-                .insert(socket.cookie, (now, *socket))
-                .map(|(_, before)| before);
+            let known = self.sockets.get(&socket.cookie);
             let is_new = socket.delivered_segments <= SEGMENTS_OF_A_NEW_ONE;
+            let before = known.map(|known| known.socket);
             let since = before.or(is_new.then_some(NOTHING)).unwrap_or(*socket);
             let segments = socket.delivered_segments.wrapping_sub(since.delivered_segments);
             let bytes = f64::from(segments) * segment;
+            let known = Known {
+                seen: now,
+                socket: *socket,
+                delivers: known.map_or(0.0, |known| known.fades(now)) + bytes,
+            };
+            self.sockets.insert(socket.cookie, known);
             let own = socket.in_flight_bytes as f64 * with_headers;
             let own_before = since.in_flight_bytes as f64 * with_headers;
             delivered += bytes;
@@ -332,7 +364,7 @@ impl Measured {
             }
         }
         self.sockets
-            .retain(|_, (seen, _)| now.saturating_sub(*seen) < FORGOTTEN_AFTER);
+            .retain(|_, known| now.saturating_sub(known.seen) < FORGOTTEN_AFTER);
         let sent = (passed.sent_bytes - before.sent_bytes) as f64;
         let all = (sent + passed.backlog_bytes as f64 - before.backlog_bytes as f64).max(0.0);
         let fades = (-passed_s / SHARE_OVER_S).exp();
@@ -345,6 +377,25 @@ impl Measured {
             round_trip_s: round_trip_s / weight,
             packet,
         })
+    }
+
+    /// The least that somebody's packets waited of late, in our queue and below: a queue below keeps everybody waiting, where
+    /// a far end that is slow, or that acknowledges late, keeps but its own. None: nobody tells.
+    fn least_wait_s(&self, now: Duration) -> Option<f64> {
+        let now_seen = self.sockets.values().filter(|known| known.seen == now);
+        let most = now_seen.clone().map(|known| known.delivers).fold(0.0, f64::max);
+        let is_witness = |known: &&Known| known.delivers > 0.0 && known.delivers >= WITNESS * most;
+        let wait_s = |known: &Known| {
+            let waits = known.socket.latest_rtt?.saturating_sub(known.socket.min_rtt?);
+            Some(waits.as_secs_f64())
+        };
+        now_seen.filter(is_witness).filter_map(wait_s).reduce(f64::min)
+    }
+
+    /// In our queue, in the mean.
+    fn own_wait_s(&self, now: Duration, backlog: f64) -> f64 {
+        let sent = self.sent.latest(now, 0.0);
+        sent.map_or(0.0, |(bytes, over_s)| backlog * over_s / bytes.max(1.0))
     }
 
     /// TCP's, of all that is sent.
@@ -363,15 +414,17 @@ impl Measured {
         }
         // TCP's bytes that have left our queue, and with them as many of others'.
         let below = shown.in_flight / share - passed.backlog_bytes as f64;
-        let Some(age_s) = self.sent.age_s(now, below) else {
-            return;
-        };
+        let age_s = self.sent.age_s(now, below);
         let Some((arrives, is_told_well)) = self.arrives(now, share, shown.packet) else {
             return;
         };
         let rate = self.rate.unwrap_or(arrives).max(LEAST_BYTES_PER_S);
         let packet_s = shown.packet / rate;
         let queue_s = (age_s - shown.round_trip_s - PATH_PACKETS * packet_s).max(0.0);
+        let queue_s = match self.least_wait_s(now) {
+            Some(wait_s) if queue_s > wait_s => (wait_s - self.own_wait_s(now, passed.backlog_bytes as f64)).max(0.0),
+            _ => queue_s,
+        };
         let wanted_s = self.wanted_queue_s(packet_s);
         self.view.below_us = (queue_s * 1e6) as u64;
         let stands = queue_s >= wanted_s / 2.0;
@@ -495,10 +548,17 @@ impl Measured {
 
     /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
     fn give_way(&mut self, now: Duration, queue_s: f64) {
-        let (since, longest_s) = *self.gives_way.get_or_insert((now, queue_s));
-        if queue_s > longest_s || queue_s < longest_s / 2.0 {
-            self.gives_way = Some((now, queue_s));
-        } else if now.saturating_sub(since) >= GIVES_WAY_FOR {
+        let begins = GivesWay {
+            began: now,
+            since: now,
+            longest_s: queue_s,
+        };
+        let gives_way = self.gives_way.get_or_insert(begins);
+        let lasts = now.saturating_sub(gives_way.began);
+        if queue_s > gives_way.longest_s || queue_s < gives_way.longest_s / 2.0 {
+            (gives_way.since, gives_way.longest_s) = (now, queue_s);
+        }
+        if now.saturating_sub(gives_way.since) >= GIVES_WAY_FOR || lasts >= GIVES_WAY_AT_MOST {
             (self.paced, self.gives_way) = (None, None);
             self.withdrawn_until = Some(now + self.withdraws_for);
             self.withdraws_for = (2 * self.withdraws_for).min(WITHDRAWS_FOR_AT_MOST);
@@ -519,6 +579,12 @@ impl Measured {
     }
 }
 
+impl Known {
+    fn fades(&self, now: Duration) -> f64 {
+        self.delivers * (-now.saturating_sub(self.seen).as_secs_f64() / DELIVERS_OVER_S).exp()
+    }
+}
+
 impl Curve {
     fn add(&mut self, now: Duration, bytes: f64) {
         let sum = self.0.back().map_or(0.0, |(_, sum)| *sum);
@@ -528,21 +594,21 @@ impl Curve {
         }
     }
 
-    /// How long ago so many of the latest bytes began to pass.
-    fn age_s(&self, now: Duration, bytes: f64) -> Option<f64> {
-        let (_, sum) = self.0.back()?;
-        let wanted = sum - bytes.max(0.0);
-        let mut later = self.0.back()?;
+    /// How long ago so many of the latest bytes began to pass; all that is remembered, if that is longer.
+    fn age_s(&self, now: Duration, bytes: f64) -> f64 {
+        let Some(last) = self.0.back() else { return 0.0 };
+        let wanted = last.1 - bytes.max(0.0);
+        let mut later = last;
         for earlier in self.0.iter().rev() {
             if earlier.1 <= wanted {
                 let span = (later.1 - earlier.1).max(1.0);
                 let part = (wanted - earlier.1) / span;
                 let between = later.0.saturating_sub(earlier.0).as_secs_f64();
-                return Some(now.saturating_sub(earlier.0).as_secs_f64() - part * between);
+                return now.saturating_sub(earlier.0).as_secs_f64() - part * between;
             }
             later = earlier;
         }
-        None
+        now.saturating_sub(later.0).as_secs_f64()
     }
 
     /// The latest bytes and the time that they took: so many, where that takes neither too short nor too long.

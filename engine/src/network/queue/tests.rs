@@ -169,6 +169,7 @@ fn what_is_found_is_tuned_quietly_and_once() {
         let socket = Socket {
             cookie: Cookie(1),
             delivered_segments: (sent / 1514) as u32,
+            latest_rtt: None,
             in_flight_bytes: 1448 * 200,
             segment_bytes: 1448,
             min_rtt: Some(Duration::from_millis(20)),

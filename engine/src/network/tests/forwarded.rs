@@ -117,3 +117,44 @@ fn however_many_send_a_look_asks_for_few_paths_and_all_are_judged_in_time() {
     }
     assert_eq!(known, 1024);
 }
+
+#[test]
+fn changes_of_cgroups_that_send_no_more_go_before_that_of_one_that_does() {
+    let mut engine = engine("", false);
+    obey(&mut engine, 100, "[[rule]]\ncgroup = \"/*\"\nclass = \"bulk\"\n");
+    send(&mut engine, 1000, [1]);
+    answer(&mut engine, 1001, [(1, "/lives".to_owned())]);
+    for look in 2..300 {
+        let others = look * 24..(look + 1) * 24;
+        let cgroups = asked(&send(&mut engine, look * 1000, others.chain([1])));
+        let paths = cgroups.into_iter().map(|id| (id, format!("/other/{id}")));
+        answer(&mut engine, look * 1000 + 1, paths);
+    }
+    let changes = engine.changes();
+    assert_eq!(changes.len(), 4096, "as many as are kept");
+    assert!(
+        changes
+            .iter()
+            .any(|latest| latest.change.to_string().contains("/lives"))
+    );
+}
+
+#[test]
+fn a_path_that_nobody_knew_is_asked_for_again_after_those_that_are_new() {
+    let mut engine = engine("", false);
+    obey(&mut engine, 100, RULES);
+    assert_eq!(asked(&send(&mut engine, 1000, [1])), [1]);
+    let unknown = Input::Identified {
+        processes: Vec::new(),
+        cgroups: vec![(1, None)],
+    };
+    engine.step(Duration::from_millis(1001), unknown);
+    assert_eq!(
+        asked(&send(&mut engine, 2000, 1..=24)),
+        (2..=24).chain([1]).collect::<Vec<_>>()
+    );
+    assert!(
+        asked(&send(&mut engine, 3000, 1..=24)).is_empty(),
+        "an answer is awaited"
+    );
+}

@@ -95,6 +95,7 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
         segment_bytes: 1448,
         min_rtt: Some(Duration::from_millis(20)),
         smoothed_rtt: Duration::from_millis(20),
+        latest_rtt: None,
     };
     let mut passed = Passed::default();
     let pass = Duration::from_millis(100);
@@ -114,6 +115,39 @@ fn a_rate_that_was_learnt_holds_while_nobody_sends() {
             (measured.paced_bytes_per_s(), measured.view().found),
             (learnt, Found::Held)
         );
+    }
+}
+
+/// Of what plain TCP gets beside the same, over two minutes.
+fn kept_beside(other: Load) -> f64 {
+    let load = [Load::Cubic { round_trip_ms: 40 }, other];
+    let [plain, auto] = [Way::Plain, Way::Auto].map(|way| run(&steady(10.0), &load, way, WARMUP_S, 120.0));
+    auto.goodput_mbit / plain.goodput_mbit
+}
+
+#[test]
+fn a_far_end_that_hardly_acknowledges_takes_no_rate_from_others() {
+    for (packets, every_ms) in [
+        (200, 12),
+        (300, 200),
+        (1000, 200),
+        (2900, 200),
+        (2900, 1000),
+        (2900, 100_000),
+    ] {
+        let kept = kept_beside(Load::Hoards { packets, every_ms });
+        assert!(kept >= 0.9, "{packets} packets, one in {every_ms} ms: {kept:.2}");
+    }
+}
+
+#[test]
+fn a_far_end_that_is_slower_than_the_link_takes_little_from_others() {
+    for (mbit, least) in [(0.5, 0.9), (1.0, 0.9), (2.0, 0.75), (4.0, 0.9), (8.0, 0.9)] {
+        let kept = kept_beside(Load::SlowFarEnd {
+            round_trip_ms: 40,
+            mbit,
+        });
+        assert!(kept >= least, "{mbit} Mbit/s: {kept:.2}");
     }
 }
 

@@ -11,6 +11,8 @@ const SEGMENT: u32 = 1448;
 /// What the modem holds.
 const BELOW_PACKETS: usize = 1_000;
 const OURS_PACKETS: usize = 1_000;
+/// What a slow far end's router holds.
+const FAR_PACKETS: f64 = 500.0;
 const PASS_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
@@ -24,6 +26,16 @@ pub enum Load {
     /// Behind the same modem, but not through our queue.
     Stranger {
         round_trip_ms: u64,
+    },
+    /// The path goes on over a link that is slower, with a queue of its own.
+    SlowFarEnd {
+        round_trip_ms: u64,
+        mbit: f64,
+    },
+    /// Its far end acknowledges a packet in so many milliseconds. It has so many in flight, and takes no loss for anything.
+    Hoards {
+        packets: u64,
+        every_ms: u64,
     },
 }
 
@@ -107,7 +119,12 @@ struct Flow {
     recovers_until: u64,
     in_flight: u64,
     smoothed_ms: f64,
+    latest_ms: u64,
     delivered: u32,
+    /// Where its path goes on over a slower link: what a packet takes there, and when that is free.
+    far_packet_ms: f64,
+    far_free_ms: f64,
+    hoards: bool,
     queue: VecDeque<Packet>,
     codel: CoDel,
 }
@@ -115,7 +132,10 @@ struct Flow {
 impl Flow {
     fn new(load: Load) -> Self {
         let (round_trip_ms, udp_per_ms) = match load {
-            Load::Cubic { round_trip_ms } | Load::Stranger { round_trip_ms } => (Some(round_trip_ms), 0.0),
+            Load::Cubic { round_trip_ms }
+            | Load::Stranger { round_trip_ms }
+            | Load::SlowFarEnd { round_trip_ms, .. } => (Some(round_trip_ms), 0.0),
+            Load::Hoards { .. } => (Some(20), 0.0),
             Load::Udp { mbit } => (None, mbit * 125.0 / PACKET),
         };
         Self {
@@ -123,14 +143,25 @@ impl Flow {
             is_ours: !matches!(load, Load::Stranger { .. }),
             udp_per_ms,
             due: 0.0,
-            cwnd: 10.0,
+            cwnd: match load {
+                Load::Hoards { packets, .. } => packets as f64,
+                _ => 10.0,
+            },
             ssthresh: f64::INFINITY,
             most: 0.0,
             reduced_ms: 0,
             recovers_until: 0,
             in_flight: 0,
             smoothed_ms: round_trip_ms.unwrap_or(0) as f64,
+            latest_ms: round_trip_ms.unwrap_or(0),
             delivered: 0,
+            far_packet_ms: match load {
+                Load::SlowFarEnd { mbit, .. } => PACKET / (mbit * 125.0),
+                Load::Hoards { every_ms, .. } => every_ms as f64,
+                _ => 0.0,
+            },
+            far_free_ms: 0.0,
+            hoards: matches!(load, Load::Hoards { .. }),
             queue: VecDeque::new(),
             codel: CoDel::default(),
         }
@@ -138,10 +169,11 @@ impl Flow {
 
     /// RFC 9438, without its region for small windows.
     fn acknowledged(&mut self, now_ms: u64, sent_ms: u64) {
+        self.latest_ms = now_ms - sent_ms;
         self.smoothed_ms += ((now_ms - sent_ms) as f64 - self.smoothed_ms) / 8.0;
         self.in_flight -= 1;
         self.delivered += 1;
-        if now_ms < self.recovers_until {
+        if now_ms < self.recovers_until || self.hoards {
             return;
         }
         if self.cwnd < self.ssthresh {
@@ -158,7 +190,7 @@ impl Flow {
 
     fn lost(&mut self, now_ms: u64, until_ms: u64) {
         self.in_flight -= 1;
-        if now_ms < self.recovers_until {
+        if now_ms < self.recovers_until || self.hoards {
             return;
         }
         self.most = if self.cwnd < self.most {
@@ -295,15 +327,21 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             let round_trip_ms = flows[packet.flow].round_trip_ms;
             // Acknowledgements come a little unevenly.
             let at = now_ms + round_trip_ms.unwrap_or(1).max(1) + jitter(now_ms);
-            events
-                .entry(at)
-                .or_default()
-                .push(Event::Acknowledged(packet.flow, packet.queued_ms));
+            let flow = &mut flows[packet.flow];
+            let waits_ms = (flow.far_free_ms - now_ms as f64).max(0.0);
+            let is_full = waits_ms > FAR_PACKETS * flow.far_packet_ms;
+            let (at, event) = if is_full && flow.far_packet_ms > 0.0 && !flow.hoards {
+                (at + waits_ms as u64, Event::Lost(packet.flow))
+            } else {
+                flow.far_free_ms = now_ms as f64 + waits_ms + flow.far_packet_ms;
+                (at + waits_ms as u64, Event::Acknowledged(packet.flow, packet.queued_ms))
+            };
+            events.entry(at).or_default().push(event);
             if now_ms >= begin_ms {
                 belows.push(now_ms - packet.below_ms);
                 waits.push(now_ms - packet.queued_ms);
                 let flow = &flows[packet.flow];
-                arrived += u64::from(flow.is_ours && flow.round_trip_ms.is_some());
+                arrived += u64::from(flow.is_ours && flow.round_trip_ms.is_some() && !flow.hoards);
             }
         }
         if now_ms % PASS_MS == 0 && way == Way::Auto {
@@ -319,6 +357,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                         segment_bytes: SEGMENT,
                         min_rtt: Some(Duration::from_millis(flow.round_trip_ms?)),
                         smoothed_rtt: Duration::from_secs_f64(flow.smoothed_ms / 1e3),
+                        latest_rtt: Some(Duration::from_millis(flow.latest_ms)),
                     })
                 })
                 .collect();
