@@ -147,7 +147,11 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 	if (rtt_us > 0 && is_cut_short(ca, rtt_us, tp->mdev_us >> 2, now))
 		is_over = true;
 	if (is_over) {
-		end_round(ca, tp->mdev_us >> 2, now);
+		struct lbe copy = *ca;
+
+		/* The verifier takes no part of a socket for a function's argument. */
+		end_round(&copy, tp->mdev_us >> 2, now);
+		*ca = copy;
 		ca->round_end = tp->delivered;
 	}
 	apply(sk, tp, ca, rtt_us > 0 ? rtt_us : 0);
