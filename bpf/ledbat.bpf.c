@@ -29,17 +29,17 @@ static __always_inline __u32 now_ms(const struct tcp_sock *tp)
 }
 
 /*
- * At two packets a round bursts do no harm, and a pace would only make the receiver delay its acknowledgement. The smoothed
- * round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest counts, if less.
+ * The smoothed round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest
+ * counts, if less.
  */
 static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca, __u32 rtt_us)
 {
-	__u32 packets = greatest(ca->window / PACKET, LEAST / PACKET), percent;
+	__u32 in_flight = tp->packets_out + tp->retrans_out - tp->sacked_out - tp->lost_out;
+	__u32 packets = window_packets(ca), percent = pace_percent(ca);
 	__u64 rate = ~0UL;
 
-	tp->snd_cwnd = greatest(least(packets, tp->snd_cwnd_clamp), 1);
-	if (packets > 4 && tp->srtt_us) {
-		percent = ca->mode == START || ca->mode == RAMP ? 200 : 120;
+	tp->snd_cwnd = greatest(least(cwnd(ca, in_flight), tp->snd_cwnd_clamp), 1);
+	if (percent && tp->srtt_us) {
 		rtt_us = least(tp->srtt_us >> 3, rtt_us ?: ~0U);
 		rate = (__u64)packets * tp->mss_cache * USEC_PER_SEC / (rtt_us ?: 1) * percent / 100;
 	}
@@ -92,22 +92,11 @@ SEC("struct_ops")
 void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 {
 	struct lbe *ca = state_of(sk);
-	__u32 now = now_ms((struct tcp_sock *)sk);
 
 	if (state == TCP_CA_CWR)
 		ca->is_marked = 1;
-	if (state != TCP_CA_LOSS)
-		return;
-	/* What the first slow start does is its own doing, and so is what is lost after it. */
-	if (!ca->floor && ca->mode != START && (!ca->trial_left || ca->mode == YIELD)) {
-		yield(ca, now);
-		return;
-	}
-	if (ca->mode != RAMP)
-		ca->goal = ca->window / 2;
-	ca->window = LEAST;
-	ca->trial_left = 0;
-	ramp(ca, now, false);
+	if (state == TCP_CA_LOSS)
+		suffer_timeout(ca, now_ms((struct tcp_sock *)sk));
 }
 
 /* The first packet after all were acknowledged. Newer kernels say so here, older ones by the event. */
@@ -129,24 +118,10 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct lbe *ca = state_of(sk);
-	__u32 now = now_ms(tp);
-	long rtt_us = rs->rtt_us;
-	bool is_over;
+	__u32 now = now_ms(tp), rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
+	bool is_last = (__s32)(rs->prior_delivered - ca->round_end) >= 0;
 
-	if (rtt_us > 0)
-		note_rtt(ca, rtt_us, now);
-	ca->round_lost = least(ca->round_lost + rs->losses, 60000);
-	ca->round_delivered = least(ca->round_delivered + rs->acked_sacked, 60000);
-	if (rs->prior_in_flight * 4 >= ca->window / PACKET * 3)
-		ca->is_limited = 1;
-	if (ca->is_limited)
-		grow(ca, rs->acked_sacked, rtt_us > 0 ? rtt_us : 0);
-	if (rs->acked_sacked == 2 && rtt_us > 0)
-		note_pair(ca, rtt_us, now);
-	is_over = rs->acked_sacked && (__s32)(rs->prior_delivered - ca->round_end) >= 0;
-	if (rtt_us > 0 && is_cut_short(ca, rtt_us, tp->mdev_us >> 2, now))
-		is_over = true;
-	if (is_over) {
+	if (note_acked(ca, rtt_us, rs->acked_sacked, rs->losses, rs->prior_in_flight, tp->mdev_us >> 2, is_last, now)) {
 		struct lbe copy = *ca;
 
 		/* The verifier takes no part of a socket for a function's argument. */
@@ -154,7 +129,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		*ca = copy;
 		ca->round_end = tp->delivered;
 	}
-	apply(sk, tp, ca, rtt_us > 0 ? rtt_us : 0);
+	apply(sk, tp, ca, rtt_us);
 }
 
 SEC(".struct_ops.link")

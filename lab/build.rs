@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles the lab's own BPF objects and generates their skeletons: in come the C files of `bpf/`, out go
-//! `*.skel.rs` with the compiled program inside. And giveway's slack test for this machine, from its header as it is, and
-//! the program that rules are tried on, with all that it needs inside.
+//! `*.skel.rs` with the compiled program inside. And giveway's slack test and its rule for background, for this machine, from
+//! their headers as they are; and the program that rules are tried on, with all that it needs inside.
 //! Needs clang; never looks at this machine's kernel.
 
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ const OBJECTS: &[&str] = &["access", "handover", "link", "nothing", "uplink"];
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
-    build_slack_test(&clang);
+    build_for_here(&clang, "slack", "../bpf/slack.h");
+    build_for_here(&clang, "background", "../bpf/ledbat/rule.h");
     println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
     build_applicant(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -34,18 +35,20 @@ fn main() {
     }
 }
 
-fn build_slack_test(clang: &str) {
-    for source in ["c/slack.c", "../bpf/slack.h"] {
-        println!("cargo::rerun-if-changed={source}");
+/// What of giveway's programs is plain C, for the lab's tests.
+fn build_for_here(clang: &str, name: &str, header: &str) {
+    let source = format!("c/{name}.c");
+    for file in [&source, header] {
+        println!("cargo::rerun-if-changed={file}");
     }
     let built = cc::Build::new()
         .compiler(clang)
-        .file("c/slack.c")
+        .file(&source)
         .opt_level(2)
         .warnings_into_errors(true)
-        .try_compile("slack");
+        .try_compile(name);
     if let Err(error) = built {
-        fail(&format!("c/slack.c: {error}"));
+        fail(&format!("{source}: {error}"));
     }
 }
 

@@ -25,16 +25,18 @@
 #define LEARNT_FLOOR_US 3000U
 #define SLOWDOWN_EVERY_MS 10000U
 #define FOREIGN_FLOOR_US 4000U
-#define SHARE_PACKETS 8
+#define SHARE_PACKETS 4
 #define YIELD_MS 1000U
 #define YIELD_MAX_MS 16000U
 #define CLEAR_US 2000
 #define BLIND 8
 #define BETWEEN 4
 #define BLIND_MAX_MS 32000U
+#define LOOK_AGAIN_MS 3000U
 #define STRIKES 3
 #define GRACE_ROUNDS 4
 #define AGAIN_MS 4000U
+#define BAND_MS 1000U
 #define SHORT_US 10000U
 #define PAIR_US 16U
 #define QUEUE_US 64U
@@ -98,6 +100,7 @@ struct lbe {
 	__u8 is_between : 1; /* others' packets are served between ours: known of this YIELD */
 	__u8 has_set_pacing : 1; /* it was not paced before */
 	__u8 was_clean : 1; /* before the loss that began the last trial */
+	__u8 looks_again : 1; /* soon: who was there may have been of our kind, and have yielded as well; of YIELD and RAMP */
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
 	__u8 trial_in : 4; /* so many losses */
@@ -194,7 +197,8 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 {
 	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
-	ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
+	if (!ca->looks_again)
+		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
 	ca->window = LEAST;
@@ -206,6 +210,7 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 	ca->queue = 0;
 	ca->is_between = 0;
 	ca->between_ms = now;
+	ca->looks_again = 0;
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
 	enter(ca, YIELD, now);
@@ -328,11 +333,14 @@ static __always_inline bool is_heavy(const struct lbe *ca)
 /* Who else is of our kind gives way within these rounds. */
 static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 {
+	bool looks_again = !ca->looks_again;
+
 	if (++ca->strikes < STRIKES && !is_final)
 		return;
 	/* The link may have become slower for good. */
 	ca->peak -= ca->peak / 8;
 	yield(ca, now);
+	ca->looks_again = looks_again;
 }
 
 /* Somebody else is served in between, from a queue of his own. */
@@ -442,6 +450,8 @@ static __always_inline bool is_gone(const struct lbe *ca, __u32 now)
 {
 	__u32 clear_ms = now - ca->clear_ms;
 
+	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS >> ca->is_queueless)
+		return true;
 	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
 		return clear_ms >= ca->hold_ms;
 	if (ca->is_between && now - ca->between_ms >= least(ca->hold_ms * BETWEEN, BLIND_MAX_MS))
@@ -469,7 +479,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 		ca->queue -= ca->queue / QUEUE_FADES;
 		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
 	}
-	if (delay_us <= clear_us(target) || delay_us > foreign_us(ca, 0))
+	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
 	if (is_gone(ca, now)) {
 		ramp(ca, now, true);
@@ -523,6 +533,9 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 		return;
 	if (ca->from_yield)
 		ca->is_shared = 0;
+	if (ca->looks_again)
+		ca->hold_ms = YIELD_MS;
+	ca->looks_again = 0;
 	avoid(ca, now, greatest(SLOWDOWN_SHARE * (now - ca->mode_since_ms), SLOWDOWN_EVERY_MS));
 	drain(ca, delay_us, target / 2);
 }
@@ -605,6 +618,66 @@ static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, 
 	ca->hold_ms = YIELD_MS;
 	ca->yield_end_ms = now - YIELD_MAX_MS * 4;
 	enter(ca, START, now);
+}
+
+/*
+ * A sender's acknowledgement: of so many packets, that took so long (0: not known), with so many thought lost since the last
+ * one and in flight before it. `is_last`: of the round. True: the round is over.
+ */
+static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight,
+				       __u32 jitter_us, bool is_last, __u32 now)
+{
+	if (rtt_us)
+		note_rtt(ca, rtt_us, now);
+	ca->round_lost = least(ca->round_lost + lost, 60000);
+	ca->round_delivered = least(ca->round_delivered + acked, 60000);
+	if (in_flight * 4 >= ca->window / PACKET * 3)
+		ca->is_limited = 1;
+	if (ca->is_limited)
+		grow(ca, acked, rtt_us);
+	if (acked == 2 && rtt_us)
+		note_pair(ca, rtt_us, now);
+	if (rtt_us && is_cut_short(ca, rtt_us, jitter_us, now))
+		return true;
+	return acked && is_last;
+}
+
+/* A sender's timeout. What the first slow start does is its own doing, and so is what is lost after it. */
+static __always_inline void suffer_timeout(struct lbe *ca, __u32 now)
+{
+	if (!ca->floor && ca->mode != START && (!ca->trial_left || ca->mode == YIELD)) {
+		yield(ca, now);
+		return;
+	}
+	if (ca->mode != RAMP)
+		ca->goal = ca->window / 2;
+	ca->window = LEAST;
+	ca->trial_left = 0;
+	ramp(ca, now, false);
+}
+
+static __always_inline __u32 window_packets(const struct lbe *ca)
+{
+	return greatest(ca->window / PACKET, LEAST / PACKET);
+}
+
+/*
+ * A sender's cwnd. Of two packets the second is sent with the first, never alone: a receiver acknowledges one alone late, by
+ * 40 ms or more, and two that follow each other at such distances do so for ever.
+ */
+static __always_inline __u32 cwnd(const struct lbe *ca, __u32 in_flight)
+{
+	__u32 packets = window_packets(ca);
+
+	return packets == LEAST / PACKET && in_flight == 1 ? 1 : packets;
+}
+
+/* A sender's pace in percent of its window over a round trip; 0: none. At two packets a round bursts do no harm. */
+static __always_inline __u32 pace_percent(const struct lbe *ca)
+{
+	if (window_packets(ca) <= 4)
+		return 0;
+	return ca->mode == START || ca->mode == RAMP ? 200 : 120;
 }
 
 /* What was learnt of the path may be gone after a pause. */

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The rule of bpf/ledbat/rule.h as it is, for this machine: what bpf/ledbat.bpf.c tells it of a sender, a test tells it of a
+ * simulated one. Decides nothing of its own.
+ */
+#include <linux/types.h>
+#include <stdbool.h>
+
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
+#define __noinline __attribute__((noinline))
+#define __arg_nonnull
+#define USEC_PER_SEC 1000000UL
+
+#include "../../bpf/ledbat/rule.h"
+
+struct lab_sender {
+	struct lbe lbe;
+	__u32 round_end; /* packets delivered */
+};
+
+_Static_assert(sizeof(struct lab_sender) <= 128, "as much as the test keeps for it");
+
+void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_us, __u32 now_ms)
+{
+	begin(&sender->lbe, packets, base_us, now_ms);
+	sender->round_end = 0;
+}
+
+/* Of packets before which so many had been delivered when the last of them was sent. */
+void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight, __u32 jitter_us,
+			  __u32 delivered_before, __u32 delivered, __u32 now_ms)
+{
+	bool is_last = (__s32)(delivered_before - sender->round_end) >= 0;
+
+	if (note_acked(&sender->lbe, rtt_us, acked, lost, in_flight, jitter_us, is_last, now_ms)) {
+		end_round(&sender->lbe, jitter_us, now_ms);
+		sender->round_end = delivered;
+	}
+}
+
+void lab_background_timeout(struct lab_sender *sender, __u32 now_ms)
+{
+	suffer_timeout(&sender->lbe, now_ms);
+}
+
+__u32 lab_background_cwnd(const struct lab_sender *sender, __u32 in_flight)
+{
+	return cwnd(&sender->lbe, in_flight);
+}
+
+__u32 lab_background_pace_percent(const struct lab_sender *sender)
+{
+	return pace_percent(&sender->lbe);
+}
