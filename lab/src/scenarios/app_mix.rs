@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::access_point::{ARF_LOSSY_EDCA, AccessPoint, Cap, FIXED54_EDCA, Managed, media, name_on};
+use crate::access_point::{ARF_LOSSY_EDCA, AccessPoint, Background, Cap, FIXED54_EDCA, Managed, media, name_on};
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::experiment::Run;
 use crate::giveway::answers::caps_in_force;
@@ -63,18 +63,40 @@ struct Programs {
     buffer_ns: u64,
 }
 
-/// The mixes, and who has a daemon that does what.
-fn mixes(rtt_ms: u64) -> [(&'static str, Managed, Option<Cap>); 4] {
+/// Who has a daemon, and what it does.
+#[derive(Clone, Copy)]
+struct Mix {
+    name: &'static str,
+    managed: Managed,
+    giveway: Option<Cap>,
+    background: Option<Background>,
+}
+
+fn mixes(rtt_ms: u64) -> [Mix; 5] {
+    let transfers = Managed::AllButFirst(STREAMS);
+    let mix = |name, managed, giveway, background| Mix {
+        name,
+        managed,
+        giveway,
+        background,
+    };
+    let background = Background {
+        is_marked: true,
+        is_slowed: true,
+    };
     [
-        ("plain", Managed::All, None),
-        (
-            "transfers-capped-30",
-            Managed::AllButFirst(STREAMS),
-            Some(Cap::Segments(30)),
+        mix("plain", Managed::All, None, None),
+        mix("transfers-capped-30", transfers, Some(Cap::Segments(30)), None),
+        mix(
+            "stream-capped-20",
+            Managed::First(STREAMS),
+            Some(Cap::Segments(20)),
+            None,
         ),
-        ("stream-capped-20", Managed::First(STREAMS), Some(Cap::Segments(20))),
-        // Today's share of a configured capacity, whatever the program; classes belong here.
-        ("giveway", Managed::All, Some(Cap::Formula { rtt_ms })),
+        // A configured capacity in equal parts, whatever the program.
+        mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
+        // One word on each device that transfers, and nothing on the one that streams.
+        mix("giveway", transfers, None, Some(background)),
     ]
 }
 
@@ -92,37 +114,33 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
     for &medium in &media {
         let name = |what: &str| name_on(parameters, what, medium);
-        let variant = |what: &str, managed, giveway, kinds: Vec<_>| {
+        let variant = |what: &str, mix: Option<Mix>, kinds: Vec<_>| {
             let programs = Programs {
                 point: name(what),
                 kinds,
                 stream_s: parameters.count("seconds") as f64,
                 buffer_ns: parameters.count("buffer_ms") * 1_000_000,
             };
-            let access_point = AccessPoint {
-                managed,
-                ..AccessPoint::new(parameters, medium, giveway)
-            };
+            let mut access_point = AccessPoint::new(parameters, medium, mix.and_then(|mix| mix.giveway));
+            if let Some(mix) = mix {
+                (access_point.managed, access_point.background) = (mix.managed, mix.background);
+            }
             let estimated_s = programs.estimated_s();
             Variant::on(access_point, name(what), estimated_s, move |cell, run| {
                 run_all(&programs, cell, run)
             })
         };
         for (what, kind) in [("stream", STREAM), ("transfer", transfer), ("photos", photos)] {
-            variants.push(variant(
-                &format!("alone/{what}"),
-                Managed::All,
-                None,
-                vec![(what, kind)],
-            ));
+            variants.push(variant(&format!("alone/{what}"), None, vec![(what, kind)]));
         }
         let mut kinds = vec![("stream", STREAM)];
         kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
-        for (what, managed, giveway) in mixes(parameters.count("rtt_ms")) {
-            variants.push(variant(what, managed, giveway, kinds.clone()));
+        for mix in mixes(parameters.count("rtt_ms")) {
+            let what = mix.name;
+            variants.push(variant(what, Some(mix), kinds.clone()));
             let in_time = Relation::AtMost(parameters.count("buffer_ms") as f64);
             checks.push(Check::metric(&name(what), "pause_max_ms", in_time).goal());
-            if let Some(Cap::Segments(cap)) = giveway {
+            if let Some(Cap::Segments(cap)) = mix.giveway {
                 checks.push(Check::metric(&name(what), "cap_segments", Relation::Exactly(cap as f64)).always());
             }
         }
