@@ -339,6 +339,7 @@ static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 		return;
 	/* The link may have become slower for good. */
 	ca->peak -= ca->peak / 8;
+	ca->goal -= ca->goal / 8;
 	yield(ca, now);
 	ca->looks_again = looks_again;
 }
@@ -450,7 +451,7 @@ static __always_inline bool is_gone(const struct lbe *ca, __u32 now)
 {
 	__u32 clear_ms = now - ca->clear_ms;
 
-	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS >> ca->is_queueless)
+	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS)
 		return true;
 	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
 		return clear_ms >= ca->hold_ms;
