@@ -260,6 +260,7 @@ struct tcp_sock {
 	struct tcp_options_received rx_opt;
 	__u32 mss_cache;
 	__u64 tcp_mstamp; /* us */
+	__u64 bytes_acked;
 	__u32 delivered;
 	__u32 snd_cwnd;
 	__u32 lost_out;

@@ -2,7 +2,7 @@
 //! What a user can type. Parsing only; each command is a module of its own.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -33,6 +33,8 @@ pub enum Command {
     Status(Json),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
+    /// Serve one page on the loopback that shows what is in force, live, and /metrics for Prometheus
+    Web(WebArgs),
     /// Show what this kernel allows, what is therefore off, and what keeps this machine from answering in time
     Doctor(DoctorArgs),
     /// Write the kernel monitor's log to a file until interrupted
@@ -133,6 +135,22 @@ pub struct WhyArgs {
     pub subject: Option<String>,
     #[command(flatten)]
     pub output: Json,
+}
+
+#[derive(Args)]
+pub struct WebArgs {
+    /// Where to serve
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9871")]
+    pub listen: SocketAddr,
+    /// Serve this user too, as `prometheus`; else only you and root are
+    #[arg(long = "allow", value_name = "USER")]
+    pub allowed: Vec<String>,
+    /// Serve whoever connects, other machines included if --listen lets them: they see every user's connections
+    #[arg(long, conflicts_with = "allowed")]
+    pub anyone: bool,
+    /// Be known by this name too; else only as `localhost`, and by addresses
+    #[arg(long = "host", value_name = "NAME")]
+    pub hosts: Vec<String>,
 }
 
 #[derive(Args)]

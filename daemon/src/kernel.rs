@@ -29,6 +29,7 @@ pub mod namespace;
 pub mod napi;
 pub mod netlink;
 pub mod owner;
+pub mod peer;
 pub mod preemption;
 pub mod process;
 pub mod program;

@@ -64,6 +64,11 @@ impl Netlink {
         Self::open_protocol(SockProtocol::NetlinkGeneric)
     }
 
+    /// Of sockets (sock_diag).
+    pub fn open_diagnostics() -> Result<Self> {
+        Self::open_protocol(SockProtocol::NetlinkSockDiag)
+    }
+
     fn open_protocol(protocol: SockProtocol) -> Result<Self> {
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
             .context("cannot open a netlink socket")?;

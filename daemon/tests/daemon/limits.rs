@@ -28,7 +28,7 @@ const NOBODY: u32 = 65_534;
 const SOMEBODY_ELSE: u32 = 65_533;
 
 /// Does this as another user.
-fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+pub(super) fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         // SAFETY: take no pointers; the system calls themselves change this thread alone.
         unsafe {

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway web`: one page and /metrics over HTTP, on the loopback. A client of the control socket like any other: it needs
+//! to be a reader, and nothing else. It asks the daemon only while somebody looks, once for all who do.
+//!
+//! Whoever connects is hostile: who they are is asked of the kernel (`connections`), what they ask is checked before it is
+//! answered (`guard`), and nothing that they ask changes anything.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use nix::unistd::{Uid, User};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::WebArgs;
+use crate::exit::Usage;
+use crate::place::Place;
+
+mod connections;
+mod feed;
+mod guard;
+mod history;
+mod look;
+mod metrics;
+mod traffic;
+
+use connections::Admission;
+use feed::Feed;
+
+/// The files of the page, each with its type. The first is the page itself.
+const FILES: [(&str, &str, &str); 4] = [
+    ("/", "text/html; charset=utf-8", include_str!("web/page.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("web/page.css")),
+    (
+        "/page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("web/page.js"),
+    ),
+    ("/icon.svg", "image/svg+xml", include_str!("web/icon.svg")),
+];
+const JSON: &str = "application/json";
+
+pub fn run(args: &WebArgs) -> Result<()> {
+    let admission = admission(args)?;
+    let feed = Feed::start(Place::here()?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the server")?;
+    runtime.block_on(serve(args, feed, admission))
+}
+
+/// Who is served.
+fn admission(args: &WebArgs) -> Result<Admission> {
+    if args.anyone {
+        return Ok(Admission::Anyone);
+    }
+    if !args.listen.ip().to_canonical().is_loopback() {
+        let usage = format!(
+            "{} can be reached from other machines, and whoever does sees every user's connections: say --anyone as well if \
+             you want that, or reach the loopback by `ssh -L`",
+            args.listen
+        );
+        return Err(Usage(usage).into());
+    }
+    let mut users = vec![Uid::effective().as_raw(), 0];
+    for name in &args.allowed {
+        users.push(uid_of(name).ok_or_else(|| Usage(format!("--allow {name}: there is no such user")))?);
+    }
+    Ok(Admission::Users(users))
+}
+
+fn uid_of(name: &str) -> Option<u32> {
+    let by_name = || User::from_name(name).ok()?.map(|user| user.uid.as_raw());
+    name.parse().ok().or_else(by_name)
+}
+
+async fn serve(args: &WebArgs, feed: Feed, admission: Admission) -> Result<()> {
+    let listener = TcpListener::bind(args.listen).await.with_context(|| {
+        format!(
+            "cannot serve on {}: choose another address or port with --listen",
+            args.listen
+        )
+    })?;
+    let at = listener.local_addr()?;
+    announce(at, &admission);
+    if let Some(problem) = &feed.look().await.problem {
+        tracing::warn!("nothing to show yet: {problem}");
+    }
+    let mut ends = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let [interrupt, terminate] = &mut ends;
+    tokio::select! {
+        done = connections::serve(listener, router(feed, &args.hosts), admission) => done,
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+fn announce(at: SocketAddr, admission: &Admission) {
+    tracing::info!("http://{at}/ shows what is in force; Prometheus finds it at /metrics");
+    if let Admission::Anyone = admission {
+        let who = match at.ip().is_loopback() {
+            true => "every user of this machine",
+            false => "every machine that reaches this address",
+        };
+        tracing::warn!("{who} sees every user's connections there, unencrypted (--anyone)");
+    }
+}
+
+fn router(feed: Feed, hosts: &[String]) -> Router {
+    let mut router = Router::new();
+    for (path, kind, text) in FILES {
+        router = router.route(path, get(async move || ([(CONTENT_TYPE, kind)], text)));
+    }
+    let hosts: Arc<[String]> = hosts.iter().map(|name| name.to_ascii_lowercase()).collect();
+    router
+        .route("/state", get(state))
+        .route("/history", get(history))
+        .route("/metrics", get(figures))
+        .with_state(feed)
+        .fallback(async || (StatusCode::NOT_FOUND, "nothing is here\n"))
+        .method_not_allowed_fallback(async || StatusCode::METHOD_NOT_ALLOWED)
+        .layer(from_fn_with_state(hosts, guard::check))
+        .layer(from_fn(guard::mark))
+}
+
+/// What the page shows now.
+async fn state(State(feed): State<Feed>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, JSON)], feed.look().await.state.clone())
+}
+
+/// What it shows over time.
+async fn history(State(feed): State<Feed>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, JSON)], feed.history())
+}
+
+async fn figures(State(feed): State<Feed>, headers: HeaderMap) -> impl IntoResponse {
+    let (kind, text) = metrics::exposition(&*feed.look().await, &headers);
+    ([(CONTENT_TYPE, kind)], text)
+}

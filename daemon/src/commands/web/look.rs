@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is shown of one status, made once for all who look: the page's part as JSON, and the figures. However much the
+//! daemon knows, this is short: of sockets, processes and changes the first ones, with how many there are, and no text
+//! longer than a line or two.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Bytes;
+use giveway_engine::change::Latest;
+use giveway_engine::class::{Activity, Class};
+use giveway_engine::network::queue::links::LinkView;
+use giveway_engine::network::queue::{Plan, QueueView};
+use giveway_engine::priority::PriorityStatus;
+use giveway_engine::status::{FlowView, NeighbourView, Status};
+use serde::Serialize;
+
+use super::history::Sample;
+use super::metrics::{self, Point};
+use super::traffic::{OfClass, Seen, Traffic, path_queue_s};
+use crate::commands::misleads;
+
+const MOST_FLOWS: usize = 100;
+const MOST_CHANGES: usize = 50;
+const MOST_PROCESSES: usize = 50;
+const MOST_LINES: usize = 20;
+const MOST_CHARACTERS: usize = 300;
+
+#[derive(Clone)]
+pub struct Look {
+    /// Why there is nothing to show.
+    pub problem: Option<Arc<str>>,
+    /// As JSON, for the page.
+    pub state: Bytes,
+    pub sample: Option<Sample>,
+    pub points: Vec<Point>,
+    made: Instant,
+    fresh_for: Duration,
+}
+
+/// Makes one look after another.
+#[derive(Default)]
+pub struct Maker(Traffic);
+
+impl Maker {
+    /// `took`: to get the status.
+    pub fn look(&mut self, status: &Status, took: Duration) -> Look {
+        let seen = self.0.count(status);
+        let sample = sample(status, &seen);
+        let points = metrics::points(&metrics::Source {
+            status,
+            classes: &seen.classes,
+            took,
+        });
+        let state = Shown::new(status, &seen, &sample);
+        Look::new(None, &state, Some(sample), points)
+    }
+}
+
+impl Look {
+    /// Nothing could be seen.
+    pub fn without(problem: &str) -> Self {
+        let problem = clipped(problem);
+        let state = Nothing {
+            at_ms: now_ms(),
+            problem: &problem,
+        };
+        Self::new(Some(problem.as_str().into()), &state, None, metrics::down())
+    }
+
+    fn new(problem: Option<Arc<str>>, state: &impl Serialize, sample: Option<Sample>, points: Vec<Point>) -> Self {
+        Self {
+            problem,
+            state: serde_json::to_vec(state).unwrap_or_default().into(),
+            sample,
+            points,
+            made: Instant::now(),
+            fresh_for: Duration::ZERO,
+        }
+    }
+
+    pub fn fresh_for(self, fresh_for: Duration) -> Self {
+        Self { fresh_for, ..self }
+    }
+
+    pub fn is_fresh(&self) -> bool {
+        self.made.elapsed() < self.fresh_for
+    }
+}
+
+#[derive(Serialize)]
+struct Nothing<'a> {
+    at_ms: u64,
+    problem: &'a str,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    at_ms: u64,
+    version: String,
+    uptime_s: f64,
+    dry_run: bool,
+    policy: String,
+    devices: u32,
+    cooperates: bool,
+    degraded: Vec<String>,
+    active: Vec<String>,
+    classes: Vec<ShownClass>,
+    flows: Vec<ShownFlow>,
+    flows_total: usize,
+    links: Vec<ShownLink>,
+    neighbours: Vec<ShownNeighbour>,
+    realtime: Option<ShownRealtime>,
+    changes: Vec<ShownChange>,
+    changes_total: usize,
+    sample: (u64, Vec<Option<f64>>),
+}
+
+impl Shown {
+    fn new(status: &Status, seen: &Seen<'_>, sample: &Sample) -> Self {
+        let Status {
+            daemon,
+            network,
+            priority,
+            changes,
+        } = status;
+        Self {
+            at_ms: sample.at_ms,
+            version: clipped(&daemon.version),
+            uptime_s: daemon.uptime_s,
+            dry_run: network.policy.dry_run,
+            policy: clipped(&network.policy.name),
+            devices: network.policy.senders,
+            cooperates: network.policy.cooperates,
+            degraded: lines(daemon.degraded.iter().map(String::as_str)),
+            active: lines(
+                network
+                    .active
+                    .iter()
+                    .map(Activity::shown)
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .map(String::as_str),
+            ),
+            classes: Class::ALL.iter().zip(&seen.classes).map(ShownClass::new).collect(),
+            flows: first_flows(seen),
+            flows_total: seen.flows.len(),
+            links: network.links.iter().map(ShownLink::new).collect(),
+            neighbours: network.neighbours.iter().map(ShownNeighbour::new).collect(),
+            realtime: priority.as_ref().map(ShownRealtime::new),
+            changes: last_changes(changes, network.taken_t_ns),
+            changes_total: changes.len(),
+            sample: sample.row(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownClass {
+    class: &'static str,
+    sockets: u32,
+    senders: u32,
+    capped: u32,
+    bytes_per_s: f64,
+    unsent_bytes: u64,
+    path_queue_s: Option<f64>,
+}
+
+impl ShownClass {
+    fn new((class, seen): (&Class, &OfClass)) -> Self {
+        Self {
+            class: class.name(),
+            sockets: seen.sockets,
+            senders: seen.senders,
+            capped: seen.capped,
+            bytes_per_s: seen.bytes_per_s.round(),
+            unsent_bytes: seen.unsent_bytes,
+            path_queue_s: seen.path_queue_s,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownFlow {
+    pid: Option<u32>,
+    command: String,
+    exe: Option<String>,
+    remote: String,
+    class: &'static str,
+    rule: String,
+    why: String,
+    gives_way_by: Option<String>,
+    sends: bool,
+    stepped_back: bool,
+    cwnd: u32,
+    cap: Option<u32>,
+    rtt_ms: f64,
+    path_queue_ms: Option<f64>,
+    bytes_per_s: f64,
+    unsent_bytes: u64,
+    retransmits: u32,
+}
+
+impl ShownFlow {
+    fn new((view, rate): &(&FlowView, f64)) -> Self {
+        let flow = &view.flow;
+        let by_window = view.receive_gives_way.then_some("its receive window");
+        Self {
+            pid: flow.owner.as_ref().map(|owner| owner.pid),
+            command: flow
+                .owner
+                .as_ref()
+                .map_or("?".to_owned(), |owner| clipped(&owner.command)),
+            exe: view.exe.as_deref().map(clipped),
+            remote: flow.shown_remote(),
+            class: view.class.name(),
+            rule: clipped(&view.class_rule),
+            why: clipped(&view.class_why),
+            gives_way_by: view.background_control.as_deref().or(by_window).map(clipped),
+            sends: view.sender,
+            stepped_back: view.stepped_back,
+            cwnd: flow.cwnd,
+            cap: view.cap,
+            rtt_ms: f64::from(flow.srtt_us) / 1e3,
+            path_queue_ms: path_queue_s(flow).map(|seconds| seconds * 1e3),
+            bytes_per_s: rate.round(),
+            unsent_bytes: flow.unsent_bytes,
+            retransmits: flow.retransmits,
+        }
+    }
+}
+
+/// Those that send most come first.
+fn first_flows(seen: &Seen<'_>) -> Vec<ShownFlow> {
+    let mut flows = seen.flows.clone();
+    let order = |(view, rate): &(&FlowView, f64)| {
+        let queued = view.flow.unsent_bytes + view.flow.unacked_bytes;
+        (!view.sender, Reverse(*rate as u64), Reverse(queued), view.flow.cookie)
+    };
+    if flows.len() > MOST_FLOWS {
+        flows.select_nth_unstable_by_key(MOST_FLOWS, order);
+        flows.truncate(MOST_FLOWS);
+    }
+    flows.sort_by_key(order);
+    flows.iter().map(ShownFlow::new).collect()
+}
+
+#[derive(Serialize)]
+struct ShownLink {
+    interface: String,
+    queue: String,
+    why: String,
+    found: Option<String>,
+    rate_bytes_per_s: Option<u64>,
+    /// How long what waits now takes at this rate.
+    delay_s: Option<f64>,
+    admitted: u64,
+    refused: u64,
+    bands: Vec<ShownBand>,
+}
+
+#[derive(Serialize)]
+struct ShownBand {
+    band: &'static str,
+    backlog_packets: u64,
+    sent_packets: u64,
+    dropped: u64,
+    /// Of all packets since the queue was put up: the half and 99% of them waited no longer.
+    p50_s: Option<f64>,
+    p99_s: Option<f64>,
+}
+
+impl ShownLink {
+    fn new(link: &LinkView) -> Self {
+        let queue = &link.queue;
+        let counters = queue.counters.as_ref();
+        Self {
+            interface: clipped(&link.interface),
+            queue: queue.in_force.as_ref().map_or("as it was".to_owned(), Plan::shown),
+            why: clipped(&queue.why),
+            found: queue.measured.map(|measured| clipped(&measured.shown())),
+            rate_bytes_per_s: rate(queue),
+            delay_s: delay_s(queue),
+            admitted: counters.map_or(0, |counters| counters.admitted),
+            refused: counters.map_or(0, |counters| counters.refused.total),
+            bands: counters.map_or(Vec::new(), |counters| {
+                let bands = counters.bands.in_order().into_iter();
+                bands
+                    .filter_map(|(name, band)| Some(ShownBand::new(name, &band.served?)))
+                    .collect()
+            }),
+        }
+    }
+}
+
+impl ShownBand {
+    fn new(band: &'static str, served: &giveway_engine::network::queue::traffic::Served) -> Self {
+        let seconds = |us: u64| us as f64 / 1e6;
+        let more = served.more;
+        Self {
+            band,
+            backlog_packets: served.backlog_packets,
+            sent_packets: served.sent_packets,
+            dropped: served.dropped_full + more.map_or(0, |more| more.dropped_sojourn + more.dropped_late),
+            p50_s: more.map(|more| seconds(more.sojourn_p50_us)),
+            p99_s: more.map(|more| seconds(more.sojourn_p99_us)),
+        }
+    }
+}
+
+pub fn rate(queue: &QueueView) -> Option<u64> {
+    queue.in_force.as_ref()?.tuning.rate_bytes_per_s
+}
+
+/// Of all that waits in the queue, to its end. None without a rate.
+pub fn delay_s(queue: &QueueView) -> Option<f64> {
+    let rate = rate(queue).filter(|rate| *rate > 0)?;
+    let bands = queue.counters.as_ref()?.bands.in_order();
+    let waiting: u64 = bands
+        .iter()
+        .filter_map(|(_, band)| Some(band.served?.backlog_bytes))
+        .sum();
+    Some(waiting as f64 / rate as f64)
+}
+
+#[derive(Serialize)]
+struct ShownNeighbour {
+    address: String,
+    believed: bool,
+    age_ms: u64,
+    interval_ms: u64,
+    senders: usize,
+    bytes_per_s: u64,
+}
+
+impl ShownNeighbour {
+    fn new(neighbour: &NeighbourView) -> Self {
+        let rates = neighbour
+            .senders
+            .iter()
+            .map(|sender| u64::from(sender.delivery_rate_kbit));
+        Self {
+            address: neighbour.address.to_string(),
+            believed: neighbour.believed,
+            age_ms: neighbour.age_ms,
+            interval_ms: neighbour.interval_ms,
+            senders: neighbour.senders.len(),
+            bytes_per_s: rates.sum::<u64>() * 125,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownRealtime {
+    rules: usize,
+    processes: Vec<ShownProcess>,
+    processes_total: usize,
+    chains: usize,
+    raised_threads: usize,
+    budget_ms: u64,
+    used_ms: u64,
+    window_ms: u64,
+    demoted: u64,
+    degraded: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ShownProcess {
+    pid: u32,
+    exe: String,
+    rule: String,
+    schedule: String,
+    granted: bool,
+    threads: u32,
+    cpu_percent: f64,
+}
+
+impl ShownRealtime {
+    fn new(status: &PriorityStatus) -> Self {
+        let processes = status.held.iter().take(MOST_PROCESSES).map(|held| ShownProcess {
+            pid: held.pid,
+            exe: clipped(&held.exe),
+            rule: clipped(&held.rule),
+            schedule: clipped(&held.schedule),
+            granted: held.granted,
+            threads: held.tasks,
+            cpu_percent: held.cpu_percent,
+        });
+        let threads = status.chains.iter().flat_map(|chain| &chain.threads);
+        Self {
+            rules: status.rules.len(),
+            processes: processes.collect(),
+            processes_total: status.held.len(),
+            chains: status.chains.len(),
+            raised_threads: threads.filter(|thread| thread.raised).count(),
+            budget_ms: status.budget.budget_ms,
+            used_ms: used_ms(status),
+            window_ms: status.budget.window_ms,
+            demoted: status.counters.demoted,
+            degraded: lines(status.degraded.iter().map(String::as_str)),
+        }
+    }
+}
+
+/// Of the budget of all real time.
+fn used_ms(status: &PriorityStatus) -> u64 {
+    let budget = status.budget;
+    budget.used_by_rules_ms + budget.used_by_chains_ms + budget.used_by_napi_ms
+}
+
+#[derive(Serialize)]
+struct ShownChange {
+    age_s: f64,
+    what: String,
+    made: bool,
+    times: u64,
+}
+
+/// The latest one first.
+fn last_changes(changes: &[Latest], now_ns: u64) -> Vec<ShownChange> {
+    let changes = changes.iter().rev().take(MOST_CHANGES);
+    let shown = changes.map(|latest| ShownChange {
+        age_s: now_ns.saturating_sub(latest.t_ns) as f64 / 1e9,
+        what: clipped(&latest.change.to_string()),
+        made: latest.change.made,
+        times: latest.times,
+    });
+    shown.collect()
+}
+
+fn sample(status: &Status, seen: &Seen<'_>) -> Sample {
+    let network = &status.network;
+    let classes = &seen.classes;
+    let capped = classes.iter().any(|class| class.capped > 0);
+    let allowed: f64 = classes.iter().map(|class| class.allowed_bytes_per_s).sum();
+    let delays = network.links.iter().filter_map(|link| delay_s(&link.queue));
+    let paths = classes.iter().filter_map(|class| class.path_queue_s);
+    let budget = status.priority.as_ref().filter(|status| status.budget.budget_ms > 0);
+    let of_class = |class: Class| Some(classes[class as usize].bytes_per_s);
+    Sample {
+        at_ms: now_ms(),
+        // As `history::COLUMNS` names them.
+        values: [
+            of_class(Class::Realtime),
+            of_class(Class::Stream),
+            of_class(Class::Standard),
+            of_class(Class::Bulk),
+            of_class(Class::Background),
+            rate(&network.queue).map(|rate| rate as f64),
+            capped.then_some(allowed),
+            Some(f64::from(network.policy.senders)),
+            delays.reduce(f64::max),
+            paths.reduce(f64::max),
+            Some(network.neighbours.iter().filter(|neighbour| neighbour.believed).count() as f64),
+            budget.map(|status| used_ms(status) as f64 / status.budget.budget_ms as f64),
+        ],
+    }
+}
+
+fn lines<'a>(all: impl Iterator<Item = &'a str>) -> Vec<String> {
+    all.take(MOST_LINES).map(clipped).collect()
+}
+
+/// On a page as in a terminal no name turns the text around it, or goes on for ever.
+fn clipped(text: &str) -> String {
+    let shown = |c: char| if misleads(c) || c == '\n' { '?' } else { c };
+    let mut short: String = text.chars().take(MOST_CHARACTERS).map(shown).collect();
+    if text.chars().nth(MOST_CHARACTERS).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn now_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_1970.as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::traffic::tests::{flow, status};
+    use super::*;
+
+    fn shown(flows: &[Value]) -> Value {
+        let look = Maker::default().look(&status(1, 1, flows), Duration::ZERO);
+        serde_json::from_slice(&look.state).unwrap()
+    }
+
+    #[test]
+    fn of_ten_thousand_sockets_the_page_shows_the_first_hundred() {
+        let mut flows: Vec<Value> = (0..10_000).map(|cookie| flow(cookie, 0)).collect();
+        let long = "x".repeat(100_000);
+        for flow in &mut flows {
+            flow["sender"] = json!(false);
+            flow["class_why"] = json!(long[..10_000]);
+        }
+        flows[7777]["sender"] = json!(true);
+        flows[7777]["remote"] = json!("192.0.2.9:9");
+        let look = Maker::default().look(&status(1, 1, &flows), Duration::ZERO);
+        assert!(look.state.len() < 100_000, "{} bytes", look.state.len());
+        let shown: Value = serde_json::from_slice(&look.state).unwrap();
+        assert_eq!(shown["flows_total"], 10_000);
+        assert_eq!(shown["flows"].as_array().unwrap().len(), MOST_FLOWS);
+        assert_eq!(shown["flows"][0]["remote"], "192.0.2.9:9", "who sends comes first");
+    }
+
+    #[test]
+    fn a_name_that_turns_text_around_does_not() {
+        let mut hostile = flow(1, 0);
+        (hostile["pid"], hostile["command"]) = (json!(7), json!("a\u{202e}\u{1b}[2J\nb"));
+        assert_eq!(shown(&[hostile])["flows"][0]["command"], "a??[2J?b");
+    }
+
+    #[test]
+    fn where_nothing_can_be_seen_the_page_says_why_and_up_is_0() {
+        let look = Look::without("no giveway daemon runs");
+        let shown: Value = serde_json::from_slice(&look.state).unwrap();
+        assert_eq!(shown["problem"], "no giveway daemon runs");
+        assert!(!look.is_fresh() && look.sample.is_none());
+    }
+}
