@@ -11,6 +11,7 @@ use giveway_engine::class::Class;
 use giveway_engine::config::SchedPolicyName;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
+use crate::commands::top::View;
 
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
@@ -31,6 +32,11 @@ pub enum Command {
     /// because another tool has set it or the kernel refused it. `Mbit/s` is the kernel's estimate of what the path delivers
     /// (`delivery_rate` of ss), not what the socket sends.
     Status(Json),
+    /// Watch what is in force, live: sockets and processes with class, cwnd, cap, RTT and rate; the queue, neighbours, real time
+    ///
+    /// `h` shows the keys. Nothing is changed, and the daemon is asked once a second at most. Colours are left out where
+    /// NO_COLOR is set.
+    Top(TopArgs),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
     /// Show what this kernel allows, what is therefore off, and what keeps this machine from answering in time
@@ -114,6 +120,22 @@ pub struct Json {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Print one screen, with the rates of one second, as large as the terminal or as COLUMNS and LINES say
+    #[arg(long)]
+    pub once: bool,
+    /// What is looked at first
+    #[arg(long, value_enum, default_value_t)]
+    pub view: View,
+    /// Only rows with this in any of their texts
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// The title of the column by which rows are sorted
+    #[arg(long, value_name = "COLUMN")]
+    pub sort: Option<String>,
 }
 
 #[derive(Args)]

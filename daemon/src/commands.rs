@@ -15,6 +15,7 @@ pub mod record;
 pub mod reload;
 pub mod revert;
 pub mod status;
+pub mod top;
 pub mod why;
 
 use std::io::{ErrorKind, Write as _};

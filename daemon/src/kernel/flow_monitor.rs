@@ -228,6 +228,8 @@ fn flow(f: &types::gw_flow) -> Flow {
         pacing_rate_bytes_per_s: (f.pacing_rate_bytes_per_s != u64::MAX).then_some(f.pacing_rate_bytes_per_s),
         retransmits: f.retransmits,
         delivered_segments: f.delivered,
+        acked_bytes: f.acked_bytes,
+        received_bytes: f.received_bytes,
         latest_rtt_us: f.latest_rtt_us,
         ca_state: ca_state(f.ca_state),
         congestion_control: text(&f.congestion_control),

@@ -51,6 +51,8 @@ fn upload() -> Flow {
         pacing_rate_bytes_per_s: None,
         retransmits: 0,
         delivered_segments: 0,
+        acked_bytes: 0,
+        received_bytes: 0,
         latest_rtt_us: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
