@@ -27,4 +27,5 @@ mod daemon {
     mod realtime;
     mod receive;
     mod recovery;
+    mod top;
 }

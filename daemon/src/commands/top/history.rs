@@ -109,15 +109,12 @@ impl History {
     fn add_bands(&mut self, links: &[LinkView]) {
         let mut before = std::mem::take(&mut self.bands);
         for link in links {
-            let bands = link
-                .queue
-                .counters
-                .iter()
-                .flat_map(|counters| counters.bands.in_order());
+            let Some(counters) = &link.queue.counters else { continue };
+            let bands = counters.bands.in_order().into_iter();
             for (place, (_, band)) in bands.enumerate() {
                 let Some(served) = band.served else { continue };
                 let mut track = before.remove(&(link.ifindex, place)).unwrap_or_default();
-                track.add(link.queue.counted_t_ns, served.sent_bytes);
+                track.add(counters.served_t_ns, served.sent_bytes);
                 self.bands.insert((link.ifindex, place), track);
             }
         }

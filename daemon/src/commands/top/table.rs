@@ -109,6 +109,9 @@ impl<R: Row> Table for Rows<R> {
     }
 
     fn draw(&self, seen: &Seen<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
+        if area.height == 0 {
+            return;
+        }
         let mut x = area.x;
         for (number, width) in widths(&self.columns, area.width) {
             let column = &self.columns[number];
@@ -157,7 +160,7 @@ fn put(text: &str, style: Style, side: Side, look: &Look, place: Rect, buffer: &
     );
 }
 
-fn arrow(look: &Look, is_reversed: bool) -> &'static str {
+pub fn arrow(look: &Look, is_reversed: bool) -> &'static str {
     match (look.unicode, is_reversed) {
         (true, false) => "▼",
         (true, true) => "▲",

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_has_no_column_of_its_own_is_a_question_mark() {
         let hostile = "a\u{1b}[2J\u{200b}\u{202e}\n\te\u{301}\u{7f}\u{ad}";
-        assert_eq!(clean(hostile), "a?[2J????e???".replacen("????e", "????e", 1));
+        assert_eq!(clean(hostile), "a?[2J????e???");
         assert_eq!(clean("日本 ü"), "日本 ü");
     }
 
@@ -138,10 +138,7 @@ mod tests {
     fn a_long_text_is_cut_where_it_matters_least() {
         assert_eq!(fitted("short", 5, false, "…"), "short");
         assert_eq!(fitted("background", 8, false, "…"), "backgro…");
-        assert_eq!(
-            fitted("192.168.100.12:5201", 10, true, "…"),
-            "00.12:5201".replacen('0', "…", 1)
-        );
+        assert_eq!(fitted("192.168.100.12:5201", 10, true, "…"), "…0.12:5201");
         assert_eq!(
             fitted("日本語", 4, false, "…"),
             "日…",

@@ -68,7 +68,7 @@ fn a_socket_has_all_that_matters_at_80_columns() {
         "wlan0",
         "up 1 h 06 min",
         "1 neighbour",
-        "2 devices",
+        "2 sending devices",
         "background",
         "[1 Sockets]",
         "q quit",
@@ -147,6 +147,18 @@ fn what_a_process_is_called_changes_nothing_but_its_own_cell() {
             "{all:?}"
         );
     }
+}
+
+#[test]
+fn without_a_queue_there_is_no_table_of_bands() {
+    let mut status = sample::status(2);
+    let titles = |status: Status| {
+        let all = lines(&drawn(&looking_at(status), &LOOK, 80, 24)).concat();
+        all.contains("BAND") || all.contains("LATE")
+    };
+    assert!(titles(status.clone()));
+    status.network.links.clear();
+    assert!(!titles(status));
 }
 
 #[test]

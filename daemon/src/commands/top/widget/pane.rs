@@ -27,7 +27,7 @@ pub fn draw(model: &Model, pane: &Pane, look: &Look, area: Rect, buffer: &mut Bu
         left if left > room => format!(" ({} lines more: Down)", left - room),
         _ => String::new(),
     };
-    let heading = format!("{}{title}{more} ", look.dash().repeat(2));
+    let heading = format!("{}{more}{title} ", look.dash().repeat(2));
     let rule = look.dash().repeat(usize::from(area.width));
     let place = |y| Rect::new(area.x, y, area.width, 1);
     line(&rule, Style::new(), look, place(area.y), buffer);

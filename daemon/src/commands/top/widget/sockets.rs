@@ -152,7 +152,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
         },
         Column {
             title: "REMOTE",
-            least: 15,
+            least: 14,
             most: 28,
             rank: 2,
             side: Side::End,
@@ -161,7 +161,7 @@ fn of_names<'a>() -> [Column<SocketRow<'a>>; 4] {
         },
         Column {
             title: "CLASS",
-            least: 8,
+            least: 10,
             most: 10,
             rank: 1,
             side: Side::Left,

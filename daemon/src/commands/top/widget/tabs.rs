@@ -4,9 +4,11 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use crate::commands::counted;
 use crate::commands::top::draw::line;
 use crate::commands::top::look::Look;
 use crate::commands::top::model::{Listing, Model, View};
+use crate::commands::top::table::arrow;
 
 pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
     let mut x = area.x;
@@ -22,9 +24,17 @@ pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffe
         line(&text, style, look, Rect::new(x, area.y, width, 1), buffer);
         x += width;
     }
-    let rows = match model.filter.is_empty() {
-        true => format!(" {} rows", listing.rows.len()),
-        false => format!(" {} of {} rows", listing.rows.len(), listing.table.len()),
+    let shown = match (model.filter.is_empty(), listing.rows.len()) {
+        (true, rows) => counted(rows, "row"),
+        (false, rows) => format!("{rows} of {}", counted(listing.table.len(), "row")),
+    };
+    // The column itself may have no room.
+    let rows = match listing.sorted_by {
+        Some((_, is_reversed)) => {
+            let by = model.browsing().sorted_by;
+            format!(" {shown} by {by}{}", arrow(look, is_reversed))
+        }
+        None => format!(" {shown}"),
     };
     let place = Rect::new(x, area.y, area.right().saturating_sub(x), 1);
     line(&rows, look.title(), look, place, buffer);
