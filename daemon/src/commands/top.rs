@@ -85,7 +85,7 @@ fn live(mut model: Model, look: &Look) -> Result<()> {
             match event {
                 Event::Key(key) => match keys::press(&mut model, key) {
                     Wish::GoOn => {}
-                    Wish::DrawAnew => screen.0.clear()?,
+                    Wish::DrawAnew => screen.draw_anew()?,
                     Wish::Leave => return Ok(()),
                 },
                 Event::Answer(answer) => {

@@ -50,9 +50,10 @@ fn remote(stream: &TcpStream) -> String {
     stream.peer_addr().unwrap().to_string()
 }
 
-/// Where it stands among the rows.
+/// Where it stands among the rows, of whose remote ends the column has room for the port.
 fn row_of(screen: &str, remote: &str) -> Option<usize> {
-    let is_row = |line: &str| line.contains(&format!(" {remote} ")) && !line.starts_with("filter:");
+    let (_, port) = remote.rsplit_once(':').unwrap();
+    let is_row = |line: &str| line.contains(&format!(":{port} ")) && !line.starts_with("filter:");
     screen.lines().position(is_row)
 }
 
@@ -213,7 +214,7 @@ fn one_screen_is_printed_without_a_terminal_and_only_to_who_may_read() {
     let stage = Stage::set();
     let output = giveway(&["top", "--once"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains(&remote(&stage.sends)), "{text}");
+    assert!(row_of(&text, &remote(&stage.sends)).is_some(), "{text}");
     assert!(
         text.lines().count() <= LINES.into() && !text.contains('\u{1b}'),
         "{text}"

@@ -116,14 +116,16 @@ impl<R: Row> Table for Rows<R> {
         for (number, width) in widths(&self.columns, area.width) {
             let column = &self.columns[number];
             let place = |y: u16| Rect::new(x, y, width, 1);
-            let title = match seen.sorted_by {
+            let with_arrow = match seen.sorted_by {
                 Some((by, is_reversed)) if by == number => format!("{}{}", column.title, arrow(look, is_reversed)),
                 _ => column.title.to_owned(),
             };
             // The arrow may stand between two columns.
-            let beyond = u16::from(x + width < area.right() && title.chars().count() > usize::from(width));
-            let heading = Rect::new(x, area.y, width + beyond, 1);
-            put(&title, look.heading(), column.side, look, heading, buffer);
+            let beyond = u16::from(x + width < area.right());
+            let is_too_long = with_arrow.chars().count() > usize::from(width + beyond);
+            let title = if is_too_long { column.title } else { &with_arrow };
+            let heading = Rect::new(x, area.y, width.max(title.chars().count() as u16), 1);
+            put(title, look.heading(), column.side, look, heading, buffer);
             for (line, row) in seen
                 .rows
                 .iter()

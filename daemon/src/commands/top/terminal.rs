@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, Signal};
 use ratatui::crossterm::event;
 use ratatui::crossterm::terminal::disable_raw_mode;
+use ratatui::layout::{Position, Rect};
 use ratatui::{DefaultTerminal, try_init, try_restore};
 
 use super::Event;
@@ -23,6 +24,13 @@ pub struct Screen(pub DefaultTerminal);
 impl Screen {
     pub fn take() -> Result<Self> {
         try_init().map(Self).context("cannot take over the terminal")
+    }
+
+    /// Whatever else has written on it. The library's `clear` would ask the terminal where the cursor is, whose answer
+    /// comes to the thread that reads keys.
+    pub fn draw_anew(&mut self) -> Result<()> {
+        let size = self.0.size()?;
+        Ok(self.0.resize(Rect::from((Position::ORIGIN, size)))?)
     }
 }
 
