@@ -13,10 +13,18 @@ use giveway_engine::config::SchedPolicyName;
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
 use crate::commands::top::View;
 
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("GIVEWAY_COMMIT"),
+    "\nfeatures (BPF objects): ",
+    env!("GIVEWAY_OBJECTS")
+);
+
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
 #[derive(Parser)]
-#[command(name = "giveway", version, max_term_width = 100)]
+#[command(name = "giveway", version, long_version = LONG_VERSION, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
