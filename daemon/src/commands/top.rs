@@ -11,7 +11,7 @@ mod model;
 #[cfg(test)]
 mod sample;
 mod table;
-mod terminal;
+pub mod terminal;
 mod text;
 mod widget;
 

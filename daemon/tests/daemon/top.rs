@@ -3,6 +3,7 @@
 
 use std::net::TcpStream;
 
+use giveway::commands::top::terminal::Screen;
 use giveway::kernel::own_netns;
 use nix::sys::signal::Signal;
 
@@ -189,6 +190,30 @@ fn the_terminal_is_put_back_however_it_ends() {
         terminal.signal(signal);
         assert!(terminal.is_put_back(), "{signal}");
     }
+}
+
+#[test]
+#[ignore = "the next one runs it in a terminal"]
+fn a_view_that_panics() {
+    let mut screen = Screen::take().unwrap();
+    screen
+        .0
+        .draw(|frame| frame.render_widget("[1 Sockets]", frame.area()))
+        .unwrap();
+    panic!("as if something were wrong");
+}
+
+#[test]
+fn the_terminal_is_put_back_after_a_panic() {
+    let test = std::env::current_exe().unwrap();
+    let words = "--exact daemon::top::a_view_that_panics --ignored --nocapture";
+    let terminal = Terminal::run_command(&format!("{} {words}", test.display()), COLUMNS, LINES);
+    assert!(terminal.is_put_back());
+    assert!(
+        terminal.said().contains("as if something were wrong"),
+        "{}",
+        terminal.said()
+    );
 }
 
 #[test]

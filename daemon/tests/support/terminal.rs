@@ -18,12 +18,15 @@ impl Terminal {
     /// Runs `giveway` with these words in the calling thread's network namespace, with a shell's state of the terminal
     /// noted before and after.
     pub fn run(words: &str, environment: &str, columns: u16, lines: u16) -> Self {
+        Self::run_command(&format!("env {environment} {} {words}", program()), columns, lines)
+    }
+
+    /// The same of any program.
+    pub fn run_command(command: &str, columns: u16, lines: u16) -> Self {
         let terminal = Self(tempfile::tempdir().unwrap());
         let folder = terminal.0.path().display().to_string();
-        let program = program();
         let script = format!(
-            "stty -g >{folder}/before; env {environment} {program} {words} 2>{folder}/said; stty -g >{folder}/after; \
-             echo {BACK}; exec sleep 1000"
+            "stty -g >{folder}/before; {command} 2>{folder}/said; stty -g >{folder}/after; echo {BACK}; exec sleep 1000"
         );
         let (columns, lines) = (columns.to_string(), lines.to_string());
         let output = terminal
@@ -97,6 +100,11 @@ impl Terminal {
             .tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"])
             .stdout;
         read("before") == read("after") && shown == b"0 1\n"
+    }
+
+    /// What the program wrote to standard error.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.0.path().join("said")).unwrap()
     }
 
     fn tmux(&self, words: &[&str]) -> Output {
