@@ -196,6 +196,7 @@ static __always_inline void describe_tcp(struct gw_flow *f, const struct tcp_soc
 	f->retransmits = tp->total_retrans;
 	f->delivered = tp->delivered;
 	f->acked_bytes = tp->bytes_acked;
+	f->received_bytes = tp->bytes_received;
 	f->latest_rtt_us = tp->rack.rtt_us;
 }
 

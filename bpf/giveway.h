@@ -36,7 +36,8 @@ struct gw_flow {
 	__u64 in_flight_bytes;
 	__u64 pacing_rate_bytes_per_s; /* ~0: the socket does not pace */
 	__u64 delivery_rate_bytes_per_s;
-	__u64 acked_bytes; /* since the connection began */
+	__u64 acked_bytes; /* of payload, as the next one, since the connection began */
+	__u64 received_bytes;
 	__u32 unsent_bytes;
 	__u32 unacked_bytes;
 	__u32 ifindex; /* 0: no route chosen */

@@ -279,6 +279,7 @@ struct tcp_sock {
 	__u32 snd_cwnd_clamp;
 	__u32 window_clamp;
 	__u32 total_retrans;
+	__u64 bytes_received;
 	__u32 rcv_nxt;
 	__u32 data_segs_in; /* packets with data, in whatever order */
 	struct {

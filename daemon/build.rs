@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles each object of `bpf/` and generates its skeleton: in come the C files, out go `*.skel.rs` with the
-//! compiled program inside, so that the binary carries them. Needs clang; never looks at this machine's kernel.
+//! compiled program inside, so that the binary carries them. Says which commit and which objects these are, for
+//! `--version`. Needs clang; never looks at this machine's kernel. What comes out does not depend on where the sources are.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, process::Command};
@@ -18,6 +19,7 @@ fn main() {
     }
     let sources = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../bpf");
     let out = PathBuf::from(variable("OUT_DIR"));
+    let mut objects = Vec::new();
     let entries = fs::read_dir(&sources).unwrap_or_else(|error| fail(&format!("{}: {error}", sources.display())));
     println!("cargo::rerun-if-changed={}", sources.display());
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -34,17 +36,42 @@ fn main() {
         if let Err(error) = built {
             fail(&format!("{name}: {error:#}"));
         }
+        objects.push(object.to_owned());
     }
+    objects.sort();
+    println!("cargo::rustc-env=GIVEWAY_OBJECTS={}", objects.join(" "));
+    println!("cargo::rustc-env=GIVEWAY_COMMIT={}", commit());
+}
+
+/// As git has it, if these sources are git's; a package may say it by a variable of this name.
+fn commit() -> String {
+    println!("cargo::rerun-if-env-changed=GIVEWAY_COMMIT");
+    if let Ok(said) = env::var("GIVEWAY_COMMIT") {
+        return said;
+    }
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    // It is written with each commit.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Debian keeps the C types of each architecture in a folder of its own, which clang's BPF target does not search.
 fn clang_args() -> Vec<String> {
     let multiarch = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
+    let root = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
+    let manifest = format!("-ffile-prefix-map={}=daemon", variable("CARGO_MANIFEST_DIR"));
+    let sources = format!("-ffile-prefix-map={}=.", root.display());
     let warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-mcpu=v3"];
     warnings
         .iter()
         .map(|arg| (*arg).to_owned())
-        .chain(["-idirafter".into(), multiarch])
+        .chain([manifest, sources, "-idirafter".into(), multiarch])
         .collect()
 }
 

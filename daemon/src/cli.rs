@@ -11,11 +11,20 @@ use giveway_engine::class::Class;
 use giveway_engine::config::SchedPolicyName;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
+use crate::commands::top::View;
+
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("GIVEWAY_COMMIT"),
+    "\nfeatures (BPF objects): ",
+    env!("GIVEWAY_OBJECTS")
+);
 
 /// Makes this endpoint give way on its own: to what its user does now, and to its neighbours on the same
 /// access point. Nothing to change on the router or the far end.
 #[derive(Parser)]
-#[command(name = "giveway", version, max_term_width = 100)]
+#[command(name = "giveway", version, long_version = LONG_VERSION, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -31,6 +40,11 @@ pub enum Command {
     /// because another tool has set it or the kernel refused it. `Mbit/s` is the kernel's estimate of what the path delivers
     /// (`delivery_rate` of ss), not what the socket sends.
     Status(Json),
+    /// Watch what is in force, live: sockets and processes with class, cwnd, cap, RTT and rate; the queue, neighbours, real time
+    ///
+    /// `h` shows the keys. Nothing is changed, and the daemon is asked once a second at most. Colours are left out where
+    /// NO_COLOR is set.
+    Top(TopArgs),
     /// Show what was changed on a process, a thread, a socket or the queue, by which rule, on what evidence, and when
     Why(WhyArgs),
     /// Serve one page on the loopback that shows what is in force, live, and /metrics for Prometheus
@@ -116,6 +130,22 @@ pub struct Json {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Print one screen, with the rates of one second, as large as the terminal or as COLUMNS and LINES say
+    #[arg(long)]
+    pub once: bool,
+    /// What is looked at first
+    #[arg(long, value_enum, default_value_t)]
+    pub view: View,
+    /// Only rows with this in any of their texts
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// The title of the column by which rows are sorted
+    #[arg(long, value_name = "COLUMN")]
+    pub sort: Option<String>,
 }
 
 #[derive(Args)]

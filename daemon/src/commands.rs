@@ -15,6 +15,7 @@ pub mod record;
 pub mod reload;
 pub mod revert;
 pub mod status;
+pub mod top;
 pub mod web;
 pub mod why;
 

@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
 use giveway::commands::{
-    active, config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, web, why,
+    active, config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, top, web, why,
 };
 use giveway::{exit, guardian, key, lookup, run};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -76,6 +76,7 @@ fn run_command() -> u8 {
     let outcome = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),
+        Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),
         Command::Web(args) => web::run(args),
         Command::Doctor(args) => doctor::run(args),

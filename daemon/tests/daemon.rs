@@ -27,5 +27,6 @@ mod daemon {
     mod realtime;
     mod receive;
     mod recovery;
+    mod top;
     mod web;
 }

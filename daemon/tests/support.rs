@@ -10,4 +10,5 @@ pub mod lab;
 pub mod process;
 pub mod scratch;
 pub mod tcp;
+pub mod terminal;
 pub mod wait;

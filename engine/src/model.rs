@@ -161,9 +161,12 @@ pub struct Flow {
     /// giveway.
     #[serde(default)]
     pub delivered_segments: u32,
-    /// Payload that was acknowledged since the connection began, in order, and the SYN. 0 in records of an older giveway.
+    /// Payload that the far end has acknowledged, and payload that has arrived in order, since the connection began. 0 in
+    /// records of an older giveway.
     #[serde(default)]
     pub acked_bytes: u64,
+    #[serde(default)]
+    pub received_bytes: u64,
     /// Round-trip time of the packet that was acknowledged last, as RACK knows it (RFC 8985); 0: none yet, or of an older
     /// giveway's record.
     #[serde(default)]

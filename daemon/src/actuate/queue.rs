@@ -615,7 +615,7 @@ impl Link {
         qdisc: Option<&BpfQdisc>,
         at_most_old: Duration,
     ) -> Result<QueueCounters> {
-        let served = self.bands(netlink, qdisc, at_most_old)?;
+        let (served_at, served) = self.bands(netlink, qdisc, at_most_old)?;
         let counted = admission.counters(self.number)?;
         let band = |band: usize| Band {
             classified: counted.packets[band],
@@ -641,29 +641,32 @@ impl Link {
             late: late.map_or(0, |more| more.dropped_late),
             expired: counted.expired,
             untold: counted.events_lost,
+            served_t_ns: served_at.as_nanos() as u64,
             bands,
         })
     }
 
+    /// When it was read, and what was.
     fn bands(
         &mut self,
         netlink: &mut Netlink,
         qdisc: Option<&BpfQdisc>,
         at_most_old: Duration,
-    ) -> Result<Option<[Served; BANDS]>> {
+    ) -> Result<(Duration, Option<[Served; BANDS]>)> {
+        let now = now();
         match (self.plan.backend, qdisc) {
             (Backend::Htb, _) => {
                 if let Some((read, served)) = self.served
-                    && now().saturating_sub(read) < at_most_old
+                    && now.saturating_sub(read) < at_most_old
                 {
-                    return Ok(Some(served));
+                    return Ok((read, Some(served)));
                 }
                 let served = htb::bands(netlink, self.plan.ifindex)?;
-                self.served = Some((now(), served));
-                Ok(Some(served))
+                self.served = Some((now, served));
+                Ok((now, Some(served)))
             }
-            (Backend::Qdisc, Some(qdisc)) => qdisc.bands(self.number).map(Some),
-            _ => Ok(None),
+            (Backend::Qdisc, Some(qdisc)) => Ok((now, Some(qdisc.bands(self.number)?))),
+            _ => Ok((now, None)),
         }
     }
 }

@@ -175,7 +175,7 @@ fn also_managed(links: &[LinkView], first: &str) -> String {
     }
 }
 
-fn policy_line(network: &NetworkStatus) -> String {
+pub(super) fn policy_line(network: &NetworkStatus) -> String {
     let p = &network.policy;
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
@@ -230,7 +230,7 @@ fn marks_line(marks: &LinkMarks) -> Option<String> {
     (!marks.is_empty()).then(|| marks.join("; "))
 }
 
-fn realtime_line(priority: Option<&PriorityStatus>) -> String {
+pub(super) fn realtime_line(priority: Option<&PriorityStatus>) -> String {
     let Some(view) = priority else {
         return "the real-time thread is not running".to_owned();
     };
@@ -269,7 +269,7 @@ fn receive_line(priority: &PriorityStatus) -> Option<String> {
     ))
 }
 
-fn neighbours_line(network: &NetworkStatus) -> String {
+pub(super) fn neighbours_line(network: &NetworkStatus) -> String {
     let r = &network.reports;
     if !network.policy.cooperates {
         return "not heard: no group key (`giveway key new`, then key_file in [group])".to_owned();

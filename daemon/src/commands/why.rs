@@ -9,8 +9,9 @@ use giveway_engine::class::Class;
 use giveway_engine::config::Dscp;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::links::LinkView;
+use giveway_engine::network::queue::measured::MeasuredView;
 use giveway_engine::network::queue::traffic::Refusal;
-use giveway_engine::status::FlowView;
+use giveway_engine::status::{FlowView, Status};
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,39 +20,130 @@ use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
+/// Whose changes are asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum About {
+    All,
+    /// In a user's words: whatever goes by them.
+    Word(String),
+    Socket(Cookie),
+    Process(u32),
+}
+
+/// All that is known of it.
+pub struct Explanation<'a> {
+    changes: Vec<&'a Latest>,
+    refusals: Vec<&'a Refusal>,
+    classes: Vec<Classified<'a>>,
+    rates: Vec<(&'a str, MeasuredView)>,
+}
+
 pub fn run(args: &WhyArgs) -> Result<()> {
-    let mut status = client::status(&Place::here()?)?;
-    let mut classes = Vec::new();
-    let mut rates = Vec::new();
-    if let Some(subject) = &args.subject {
-        let links = status.network.links.iter().filter(|link| is_link(subject, link));
-        rates.extend(links.filter_map(|link| Some((link.interface.clone(), link.queue.measured?))));
-        let datagrams = &status.network.datagrams;
-        let flows: Vec<&FlowView> = status.network.flows.iter().chain(datagrams).collect();
-        let concerned = flows.iter().copied().filter(|view| is_flow(subject, view));
-        classes.extend(concerned.map(Classified::of));
-        status.changes.retain(|latest| concerns(subject, latest, &flows));
-        status.network.refusals.retain(|refusal| is_of(subject, refusal));
-    }
-    let (changes, refusals) = (status.changes, status.network.refusals);
+    let status = client::status(&Place::here()?)?;
+    let about = args.subject.clone().map_or(About::All, About::Word);
+    let explanation = Explanation::of(&status, &about);
     if args.output.json {
-        let answer = json!({ "changes": changes, "refusals": refusals, "classes": classes, "rates": rates });
-        return print_json(&answer);
+        return print_json(&explanation.json());
     }
-    if changes.is_empty() && refusals.is_empty() && classes.is_empty() && rates.is_empty() {
+    let lines = explanation.lines();
+    if lines.is_empty() {
         return print(&nothing(args.subject.as_deref()));
     }
     let columns = terminal_columns();
-    let lines = alike(&refusals)
-        .into_iter()
-        .map(|(latest, times)| refusal_line(latest, times));
-    let lines = classes.iter().map(Classified::line).chain(lines);
-    let rates = rates
-        .iter()
-        .map(|(interface, rate)| format!("{interface}: {}", rate.shown()));
-    let lines = rates.chain(lines).chain(changes.iter().map(change_line));
-    let text: String = lines.map(|line| hanging("", 4, &line, columns) + "\n").collect();
-    print(&text)
+    let lines = lines.iter().map(|line| hanging("", 4, line, columns) + "\n");
+    print(&lines.collect::<String>())
+}
+
+impl<'a> Explanation<'a> {
+    pub fn of(status: &'a Status, about: &About) -> Self {
+        let network = &status.network;
+        let flows = network.flows.iter().chain(&network.datagrams);
+        let flows: Vec<&FlowView> = flows.filter(|view| about.is_flow(view)).collect();
+        let mut cookies: Vec<Cookie> = flows.iter().map(|view| view.flow.cookie).collect();
+        cookies.sort_unstable();
+        let links = network.links.iter().filter(|link| about.is_link(link));
+        Self {
+            changes: status
+                .changes
+                .iter()
+                .filter(|latest| about.concerns(latest, &cookies))
+                .collect(),
+            refusals: network
+                .refusals
+                .iter()
+                .filter(|refusal| about.is_refused(refusal))
+                .collect(),
+            classes: flows.into_iter().map(Classified::of).collect(),
+            rates: links
+                .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
+                .collect(),
+        }
+    }
+
+    /// None where nothing is known.
+    pub fn lines(&self) -> Vec<String> {
+        let rates = self
+            .rates
+            .iter()
+            .map(|(interface, rate)| format!("{interface}: {}", rate.shown()));
+        let classes = self.classes.iter().map(Classified::line);
+        let refusals = alike(&self.refusals)
+            .into_iter()
+            .map(|(latest, times)| refusal_line(latest, times));
+        let changes = self.changes.iter().map(|latest| change_line(latest));
+        rates.chain(classes).chain(refusals).chain(changes).collect()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Self {
+            changes,
+            refusals,
+            classes,
+            rates,
+        } = self;
+        json!({ "changes": changes, "refusals": refusals, "classes": classes, "rates": rates })
+    }
+}
+
+impl About {
+    /// `concerned`: the open sockets that it is about, in order.
+    fn concerns(&self, latest: &Latest, concerned: &[Cookie]) -> bool {
+        let change = &latest.change;
+        match (self, &change.subject) {
+            (Self::All, _) => true,
+            (Self::Word(word), _) => concerns(word, latest, concerned),
+            (Self::Socket(wanted), Subject::Socket { cookie }) => cookie == wanted,
+            (Self::Process(pid), Subject::Process { id }) => id.pid == *pid,
+            (Self::Process(pid), Subject::Thread { tid }) => tid == pid,
+            (Self::Process(pid), Subject::Socket { cookie }) => {
+                concerned.binary_search(cookie).is_ok() || is_named_process(*pid, &change.name)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_flow(&self, view: &FlowView) -> bool {
+        match self {
+            // `status` lists what is open.
+            Self::All => false,
+            Self::Word(word) => is_flow(word, view),
+            Self::Socket(cookie) => view.flow.cookie == *cookie,
+            Self::Process(pid) => view.flow.owner.as_ref().is_some_and(|owner| owner.pid == *pid),
+        }
+    }
+
+    fn is_link(&self, link: &LinkView) -> bool {
+        matches!(self, Self::Word(word) if is_link(word, link))
+    }
+
+    fn is_refused(&self, refusal: &Refusal) -> bool {
+        match self {
+            Self::All => true,
+            Self::Word(word) => is_of(word, refusal),
+            Self::Socket(cookie) => refusal.cookie == Some(*cookie),
+            Self::Process(_) => false,
+        }
+    }
 }
 
 fn nothing(subject: Option<&str>) -> String {
@@ -65,10 +157,10 @@ fn nothing(subject: Option<&str>) -> String {
 }
 
 /// The latest of those that differ in nothing but time, and how many they are: a sender that is refused asks again at once.
-fn alike(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
+fn alike<'a>(refusals: &[&'a Refusal]) -> Vec<(&'a Refusal, usize)> {
     let mut alike: Vec<(&Refusal, usize)> = Vec::new();
     let of = |refusal: &Refusal| (refusal.remote, refusal.cookie, refusal.reason);
-    for refusal in refusals {
+    for refusal in refusals.iter().copied() {
         match alike.iter_mut().find(|(latest, _)| of(latest) == of(refusal)) {
             Some((latest, times)) => (*latest, *times) = (refusal, *times + 1),
             None => alike.push((refusal, 1)),
@@ -78,13 +170,12 @@ fn alike(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
 }
 
 /// Whether it is the rule, the process, the socket, one of its addresses, or the device.
-fn concerns(subject: &str, latest: &Latest, flows: &[&FlowView]) -> bool {
+fn concerns(subject: &str, latest: &Latest, concerned: &[Cookie]) -> bool {
     let change = &latest.change;
     let of_subject = match &change.subject {
         Subject::Socket { cookie } => {
-            let flow = flows.iter().find(|view| view.flow.cookie == *cookie);
             cookie.0.to_string() == subject
-                || flow.is_some_and(|view| is_flow(subject, view))
+                || concerned.binary_search(cookie).is_ok()
                 || is_named(subject, &change.name)
         }
         Subject::Process { id } => id.pid.to_string() == subject,
@@ -112,6 +203,11 @@ fn is_named(subject: &str, name: &str) -> bool {
         return false;
     };
     remote == subject || remote.ends_with(&format!(":{subject}")) || process.ends_with(&format!("({subject})"))
+}
+
+fn is_named_process(pid: u32, name: &str) -> bool {
+    name.split_once(" to ")
+        .is_some_and(|(process, _)| process.ends_with(&format!("({pid})")))
 }
 
 fn is_link(subject: &str, link: &LinkView) -> bool {

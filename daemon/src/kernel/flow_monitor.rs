@@ -229,6 +229,7 @@ fn flow(f: &types::gw_flow) -> Flow {
         retransmits: f.retransmits,
         delivered_segments: f.delivered,
         acked_bytes: f.acked_bytes,
+        received_bytes: f.received_bytes,
         latest_rtt_us: f.latest_rtt_us,
         ca_state: ca_state(f.ca_state),
         congestion_control: text(&f.congestion_control),

@@ -387,6 +387,7 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         retransmits: 0,
         delivered_segments: 0,
         acked_bytes: 0,
+        received_bytes: 0,
         latest_rtt_us: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),

@@ -77,7 +77,7 @@ fn refusals_that_differ_in_time_only_are_one_line() {
     };
     let (own, late) = (RefusalReason::Own, RefusalReason::Late);
     let refusals = [refusal(1, own), refusal(2, late), refusal(3, own)];
-    let found: Vec<_> = alike(&refusals)
+    let found: Vec<_> = alike(&refusals.each_ref())
         .into_iter()
         .map(|(latest, times)| (latest.t_ns, times))
         .collect();
@@ -92,5 +92,19 @@ fn a_change_is_one_line() {
         change_line(&latest),
         "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
          rule lbe add by uid 0: the user has asked for it"
+    );
+}
+
+#[test]
+fn a_chosen_socket_or_process_is_not_taken_for_a_port_or_cookie_of_that_number() {
+    let socket = latest(Subject::Socket { cookie: Cookie(5) }, Setting::Class);
+    let id = ProcessId { pid: 5, start_ns: 1 };
+    let process = latest(Subject::Process { id }, Setting::Niceness);
+    let (of_socket, of_process) = (About::Socket(Cookie(5)), About::Process(5));
+    assert!(of_socket.concerns(&socket, &[]) && !of_socket.concerns(&process, &[]));
+    assert!(of_process.concerns(&process, &[]) && !of_process.concerns(&socket, &[]));
+    assert!(
+        of_process.concerns(&socket, &[Cookie(5)]),
+        "the socket is the process's"
     );
 }

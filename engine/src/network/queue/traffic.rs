@@ -20,6 +20,9 @@ pub struct QueueCounters {
     pub expired: u64,
     /// Refusals that were counted but not reported: they were not fetched in time.
     pub untold: u64,
+    /// When the bands were read, CLOCK_MONOTONIC: htb's up to a second before everything else.
+    #[serde(default)]
+    pub served_t_ns: u64,
     pub bands: Bands,
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is in force, in a few lines above everything else, and whether the daemon answers.
+
+use giveway_engine::status::Status;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::commands::counted;
+use crate::commands::status::{policy_line, queue_lines, realtime_line};
+use crate::commands::top::draw::line;
+use crate::commands::top::look::Look;
+use crate::commands::top::model::Model;
+use crate::commands::top::text::{duration, told_bits_per_s};
+
+const TREND_COLUMNS: usize = 16;
+
+pub fn draw(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
+    let mut lines = vec![(title(model), look.title())];
+    if let Some(status) = &model.latest {
+        lines.push((traffic(model, status, look), Style::new()));
+        lines.push((format!("caps   {}", policy_line(&status.network)), Style::new()));
+        let queues = queue_lines(&status.network).into_iter();
+        lines.extend(queues.map(|queue| (format!("queue  {queue}"), Style::new())).take(1));
+    }
+    for (y, (text, style)) in (area.y..area.bottom()).zip(lines) {
+        line(&text, style, look, Rect::new(area.x, y, area.width, 1), buffer);
+    }
+    state(model, look, area, buffer);
+}
+
+fn title(model: &Model) -> String {
+    let Some(status) = &model.latest else {
+        return "giveway".to_owned();
+    };
+    let network = &status.network;
+    let interface = network
+        .interface
+        .as_ref()
+        .map_or("no interface", |interface| &interface.name);
+    let dry = if network.policy.dry_run { ", dry run" } else { "" };
+    format!(
+        "giveway {} on {interface}, up {}{dry}; {}",
+        status.daemon.version,
+        duration(status.daemon.uptime_s),
+        counted(network.neighbours.len(), "neighbour"),
+    )
+}
+
+fn traffic(model: &Model, status: &Status, look: &Look) -> String {
+    let (out, arrived) = model.history.totals();
+    let senders = status.network.flows.iter().filter(|view| view.sender).count();
+    let degraded = match status.daemon.degraded.len() {
+        0 => String::new(),
+        parts => format!("; {} (d)", counted(parts, "problem")),
+    };
+    format!(
+        "TCP    out {} {} in {}; {}, {senders} send{degraded}; real time: {}",
+        told_bits_per_s(out),
+        look.sparkline(&model.history.out, TREND_COLUMNS).trim_start(),
+        told_bits_per_s(arrived),
+        counted(status.network.flows.len(), "socket"),
+        realtime_line(status.priority.as_ref()),
+    )
+}
+
+/// At the right of the first line; a trouble takes the second line in whole.
+fn state(model: &Model, look: &Look, area: Rect, buffer: &mut Buffer) {
+    if area.height == 0 {
+        return;
+    }
+    let said = match (&model.trouble, model.is_paused) {
+        (Some(_), _) => " NO ANSWER ",
+        (None, true) => " PAUSED ",
+        (None, false) => return,
+    };
+    let width = (said.len() as u16).min(area.width);
+    let place = Rect::new(area.right() - width, area.y, width, 1);
+    line(said, look.alarm(), look, place, buffer);
+    if let (Some(trouble), true) = (&model.trouble, area.height > 1) {
+        let ago = duration(model.now.saturating_sub(trouble.since).as_secs_f64());
+        let what = if model.latest.is_some() {
+            "what is below is old"
+        } else {
+            "asking again each second"
+        };
+        let text = format!("for {ago}: {}; {what}", trouble.why);
+        let place = Rect::new(area.x, area.y + 1, area.width, 1);
+        buffer.set_style(place, look.alarm());
+        line(
+            &format!("{text:<width$}", width = usize::from(area.width)),
+            look.alarm(),
+            look,
+            place,
+            buffer,
+        );
+    }
+}
