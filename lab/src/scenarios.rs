@@ -21,6 +21,7 @@ mod qdisc_cost;
 mod rate_limit;
 mod rules_cost;
 pub mod runaway;
+mod shares;
 mod single_cap;
 mod starts;
 mod starve;
@@ -56,6 +57,7 @@ pub const ALL: &[Scenario] = &[
     rate_limit::SCENARIO,
     rules_cost::SCENARIO,
     runaway::SCENARIO,
+    shares::SCENARIO,
     single_cap::SCENARIO,
     starts::SCENARIO,
     starve::SCENARIO,
