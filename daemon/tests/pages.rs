@@ -96,7 +96,6 @@ mod pages {
         };
         assert_eq!(complete("to", "to"), "top");
         assert_eq!(complete("top --on", "--on"), "--once");
-        assert_eq!(complete("guard", "guard"), "", "hidden");
         for other in [
             "usr/share/zsh/vendor-completions/_giveway",
             "usr/share/fish/vendor_completions.d/giveway.fish",
