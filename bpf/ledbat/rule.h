@@ -337,9 +337,11 @@ static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 
 	if (++ca->strikes < STRIKES && !is_final)
 		return;
-	/* The link may have become slower for good. */
-	ca->peak -= ca->peak / 8;
-	ca->goal -= ca->goal / 8;
+	/* The link may have become slower for good, unless somebody was seen. */
+	if (!ca->is_between)
+		ca->peak -= ca->peak / 8;
+	if (ca->is_queueless)
+		ca->goal -= ca->goal / 8;
 	yield(ca, now);
 	ca->looks_again = looks_again;
 }
@@ -488,6 +490,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 		/* A queue as one of our kind holds it. */
 		ca->yield_end_ms = now;
 		ca->trial_left = 0;
+		ca->looks_again = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost && ca->lull_us[0] > clear_us(target) &&

@@ -178,7 +178,7 @@ pub struct WebArgs {
     /// Serve whoever connects, other machines included if --listen lets them: they see every user's connections
     #[arg(long, conflicts_with = "allowed")]
     pub anyone: bool,
-    /// Be known by this name too; else only as `localhost`, and by addresses
+    /// Be known by this name too; else only by addresses
     #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
 }

@@ -183,7 +183,7 @@ fn other_origins_rebound_names_and_other_methods_get_nothing() {
     let _lab = Lab::enter();
     let _web = Web::start(&["--host", "robot7"]);
     let ours = format!("Host: {AT}\r\n");
-    for host in ["localhost:9871", "[::1]:9871", "robot7"] {
+    for host in [AT, "[::1]:9871", "robot7"] {
         assert_eq!(
             request("GET", "/state", &format!("Host: {host}\r\n")).status,
             200,

@@ -75,8 +75,13 @@ fn refusal(request: &Request, hosts: &[String]) -> Option<(StatusCode, &'static 
         return Some((StatusCode::BAD_REQUEST, "one Host header is needed\n"));
     };
     if !is_ours(&host, hosts) {
-        let why = "this is not a name of this page: use localhost, an address, or `giveway web --host NAME`\n";
+        let why =
+            "this is not a name of this page: use its address (http://127.0.0.1:9871/), or `giveway web --host NAME`\n";
         return Some((StatusCode::MISDIRECTED_REQUEST, why));
+    }
+    // Ours has none; one that somebody else has set up while this server was down would stay in between.
+    if headers.contains_key("service-worker") {
+        return Some((StatusCode::FORBIDDEN, "this page has no service worker\n"));
     }
     if is_of_another_page(headers, &host) {
         return Some((StatusCode::FORBIDDEN, "other pages get nothing from here\n"));
@@ -98,7 +103,8 @@ fn host(request: &Request) -> Option<Authority> {
     (is_one && !host.as_str().contains('@')).then_some(host)
 }
 
-/// A name that nobody else can own: an address is not looked up, and browsers know `localhost` by themselves.
+/// A name that nobody else can own: an address is not looked up. `localhost` is not one: any user may serve on `::1`, which browsers
+/// try first, and would then be the same origin.
 fn is_ours(authority: &Authority, hosts: &[String]) -> bool {
     let name = authority.host();
     let bare = name
@@ -106,7 +112,7 @@ fn is_ours(authority: &Authority, hosts: &[String]) -> bool {
         .and_then(|rest| rest.strip_suffix(']'))
         .unwrap_or(name);
     let is_known = || hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
-    bare.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || is_known()
+    bare.parse::<IpAddr>().is_ok() || is_known()
 }
 
 /// Browsers say so. Following a link to the page is no harm: the other page learns nothing of it.
@@ -142,51 +148,43 @@ mod tests {
 
     #[test]
     fn only_names_that_nobody_else_can_own_are_answered() {
-        let ours = [
-            "localhost",
-            "localhost:9871",
-            "LOCALHOST:1",
-            "127.0.0.1:9871",
-            "[::1]:9871",
-            "192.0.2.1",
-            "robot7:80",
-        ];
+        let ours = ["127.0.0.1", "127.0.0.1:9871", "[::1]:9871", "192.0.2.1", "robot7:80"];
         for host in ours {
             assert_eq!(refused("GET", "/state", &[("host", host)]), None, "{host}");
         }
         let others = [
             "evil.example:9871",
-            "localhost.evil.example",
-            "127.0.0.1.nip.example",
-            "localhost.",
+            "127.0.0.1.evil.example",
+            "localhost:9871",
+            "localhost",
         ];
         for host in others {
             assert_eq!(refused("GET", "/state", &[("host", host)]), Some(421), "{host}");
         }
-        for host in ["", "a b", "user@localhost"] {
+        for host in ["", "a b", "user@127.0.0.1"] {
             assert_eq!(refused("GET", "/state", &[("host", host)]), Some(400), "{host}");
         }
         assert_eq!(refused("GET", "/state", &[]), Some(400));
         assert_eq!(
-            refused("GET", "/", &[("host", "localhost"), ("host", "evil.example")]),
+            refused("GET", "/", &[("host", "127.0.0.1"), ("host", "evil.example")]),
             Some(400)
         );
         assert_eq!(
-            refused("GET", "http://evil.example/", &[("host", "localhost")]),
+            refused("GET", "http://evil.example/", &[("host", "127.0.0.1")]),
             Some(400)
         );
     }
 
     #[test]
     fn other_pages_get_nothing_but_may_link_here() {
-        let host = ("host", "localhost:9871");
+        let host = ("host", "127.0.0.1:9871");
         let asked = |headers: &[(&str, &str)]| refused("GET", "/state", &[&[host], headers].concat());
-        assert_eq!(asked(&[("origin", "http://localhost:9871")]), None);
+        assert_eq!(asked(&[("origin", "http://127.0.0.1:9871")]), None);
         for origin in [
             "http://evil.example",
-            "http://localhost:80",
+            "http://127.0.0.1:80",
             "null",
-            "http://localhost:9871.evil.example",
+            "http://127.0.0.1:9871.evil.example",
         ] {
             assert_eq!(asked(&[("origin", origin)]), Some(403), "{origin}");
         }
@@ -199,6 +197,7 @@ mod tests {
             asked(&[("sec-fetch-site", "same-site"), ("sec-fetch-mode", "cors")]),
             Some(403)
         );
+        assert_eq!(asked(&[("service-worker", "script")]), Some(403));
         let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
         assert_eq!(asked(&[&[("sec-fetch-site", "cross-site")], &link[..]].concat()), None);
         let frame = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
@@ -210,7 +209,7 @@ mod tests {
 
     #[test]
     fn nothing_but_get_and_head_and_nothing_with_a_body() {
-        let host = ("host", "localhost");
+        let host = ("host", "127.0.0.1");
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"] {
             assert_eq!(refused(method, "/", &[host]), Some(405), "{method}");
         }
