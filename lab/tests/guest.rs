@@ -28,7 +28,7 @@ mod in_guest {
     pub fn a_command_runs_on_a_7_x_kernel_in_virtual_time_and_its_files_come_back() {
         let Some(mut lab) = lab_guest() else { return };
         let out = std::env::temp_dir().join(format!("giveway-guest-test-{}", std::process::id()));
-        let script = "uname -r; nproc; date +%F; giveway --version; ip link add va type veth peer vb; \
+        let script = "uname -r; nproc; date +%F; giveway -V; ip link add va type veth peer vb; \
                       tc qdisc add dev va root fq && echo kept > /out/kept; \
                       echo aside >&2; cat /proc/uptime; sleep 600; cat /proc/uptime; \
                       cat /sys/kernel/debug/sched/preempt; exit 7";
