@@ -39,6 +39,7 @@
 #define BAND_MS 1000U
 #define SHORT_US 10000U
 #define PAIR_US 16U
+#define DELAYED_ACK_US 40000U /* at least (RFC 1122, 4.2.3.2, as Linux does) */
 #define QUEUE_US 64U
 #define QUEUE_FADES 32
 #define ROUTE_MS 16000U
@@ -103,7 +104,8 @@ struct lbe {
 	__u8 looks_again : 1; /* soon: who was there may have been of our kind, and have yielded as well; of YIELD and RAMP */
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
-	__u8 trial_in : 4; /* so many losses */
+	__u8 trial_in : 3; /* so many losses */
+	__u8 was_foreign : 1; /* the delay of the round before; of AVOID */
 	__u8 strikes : 4; /* against the ramp */
 	__u8 is_limited : 1; /* by the window, in this round */
 	__u8 is_marked : 1; /* by ECN */
@@ -171,6 +173,7 @@ static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
 	ca->mode = mode;
 	ca->mode_since_ms = now;
 	ca->rounds = 0;
+	ca->was_foreign = 0;
 }
 
 static __always_inline void avoid(struct lbe *ca, __u32 now, __u32 slowdown_in_ms)
@@ -362,11 +365,14 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		strike(ca, is_heavy(ca), now);
 		return;
 	}
+	/* Sent before the window was reduced. */
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
+		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
 	/* Where nothing queues, what stays below the window that lost loses nothing by itself. */
-	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && ca->was_clean && !ca->trial_left &&
-	    delay_us < LEARNT_FLOOR_US && now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->trial_left &&
+	    (ca->was_clean || ca->clean >= CLEAN_PACKETS) && delay_us < LEARNT_FLOOR_US && now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
 	    ca->window <= below_loss(ca)) {
 		ca->loss_window = 0;
 		yield(ca, now);
@@ -406,11 +412,13 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, __u32 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
-
 	/* A lone small packet's acknowledgement may be late by itself. */
-	if (ca->is_limited && ca->rounds >= GRACE_ROUNDS &&
-	    (delay_us > foreign_us(ca, jitter_us) ||
-	     ((delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)))) {
+	bool can_tell = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
+	bool was_foreign = ca->was_foreign;
+
+	ca->was_foreign = can_tell && delay_us > foreign_us(ca, jitter_us);
+	if ((ca->was_foreign && was_foreign) ||
+	    (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate))) {
 		yield(ca, now);
 		return;
 	}
@@ -639,7 +647,7 @@ static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked
 		ca->is_limited = 1;
 	if (ca->is_limited)
 		grow(ca, acked, rtt_us);
-	if (acked == 2 && rtt_us)
+	if (rtt_us && (acked == 2 || (acked == 1 && in_flight == 1 && rtt_us < ca->base_us + DELAYED_ACK_US)))
 		note_pair(ca, rtt_us, now);
 	if (rtt_us && is_cut_short(ca, rtt_us, jitter_us, now))
 		return true;

@@ -4,7 +4,7 @@
 //! The same seed gives the same run.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -34,6 +34,8 @@ pub struct Transfer {
     pub by: By,
     pub from_s: f64,
     pub to_s: f64,
+    /// Its receiver acknowledges each packet at once.
+    pub acks_each: bool,
 }
 
 pub struct Ran {
@@ -88,6 +90,8 @@ struct Flow {
     /// At the receiver.
     expected: u64,
     missing: u64,
+    /// Numbers under way that repeat what was lost.
+    repeated: BTreeSet<u64>,
     pending: Vec<u64>,
     delayed: u64,
 }
@@ -131,6 +135,7 @@ impl Simulation {
             acked_until_us: 0,
             expected: 0,
             missing: 0,
+            repeated: BTreeSet::new(),
             pending: Vec::new(),
             delayed: 0,
         };
@@ -241,7 +246,10 @@ impl Simulation {
         let now_us = self.now_us;
         let flow = &mut self.flows[number];
         let packet = Packet::new(number, flow.next, flow.to_repeat > 0);
-        flow.to_repeat -= u64::from(flow.to_repeat > 0);
+        if packet.is_again {
+            flow.to_repeat -= 1;
+            flow.repeated.insert(packet.number);
+        }
         flow.outstanding.push_back(Sent {
             number: flow.next,
             at_us: now_us,
@@ -274,11 +282,21 @@ impl Simulation {
     fn arrive(&mut self, packet: Packet) {
         self.ran.bins[packet.flow][(self.now_us / BIN_US) as usize] += 1;
         let flow = &mut self.flows[packet.flow];
-        flow.missing += packet.number - flow.expected;
+        // A repetition that is lost leaves no new hole.
+        let repeated = (flow.expected..packet.number)
+            .filter(|number| flow.repeated.contains(number))
+            .count() as u64;
+        flow.missing += packet.number - flow.expected - repeated;
         flow.missing = flow.missing.saturating_sub(u64::from(packet.is_again));
         flow.expected = packet.number + 1;
+        flow.repeated = flow.repeated.split_off(&flow.expected);
         flow.pending.push(packet.number);
-        if flow.pending.len() >= 2 || flow.missing > 0 || packet.is_again || flow.expected < 16 {
+        if flow.pending.len() >= 2
+            || flow.transfer.acks_each
+            || flow.missing > 0
+            || packet.is_again
+            || flow.expected < 16
+        {
             self.acknowledge(packet.flow);
         } else {
             let number = flow.delayed;
