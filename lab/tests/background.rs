@@ -4,7 +4,7 @@
 //! bounds are what the rule reaches, a little below; "Not met" in that page has what it should reach.
 
 use background::link::Kind;
-use background::simulation::{By, Ran, Transfer, run};
+use background::simulation::{By, Detour, Ran, Transfer, run, run_with_detour};
 
 mod background {
     pub mod link;
@@ -144,6 +144,22 @@ fn ten_packets_each_second_take_no_more_than_they_need() {
             .collect();
         let mbit = median(SEEDS, |seed| run(kind, &transfers, 70.0, seed).mbit(0, 10.0, 70.0));
         let bound = if kind == Kind::Policer { 8.0 } else { 18.0 };
+        assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
+    }
+}
+
+/// A queue rises and falls; a longer route does not. Behind a policer the way back takes as long as after a foreground.
+#[test]
+fn a_longer_route_is_not_taken_for_a_queue_for_good() {
+    for (name, kind) in CELLS {
+        let detour = Detour {
+            from_s: 20.0,
+            by_us: 50_000,
+        };
+        let mbit = median(SEEDS, |seed| {
+            run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 120.0, seed).mbit(0, 90.0, 120.0)
+        });
+        let bound = if kind == Kind::Policer { 8.0 } else { 15.0 };
         assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
     }
 }

@@ -21,6 +21,8 @@ const REORDERED: u64 = 3;
 pub const BIN_US: u64 = 100_000;
 /// Each acknowledgement is late by up to so much.
 const JITTER_US: u64 = 200;
+const ONE_IN: u32 = 60;
+const LATE_US: u64 = 6_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum By {
@@ -36,6 +38,13 @@ pub struct Transfer {
     pub to_s: f64,
     /// Its receiver acknowledges each packet at once.
     pub acks_each: bool,
+}
+
+/// From then on packets take longer. All the time one acknowledgement in `ONE_IN` is late by `LATE_US`, as on a busy machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Detour {
+    pub from_s: f64,
+    pub by_us: u64,
 }
 
 pub struct Ran {
@@ -103,6 +112,7 @@ pub struct Simulation {
     what: BTreeMap<u64, Event>,
     count: u64,
     link: Link,
+    detour: Option<Detour>,
     is_busy: bool,
     flows: Vec<Flow>,
     rng: ChaCha8Rng,
@@ -111,6 +121,13 @@ pub struct Simulation {
 
 pub fn run(kind: Kind, transfers: &[Transfer], seconds: f64, seed: u64) -> Ran {
     let mut simulation = Simulation::new(kind, transfers, seconds, seed);
+    simulation.go((seconds * 1e6) as u64);
+    simulation.ran
+}
+
+pub fn run_with_detour(kind: Kind, transfers: &[Transfer], detour: Detour, seconds: f64, seed: u64) -> Ran {
+    let mut simulation = Simulation::new(kind, transfers, seconds, seed);
+    simulation.detour = Some(detour);
     simulation.go((seconds * 1e6) as u64);
     simulation.ran
 }
@@ -146,6 +163,7 @@ impl Simulation {
             what: BTreeMap::new(),
             count: 0,
             link: Link::new(kind, transfers.len()),
+            detour: None,
             is_busy: false,
             flows: transfers.iter().map(flow).collect(),
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -159,6 +177,11 @@ impl Simulation {
             simulation.at((transfer.from_s * 1e6) as u64 + late_us, Event::Begins(number));
         }
         simulation
+    }
+
+    fn one_way_us(&self) -> u64 {
+        let is_longer = |detour: &Detour| self.now_us as f64 >= detour.from_s * 1e6;
+        ONE_WAY_US + self.detour.filter(is_longer).map_or(0, |detour| detour.by_us)
     }
 
     fn at(&mut self, at_us: u64, event: Event) {
@@ -177,7 +200,7 @@ impl Simulation {
                 Event::Begins(flow) => self.begin(flow),
                 Event::Sends(flow) => self.send(flow),
                 Event::Leaves(packet) => {
-                    self.at(at_us + ONE_WAY_US, Event::Arrives(packet));
+                    self.at(at_us + self.one_way_us(), Event::Arrives(packet));
                     self.is_busy = false;
                     self.serve();
                 }
@@ -265,7 +288,7 @@ impl Simulation {
         if self.link.queues() {
             self.serve();
         } else {
-            self.at(now_us + PACKET_US + ONE_WAY_US, Event::Arrives(packet));
+            self.at(now_us + PACKET_US + self.one_way_us(), Event::Arrives(packet));
         }
     }
 
@@ -306,7 +329,10 @@ impl Simulation {
     }
 
     fn acknowledge(&mut self, number: usize) {
-        let late_us = u64::from(self.rng.next_u32()) % JITTER_US;
+        let mut late_us = u64::from(self.rng.next_u32()) % JITTER_US;
+        if self.detour.is_some() && self.rng.next_u32() % ONE_IN == 0 {
+            late_us += LATE_US;
+        }
         let flow = &mut self.flows[number];
         let numbers = std::mem::take(&mut flow.pending);
         flow.delayed += 1;
