@@ -75,6 +75,9 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
+/* How often a socket became active since a pass. */
+__u64 touches;
+
 /* Puts the shared types into the skeleton. */
 enum gw_limit *limit_type __attribute__((unused));
 struct gw_flow *flow_type __attribute__((unused));
@@ -90,6 +93,7 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 		.touched = 1,
 	};
 
+	__sync_fetch_and_add(&touches, 1);
 	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
@@ -103,7 +107,10 @@ static __always_inline struct activity *touch(struct sock *sk)
 		return NULL;
 	a = bpf_sk_storage_get(&active, sk, NULL, 0);
 	if (a) {
-		a->touched = 1;
+		if (!a->touched) {
+			a->touched = 1;
+			__sync_fetch_and_add(&touches, 1);
+		}
 		return a;
 	}
 	if (!is_our_tcp(sk))

@@ -364,7 +364,7 @@ static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
 	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
 }
 
-static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, __u32 now)
+static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, bool is_sender, __u32 now)
 {
 	/* On the way up it is below the last loss because we went down, not because somebody else came. */
 	bool fell = ca->mode == AVOID && ca->loss_window && ca->window < ca->loss_window / 4 * 3;
@@ -375,13 +375,13 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		return;
 	}
 	/* Sent before the window was reduced. */
-	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
+	if (is_sender && ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
 		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
-	/* Where nothing queues, what stays below the window that lost loses nothing by itself. */
+	/* Where nothing queues, what stays below the window that lost loses nothing by itself; somebody else's sender may. */
 	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->trial_left &&
-	    (ca->was_clean || ca->clean >= CLEAN_PACKETS) && delay_us < LEARNT_FLOOR_US &&
+	    (ca->was_clean || (is_sender && ca->clean >= CLEAN_PACKETS)) && delay_us < LEARNT_FLOOR_US &&
 	    now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
 	    ca->window <= below_loss(ca)) {
 		ca->loss_window = 0;
@@ -608,7 +608,7 @@ static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jit
 }
 
 /* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
-__noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, __u32 now)
+__noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u32 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
 	__u32 took_ms = greatest(now - ca->round_ms, 1), rate = ca->round_delivered * 1000U / took_ms;
@@ -625,9 +625,9 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, __u32 no
 			end_trial(ca, now);
 	}
 	if (ca->mode != YIELD && ca->mode != HOLD && ca->is_marked)
-		suffer_loss(ca, delay_us, rate, now);
+		suffer_loss(ca, delay_us, rate, is_sender, now);
 	else if (ca->mode != YIELD && ca->mode != HOLD && ca->round_lost && !is_tolerable(ca))
-		suffer_loss(ca, delay_us, rate, now);
+		suffer_loss(ca, delay_us, rate, is_sender, now);
 	else if (ca->mode == AVOID)
 		steer(ca, delay_us, jitter_us, rate, now);
 	else if (ca->mode == YIELD)

@@ -63,6 +63,8 @@ pub struct FlowMonitor {
     find_owners: Link,
     datagrams: Link,
     reader: IteratorReader,
+    /// How often a socket had become active when the last pass found none.
+    quiet_since: Option<u64>,
     walks_since_search: u32,
     /// Connections that the last search left without an owner.
     ownerless: BTreeSet<Cookie>,
@@ -125,6 +127,7 @@ impl FlowMonitor {
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
             datagrams,
             reader: IteratorReader::default(),
+            quiet_since: None,
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
             _tracing: [
@@ -143,8 +146,13 @@ impl FlowMonitor {
 
     /// The sockets that were active since the last pass, or have bytes queued or in flight.
     pub fn pass(&mut self) -> Result<Vec<Flow>> {
+        let touches = self.counters()?.touches;
         let mut flows = Vec::new();
+        if self.quiet_since == Some(touches) {
+            return Ok(flows);
+        }
         self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
+        self.quiet_since = flows.is_empty().then_some(touches);
         Ok(flows)
     }
 
@@ -200,8 +208,11 @@ impl FlowMonitor {
 
     /// Events that were lost since the start, because they were not polled in time.
     pub fn lost_events(&self) -> Result<u64> {
-        let counters: types::bss = records::counters(&self.counters, "connections")?;
-        Ok(counters.lost_events)
+        Ok(self.counters()?.lost_events)
+    }
+
+    fn counters(&self) -> Result<types::bss> {
+        records::counters(&self.counters, "connections")
     }
 }
 
