@@ -419,12 +419,13 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
 }
 
-static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, __u32 now)
+static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u32 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
 	/* A lone small packet's acknowledgement may be late by itself. */
 	bool can_tell = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
-	bool was_foreign = ca->was_foreign;
+	/* A receiver cannot end a round before its time, and two would take too long. */
+	bool was_foreign = ca->was_foreign || !is_sender;
 
 	ca->was_foreign = can_tell && delay_us > foreign_us(ca, jitter_us);
 	if ((ca->was_foreign && was_foreign) ||
@@ -629,7 +630,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	else if (ca->mode != YIELD && ca->mode != HOLD && ca->round_lost && !is_tolerable(ca))
 		suffer_loss(ca, delay_us, rate, is_sender, now);
 	else if (ca->mode == AVOID)
-		steer(ca, delay_us, jitter_us, rate, now);
+		steer(ca, delay_us, jitter_us, rate, is_sender, now);
 	else if (ca->mode == YIELD)
 		wait(ca, delay_us, now);
 	else if (ca->mode == HOLD)
