@@ -330,7 +330,7 @@ impl Simulation {
 
     fn acknowledge(&mut self, number: usize) {
         let mut late_us = u64::from(self.rng.next_u32()) % JITTER_US;
-        if self.detour.is_some() && self.rng.next_u32() % ONE_IN == 0 {
+        if self.detour.is_some() && self.rng.next_u32().is_multiple_of(ONE_IN) {
             late_us += LATE_US;
         }
         let flow = &mut self.flows[number];
