@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore as _, MapHandle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -31,7 +31,15 @@ pub const NICE_NOTES: &str = "gw_nice_notes";
 pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
 pub const NICE_UNNOTED: &str = "nice_unnoted";
 pub const THREADS: &str = "threads";
-const ALL: [&str; 7] = [NICE_LINKS[0], NICE_LINKS[1], MARKS, QDISC, NICE_NOTES, NICE_UNNOTED, THREADS];
+const ALL: [&str; 7] = [
+    NICE_LINKS[0],
+    NICE_LINKS[1],
+    MARKS,
+    QDISC,
+    NICE_NOTES,
+    NICE_UNNOTED,
+    THREADS,
+];
 
 const SHARED: &str = "/sys/fs/bpf";
 /// It lives in the machine's mount namespace, as init does, which may not always be looked at.

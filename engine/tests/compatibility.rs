@@ -24,7 +24,10 @@ fn a_configuration_of_0_1_is_read_and_means_the_same() {
     assert_eq!(config.cap.capacity_mbit, Some(20.0));
     assert_eq!(config.queue.backend, BackendName::Htb);
     assert_eq!((config.receive.napi_priority, config.receive.busy_poll_us), (30, 50));
-    assert_eq!((config.uplink.len(), config.realtime.len(), config.rule.len()), (2, 2, 1));
+    assert_eq!(
+        (config.uplink.len(), config.realtime.len(), config.rule.len()),
+        (2, 2, 1)
+    );
     assert_eq!(config.rule[0].rate_limit_mbit, Some(2.5));
     assert_eq!(config.deadline[0].port, 5005);
 }

@@ -219,7 +219,12 @@ impl Threads {
             let name = CString::new(path.as_os_str().as_bytes())?;
             // SAFETY: the path ends with a zero.
             let pinned = unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), name.as_ptr()) };
-            ensure!(pinned == 0, "cannot pin {}: {}", path.display(), io::Error::from_raw_os_error(-pinned));
+            ensure!(
+                pinned == 0,
+                "cannot pin {}: {}",
+                path.display(),
+                io::Error::from_raw_os_error(-pinned)
+            );
             Ok(())
         })
     }
