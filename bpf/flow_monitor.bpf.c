@@ -75,6 +75,9 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
+/* How often a socket became active since a pass. */
+__u64 touches;
+
 /* Puts the shared types into the skeleton. */
 enum gw_limit *limit_type __attribute__((unused));
 struct gw_flow *flow_type __attribute__((unused));
@@ -90,6 +93,7 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 		.touched = 1,
 	};
 
+	__sync_fetch_and_add(&touches, 1);
 	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
@@ -103,7 +107,10 @@ static __always_inline struct activity *touch(struct sock *sk)
 		return NULL;
 	a = bpf_sk_storage_get(&active, sk, NULL, 0);
 	if (a) {
-		a->touched = 1;
+		if (!a->touched) {
+			a->touched = 1;
+			__sync_fetch_and_add(&touches, 1);
+		}
 		return a;
 	}
 	if (!is_our_tcp(sk))
@@ -389,22 +396,14 @@ int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 	return 0;
 }
 
-SEC("iter/bpf_sk_storage_map")
-int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct tcp_sock *tp, struct activity *a)
 {
-	struct seq_file *seq = ctx->meta->seq;
-	struct activity *a = ctx->value;
-	struct sock *sk = ctx->sk;
-	struct tcp_sock *tp;
 	struct gw_flow none = {};
 	__u64 now_ns;
 	bool touched;
 
-	if (!sk || !a)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !has_room(seq, &none, sizeof(none)))
-		return 0;
+	if (!has_room(seq, &none, sizeof(none)))
+		return;
 	now_ns = bpf_ktime_get_ns();
 	touched = a->touched;
 	a->touched = 0;
@@ -416,6 +415,29 @@ int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 		write_flow(seq, sk, tp);
 	else if (now_ns - a->last_ns > IDLE_NS)
 		bpf_sk_storage_delete(&active, sk);
+}
+
+SEC("iter/bpf_sk_storage_map")
+int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+
+	if (tp && ctx->value)
+		pass(ctx->meta->seq, sk, tp, ctx->value);
+	return 0;
+}
+
+/* The same where the kernel has no such iterator for us: over all connections. */
+SEC("iter/tcp")
+int gw_walk_active(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct sock *sk = (struct sock *)tp;
+	struct activity *a = tp ? bpf_sk_storage_get(&active, sk, NULL, 0) : NULL;
+
+	if (a)
+		pass(ctx->meta->seq, sk, tp, a);
 	return 0;
 }
 

@@ -125,7 +125,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		struct lbe copy = *ca;
 
 		/* The verifier takes no part of a socket for a function's argument. */
-		end_round(&copy, tp->mdev_us >> 2, now);
+		end_round(&copy, tp->mdev_us >> 2, true, now);
 		*ca = copy;
 		ca->round_end = tp->delivered;
 	}

@@ -270,7 +270,7 @@ static __always_inline void end_our_round(struct receiver *r, const struct tcp_s
 		ca->round_lost = least((b->missing + segment_of(tp) / 2) / segment_of(tp), 60000);
 		/* After a loss the sender slows down by itself. */
 		is_next_limited = r->has_filled && !ca->round_lost;
-		end_round(ca, 0, now);
+		end_round(ca, 0, false, now);
 		ca->is_limited = is_next_limited;
 		r->has_filled = 0;
 	}

@@ -35,7 +35,7 @@ void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, 
 	bool is_last = (__s32)(delivered_before - sender->round_end) >= 0;
 
 	if (note_acked(&sender->lbe, rtt_us, acked, lost, in_flight, jitter_us, is_last, now_ms)) {
-		end_round(&sender->lbe, jitter_us, now_ms);
+		end_round(&sender->lbe, jitter_us, true, now_ms);
 		sender->round_end = delivered;
 	}
 }
