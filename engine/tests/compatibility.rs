@@ -8,13 +8,13 @@ fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
         .trim()
         .chars()
-        .map(|digit| digit.to_digit(16).unwrap() as u8)
+        .map(|digit| digit.to_digit(16).expect("a hexadecimal digit") as u8)
         .collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
 fn keys() -> Keyring {
-    Keyring::parse(include_str!("compatibility/group.key")).unwrap()
+    Keyring::parse(include_str!("compatibility/group.key")).expect("a key file")
 }
 
 #[test]
