@@ -29,7 +29,7 @@ fn a_configuration_of_0_1_is_read_and_means_the_same() {
         (2, 2, 1)
     );
     assert_eq!(config.rule[0].rate_limit_mbit, Some(2.5));
-    assert_eq!(config.deadline[0].port, 5005);
+    assert_eq!(config.deadline[0].conditions.port(), 5005);
 }
 
 /// Sealed by another implementation of docs/protocol.md, PyNaCl's XChaCha20-Poly1305.
