@@ -52,4 +52,3 @@ impl Network {
         self.ask(now, wanted);
     }
 }
-

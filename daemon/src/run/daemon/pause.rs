@@ -66,7 +66,9 @@ impl Running {
             return Ok(Err(format!("giveway is {} already; try again later", pause.who())));
         }
         if self.daemon.guarded.is_none() {
-            return Ok(Err("this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned()));
+            return Ok(Err(
+                "this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned(),
+            ));
         }
         let until = now() + time;
         let pause = Pause { by, until, held };

@@ -148,7 +148,12 @@ impl Receiver {
     fn set_up(&mut self) {
         let before = std::mem::take(&mut self.missing);
         if let Some(Ok(arrival)) = &mut self.arrival
-            && let Err(error) = arrival.attach(self.managed.as_ref().filter(|_| !self.is_paused).map(|interface| interface.index))
+            && let Err(error) = arrival.attach(
+                self.managed
+                    .as_ref()
+                    .filter(|_| !self.is_paused)
+                    .map(|interface| interface.index),
+            )
         {
             self.missing.push(format!("requests are not seen: {error:#}"));
         }
