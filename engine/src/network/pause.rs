@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use super::Network;
 use super::limiting::Wanted;
-use super::{Action, Network};
 use crate::change::Value;
 use crate::model::Cookie;
 
