@@ -117,7 +117,6 @@ struct Trial<'a> {
     place: Place,
     seed: u64,
     questions: &'static [Question],
-    progress: Progress,
 }
 
 pub fn run(args: &TryArgs) -> Result<()> {
@@ -136,7 +135,6 @@ pub fn run(args: &TryArgs) -> Result<()> {
         } else {
             &OF_OWN_TRAFFIC
         },
-        progress: Progress::default(),
     };
     let status = client::status(&trial.place)?;
     ensure!(
@@ -179,14 +177,14 @@ impl Trial<'_> {
             None => {
                 dry_run = self.alternate("dry run", DRY_PAIRS, 0)?;
                 let found = self.size(&dry_run, allowed)?;
-                self.progress.say(&report::sizing(&found));
+                say(&report::sizing(&found));
                 let pairs = found.pairs;
                 sizing = Some(found);
                 pairs
             }
         };
         let intervals = self.alternate("trial", pairs, 1)?;
-        self.progress.end();
+        end_of_progress();
         Ok(Report {
             version: env!("CARGO_PKG_VERSION"),
             peer: args.peer.map(|peer| peer.to_string()),
@@ -239,7 +237,7 @@ impl Trial<'_> {
                 let how = if with { "with giveway" } else { "without" };
                 let min = (left_s / 60.0).ceil();
                 let line = format!("{what}: pair {} of {pairs}, {how}; {min:.0} min left", pair + 1);
-                self.progress.show(&line);
+                show(&line);
                 let values = self.interval(with)?;
                 intervals.push(Interval { pair, with, values });
             }
@@ -405,32 +403,27 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Lines about what goes on, on standard error.
-#[derive(Default)]
-struct Progress;
+/// A line about what goes on, on standard error: in place of the last one, where somebody looks.
+fn show(line: &str) {
+    let mut to = std::io::stderr();
+    // Where it cannot be written, nobody looks.
+    let _ = match to.is_terminal() {
+        true => write!(to, "\r\x1b[K{line}").and_then(|()| to.flush()),
+        false => writeln!(to, "{line}"),
+    };
+}
 
-impl Progress {
-    /// In place of the last one, where somebody looks.
-    fn show(&self, line: &str) {
-        let mut to = std::io::stderr();
-        // Where it cannot be written, nobody looks.
-        let _ = match to.is_terminal() {
-            true => write!(to, "\r\x1b[K{line}").and_then(|()| to.flush()),
-            false => writeln!(to, "{line}"),
-        };
+/// One that stays.
+fn say(line: &str) {
+    show(line);
+    if std::io::stderr().is_terminal() {
+        eprintln!();
     }
+}
 
-    fn say(&self, line: &str) {
-        self.show(line);
-        if std::io::stderr().is_terminal() {
-            eprintln!();
-        }
-    }
-
-    fn end(&self) {
-        if std::io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
-        }
+fn end_of_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
     }
 }
 

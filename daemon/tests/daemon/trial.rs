@@ -332,16 +332,7 @@ struct Link {
 impl Link {
     fn new() -> Self {
         let lab = Lab::enter();
-        // Else it is this kernel's bbr.
-        run("sysctl -q -w net.ipv4.tcp_congestion_control=cubic");
-        let far = lab.far.clone();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                visit(&far);
-                run("sysctl -q -w net.ipv4.tcp_congestion_control=cubic");
-                run("tc qdisc replace dev gwv root tbf rate 20mbit burst 5000 limit 100000");
-            });
-        });
+        lab.far(|| run("tc qdisc replace dev gwv root tbf rate 20mbit burst 5000 limit 100000"));
         let config = Scratch::new("try-link.toml", "[queue]\nbackend = \"none\"\n");
         let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
         let peer = Peer::start(&lab);
