@@ -126,16 +126,15 @@ fn picture(answers: &[Answer]) -> String {
 }
 
 fn explained(report: &Report) -> String {
-    let mut text =
-        "\nIntervals hold together with 99%; answers are wrong by a difference that is none in at most 1% of\n\
-                    trials (Holm). `sees`: the change that is found with 95%. docs/try.md says the rest.\n"
-            .to_owned();
+    let mut text = "\nAll intervals together hold with 99%. Of trials in which nothing differs at most\n1% show a \
+                    difference (Holm). `sees`: the change that is found with 95%.\n"
+        .to_owned();
     if report
         .answers
         .iter()
         .all(|answer| answer.finding.verdict == Verdict::NoDifference)
     {
-        text += "No difference is shown: what there is, if anything, is smaller than `sees`.\n";
+        text += "No difference is shown. One that is larger than `sees` would most likely be.\n";
     }
     text
 }

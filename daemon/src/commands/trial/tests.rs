@@ -62,14 +62,8 @@ fn what_doubles_in_each_pair_is_better_and_the_rest_is_said_to_be_unknown() {
     );
     assert!(line("late_percent").ends_with("no difference"), "{text}");
     assert!(line("goodput_up_mbit").ends_with("not measured"), "{text}");
-    let longest = text
-        .lines()
-        .filter(|line| !line.starts_with("Intervals"))
-        .map(str::len)
-        .max();
-    assert!(longest.unwrap() <= 100, "{text}");
-    let table = text.lines().skip(2).take(15);
-    assert!(table.clone().all(|line| line.chars().count() <= 80), "{text}");
+    let longest = text.lines().skip(1).map(str::len).max();
+    assert!(longest.unwrap() <= 80, "{text}");
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["answers"][0]["verdict"], "better");
 }
