@@ -247,16 +247,11 @@ impl Trial<'_> {
 
     fn interval(&self, with: bool) -> Result<BTreeMap<&'static str, f64>> {
         let args = self.args;
-        let pause = match with {
-            true => {
-                self.await_in_force()?;
-                None
-            }
-            false => {
-                let for_s = (args.interval + args.settle + LEEWAY_S).ceil() as u32;
-                Some(client::pause(&self.place, for_s).context("giveway cannot be paused")?)
-            }
-        };
+        // Also after an interval without it: the daemon takes a moment to notice that the connection is gone.
+        self.await_in_force()?;
+        let for_s = (args.interval + args.settle + LEEWAY_S).ceil() as u32;
+        let pause = (!with).then(|| client::pause(&self.place, for_s).context("giveway cannot be paused"));
+        let pause = pause.transpose()?;
         let start = Instant::now() + Duration::from_secs_f64(args.settle);
         let end = start + Duration::from_secs_f64(args.interval);
         let values = self.measure(Window { start, end })?;
@@ -297,7 +292,7 @@ impl Trial<'_> {
                 let transfers = thread::spawn(move || load::run(plan, window));
                 let waited = probes::run(peer, Duration::from_millis(args.deadline_ms), window);
                 let carried = transfers.join().map_err(|_| anyhow!("a thread has failed"))?;
-                of_peer(&carried?, &waited?, args.interval)
+                of_peer(&carried?, &waited?)
             }
             None => of_own(&own::run(&self.place, window)?, args.interval),
         };
@@ -308,18 +303,18 @@ impl Trial<'_> {
     }
 }
 
-fn mbit(bytes: u64, seconds: f64) -> f64 {
-    bytes as f64 * 8.0 / seconds / 1e6
+fn mbit(bytes_per_s: f64) -> f64 {
+    bytes_per_s * 8.0 / 1e6
 }
 
 fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-fn of_peer(carried: &load::Carried, waited: &probes::Waited, seconds: f64) -> BTreeMap<&'static str, f64> {
+fn of_peer(carried: &load::Carried, waited: &probes::Waited) -> BTreeMap<&'static str, f64> {
     let mut values = BTreeMap::from([
-        ("goodput_up_mbit", mbit(carried.up_bytes, seconds)),
-        ("goodput_down_mbit", mbit(carried.down_bytes, seconds)),
+        ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
+        ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
         ("retransmits_percent", percent(carried.retransmitted, carried.sent)),
     ]);
     values.extend((waited.messages > 0).then(|| ("late_percent", percent(waited.late, waited.messages))));
@@ -332,7 +327,7 @@ fn of_own(seen: &own::Seen, seconds: f64) -> BTreeMap<&'static str, f64> {
     if seen.bytes == 0 {
         return BTreeMap::new();
     }
-    let mut values = BTreeMap::from([("goodput_mbit", mbit(seen.bytes, seconds))]);
+    let mut values = BTreeMap::from([("goodput_mbit", mbit(seen.bytes as f64 / seconds))]);
     values.extend((seen.segments > 0).then(|| {
         let percent = percent(seen.retransmitted, seen.segments);
         ("retransmits_percent", percent)

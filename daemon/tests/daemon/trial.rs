@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::support::lab::{FAR_V4, Lab, run, visit};
 use crate::support::process::{Copy, Daemon, KillOnDrop, effective_priority, failure, giveway, program, signal};
-use crate::support::scratch::Scratch;
+use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::tcp::Transfer;
 use crate::support::wait::{await_some, until};
 
@@ -252,15 +253,17 @@ fn only_root_tries_and_without_a_daemon_or_peer_it_says_so() {
     assert!(line.contains("26 pairs") && code == 2, "{line}");
     let _daemon = Daemon::start(&["--interface", "gwv"]);
     let place = Place::here().unwrap();
-    let nobody = "import socket,sys,os; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
-                  s.send(b'{\"request\":\"pause\",\"for_s\":5}\\n'); print(s.recv(999).decode())";
-    let socket = place.control_socket();
-    let refused = Command::new("python3")
-        .args(["-c", nobody])
-        .arg(socket)
-        .output()
-        .unwrap();
-    let refused = String::from_utf8(refused.stdout).unwrap();
+    let asks = thread::spawn(move || {
+        // SAFETY: takes no pointers; of the system call itself only the calling thread is concerned, which ends soon.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        assert_eq!(changed, 0);
+        let mut stream = UnixStream::connect(place.control_socket()).unwrap();
+        stream.write_all(b"{\"request\":\"pause\",\"for_s\":5}\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let refused = asks.join().unwrap();
     assert!(refused.contains("only root may pause"), "{refused}");
     let address = lab.far_listener(FAR_V4).local_addr().unwrap().to_string();
     let output = giveway(&[

@@ -47,8 +47,8 @@ pub struct Plan {
 /// In the window.
 #[derive(Debug, Default)]
 pub struct Carried {
-    pub up_bytes: u64,
-    pub down_bytes: u64,
+    pub up_bytes_per_s: f64,
+    pub down_bytes_per_s: f64,
     /// Segments up, and those of them that were sent again.
     pub sent: u64,
     pub retransmitted: u64,
@@ -76,8 +76,8 @@ pub fn run(plan: Plan, window: Window) -> Result<Carried> {
 
 impl Carried {
     fn add(&mut self, more: Self) {
-        self.up_bytes += more.up_bytes;
-        self.down_bytes += more.down_bytes;
+        self.up_bytes_per_s += more.up_bytes_per_s;
+        self.down_bytes_per_s += more.down_bytes_per_s;
         self.sent += more.sent;
         self.retransmitted += more.retransmitted;
         self.waits.extend(more.waits);
@@ -111,13 +111,13 @@ async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
     let waits = Rc::new(RefCell::new(Waits::default()));
     let measure = async {
         sleep_until(window.start).await;
-        let before = tcp_info(socket)?;
+        let (before, begun) = (tcp_info(socket)?, Instant::now());
         ask(&questions, &waits, window.end).await;
-        let after = tcp_info(socket)?;
+        let (after, seconds) = (tcp_info(socket)?, begun.elapsed().as_secs_f64());
         let segments = |info: &libc::tcp_info| u64::from(info.tcpi_data_segs_out);
         Ok::<_, anyhow::Error>(Carried {
-            up_bytes: after.tcpi_bytes_acked - before.tcpi_bytes_acked,
-            down_bytes: after.tcpi_bytes_received - before.tcpi_bytes_received,
+            up_bytes_per_s: (after.tcpi_bytes_acked - before.tcpi_bytes_acked) as f64 / seconds,
+            down_bytes_per_s: (after.tcpi_bytes_received - before.tcpi_bytes_received) as f64 / seconds,
             sent: segments(&after) - segments(&before),
             retransmitted: u64::from(after.tcpi_total_retrans - before.tcpi_total_retrans),
             waits: Vec::new(),
