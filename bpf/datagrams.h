@@ -76,27 +76,43 @@ static __always_inline bool may_list(__u32 uid, __u64 session, bool is_new)
 	return true;
 }
 
-SEC("iter/bpf_sk_storage_map")
-int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
+static __always_inline void list_datagram(const struct bpf_iter_meta *meta, struct sock *sk, struct datagram_socket *d)
 {
 	struct gw_flow f = { .clamp = GW_UNLIMITED, .ssthresh = GW_UNLIMITED, .min_rtt_us = ~0U };
-	struct datagram_socket *d = ctx->value;
-	struct sock *sk = ctx->sk;
 
-	if (!sk || !d || !has_room(ctx->meta->seq, &f, sizeof(f)))
-		return 0;
+	if (!has_room(meta->seq, &f, sizeof(f)))
+		return;
 	if (d->touched)
 		d->last_ns = bpf_ktime_get_ns();
 	d->touched = 0;
 	if (bpf_ktime_get_ns() - d->last_ns > DATAGRAM_IDLE_NS ||
-	    !may_list(sk->sk_uid.val, ctx->meta->session_id, !d->is_listed)) {
+	    !may_list(sk->sk_uid.val, meta->session_id, !d->is_listed)) {
 		d->is_listed = 0;
-		return 0;
+		return;
 	}
 	d->is_listed = 1;
 	f.pacing_rate_bytes_per_s = ~0ULL;
 	describe_socket(&f, sk, &d->owner);
-	bpf_seq_write(ctx->meta->seq, &f, sizeof(f));
+	bpf_seq_write(meta->seq, &f, sizeof(f));
+}
+
+SEC("iter/bpf_sk_storage_map")
+int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	if (ctx->sk && ctx->value)
+		list_datagram(ctx->meta, ctx->sk, ctx->value);
+	return 0;
+}
+
+/* The same where the kernel has no such iterator for us: over all UDP sockets. */
+SEC("iter/udp")
+int gw_walk_datagrams(struct bpf_iter__udp *ctx)
+{
+	struct sock *sk = (struct sock *)ctx->udp_sk;
+	struct datagram_socket *d = sk ? bpf_sk_storage_get(&datagrams, sk, NULL, 0) : NULL;
+
+	if (d)
+		list_datagram(ctx->meta, sk, d);
 	return 0;
 }
 

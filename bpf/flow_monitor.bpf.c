@@ -389,22 +389,14 @@ int BPF_PROG(gw_see_ca_state, struct sock *sk, __u8 to)
 	return 0;
 }
 
-SEC("iter/bpf_sk_storage_map")
-int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct tcp_sock *tp, struct activity *a)
 {
-	struct seq_file *seq = ctx->meta->seq;
-	struct activity *a = ctx->value;
-	struct sock *sk = ctx->sk;
-	struct tcp_sock *tp;
 	struct gw_flow none = {};
 	__u64 now_ns;
 	bool touched;
 
-	if (!sk || !a)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !has_room(seq, &none, sizeof(none)))
-		return 0;
+	if (!has_room(seq, &none, sizeof(none)))
+		return;
 	now_ns = bpf_ktime_get_ns();
 	touched = a->touched;
 	a->touched = 0;
@@ -416,6 +408,29 @@ int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 		write_flow(seq, sk, tp);
 	else if (now_ns - a->last_ns > IDLE_NS)
 		bpf_sk_storage_delete(&active, sk);
+}
+
+SEC("iter/bpf_sk_storage_map")
+int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+
+	if (tp && ctx->value)
+		pass(ctx->meta->seq, sk, tp, ctx->value);
+	return 0;
+}
+
+/* The same where the kernel has no such iterator for us: over all connections. */
+SEC("iter/tcp")
+int gw_walk_active(struct bpf_iter__tcp *ctx)
+{
+	struct tcp_sock *tp = our_connection(ctx->sk_common);
+	struct sock *sk = (struct sock *)tp;
+	struct activity *a = tp ? bpf_sk_storage_get(&active, sk, NULL, 0) : NULL;
+
+	if (a)
+		pass(ctx->meta->seq, sk, tp, a);
 	return 0;
 }
 

@@ -500,6 +500,11 @@ struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 };
 
+struct bpf_iter__udp {
+	struct bpf_iter_meta *meta;
+	struct udp_sock *udp_sk;
+};
+
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
@@ -517,11 +522,9 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
-struct bpf_iter__bpf_map_elem {
+struct bpf_iter__bpf_map {
 	struct bpf_iter_meta *meta;
 	struct bpf_map *map;
-	void *key;
-	void *value;
 };
 
 struct bpf_iter__bpf_sk_storage_map {

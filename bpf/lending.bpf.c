@@ -8,10 +8,10 @@
  *
  *   sched_pi_setprio   an inherited priority begins, changes or ends: what was used until now is charged, and from whom it
  *                      comes now is noted
- *   gw_settle          charges what all borrowers have used until now
- *   gw_follow          reports each lender's charges; and follows it from lock to lock to who computes for it
+ *   gw_account         charges what all borrowers have used until now; then reports each lender's charges, and follows it
+ *                      from lock to lock to who computes for it
  *
- * The last is for what the kernel does not tell: it reports changes of the priority alone. Where one lender follows another
+ * That is for what the kernel does not tell: it reports changes of the priority alone. Where one lender follows another
  * with the same priority, or a borrower loses a priority of its own that was the same, only the waiting threads show it.
  *
  * On PREEMPT_RT the tracepoint is hit often. So most hits end after two comparisons: where neither the old nor the new
@@ -178,17 +178,13 @@ int BPF_PROG(gw_forget_borrower, struct task_struct *p)
 	return 0;
 }
 
-SEC("iter/bpf_map_elem")
-int gw_settle(struct bpf_iter__bpf_map_elem *ctx)
+static long settle(struct bpf_map *map, const void *key, void *value, void *context)
 {
 	struct borrower *borrower;
 	struct gw_lender *lender;
-	__u32 *key = ctx->key, tid;
 	struct task_struct *p;
+	__u32 tid = *(const __u32 *)key;
 
-	if (!key)
-		return 0;
-	tid = *key;
 	borrower = bpf_map_lookup_elem(&borrowers, &tid);
 	if (!borrower)
 		return 0;
@@ -235,29 +231,31 @@ static __always_inline void follow(struct task_struct *lender)
 	bpf_task_release(last);
 }
 
-SEC("iter/bpf_map_elem")
-int gw_follow(struct bpf_iter__bpf_map_elem *ctx)
-{
-	struct gw_lender *lender;
-	struct gw_lent lent = {};
-	struct task_struct *p;
-	struct gw_lender_key *at = ctx->key, key;
+struct reading {
+	struct seq_file *seq;
+};
 
-	if (!at)
-		return 0;
-	key = *at;
-	lent.tid = key.tid;
+static long report(struct bpf_map *map, const void *at, void *value, void *context)
+{
+	struct seq_file *seq = ((struct reading *)context)->seq;
+	struct gw_lender_key key = *(const struct gw_lender_key *)at;
+	struct gw_lent lent = { .tid = key.tid };
+	struct gw_lender *lender;
+	struct task_struct *p;
+
 	lender = bpf_map_lookup_elem(&lenders, &key);
 	if (!lender)
 		return 0;
+	/* Where the reader's buffer is full, this one's turn comes with the next call. */
+	if (seq->size <= seq->count + sizeof(lent))
+		return 1;
 	lent.lent_ns = lender->lent_ns;
 	lent.tgid = lender->tgid;
 	lent.borrowers = lender->borrowers;
 	lent.borrower = lender->borrower;
 	__builtin_memcpy(lent.name, lender->name, sizeof(lent.name));
-	/* Where the reader's buffer is full, the kernel shows this one again. */
-	if ((lent.lent_ns || lent.borrowers) && bpf_seq_write(ctx->meta->seq, &lent, sizeof(lent)))
-		return 0;
+	if (lent.lent_ns || lent.borrowers)
+		bpf_seq_write(seq, &lent, sizeof(lent));
 	__sync_fetch_and_sub(&lender->lent_ns, lent.lent_ns);
 	lender->borrowers = 0;
 	p = bpf_task_from_pid(lent.tid);
@@ -267,5 +265,18 @@ int gw_follow(struct bpf_iter__bpf_map_elem *ctx)
 	}
 	follow(p);
 	bpf_task_release(p);
+	return 0;
+}
+
+/* Once, after the last of the machine's maps: some kernels refuse an iterator over the elements of one. */
+SEC("iter/bpf_map")
+int gw_account(struct bpf_iter__bpf_map *ctx)
+{
+	struct reading reading = { .seq = ctx->meta->seq };
+
+	if (ctx->map)
+		return 0;
+	bpf_for_each_map_elem(&borrowers, settle, NULL, 0);
+	bpf_for_each_map_elem(&lenders, report, &reading, 0);
 	return 0;
 }

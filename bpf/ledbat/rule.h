@@ -39,9 +39,11 @@
 #define BAND_MS 1000U
 #define SHORT_US 10000U
 #define PAIR_US 16U
+#define DELAYED_ACK_US 40000U /* at least (RFC 1122, 4.2.3.2, as Linux does) */
 #define QUEUE_US 64U
 #define QUEUE_FADES 32
-#define ROUTE_MS 16000U
+#define ROUTE_US 16000000U
+#define ROUTE_ROUNDS 16
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
 #define TRIAL_PACKETS 512U
@@ -77,7 +79,9 @@ struct lbe {
 	__u32 hold_ms; /* of the next yield */
 	__u32 clear_ms; /* since when nobody else is seen */
 	__u32 yield_end_ms;
-	__u32 lull_us[2]; /* the least and the greatest delay while it yields */
+	__u32 lull_us; /* the least delay of late, while it yields */
+	__u16 lull_rounds; /* since then */
+	__u16 lull_near; /* of these with hardly more */
 	__u32 floor; /* what is lost however slowly we send, of LOSS_ONE */
 	__u32 loss_window; /* the window at the last loss of our own making */
 	__u32 loss_ms;
@@ -103,13 +107,14 @@ struct lbe {
 	__u8 looks_again : 1; /* soon: who was there may have been of our kind, and have yielded as well; of YIELD and RAMP */
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
-	__u8 trial_in : 4; /* so many losses */
+	__u8 trial_in : 3; /* so many losses */
+	__u8 was_foreign : 1; /* the delay of the round before; of AVOID */
 	__u8 strikes : 4; /* against the ramp */
 	__u8 is_limited : 1; /* by the window, in this round */
 	__u8 is_marked : 1; /* by ECN */
 	__u8 began_slow : 1; /* the trial was begun in slow start */
 	__u8 from_yield : 1; /* the ramp */
-	__u8 lull_lost : 1; /* something, while it yields */
+	__u8 lull_lost : 1; /* something, in these rounds */
 	__u8 is_queueless : 1; /* the last loss of our own making */
 	__u8 is_held : 1; /* by a delay, in this round of a slow start */
 	__u8 is_shared : 1; /* others' packets stand in the same queue */
@@ -171,6 +176,7 @@ static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
 	ca->mode = mode;
 	ca->mode_since_ms = now;
 	ca->rounds = 0;
+	ca->was_foreign = 0;
 }
 
 static __always_inline void avoid(struct lbe *ca, __u32 now, __u32 slowdown_in_ms)
@@ -193,6 +199,14 @@ static __always_inline __u32 pipe(const struct lbe *ca)
 	return least((__u64)ca->peak * least(ca->base_us, 1000000) / (USEC_PER_SEC / PACKET), MOST);
 }
 
+static __always_inline void begin_lull(struct lbe *ca)
+{
+	ca->lull_us = UNKNOWN_US;
+	ca->lull_rounds = 0;
+	ca->lull_near = 0;
+	ca->lull_lost = 0;
+}
+
 static __always_inline void yield(struct lbe *ca, __u32 now)
 {
 	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
@@ -204,9 +218,7 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 	ca->window = LEAST;
 	ca->clear_ms = now;
 	ca->band_ms = now;
-	ca->lull_us[0] = UNKNOWN_US;
-	ca->lull_us[1] = 0;
-	ca->lull_lost = 0;
+	begin_lull(ca);
 	ca->queue = 0;
 	ca->is_between = 0;
 	ca->between_ms = now;
@@ -362,11 +374,15 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		strike(ca, is_heavy(ca), now);
 		return;
 	}
+	/* Sent before the window was reduced. */
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
+		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
 	/* Where nothing queues, what stays below the window that lost loses nothing by itself. */
-	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && ca->was_clean && !ca->trial_left &&
-	    delay_us < LEARNT_FLOOR_US && now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
+	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->trial_left &&
+	    (ca->was_clean || ca->clean >= CLEAN_PACKETS) && delay_us < LEARNT_FLOOR_US &&
+	    now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
 	    ca->window <= below_loss(ca)) {
 		ca->loss_window = 0;
 		yield(ca, now);
@@ -406,11 +422,13 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, __u32 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
-
 	/* A lone small packet's acknowledgement may be late by itself. */
-	if (ca->is_limited && ca->rounds >= GRACE_ROUNDS &&
-	    (delay_us > foreign_us(ca, jitter_us) ||
-	     ((delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)))) {
+	bool can_tell = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
+	bool was_foreign = ca->was_foreign;
+
+	ca->was_foreign = can_tell && delay_us > foreign_us(ca, jitter_us);
+	if ((ca->was_foreign && was_foreign) ||
+	    (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate))) {
 		yield(ca, now);
 		return;
 	}
@@ -462,9 +480,36 @@ static __always_inline bool is_gone(const struct lbe *ca, __u32 now)
 	return clear_ms >= (ca->is_between ? BLIND_MAX_MS : least(ca->hold_ms * BLIND, BLIND_MAX_MS));
 }
 
+/*
+ * A longer route makes the same delay again and again, but for a late packet now and then; somebody's queue rises and falls.
+ * True: it is a route.
+ */
+static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clear)
+{
+	__u32 near_us = greatest(2000, delay_us / 16);
+	bool is_route;
+
+	if (delay_us < ca->lull_us) {
+		if (ca->lull_us - delay_us > near_us)
+			begin_lull(ca);
+		ca->lull_us = delay_us;
+	}
+	if ((ca->round_lost && !is_tolerable(ca)) || ca->is_marked)
+		ca->lull_lost = 1;
+	ca->lull_rounds++;
+	ca->lull_near += delay_us - ca->lull_us <= near_us;
+	if (ca->lull_rounds < ROUTE_ROUNDS || (__u64)ca->lull_rounds * (ca->base_us + ca->lull_us) < ROUTE_US)
+		return false;
+	is_route = !ca->lull_lost && ca->lull_us > clear && ca->lull_near * 16 >= ca->lull_rounds * 15;
+	if (!is_route)
+		begin_lull(ca);
+	return is_route;
+}
+
 static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 {
 	__u32 target = target_us(ca);
+	bool is_route;
 
 	/* Our own packets are still in the queue. */
 	if (ca->rounds < SLOWDOWN_ROUNDS) {
@@ -473,10 +518,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 		ca->between_ms = now;
 		return;
 	}
-	ca->lull_us[0] = least(ca->lull_us[0], delay_us);
-	ca->lull_us[1] = greatest(ca->lull_us[1], delay_us);
-	if (ca->round_lost || ca->is_marked)
-		ca->lull_lost = 1;
+	is_route = note_lull(ca, delay_us, clear_us(target));
 	if (delay_us > clear_us(target)) {
 		ca->clear_ms = now;
 		ca->queue -= ca->queue / QUEUE_FADES;
@@ -493,9 +535,8 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 		ca->looks_again = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
-	} else if (now - ca->mode_since_ms >= ROUTE_MS && !ca->lull_lost && ca->lull_us[0] > clear_us(target) &&
-		   ca->lull_us[1] - ca->lull_us[0] < greatest(2000, ca->lull_us[0] / 16)) {
-		ca->base_us += ca->lull_us[0];
+	} else if (is_route) {
+		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
 		ca->base_since_ms = now;
 		ramp(ca, now, true);
@@ -639,7 +680,7 @@ static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked
 		ca->is_limited = 1;
 	if (ca->is_limited)
 		grow(ca, acked, rtt_us);
-	if (acked == 2 && rtt_us)
+	if (rtt_us && (acked == 2 || (acked == 1 && in_flight == 1 && rtt_us < ca->base_us + DELAYED_ACK_US)))
 		note_pair(ca, rtt_us, now);
 	if (rtt_us && is_cut_short(ca, rtt_us, jitter_us, now))
 		return true;

@@ -4,7 +4,7 @@
 //! bounds are what the rule reaches, a little below; "Not met" in that page has what it should reach.
 
 use background::link::Kind;
-use background::simulation::{By, Ran, Transfer, run};
+use background::simulation::{By, Detour, Ran, Transfer, run, run_with_detour};
 
 mod background {
     pub mod link;
@@ -26,7 +26,12 @@ const CELLS: [(&str, Kind); 7] = [
 const EVER: f64 = f64::INFINITY;
 
 fn transfer(by: By, from_s: f64, to_s: f64) -> Transfer {
-    Transfer { by, from_s, to_s }
+    Transfer {
+        by,
+        from_s,
+        to_s,
+        acks_each: false,
+    }
 }
 
 fn alone(kind: Kind, by: By, seed: u64) -> f64 {
@@ -126,6 +131,57 @@ fn two_packets_are_sent_together() {
     for seed in 1..=20 {
         let mbit = alone(FIFO, By::Rule, seed);
         assert!(mbit >= 18.0, "seed {seed}: {mbit:.1} Mbit/s");
+    }
+}
+
+/// Web pages and the like: each begins a connection and is over before its first acknowledgement.
+#[test]
+fn ten_packets_each_second_take_no_more_than_they_need() {
+    for (name, kind) in CELLS {
+        let burst = |second: u32| transfer(By::Cubic, f64::from(second), f64::from(second) + 0.02);
+        let transfers: Vec<_> = std::iter::once(transfer(By::Rule, 0.0, EVER))
+            .chain((10..70).map(burst))
+            .collect();
+        let mbit = median(SEEDS, |seed| run(kind, &transfers, 70.0, seed).mbit(0, 10.0, 70.0));
+        let bound = if kind == Kind::Policer { 8.0 } else { 18.0 };
+        assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
+    }
+}
+
+/// A queue rises and falls; a longer route does not. Behind a policer the way back takes as long as after a foreground.
+#[test]
+fn a_longer_route_is_not_taken_for_a_queue_for_good() {
+    for (name, kind) in CELLS {
+        let detour = Detour {
+            from_s: 20.0,
+            by_us: 50_000,
+        };
+        let mbit = median(SEEDS, |seed| {
+            run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 120.0, seed).mbit(0, 90.0, 120.0)
+        });
+        let bound = if kind == Kind::Policer { 8.0 } else { 15.0 };
+        assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
+    }
+}
+
+/// However long it stays, and however its own receiver acknowledges: after each failed attempt the rule takes the link for
+/// slower, unless it sees that others are served in between.
+#[test]
+fn cubic_that_stays_keeps_the_link() {
+    for acks_each in [false, true] {
+        let background = Transfer {
+            acks_each,
+            ..transfer(By::Rule, 0.0, EVER)
+        };
+        let ran = run(Kind::FqCoDel, &[background, transfer(By::Cubic, 10.0, EVER)], 910.0, 1);
+        for minute in 0..15 {
+            let from_s = 10.0 + 60.0 * f64::from(minute);
+            let mbit = ran.mbit(1, from_s, from_s + 60.0);
+            assert!(
+                mbit >= 16.5,
+                "each packet acknowledged: {acks_each}, minute {minute}: {mbit:.1} Mbit/s"
+            );
+        }
     }
 }
 

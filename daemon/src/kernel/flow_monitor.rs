@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use giveway_engine::config::Protocol;
 use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle};
+use libbpf_rs::{ErrorKind, Link, MapHandle};
 
 use super::libbpf_log::explain;
 use super::process::start_of;
@@ -45,6 +45,15 @@ pub struct Event {
     pub count: u32,
 }
 
+/// How the sockets that something was sent on are found.
+#[derive(Clone, Copy, PartialEq)]
+enum Walk {
+    /// The kernel goes from mark to mark: what is idle costs nothing.
+    Marked,
+    /// Over all sockets.
+    All,
+}
+
 /// The loaded programs; dropping it takes them out of the kernel.
 pub struct FlowMonitor {
     events: Ring<types::gw_event>,
@@ -64,6 +73,14 @@ impl FlowMonitor {
     /// Loads and attaches the monitor for the namespace of this number, which must be the caller's own.
     pub fn open(netns_inum: u32) -> Result<Self> {
         super::check_requirements()?;
+        match Self::load(netns_inum, Walk::Marked)? {
+            Some(monitor) => Ok(monitor),
+            None => Self::load(netns_inum, Walk::All)?.context("this kernel refuses iterators over sockets"),
+        }
+    }
+
+    /// None: this kernel refuses to walk so. Some have no iterators over a map's elements, for nobody.
+    fn load(netns_inum: u32, walk: Walk) -> Result<Option<Self>> {
         // The object goes again at the end of this function; the links keep its programs, at less memory.
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::FlowMonitorSkelBuilder::default();
@@ -73,19 +90,40 @@ impl FlowMonitor {
             .as_deref_mut()
             .context("the flow monitor has no constants")?
             .netns_inum = netns_inum;
-        let skeleton = explain("load the flow monitor", || open.load())?;
+        open.progs.gw_pass_active.set_autoload(walk == Walk::Marked);
+        open.progs.gw_list_datagrams.set_autoload(walk == Walk::Marked);
+        open.progs.gw_walk_active.set_autoload(walk == Walk::All);
+        open.progs.gw_walk_datagrams.set_autoload(walk == Walk::All);
+        let mut is_refused = false;
+        let skeleton = match explain("load the flow monitor", || {
+            open.load()
+                .inspect_err(|error| is_refused = error.kind() == ErrorKind::PermissionDenied)
+        }) {
+            Err(_) if is_refused => return Ok(None),
+            loaded => loaded?,
+        };
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
-        Ok(Self {
+        let (pass, datagrams) = match walk {
+            Walk::Marked => (
+                explain("attach the pass", || {
+                    programs.gw_pass_active.attach_iter(maps.active.as_fd())
+                })?,
+                explain("attach the list of UDP sockets", || {
+                    programs.gw_list_datagrams.attach_iter(maps.datagrams.as_fd())
+                })?,
+            ),
+            Walk::All => (
+                explain("attach the pass", || programs.gw_walk_active.attach())?,
+                explain("attach the list of UDP sockets", || programs.gw_walk_datagrams.attach())?,
+            ),
+        };
+        Ok(Some(Self {
             events: Ring::open("connections", &maps.events)?,
             counters: MapHandle::try_from(&maps.bss).context("cannot keep the monitor's counters")?,
-            pass: explain("attach the pass", || {
-                programs.gw_pass_active.attach_iter(maps.active.as_fd())
-            })?,
+            pass,
             walk: explain("attach the walk", || programs.gw_walk_all.attach())?,
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
-            datagrams: explain("attach the list of UDP sockets", || {
-                programs.gw_list_datagrams.attach_iter(maps.datagrams.as_fd())
-            })?,
+            datagrams,
             reader: IteratorReader::default(),
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
@@ -100,7 +138,7 @@ impl FlowMonitor {
             .into_iter()
             .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
             .collect::<Result<_>>()?,
-        })
+        }))
     }
 
     /// The sockets that were active since the last pass, or have bytes queued or in flight.

@@ -3,7 +3,6 @@
 //! threads that may lend, gives what was lent since the last call. It changes no thread.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -39,8 +38,7 @@ pub struct Lent {
 pub struct Lending {
     lenders: Lenders,
     counters: MapHandle,
-    settle: Link,
-    follow: Link,
+    account: Link,
     reader: IteratorReader,
     /// When lenders were last looked at, how often borrowing had begun by then, and whether somebody borrowed.
     looked: Option<(Duration, u64, bool)>,
@@ -79,12 +77,7 @@ impl Lending {
                 namings: AtomicU32::default(),
             })),
             counters: keep(&maps.bss)?,
-            settle: explain("attach to those who borrow", || {
-                programs.gw_settle.attach_iter(maps.borrowers.as_fd())
-            })?,
-            follow: explain("attach to those who lend", || {
-                programs.gw_follow.attach_iter(maps.lenders.as_fd())
-            })?,
+            account: explain("attach to those who lend and borrow", || programs.gw_account.attach())?,
             reader: IteratorReader::default(),
             looked: None,
             _tracing: [
@@ -110,10 +103,9 @@ impl Lending {
         if self.looked.is_some_and(is_quiet) {
             return Ok(Vec::new());
         }
-        self.reader.run(&self.settle, |_: types::gw_lent| ())?;
         let mut all = Vec::new();
         self.reader
-            .run(&self.follow, |lent: types::gw_lent| all.push(read(&lent)))?;
+            .run(&self.account, |lent: types::gw_lent| all.push(read(&lent)))?;
         let borrows = all.iter().any(|lent| lent.borrowers > 0);
         self.looked = Some((now, begun, borrows));
         Ok(all)

@@ -72,7 +72,7 @@ struct Mix {
     background: Option<Background>,
 }
 
-fn mixes(rtt_ms: u64) -> [Mix; 5] {
+fn mixes(rtt_ms: u64) -> [Mix; 6] {
     let transfers = Managed::AllButFirst(STREAMS);
     let mix = |name, managed, giveway, background| Mix {
         name,
@@ -80,9 +80,9 @@ fn mixes(rtt_ms: u64) -> [Mix; 5] {
         giveway,
         background,
     };
-    let background = Background {
+    let background = |is_slowed| Background {
         is_marked: true,
-        is_slowed: true,
+        is_slowed,
     };
     [
         mix("plain", Managed::All, None, None),
@@ -96,7 +96,9 @@ fn mixes(rtt_ms: u64) -> [Mix; 5] {
         // A configured capacity in equal parts, whatever the program.
         mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
         // One word on each device that transfers, and nothing on the one that streams.
-        mix("giveway", transfers, None, Some(background)),
+        mix("giveway", transfers, None, Some(background(true))),
+        // The same with `congestion_control` and `receive_window` off: the access category alone.
+        mix("marked-only", transfers, None, Some(background(false))),
     ]
 }
 

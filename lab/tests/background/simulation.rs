@@ -4,7 +4,7 @@
 //! The same seed gives the same run.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -21,6 +21,8 @@ const REORDERED: u64 = 3;
 pub const BIN_US: u64 = 100_000;
 /// Each acknowledgement is late by up to so much.
 const JITTER_US: u64 = 200;
+const ONE_IN: u32 = 60;
+const LATE_US: u64 = 6_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum By {
@@ -34,6 +36,15 @@ pub struct Transfer {
     pub by: By,
     pub from_s: f64,
     pub to_s: f64,
+    /// Its receiver acknowledges each packet at once.
+    pub acks_each: bool,
+}
+
+/// From then on packets take longer. All the time one acknowledgement in `ONE_IN` is late by `LATE_US`, as on a busy machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Detour {
+    pub from_s: f64,
+    pub by_us: u64,
 }
 
 pub struct Ran {
@@ -88,6 +99,8 @@ struct Flow {
     /// At the receiver.
     expected: u64,
     missing: u64,
+    /// Numbers under way that repeat what was lost.
+    repeated: BTreeSet<u64>,
     pending: Vec<u64>,
     delayed: u64,
 }
@@ -99,6 +112,7 @@ pub struct Simulation {
     what: BTreeMap<u64, Event>,
     count: u64,
     link: Link,
+    detour: Option<Detour>,
     is_busy: bool,
     flows: Vec<Flow>,
     rng: ChaCha8Rng,
@@ -107,6 +121,13 @@ pub struct Simulation {
 
 pub fn run(kind: Kind, transfers: &[Transfer], seconds: f64, seed: u64) -> Ran {
     let mut simulation = Simulation::new(kind, transfers, seconds, seed);
+    simulation.go((seconds * 1e6) as u64);
+    simulation.ran
+}
+
+pub fn run_with_detour(kind: Kind, transfers: &[Transfer], detour: Detour, seconds: f64, seed: u64) -> Ran {
+    let mut simulation = Simulation::new(kind, transfers, seconds, seed);
+    simulation.detour = Some(detour);
     simulation.go((seconds * 1e6) as u64);
     simulation.ran
 }
@@ -131,6 +152,7 @@ impl Simulation {
             acked_until_us: 0,
             expected: 0,
             missing: 0,
+            repeated: BTreeSet::new(),
             pending: Vec::new(),
             delayed: 0,
         };
@@ -141,6 +163,7 @@ impl Simulation {
             what: BTreeMap::new(),
             count: 0,
             link: Link::new(kind, transfers.len()),
+            detour: None,
             is_busy: false,
             flows: transfers.iter().map(flow).collect(),
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -154,6 +177,11 @@ impl Simulation {
             simulation.at((transfer.from_s * 1e6) as u64 + late_us, Event::Begins(number));
         }
         simulation
+    }
+
+    fn one_way_us(&self) -> u64 {
+        let is_longer = |detour: &Detour| self.now_us as f64 >= detour.from_s * 1e6;
+        ONE_WAY_US + self.detour.filter(is_longer).map_or(0, |detour| detour.by_us)
     }
 
     fn at(&mut self, at_us: u64, event: Event) {
@@ -172,7 +200,7 @@ impl Simulation {
                 Event::Begins(flow) => self.begin(flow),
                 Event::Sends(flow) => self.send(flow),
                 Event::Leaves(packet) => {
-                    self.at(at_us + ONE_WAY_US, Event::Arrives(packet));
+                    self.at(at_us + self.one_way_us(), Event::Arrives(packet));
                     self.is_busy = false;
                     self.serve();
                 }
@@ -241,7 +269,10 @@ impl Simulation {
         let now_us = self.now_us;
         let flow = &mut self.flows[number];
         let packet = Packet::new(number, flow.next, flow.to_repeat > 0);
-        flow.to_repeat -= u64::from(flow.to_repeat > 0);
+        if packet.is_again {
+            flow.to_repeat -= 1;
+            flow.repeated.insert(packet.number);
+        }
         flow.outstanding.push_back(Sent {
             number: flow.next,
             at_us: now_us,
@@ -257,7 +288,7 @@ impl Simulation {
         if self.link.queues() {
             self.serve();
         } else {
-            self.at(now_us + PACKET_US + ONE_WAY_US, Event::Arrives(packet));
+            self.at(now_us + PACKET_US + self.one_way_us(), Event::Arrives(packet));
         }
     }
 
@@ -274,11 +305,21 @@ impl Simulation {
     fn arrive(&mut self, packet: Packet) {
         self.ran.bins[packet.flow][(self.now_us / BIN_US) as usize] += 1;
         let flow = &mut self.flows[packet.flow];
-        flow.missing += packet.number - flow.expected;
+        // A repetition that is lost leaves no new hole.
+        let repeated = (flow.expected..packet.number)
+            .filter(|number| flow.repeated.contains(number))
+            .count() as u64;
+        flow.missing += packet.number - flow.expected - repeated;
         flow.missing = flow.missing.saturating_sub(u64::from(packet.is_again));
         flow.expected = packet.number + 1;
+        flow.repeated = flow.repeated.split_off(&flow.expected);
         flow.pending.push(packet.number);
-        if flow.pending.len() >= 2 || flow.missing > 0 || packet.is_again || flow.expected < 16 {
+        if flow.pending.len() >= 2
+            || flow.transfer.acks_each
+            || flow.missing > 0
+            || packet.is_again
+            || flow.expected < 16
+        {
             self.acknowledge(packet.flow);
         } else {
             let number = flow.delayed;
@@ -288,7 +329,10 @@ impl Simulation {
     }
 
     fn acknowledge(&mut self, number: usize) {
-        let late_us = u64::from(self.rng.next_u32()) % JITTER_US;
+        let mut late_us = u64::from(self.rng.next_u32()) % JITTER_US;
+        if self.detour.is_some() && self.rng.next_u32() % ONE_IN == 0 {
+            late_us += LATE_US;
+        }
         let flow = &mut self.flows[number];
         let numbers = std::mem::take(&mut flow.pending);
         flow.delayed += 1;
