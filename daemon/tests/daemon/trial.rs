@@ -420,7 +420,7 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
 }
 
 /// Three trials each of a planted gain, a planted loss and neither, sized by their own dry runs; and 200 intervals of
-/// neither, for `engine/tests/trial.rs`. Writes them where TRY_OUT says. Takes an hour; run by hand (`docs/try.md`).
+/// neither, with TRY_RECORD. Writes them where TRY_OUT says. Takes an hour; run by hand (`docs/try.md`).
 #[test]
 #[ignore = "an hour"]
 fn live_trials() {
