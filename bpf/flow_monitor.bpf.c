@@ -75,7 +75,7 @@ struct {
 /* Events that found the ring buffer full. */
 __u64 lost_events;
 
-/* How often a socket became active since a pass. */
+/* How often a socket became active, once between two passes. */
 __u64 touches;
 
 /* Puts the shared types into the skeleton. */
@@ -92,9 +92,11 @@ static __always_inline struct activity *begin_activity(struct sock *sk, const st
 		.retransmits_reported = tp->total_retrans,
 		.touched = 1,
 	};
+	struct activity *a = bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 
+	/* Last: who has seen the count must find the mark. */
 	__sync_fetch_and_add(&touches, 1);
-	return bpf_sk_storage_get(&active, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	return a;
 }
 
 /* Sockets of other namespaces cost one comparison; one of ours that has an entry is known to be TCP. */
