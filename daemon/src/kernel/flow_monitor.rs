@@ -63,7 +63,8 @@ pub struct FlowMonitor {
     find_owners: Link,
     datagrams: Link,
     reader: IteratorReader,
-    /// How often a socket had become active when the last pass found none.
+    how: Walk,
+    /// How often a socket had become active when the last pass over all found none.
     quiet_since: Option<u64>,
     walks_since_search: u32,
     /// Connections that the last search left without an owner.
@@ -127,6 +128,7 @@ impl FlowMonitor {
             find_owners: explain("attach the search for owners", || programs.gw_find_owners.attach())?,
             datagrams,
             reader: IteratorReader::default(),
+            how: walk,
             quiet_since: None,
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
@@ -152,7 +154,7 @@ impl FlowMonitor {
             return Ok(flows);
         }
         self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
-        self.quiet_since = flows.is_empty().then_some(touches);
+        self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
         Ok(flows)
     }
 
