@@ -246,7 +246,7 @@ static long report(struct bpf_map *map, const void *at, void *value, void *conte
 	lender = bpf_map_lookup_elem(&lenders, &key);
 	if (!lender)
 		return 0;
-	/* Where the reader's buffer is full, this one's turn comes with the next call. */
+	/* Where the reader's buffer is full (some 800 lenders), the others wait for a call that has room. */
 	if (seq->size <= seq->count + sizeof(lent))
 		return 1;
 	lent.lent_ns = lender->lent_ns;

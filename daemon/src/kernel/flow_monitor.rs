@@ -78,7 +78,12 @@ impl FlowMonitor {
         super::check_requirements()?;
         match Self::load(netns_inum, Walk::Marked)? {
             Some(monitor) => Ok(monitor),
-            None => Self::load(netns_inum, Walk::All)?.context("this kernel refuses iterators over sockets"),
+            None => {
+                tracing::info!(
+                    "this kernel refuses iterators over marks: each pass goes over all sockets, and costs more"
+                );
+                Self::load(netns_inum, Walk::All)?.context("this kernel refuses iterators over sockets")
+            }
         }
     }
 

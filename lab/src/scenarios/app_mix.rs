@@ -97,7 +97,7 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
         mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
         // One word on each device that transfers, and nothing on the one that streams.
         mix("giveway", transfers, None, Some(background(true))),
-        // The same with `congestion_control` and `receive_window` off: the access category alone.
+        // The same with `congestion_control` off: the access category alone.
         mix("marked-only", transfers, None, Some(background(false))),
     ]
 }
