@@ -44,6 +44,7 @@
 #define QUEUE_FADES 32
 #define ROUTE_US 16000000U
 #define ROUTE_ROUNDS 16
+#define ROUTE_MOST_US 1000000U /* longer: a queue, as this machine's own that lets nothing but a trickle pass */
 #define LOSS_ONE 65536U
 #define LOSS_WINDOW 1024U
 #define TRIAL_PACKETS 512U
@@ -333,7 +334,7 @@ static __always_inline void begin_trial(struct lbe *ca, __u32 now)
 	ca->was_clean = ca->clean >= CLEAN_PACKETS;
 	ca->rounds = 0;
 	ca->window = greatest(ca->window / 2, LEAST);
-	if (ca->mode == START)
+	if (ca->mode != AVOID)
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 }
 
@@ -388,7 +389,7 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		yield(ca, now);
 		return;
 	}
-	if (ca->mode != START && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
+	if (ca->mode == AVOID && ca->rounds >= GRACE_ROUNDS && (is_heavy(ca) || (fell && !ca->trial_left))) {
 		ca->loss_window = 0;
 		yield(ca, now);
 		return;
@@ -468,10 +469,13 @@ static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u32 now)
 }
 
 /* How long nobody must have been seen. Where the others' queue is short, an empty one says nothing. */
-static __always_inline bool is_gone(const struct lbe *ca, __u32 now)
+static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u32 now)
 {
 	__u32 clear_ms = now - ca->clear_ms;
 
+	/* Two receivers that have met would come back together, and meet again: each waits a little more or less. */
+	if (!is_sender)
+		clear_ms = (__u64)clear_ms * (192 + (((ca->mode_since_ms ^ ca->peak) * 2654435761U) >> 25)) / 256;
 	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS)
 		return true;
 	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
@@ -501,13 +505,14 @@ static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clea
 	ca->lull_near += delay_us - ca->lull_us <= near_us;
 	if (ca->lull_rounds < ROUTE_ROUNDS || (__u64)ca->lull_rounds * (ca->base_us + ca->lull_us) < ROUTE_US)
 		return false;
-	is_route = !ca->lull_lost && ca->lull_us > clear && ca->lull_near * 16 >= ca->lull_rounds * 15;
+	is_route = !ca->lull_lost && ca->lull_us > clear && ca->lull_us <= ROUTE_MOST_US &&
+		   ca->lull_near * 16 >= ca->lull_rounds * 15;
 	if (!is_route)
 		begin_lull(ca);
 	return is_route;
 }
 
-static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
+static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u32 now)
 {
 	__u32 target = target_us(ca);
 	bool is_route;
@@ -527,7 +532,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, __u32 now)
 	}
 	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
-	if (is_gone(ca, now)) {
+	if (is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
 	} else if (now - ca->band_ms >= AGAIN_MS) {
 		/* A queue as one of our kind holds it. */
@@ -632,7 +637,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	else if (ca->mode == AVOID)
 		steer(ca, delay_us, jitter_us, rate, is_sender, now);
 	else if (ca->mode == YIELD)
-		wait(ca, delay_us, now);
+		wait(ca, delay_us, is_sender, now);
 	else if (ca->mode == HOLD)
 		end_hold(ca, delay_us, jitter_us, now);
 	else
@@ -691,7 +696,16 @@ static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked
 /* A sender's timeout. What the first slow start does is its own doing, and so is what is lost after it. */
 static __always_inline void suffer_timeout(struct lbe *ca, __u32 now)
 {
-	if (!ca->floor && ca->mode != START && (!ca->trial_left || ca->mode == YIELD)) {
+	if (ca->mode == YIELD) {
+		/* Whoever was there still is, where what is lost is not lost at any rate. */
+		if (!ca->floor) {
+			ca->clear_ms = now;
+			ca->band_ms = now;
+			begin_lull(ca);
+		}
+		return;
+	}
+	if (!ca->floor && ca->mode != START && !ca->trial_left) {
 		yield(ca, now);
 		return;
 	}

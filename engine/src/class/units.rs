@@ -9,6 +9,7 @@ use super::rules::{Source, Written};
 use crate::config::{ClassRule, Conditions, Located};
 
 pub const KEY: &str = "X-GivewayClass";
+const OURS: &str = "X-Giveway";
 
 /// A file of a unit's.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,10 +45,17 @@ fn class_in(source: &Source) -> Result<Option<(usize, Option<Class>)>, Located> 
         let Some((key, value)) = text.split_once('=') else {
             continue;
         };
-        if key.trim() != KEY {
+        let (key, value) = (key.trim(), value.trim());
+        if !key.starts_with(OURS) {
             continue;
         }
-        let value = value.trim();
+        if key != KEY {
+            return Err(Located {
+                file: source.path.clone(),
+                line: Some(line),
+                problem: format!("`{key}`: a unit may say `{KEY}` and nothing else; for more, write a [[rule]] with `unit`"),
+            });
+        }
         let class = Class::ALL.into_iter().find(|class| class.name() == value);
         if class.is_none() && !value.is_empty() {
             let names = Class::ALL.map(Class::name).join(", ");

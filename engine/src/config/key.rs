@@ -145,7 +145,9 @@ impl Key {
         let message = error.message();
         let (what, kind) = match message.rsplit_once("expected ") {
             Some((what, "f64")) => (what, "number"),
-            Some((what, "u16" | "u32" | "u64")) => (what, "whole number"),
+            Some((what, "u32" | "u64")) => (what, "whole number"),
+            // A port, which has no unit.
+            Some((what, "u16")) => return Some(format!("{what}expected one port; a range takes a table for each")),
             _ => return Some(format!("{message}{}", self.meant(value, message).unwrap_or_default())),
         };
         Some(format!("{what}expected a {kind}; the unit is in the key's name"))

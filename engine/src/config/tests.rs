@@ -207,6 +207,18 @@ fn a_value_with_its_unit_in_it_names_the_key() {
 }
 
 #[test]
+fn a_range_of_ports_is_refused_as_such() {
+    for ports in ["\"5000-5010\"", "[5000, 5010]"] {
+        let error = Config::parse(&format!("[[rule]]\nport = {ports}\nclass = \"bulk\""));
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.ends_with("expected one port; a range takes a table for each"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_value_out_of_range_names_the_range() {
     let error = Config::parse("[monitor]\npasses_per_second = 0")
         .unwrap_err()
