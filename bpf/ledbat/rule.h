@@ -39,6 +39,8 @@
 #define BAND_MS 1000U
 #define SHORT_US 10000U
 #define PAIR_US 16U
+#define PAIR_JITTER_US 250U
+#define PEAK_MS 4U
 #define DELAYED_ACK_US 40000U /* at least (RFC 1122, 4.2.3.2, as Linux does) */
 #define QUEUE_US 64U
 #define QUEUE_FADES 32
@@ -110,7 +112,8 @@ struct lbe {
 	__u8 trial_lost : 4; /* rounds */
 	__u8 trial_in : 3; /* so many losses */
 	__u8 was_foreign : 1; /* the delay of the round before; of AVOID */
-	__u8 strikes : 4; /* against the ramp */
+	__u8 strikes : 3; /* against the ramp */
+	__u8 waits_always : 1; /* each second packet, of YIELD */
 	__u8 is_limited : 1; /* by the window, in this round */
 	__u8 is_marked : 1; /* by ECN */
 	__u8 began_slow : 1; /* the trial was begun in slow start */
@@ -222,6 +225,7 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 	begin_lull(ca);
 	ca->queue = 0;
 	ca->is_between = 0;
+	ca->waits_always = 1;
 	ca->between_ms = now;
 	ca->looks_again = 0;
 	ca->trial_left = TRIAL_PACKETS;
@@ -350,10 +354,10 @@ static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
 
 	if (++ca->strikes < STRIKES && !is_final)
 		return;
-	/* The link may have become slower for good, unless somebody was seen. */
-	if (!ca->is_between)
+	/* The link may have become slower for good, unless somebody was seen. On a slower one each second packet waits. */
+	if (!ca->is_between || ca->waits_always)
 		ca->peak -= ca->peak / 8;
-	if (ca->is_queueless)
+	if (ca->is_queueless || (ca->is_between && ca->waits_always))
 		ca->goal -= ca->goal / 8;
 	yield(ca, now);
 	ca->looks_again = looks_again;
@@ -376,7 +380,7 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		return;
 	}
 	/* Sent before the window was reduced. */
-	if (is_sender && ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
+	if (is_sender && !ca->is_marked && ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
 		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
@@ -462,9 +466,12 @@ static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u32 now)
 		return;
 	if (!ca->pair || pair < ca->pair) {
 		ca->pair = pair;
-	} else if ((pair - ca->pair) * PAIR_US > USEC_PER_SEC / 2 / greatest(ca->peak, 1)) {
+		ca->waits_always = 0;
+	} else if ((pair - ca->pair) * PAIR_US > greatest(USEC_PER_SEC / 2 / greatest(ca->peak, 1), PAIR_JITTER_US)) {
 		ca->is_between = 1;
 		ca->between_ms = now;
+	} else {
+		ca->waits_always = 0;
 	}
 }
 
@@ -517,6 +524,9 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 	__u32 target = target_us(ca);
 	bool is_route;
 
+	/* Where nothing was timed, nobody is known to have gone. */
+	if (ca->round_us == UNKNOWN_US)
+		ca->clear_ms = now;
 	/* Our own packets are still in the queue. */
 	if (ca->rounds < SLOWDOWN_ROUNDS) {
 		ca->clear_ms = now;
@@ -619,8 +629,8 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
 	__u32 took_ms = greatest(now - ca->round_ms, 1), rate = ca->round_delivered * 1000U / took_ms;
 
-	/* What comes late from before a loss was sent by a larger window. */
-	if (ca->mode == START || ca->mode == AVOID)
+	/* What comes late from before a loss was sent by a larger window, and a round of few ms says little of a rate. */
+	if ((ca->mode == START || ca->mode == AVOID) && took_ms >= PEAK_MS)
 		ca->peak = greatest(ca->peak, least(ca->round_delivered, ca->window / PACKET) * 1000 / took_ms);
 	note_loss(ca);
 	if (ca->trial_left) {

@@ -159,12 +159,29 @@ fn a_longer_route_is_not_taken_for_a_queue_for_good() {
         let detour = Detour {
             from_s: 20.0,
             by_us: 50_000,
+            slower: 1,
         };
         let mbit = median(SEEDS, |seed| {
             run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 120.0, seed).mbit(0, 90.0, 120.0)
         });
         let bound = if kind == Kind::Policer { 8.0 } else { 15.0 };
         assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
+    }
+}
+
+/// Radio does so. It looks like somebody else's share, but for what each second packet waits.
+#[test]
+fn half_of_the_rate_is_believed_after_some_minutes() {
+    for (name, kind) in CELLS.into_iter().filter(|(_, kind)| *kind != Kind::Policer) {
+        let detour = Detour {
+            from_s: 30.0,
+            by_us: 0,
+            slower: 2,
+        };
+        let mbit = median(SEEDS, |seed| {
+            run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 360.0, seed).mbit(0, 300.0, 360.0)
+        });
+        assert!(mbit >= 8.0, "{name}: {mbit:.1} of 10 Mbit/s");
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use giveway_engine::config::Protocol;
@@ -30,6 +31,8 @@ const EVENTS_AT_ONCE: usize = 4096;
 /// walk, at every sixth one, and when a walk shows a connection without an owner that the last
 /// search did not leave without one. So a socket that a process inherits is ascribed to it within that number of walks.
 const WALKS_PER_SEARCH: u32 = 6;
+/// A pass over all sockets is followed by so many times as long without one: whoever opens many makes the daemon slow, not busy.
+const REST: u32 = 10;
 
 /// Something that happened to a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +69,7 @@ pub struct FlowMonitor {
     how: Walk,
     /// How often a socket had become active when the last pass over all found none.
     quiet_since: Option<u64>,
+    next_pass: Instant,
     walks_since_search: u32,
     /// Connections that the last search left without an owner.
     ownerless: BTreeSet<Cookie>,
@@ -135,6 +139,7 @@ impl FlowMonitor {
             reader: IteratorReader::default(),
             how: walk,
             quiet_since: None,
+            next_pass: Instant::now(),
             walks_since_search: WALKS_PER_SEARCH,
             ownerless: BTreeSet::new(),
             _tracing: [
@@ -151,6 +156,11 @@ impl FlowMonitor {
         }))
     }
 
+    /// Whether the next pass may be made.
+    pub fn is_due(&self) -> bool {
+        Instant::now() >= self.next_pass
+    }
+
     /// The sockets that were active since the last pass, or have bytes queued or in flight.
     pub fn pass(&mut self) -> Result<Vec<Flow>> {
         let touches = self.counters()?.touches;
@@ -158,7 +168,11 @@ impl FlowMonitor {
         if self.quiet_since == Some(touches) {
             return Ok(flows);
         }
+        let began = Instant::now();
         self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
+        if self.how == Walk::All {
+            self.next_pass = Instant::now() + began.elapsed() * REST;
+        }
         self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
         Ok(flows)
     }

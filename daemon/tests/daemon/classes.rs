@@ -299,8 +299,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     let send = "while head -c 50000 /dev/zero";
     // Both end with the test: a shell's child would go on sending into nothing for ever.
     let child = "setpriv --pdeathsig KILL bash -c";
-    let script =
-        format!("{child} 'exec 3>{one}; {send} >&3; do :; done' & exec 3>{other}; {send} >&3; do :; done");
+    let script = format!("{child} 'exec 3>{one}; {send} >&3; do :; done' & exec 3>{other}; {send} >&3; do :; done");
     let copy = Copy::new("command-limit");
     let limited = ["exec", "--class", "bulk", "--rate-limit", "4", "--require", "--"];
     // What has ended leaves its limit to the next one.

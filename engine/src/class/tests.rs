@@ -268,7 +268,8 @@ fn a_unit_says_its_class_itself_and_the_administrators_rules_come_before_it() {
     let (class, _, problems) = by("", &[(own, "[Service]\nX-GivewayClas=bulk\n")]);
     assert_eq!(class, Class::Stream);
     assert!(
-        problems[0].starts_with("/etc/backup.service:2: `X-GivewayClas`: a unit may say `X-GivewayClass` and nothing else"),
+        problems[0]
+            .starts_with("/etc/backup.service:2: `X-GivewayClas`: a unit may say `X-GivewayClass` and nothing else"),
         "{problems:?}"
     );
 }

@@ -53,7 +53,9 @@ fn class_in(source: &Source) -> Result<Option<(usize, Option<Class>)>, Located> 
             return Err(Located {
                 file: source.path.clone(),
                 line: Some(line),
-                problem: format!("`{key}`: a unit may say `{KEY}` and nothing else; for more, write a [[rule]] with `unit`"),
+                problem: format!(
+                    "`{key}`: a unit may say `{KEY}` and nothing else; for more, write a [[rule]] with `unit`"
+                ),
             });
         }
         let class = Class::ALL.into_iter().find(|class| class.name() == value);

@@ -5,7 +5,7 @@
 //! part has come. Neither judges.
 
 use std::io::{BufReader, Read, Write, stdin};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
-use socket2::SockRef;
+use socket2::{Domain, Socket, Type};
 
 use crate::namespace::Namespace;
 use crate::role::Role;
@@ -123,9 +123,12 @@ impl Sent {
         part_bytes: u64,
         send: impl FnOnce(&mut TcpStream) -> Result<Vec<u64>>,
     ) -> Result<()> {
-        let mut connection = TcpStream::connect((server, PORT)).context("cannot reach the server")?;
-        let cubic = SockRef::from(&connection).set_tcp_congestion(b"cubic");
-        cubic.context("cannot choose CUBIC")?;
+        // Before it connects: giveway leaves alone what is chosen after it has seen the socket.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
+        socket.set_tcp_congestion(b"cubic").context("cannot choose CUBIC")?;
+        let server = SocketAddr::from((server, PORT));
+        socket.connect(&server.into()).context("cannot reach the server")?;
+        let mut connection = TcpStream::from(socket);
         connection.write_all(&part_bytes.to_be_bytes())?;
         let watched = connection.try_clone()?;
         let (done, ended) = channel::<()>();

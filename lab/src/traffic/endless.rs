@@ -8,7 +8,7 @@ mod rates;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _, stdin};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -83,9 +83,13 @@ pub fn run_observed_sender(description: &str) -> Result<()> {
 
 fn connect(description: &str) -> Result<TcpStream> {
     let (far, port, congestion): (Ipv4Addr, u16, String) = serde_json::from_str(description)?;
-    let connection = TcpStream::connect((far, port)).context("cannot reach the far end")?;
-    setsockopt(&connection, sockopt::TcpCongestion, &congestion.as_str().into())
+    // Before it connects: giveway leaves alone what is chosen after it has seen the socket.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
+    setsockopt(&socket, sockopt::TcpCongestion, &congestion.as_str().into())
         .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
+    let far = SocketAddr::from((far, port));
+    socket.connect(&far.into()).context("cannot reach the far end")?;
+    let connection = TcpStream::from(socket);
     // What waits in the socket goes with the process.
     SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
     println!("connected");

@@ -40,11 +40,13 @@ pub struct Transfer {
     pub acks_each: bool,
 }
 
-/// From then on packets take longer. All the time one acknowledgement in `ONE_IN` is late by `LATE_US`, as on a busy machine.
+/// From then on packets take longer, and so many times as long on a link with a queue. On a longer route one acknowledgement in
+/// `ONE_IN` is late by `LATE_US`, as on a busy machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Detour {
     pub from_s: f64,
     pub by_us: u64,
+    pub slower: u64,
 }
 
 pub struct Ran {
@@ -179,9 +181,13 @@ impl Simulation {
         simulation
     }
 
+    fn on_detour(&self) -> Option<Detour> {
+        let has_begun = |detour: &Detour| self.now_us as f64 >= detour.from_s * 1e6;
+        self.detour.filter(has_begun)
+    }
+
     fn one_way_us(&self) -> u64 {
-        let is_longer = |detour: &Detour| self.now_us as f64 >= detour.from_s * 1e6;
-        ONE_WAY_US + self.detour.filter(is_longer).map_or(0, |detour| detour.by_us)
+        ONE_WAY_US + self.on_detour().map_or(0, |detour| detour.by_us)
     }
 
     fn at(&mut self, at_us: u64, event: Event) {
@@ -298,7 +304,8 @@ impl Simulation {
         }
         if let Some(packet) = self.link.give(self.now_us) {
             self.is_busy = true;
-            self.at(self.now_us + PACKET_US, Event::Leaves(packet));
+            let packet_us = PACKET_US * self.on_detour().map_or(1, |detour| detour.slower);
+            self.at(self.now_us + packet_us, Event::Leaves(packet));
         }
     }
 
@@ -330,7 +337,7 @@ impl Simulation {
 
     fn acknowledge(&mut self, number: usize) {
         let mut late_us = u64::from(self.rng.next_u32()) % JITTER_US;
-        if self.detour.is_some() && self.rng.next_u32().is_multiple_of(ONE_IN) {
+        if self.detour.is_some_and(|detour| detour.by_us > 0) && self.rng.next_u32().is_multiple_of(ONE_IN) {
             late_us += LATE_US;
         }
         let flow = &mut self.flows[number];

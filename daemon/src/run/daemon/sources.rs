@@ -23,6 +23,9 @@ impl Running {
     pub(super) fn pass(&mut self) -> Result<()> {
         let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
         let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        if !complete && !self.daemon.monitor.is_due() {
+            return self.drain_events();
+        }
         let begun = cpu_time();
         let flows = match complete {
             true => self.daemon.monitor.walk(),
