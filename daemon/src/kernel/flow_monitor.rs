@@ -17,6 +17,7 @@ use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapHandle};
 
+use super::cpu_time;
 use super::libbpf_log::explain;
 use super::process::start_of;
 use super::records::{self, IteratorReader, socket_address, text};
@@ -31,7 +32,7 @@ const EVENTS_AT_ONCE: usize = 4096;
 /// walk, at every sixth one, and when a walk shows a connection without an owner that the last
 /// search did not leave without one. So a socket that a process inherits is ascribed to it within that number of walks.
 const WALKS_PER_SEARCH: u32 = 6;
-/// A pass over all sockets is followed by so many times as long without one: whoever opens many makes the daemon slow, not busy.
+/// A pass over all sockets is followed by so many times its CPU time without one: whoever opens many makes the daemon slow, not busy.
 const REST: u32 = 10;
 
 /// Something that happened to a socket.
@@ -168,10 +169,10 @@ impl FlowMonitor {
         if self.quiet_since == Some(touches) {
             return Ok(flows);
         }
-        let began = Instant::now();
+        let begun = cpu_time();
         self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
         if self.how == Walk::All {
-            self.next_pass = Instant::now() + began.elapsed() * REST;
+            self.next_pass = Instant::now() + cpu_time().saturating_sub(begun) * REST;
         }
         self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
         Ok(flows)
