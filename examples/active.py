@@ -45,7 +45,8 @@ def keep_saying(cgroup, over):
 
 
 def main(cgroup, *command):
-    print(f"active: {say(cgroup)}", file=sys.stderr)
+    if told := say(cgroup):
+        print(f"active: {told}", file=sys.stderr)
     over = threading.Event()
     threading.Thread(target=keep_saying, args=(cgroup, over), daemon=True).start()
     try:

@@ -152,6 +152,14 @@ fn ten_packets_each_second_take_no_more_than_they_need() {
     }
 }
 
+/// What a lone background has in the last half minute.
+fn alone_after(detour: Detour, seconds: f64, kind: Kind) -> f64 {
+    let transfers = [transfer(By::Rule, 0.0, EVER)];
+    median(SEEDS, |seed| {
+        run_with_detour(kind, &transfers, detour, seconds, seed).mbit(0, seconds - 30.0, seconds)
+    })
+}
+
 /// A queue rises and falls; a longer route does not. Behind a policer the way back takes as long as after a foreground.
 #[test]
 fn a_longer_route_is_not_taken_for_a_queue_for_good() {
@@ -161,9 +169,7 @@ fn a_longer_route_is_not_taken_for_a_queue_for_good() {
             by_us: 50_000,
             slower: 1,
         };
-        let mbit = median(SEEDS, |seed| {
-            run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 120.0, seed).mbit(0, 90.0, 120.0)
-        });
+        let mbit = alone_after(detour, 120.0, kind);
         let bound = if kind == Kind::Policer { 8.0 } else { 15.0 };
         assert!(mbit >= bound, "{name}: {mbit:.1} Mbit/s");
     }
@@ -178,9 +184,7 @@ fn half_of_the_rate_is_believed_after_some_minutes() {
             by_us: 0,
             slower: 2,
         };
-        let mbit = median(SEEDS, |seed| {
-            run_with_detour(kind, &[transfer(By::Rule, 0.0, EVER)], detour, 360.0, seed).mbit(0, 300.0, 360.0)
-        });
+        let mbit = alone_after(detour, 360.0, kind);
         assert!(mbit >= 8.0, "{name}: {mbit:.1} of 10 Mbit/s");
     }
 }

@@ -49,7 +49,7 @@ fn accept(args: &ExecArgs, missing: &str, outcome: Result<()>) -> Result<()> {
             .context(Code(125))
             .context(format!("{missing}, so the command was not run"))),
         Err(error) => {
-            eprintln!("giveway: {missing} so far; the command runs without it: {error:#}");
+            eprintln!("giveway: {missing}, the command runs without it: {error:#}");
             Ok(())
         }
         Ok(()) => Ok(()),

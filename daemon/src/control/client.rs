@@ -26,9 +26,9 @@ const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(D
 /// No answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "giveway runs here but did not answer within {} s. It is still starting, and may do later what was asked; or it is \
-     stopped, stuck or starved. Then its guardian ends it within seconds and undoes everything; `giveway revert` (as root) \
-     does so now", PATIENCE.as_secs()
+    "giveway runs here but did not answer within {} s. Either it is still starting, and may do later what was asked, or \
+     it is stopped, stuck or starved: then its guardian ends it within seconds and undoes everything, and `giveway revert` (as \
+     root) does so now", PATIENCE.as_secs()
 )]
 pub struct Silent;
 

@@ -147,7 +147,7 @@ impl Key {
             Some((what, "f64")) => (what, "number"),
             Some((what, "u32" | "u64")) => (what, "whole number"),
             // A port, which has no unit.
-            Some((what, "u16")) => return Some(format!("{what}expected one port; a range takes a table for each")),
+            Some((what, "u16")) => return Some(format!("{what}expected one port number, no range")),
             _ => return Some(format!("{message}{}", self.meant(value, message).unwrap_or_default())),
         };
         Some(format!("{what}expected a {kind}; the unit is in the key's name"))
