@@ -165,13 +165,20 @@ impl Guardian {
             self.daemon = Handle::open(self.named.pid).ok().filter(|_| self.is_alive());
         }
         if self.threads.is_none() {
-            self.threads = self.life.threads().ok();
+            self.threads = self
+                .life
+                .threads()
+                .ok()
+                .or_else(|| Threads::pinned(&self.place.pins()).ok()?);
         }
         if self.marks.is_none() {
-            self.marks = self.life.marks().and_then(|id| marks::of_number(id).ok()?);
+            self.marks = self.life.marks().and_then(|id| marks::of_number(&self.place, id).ok()?);
         }
         if self.nice_notes.is_none() {
-            self.nice_notes = self.life.nice_notes().and_then(|id| nice::notes_of(id).ok()?);
+            self.nice_notes = self
+                .life
+                .nice_notes()
+                .and_then(|id| nice::notes_of(&self.place.pins(), id).ok()?);
         }
         let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {

@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use libbpf_rs::{MapCore as _, MapHandle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -21,11 +22,24 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::kernel::{is_refused, map_of};
+
 /// All that is ever pinned. Another name in the folder is not giveway's to remove.
 pub const MARKS: &str = "gw_marks";
 pub const QDISC: &str = "qdisc";
 pub const NICE_NOTES: &str = "gw_nice_notes";
 pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
+pub const NICE_UNNOTED: &str = "nice_unnoted";
+pub const THREADS: &str = "threads";
+const ALL: [&str; 7] = [
+    NICE_LINKS[0],
+    NICE_LINKS[1],
+    MARKS,
+    QDISC,
+    NICE_NOTES,
+    NICE_UNNOTED,
+    THREADS,
+];
 
 const SHARED: &str = "/sys/fs/bpf";
 /// It lives in the machine's mount namespace, as init does, which may not always be looked at.
@@ -63,6 +77,19 @@ impl Pins {
         })
     }
 
+    /// The map of this number, which was pinned by this name; None where nobody has it any more. By the number, unless that
+    /// is refused: it takes CAP_SYS_ADMIN, which the unit does without.
+    pub fn map(&self, map_id: u32, name: &str) -> Result<Option<MapHandle>> {
+        let by_number = map_of(map_id);
+        if !by_number.as_ref().is_err_and(is_refused) {
+            return by_number;
+        }
+        let pinned = self.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(name)).ok()))?;
+        Ok(pinned
+            .flatten()
+            .filter(|map| map.info().is_ok_and(|about| about.info.id == map_id)))
+    }
+
     /// Removes the pins of the programs, which would run on. Maps do nothing by themselves.
     pub fn remove_programs(&self) -> Result<()> {
         in_machines_mounts(|_| {
@@ -77,7 +104,7 @@ impl Pins {
         in_machines_mounts(|_| {
             let folders = self.folders().filter(|folder| is_ours(folder));
             let removed = all(folders.map(|folder| {
-                remove(folder, &[NICE_LINKS[0], NICE_LINKS[1], MARKS, QDISC, NICE_NOTES])?;
+                remove(folder, &ALL)?;
                 let _ = fs::remove_dir(folder);
                 Ok(())
             }));

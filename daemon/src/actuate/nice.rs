@@ -22,9 +22,8 @@ use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{self, Entry, Journal, Lost, Undone};
-use crate::kernel::map_of;
 use crate::life::Life;
-use crate::pins::{NICE_LINKS, NICE_NOTES};
+use crate::pins::{NICE_LINKS, NICE_NOTES, NICE_UNNOTED, Pins};
 use crate::place::{JournalFile, Place};
 use notes::{Notes, Task, count_of, is_notes, unnoted_of};
 use thread::{Wanted, renice, shown};
@@ -166,11 +165,12 @@ impl NiceActuator {
         notes.set_causes(&self.causes)?;
         let map_id = self.map.info().context("cannot ask about the notes")?.info.id;
         let unnoted_id = notes.unnoted.info().context("cannot ask about the notes")?.info.id;
-        let map = &mut self.map;
+        let (map, unnoted) = (&mut self.map, &mut notes.unnoted);
         self.place
             .pins()
             .make(|folder| {
                 pin(&folder.join(NICE_NOTES), |path| Ok(map.pin(path)?))?;
+                pin(&folder.join(NICE_UNNOTED), |path| Ok(unnoted.pin(path)?))?;
                 let mut links = NICE_LINKS.into_iter().zip(&mut notes.inherit);
                 links.try_for_each(|(name, link)| pin(&folder.join(name), |path| Ok(link.pin(path)?)))
             })
@@ -219,8 +219,8 @@ fn renice_all(map: &MapHandle, tasks: &[Task]) -> Result<bool> {
 }
 
 /// The notes of a daemon, as long as anybody holds them.
-pub fn notes_of(map_id: u32) -> Result<Option<MapHandle>> {
-    Ok(map_of(map_id)?.filter(is_notes))
+pub fn notes_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
+    Ok(pins.map(map_id, NICE_NOTES)?.filter(is_notes))
 }
 
 /// How many tasks a daemon has left without a note, for who outlives it.
@@ -231,7 +231,7 @@ impl Unnoted {
     pub fn of(place: &Place) -> Option<Self> {
         let written = fs::read_to_string(place.journal(JournalFile::Nice)).ok()?;
         let made: MadeNice = serde_json::from_str(written.lines().last()?).ok()?;
-        unnoted_of(made.unnoted_id).ok().flatten().map(Self)
+        unnoted_of(&place.pins(), made.unnoted_id).ok().flatten().map(Self)
     }
 
     /// What nobody can put back.
@@ -247,7 +247,8 @@ impl Unnoted {
 
 impl Entry for MadeNice {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
-        let found = notes_of(self.map_id).context("cannot open the notes of nice tasks")?;
+        let pins = Place::here()?.pins();
+        let found = notes_of(&pins, self.map_id).context("cannot open the notes of nice tasks")?;
         let map = found.ok_or_else(|| {
             anyhow!(Lost).context("the notes of nice tasks are gone, so background processes may stay at nice 19")
         })?;
@@ -281,7 +282,7 @@ impl Entry for MadeNice {
                 "{many} background processes back at their own nice value and I/O class"
             )),
         };
-        let unnoted = unnoted_of(self.unnoted_id).context("cannot open the count of tasks without a note")?;
+        let unnoted = unnoted_of(&pins, self.unnoted_id).context("cannot open the count of tasks without a note")?;
         let doubt = unnoted.and_then(|count| Unnoted(count).doubt());
         match doubt.filter(|_| !dry_run) {
             Some(doubt) => Err(anyhow!(Lost).context([line.unwrap_or_default(), doubt].join("; but "))),

@@ -4,12 +4,14 @@
 //!
 //! A process may end, or execute something else, at any moment: the caller holds it by a pidfd ([`super::process`]).
 
-use std::io;
+use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use giveway_engine::class::Class;
 use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Nice, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
@@ -20,6 +22,7 @@ use super::libbpf_log::explain;
 use super::process::{FileId, start_of};
 use super::records::{Record, read_all};
 use super::skeletons::tasks as skeleton;
+use crate::pins::{Pins, THREADS};
 use skeleton::types;
 
 /// Others than the owner may write to it. The rights that an access list gives beyond the owner's, if any, are those of
@@ -206,6 +209,29 @@ impl Threads {
     /// The program of this number, which another process has loaded.
     pub fn of_number(number: u32) -> Result<Self> {
         Ok(Self(Program::fd_from_id(number)?))
+    }
+
+    /// For who may open nothing by its number, which takes CAP_SYS_ADMIN.
+    pub fn pin(&self, pins: &Pins) -> Result<()> {
+        pins.make(|folder| {
+            let path = folder.join(THREADS);
+            let _ = fs::remove_file(&path);
+            let name = CString::new(path.as_os_str().as_bytes())?;
+            // SAFETY: the path ends with a zero.
+            let pinned = unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), name.as_ptr()) };
+            ensure!(
+                pinned == 0,
+                "cannot pin {}: {}",
+                path.display(),
+                io::Error::from_raw_os_error(-pinned)
+            );
+            Ok(())
+        })
+    }
+
+    pub fn pinned(pins: &Pins) -> Result<Option<Self>> {
+        let found = pins.look(|folder| Ok(Program::fd_from_pinned_path(folder.join(THREADS)).ok()))?;
+        Ok(found.flatten().map(Self))
     }
 
     pub fn number(&self) -> Result<u32> {

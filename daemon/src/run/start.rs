@@ -100,6 +100,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         owners.follow_sessions(folder);
     }
     life.list_by(&owners.tasks().threads)?;
+    if !args.dry_run
+        && life.threads().is_err()
+        && let Err(error) = owners.tasks().threads.pin(&place.pins())
+    {
+        tracing::warn!("a thread that is stuck while others run will not be found out: {error:#}");
+    }
     starts.give_for(LONG_WORK);
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",

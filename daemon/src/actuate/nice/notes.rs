@@ -13,12 +13,11 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::map_of;
 use crate::kernel::process::start_of;
 use crate::kernel::records::bytes_of;
 use crate::kernel::skeletons::nice as skeleton;
 use crate::kernel::tasks::{run_over_all, run_over_process};
-use crate::pins::NICE_NOTES;
+use crate::pins::{NICE_NOTES, NICE_UNNOTED, Pins};
 use skeleton::types;
 
 pub use types::gw_nice_task as Task;
@@ -165,9 +164,9 @@ pub fn is_notes(map: &MapHandle) -> bool {
 }
 
 /// The count of a daemon, as long as anybody holds it.
-pub fn unnoted_of(map_id: u32) -> Result<Option<MapHandle>> {
+pub fn unnoted_of(pins: &Pins, map_id: u32) -> Result<Option<MapHandle>> {
     let is_count = |map: &MapHandle| map.map_type() == MapType::Array && map.name() == OsStr::new("nice_unnoted");
-    Ok(map_of(map_id)?.filter(is_count))
+    Ok(pins.map(map_id, NICE_UNNOTED)?.filter(is_count))
 }
 
 pub fn count_of(unnoted: &MapHandle) -> u64 {

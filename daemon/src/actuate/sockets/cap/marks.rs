@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lift::{Found, LAYOUT, Lift};
 use crate::journal::{Entry, Lost};
-use crate::kernel::{map_of, own_netns};
+use crate::kernel::own_netns;
 use crate::pins::MARKS;
 use crate::place::Place;
 
@@ -54,9 +54,10 @@ impl Entry for Capped {
 
 fn undo_marked(map_id: u32, dry_run: bool) -> Result<Vec<String>> {
     // By the number first, which takes no look at a file.
-    let mut marks = of_number(map_id);
+    let place = Place::here()?;
+    let mut marks = of_number(&place, map_id);
     if !matches!(marks, Ok(Some(_))) {
-        marks = pinned(&Place::here()?).map_or(marks, |pinned| Ok(Some(pinned)));
+        marks = pinned(&place).map_or(marks, |pinned| Ok(Some(pinned)));
     }
     let Some(marks) = marks.context("cannot open the marks of sockets")? else {
         return Err(anyhow!(Lost).context(
@@ -103,9 +104,9 @@ pub fn pinned(place: &Place) -> Option<MapHandle> {
 }
 
 /// As any process still holds them. None where the map of this number is something else.
-pub fn of_number(map_id: u32) -> Result<Option<MapHandle>> {
+pub fn of_number(place: &Place, map_id: u32) -> Result<Option<MapHandle>> {
     let is_marks = |map: &MapHandle| map.map_type() == MapType::SkStorage && map.name() == OsStr::new(MARKS);
-    Ok(map_of(map_id)?.filter(is_marks))
+    Ok(place.pins().map(map_id, MARKS)?.filter(is_marks))
 }
 
 /// Pins the marks, unless these are; returns their number.

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What docs/compatibility.md promises of records, status and requests, tried on what earlier versions wrote (compatibility/).
+
+#[cfg(test)]
+mod compatibility {
+    use giveway::commands::plot::series::{Log, read};
+    use giveway::control::Request;
+    use giveway_engine::status::Status;
+
+    fn drawn(record: &str) -> Log {
+        read(record.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_record_of_version_2_is_drawn() {
+        let log = drawn(include_str!("compatibility/record-2.jsonl"));
+        assert_eq!(log.left_out_text(), "");
+        assert!(log.sockets.iter().any(|socket| socket.samples.len() > 5 && socket.label.contains("iperf3")));
+    }
+
+    #[test]
+    fn so_is_one_of_version_1() {
+        let log = drawn(include_str!("compatibility/record-1.jsonl"));
+        assert_eq!(log.left_out_text(), "");
+        assert_eq!((log.sockets.len(), log.sockets[0].samples.len()), (1, 2));
+    }
+
+    #[test]
+    fn the_status_of_a_daemon_of_0_1_is_understood() {
+        let status: Status = serde_json::from_str(include_str!("compatibility/status-0.1.json")).unwrap();
+        assert_eq!(status.version, "0.1.0");
+    }
+
+    #[test]
+    fn each_request_of_a_client_of_0_1_is_understood() {
+        let requests = include_str!("compatibility/requests-0.1.jsonl");
+        for line in requests.lines() {
+            let request = serde_json::from_str::<Request>(line);
+            assert!(request.is_ok(), "{line}: {request:?}");
+        }
+        assert_eq!(requests.lines().count(), 16);
+    }
+}
