@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod exec;
 pub mod jitter;
 pub mod lbe;
+pub mod peer;
 pub mod plot;
 pub mod realtime;
 pub mod record;
@@ -16,6 +17,7 @@ pub mod reload;
 pub mod revert;
 pub mod status;
 pub mod top;
+pub mod trial;
 pub mod web;
 pub mod why;
 

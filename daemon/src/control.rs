@@ -60,6 +60,11 @@ pub enum Request {
     ActiveList,
     /// Read the rules for classes again; answered by [`Reloaded`].
     Reload,
+    /// Nothing is in force for as long as this connection lives, and no longer than so many seconds; answered by
+    /// [`PausedView`](giveway_engine::status::PausedView) when everything is taken back.
+    Pause {
+        for_s: u32,
+    },
     /// Undo everything and end.
     Stop,
 }

@@ -14,7 +14,8 @@ use std::panic::catch_unwind;
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
 use giveway::commands::{
-    active, config, doctor, exec, jitter, lbe, plot, realtime, record, reload, revert, status, top, web, why,
+    active, config, doctor, exec, jitter, lbe, peer, plot, realtime, record, reload, revert, status, top, trial, web,
+    why,
 };
 use giveway::{exit, guardian, key, lookup, run};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -81,6 +82,8 @@ fn run_command() -> u8 {
         Command::Web(args) => web::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Record(args) => record::run(args),
+        Command::Try(args) => trial::run(args),
+        Command::Peer(args) => peer::run(args),
         Command::Jitter(args) => jitter::run(args),
         Command::JitterLoad(args) => jitter::load::run(args),
         Command::Plot(args) => plot::run(args),

@@ -28,5 +28,6 @@ mod daemon {
     mod receive;
     mod recovery;
     mod top;
+    mod trial;
     mod web;
 }

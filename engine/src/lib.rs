@@ -19,4 +19,5 @@ pub mod network;
 pub mod priority;
 pub mod record;
 pub mod status;
+pub mod trial;
 pub mod wire;

@@ -43,6 +43,7 @@ mod limiting;
 pub mod limits;
 pub mod nice;
 mod owners;
+mod pause;
 pub mod queue;
 mod told;
 mod turns;
@@ -98,6 +99,8 @@ pub struct Network {
     rtt_resolution: Vec<Duration>,
     control: Control,
     dry_run: bool,
+    /// Why nothing is in force for a while.
+    paused: Option<String>,
     links: Links,
     changes: Changes,
     refusals: VecDeque<Refusal>,
@@ -126,6 +129,7 @@ impl Network {
             rtt_resolution: setup.rtt_resolution,
             control: Control::new(setup.background),
             dry_run: setup.dry_run,
+            paused: None,
             links: Links::new(config, setup.backends),
             changes: Changes::default(),
             refusals: VecDeque::new(),
@@ -238,6 +242,7 @@ impl Network {
             }
             Input::Datagram { from, bytes } => self.hear(now, from, bytes),
             Input::Filtered(filtered) => self.neighbourhood.filtered(now, filtered),
+            Input::Pause(why) => self.pause(now, why),
             Input::Tick => {
                 let wanted = self.links.try_again(now);
                 self.ask_queues(now, wanted);
@@ -329,7 +334,11 @@ impl Network {
         self.expire(now);
         (self.decided, self.undecided) = (now, false);
         self.count_senders(now);
-        self.limit_senders(now, is_pass);
+        match is_pass && self.paused.is_some() {
+            // What was put off, or came after the pause.
+            true => self.withdraw(now),
+            false => self.limit_senders(now, is_pass),
+        }
         self.limit_new_connections();
         self.report(now);
     }

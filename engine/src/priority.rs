@@ -26,6 +26,7 @@ mod configured;
 mod grant;
 mod lending;
 mod napi;
+mod pause;
 mod rule;
 mod rules;
 mod share;
@@ -226,6 +227,7 @@ pub struct Priority {
     /// back to what it was by the part that changed it, and no part takes the other's grant for another tool's.
     waiting: Vec<Action>,
     held_off_until: Option<Duration>,
+    paused: Option<pause::Pause>,
     /// When NAPI threads or chains were lowered for a canary that waits still.
     lowered_for_canary: Option<Duration>,
     /// Users have lost what they had for the canary that waits still.
@@ -251,6 +253,7 @@ impl Priority {
             napi: Napi::default(),
             waiting: Vec::new(),
             held_off_until: None,
+            paused: None,
             lowered_for_canary: None,
             users_paid_for_canary: false,
             dry_run,
@@ -334,6 +337,10 @@ impl Priority {
     /// A rule stands above a chain: the administrator has chosen this process's priority, and what a stranger sends does not
     /// change it.
     fn request(&mut self, now: Duration, tid: u32, pid: u32, service: Service) {
+        // Reported before its chain was barred.
+        if self.paused.is_some() {
+            return;
+        }
         let first = ProcessId { pid, start_ns: 0 };
         let is_granted = self.having.range(first..).next().is_some_and(|id| id.pid == pid);
         let is_waited_for = self.waiting.iter().any(|a| a.process().is_some_and(|id| id.pid == pid));

@@ -47,6 +47,18 @@ pub struct DaemonStatus {
     /// How many rules for classes are in force.
     #[serde(default)]
     pub class_rules: usize,
+    /// Nothing is in force, for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PausedView>,
+}
+
+/// Who keeps everything from being in force, and how long at most.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PausedView {
+    pub uid: u32,
+    /// None where it is not visible in the daemon's pid namespace.
+    pub pid: Option<u32>,
+    pub left_ms: u64,
 }
 
 /// CPU time of one kind of work since the start.

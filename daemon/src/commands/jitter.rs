@@ -6,7 +6,7 @@
 pub mod args;
 mod cause;
 mod chart;
-mod distribution;
+pub mod distribution;
 pub mod load;
 mod machine;
 mod policy;

@@ -45,7 +45,12 @@ pub fn run(args: &WhyArgs) -> Result<()> {
     if args.output.json {
         return print_json(&explanation.json());
     }
-    let lines = explanation.lines();
+    let mut lines = explanation.lines();
+    if let Some(paused) = &status.daemon.paused {
+        let pid = paused.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let line = format!("paused by uid {}{pid}: nothing is in force now", paused.uid);
+        lines.insert(0, line);
+    }
     if lines.is_empty() {
         return print(&nothing(args.subject.as_deref()));
     }

@@ -2,17 +2,19 @@
 //! The asking side: blocking, one request a connection. Nothing is waited for without a limit, but for the lines of a stream.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use giveway_engine::status::Status;
+use giveway_engine::status::{PausedView, Status};
 
 use super::{Answer, Request};
 use crate::life::LONG_WORK;
@@ -74,6 +76,29 @@ pub fn stop_daemon(place: &Place) -> Result<Option<u32>> {
     // The daemon closes the connection when it ends, after its work is undone.
     while answers.line()?.is_some() {}
     Ok(Some(pid))
+}
+
+/// Nothing of giveway's is in force for as long as this lives, and no longer than the daemon was asked for.
+pub struct Pause(Answers);
+
+/// Asks the daemon to take everything back for so long, and waits until it has.
+///
+/// # Errors
+/// Where it refuses, or does not come to the end of it.
+pub fn pause(place: &Place, for_s: u32) -> Result<Pause> {
+    let mut answers = ask(place, Request::Pause { for_s })?;
+    answers.0.get_ref().set_read_timeout(Some(PATIENCE_WITH_END))?;
+    let _: PausedView = answers.first()?;
+    Ok(Pause(answers))
+}
+
+impl Pause {
+    /// Whether it lasted until now.
+    pub fn holds(&self) -> bool {
+        let mut byte = [0];
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(self.0.0.get_ref().as_raw_fd(), &mut byte, flags) == Err(Errno::EAGAIN)
+    }
 }
 
 impl Answers {

@@ -2,6 +2,7 @@
 //! The answering side. Each connection is a task that reads one request, authorises it, and passes it to its handler;
 //! it never touches the daemon's state itself.
 
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,7 +28,7 @@ use giveway_engine::config::RealtimeLimits;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::record::{Header, Record, What};
-use giveway_engine::status::Status;
+use giveway_engine::status::{PausedView, Status};
 
 mod realtime;
 mod shares;
@@ -61,10 +62,24 @@ pub enum Call {
         asker: Asker,
         answer: oneshot::Sender<Result<ActiveNow, String>>,
     },
+    /// Nothing is in force for so long, or until nobody holds the other end of `held`.
+    Pause {
+        asker: Asker,
+        time: Duration,
+        held: oneshot::Receiver<Infallible>,
+        answer: oneshot::Sender<Result<Pausing, String>>,
+    },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<Reloaded, String>>),
     /// The daemon ends; dropping the sender ends the connection.
     Stop(mpsc::Sender<()>),
+}
+
+/// A pause that has begun.
+pub struct Pausing {
+    pub view: PausedView,
+    /// When there is no real time any more.
+    pub set_back: oneshot::Receiver<()>,
 }
 
 /// Who asks, as the kernel says.
@@ -79,6 +94,8 @@ pub struct Asker {
 /// A request is one short line, and comes at once.
 const REQUEST_BYTES: u64 = 4096;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+/// A pause is for a trial, whose intervals are short.
+const LONGEST_PAUSE_S: u32 = 300;
 /// A client that reads nothing for so long is disconnected.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// A connection that is turned away costs its user nothing, and to wake up costs more than to turn it away: so there is a
@@ -237,6 +254,7 @@ async fn answer(
             respond(&mut stream, handlers.call(call).await?).await
         }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
+        Request::Pause { for_s } => pause(stream, &peer, handlers, for_s).await,
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
@@ -289,6 +307,42 @@ impl Handlers {
     }
 }
 
+/// The pause lasts as long as the connection, whatever ends that, the asking process's death included.
+async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: u32) -> Result<()> {
+    if !(1..=LONGEST_PAUSE_S).contains(&for_s) {
+        let why = format!("a pause is for 1 to {LONGEST_PAUSE_S} s, not {for_s}");
+        return refuse(&mut stream, &why).await;
+    }
+    let asker = Asker {
+        pid: pid_of(peer),
+        uid: peer.uid(),
+        is_reader: true,
+    };
+    let time = Duration::from_secs(for_s.into());
+    let (mut holds, held) = oneshot::channel();
+    let call = |answer| Call::Pause {
+        asker,
+        time,
+        held,
+        answer,
+    };
+    let view = match handlers.call(call).await? {
+        Ok(Pausing { view, set_back }) => {
+            // Where the real-time thread has ended, nothing has real time either.
+            let _ = set_back.await;
+            view
+        }
+        Err(why) => return refuse(&mut stream, &why).await,
+    };
+    write_line(&mut stream, &Answer::Ok(view)).await?;
+    tokio::select! {
+        // Whatever is sent ends it, too.
+        _ = stream.read_u8() => {}
+        () = holds.closed() => {}
+    }
+    Ok(())
+}
+
 fn pid_of(peer: &UCred) -> Option<u32> {
     peer.pid().and_then(|pid| u32::try_from(pid).ok())
 }
@@ -320,6 +374,7 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
     match request {
         _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
+        Request::Pause { .. } => Err("only root may pause giveway; ask again with sudo".to_owned()),
         Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
         Request::Choose { class, .. } if !may_choose.contains(class) => Err(format!(
             "only root may choose the class {}; users may choose: {} (users_may_choose in [classes])",

@@ -40,12 +40,14 @@ use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use actions::Lines;
 use active::ActiveClaims;
+use pause::Pause;
 use records::Records;
 use rules::ClassRules;
 
 mod actions;
 mod active;
 mod end;
+mod pause;
 mod records;
 mod requests;
 pub mod rules;
@@ -104,6 +106,7 @@ struct Running {
     /// Why there is no guardian, or none that is known to live.
     unguarded: Option<String>,
     active: ActiveClaims,
+    pause: Option<Pause>,
     records: Records,
     lines: Lines,
     started: Duration,
@@ -143,6 +146,7 @@ impl Daemon {
             told_of_older: false,
             unguarded: None,
             active: ActiveClaims::default(),
+            pause: None,
             records: Records::default(),
             lines: Lines::default(),
             started: now(),
@@ -200,6 +204,7 @@ impl Running {
                         return Ok(Some(client));
                     }
                 }
+                () = pause::is_over(self.pause.as_mut()) => self.resume()?,
                 () = sleep(deadline) => self.step(Input::Tick)?,
             }
         }

@@ -65,6 +65,9 @@ enum Request {
     Remove(String, u32, Answer),
     Launch(u32, Schedule, u32, Vec<u32>, Answer),
     NapiThreads(Vec<ProcessId>, u32),
+    /// Everything is taken back for this reason; answered when it is.
+    Pause(String, oneshot::Sender<()>),
+    Resume,
     /// What followed in the other thread and is this one's to do.
     CarryOut(Vec<Action>),
     /// Something went wrong there.
@@ -253,6 +256,15 @@ impl Client {
             .await
     }
 
+    /// Takes everything back until [`Self::resume`]; `told` is told when it is.
+    pub fn pause(&self, why: String, told: oneshot::Sender<()>) {
+        self.send(Request::Pause(why, told));
+    }
+
+    pub fn resume(&self) {
+        self.send(Request::Resume);
+    }
+
     async fn answer(&self, request: impl FnOnce(Answer) -> Request) -> Result<(), String> {
         let (back, answer) = oneshot::channel();
         self.send(request(back));
@@ -368,7 +380,8 @@ fn refuse_all(engine: &Engine, inbox: &Inbox, why: &str) -> Result<usize> {
                 Request::Add(.., back) | Request::Remove(.., back) | Request::Launch(.., back) => {
                     let _ = back.send(Err(why.to_owned()));
                 }
-                Request::NapiThreads(..) | Request::CarryOut(_) | Request::Report(_) | Request::LookUps(_) => {}
+                Request::NapiThreads(..) | Request::Pause(..) | Request::Resume => {}
+                Request::CarryOut(_) | Request::Report(_) | Request::LookUps(_) => {}
                 Request::Stop => return Ok(0),
             }
         }

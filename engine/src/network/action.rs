@@ -86,6 +86,8 @@ pub enum Input<'a> {
     Datagram { from: IpAddr, bytes: &'a [u8] },
     /// Datagrams on that port that were refused unread, since the last time.
     Filtered(Filtered),
+    /// From now on nothing is in force, for this reason; None: everything is again.
+    Pause(Option<String>),
     /// Time has passed.
     Tick,
 }

@@ -51,7 +51,7 @@ impl Control {
 impl Network {
     /// Asks for what these flows lack.
     pub(super) fn control(&mut self, now: Duration, cookies: &[Cookie]) {
-        if self.control.gives_way.is_empty() {
+        if self.control.gives_way.is_empty() || self.paused.is_some() {
             return;
         }
         if now < self.control.next {

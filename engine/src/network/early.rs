@@ -121,6 +121,11 @@ impl Early {
         self.processes.values_mut().for_each(|known| known.is_asked = false);
     }
 
+    /// What follows from it has been taken back.
+    pub fn judge_again(&mut self) {
+        self.processes.values_mut().for_each(|known| known.judged = None);
+    }
+
     /// Of these, those that are known and have become nice since they were listed last.
     pub fn newly_nice(&self, listed: &[Fingerprint]) -> Vec<(ProcessId, Nice)> {
         let is_news = |listed: &Fingerprint| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::action::{Action, Outcome};
 use super::allotment::{Link, Member};
 use super::limits::{Limits, SETTINGS, shown_by};
+use super::pause::PAUSE;
 use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::model::Cookie;
@@ -25,6 +26,9 @@ pub(super) type Wanted = (Cookie, Vec<(Setting, Value)>);
 
 impl Network {
     pub(super) fn limit_senders(&mut self, now: Duration, is_pass: bool) {
+        if self.paused.is_some() {
+            return;
+        }
         let members: Vec<Member> = self.own_senders().filter_map(|tracked| tracked.member()).collect();
         let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
         let limits = self.policy.allot(now, &link, &members);
@@ -55,6 +59,9 @@ impl Network {
     /// Limits that are left over from busier times: of connections that no longer leave by the managed interface they
     /// are lifted, of those that have nothing to send now they are raised to what a new one would get.
     pub(super) fn limit_idle(&mut self, now: Duration) {
+        if self.paused.is_some() {
+            return;
+        }
         let ifindex = self.ifindex();
         let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
         let mut wanted: Vec<Wanted> = Vec::new();
@@ -93,8 +100,8 @@ impl Network {
         let link = self.link();
         let cap = |rtt: &Duration| self.policy.newcomer(&link, *rtt).cwnd.unwrap_or(0);
         let caps: Vec<u32> = match self.interface {
-            Some(_) => self.rtt_resolution.iter().map(cap).collect(),
-            None => vec![0; self.rtt_resolution.len()],
+            Some(_) if self.paused.is_none() => self.rtt_resolution.iter().map(cap).collect(),
+            _ => vec![0; self.rtt_resolution.len()],
         };
         let is_empty = caps.iter().all(|cap| *cap == 0);
         let table = (self.ifindex().filter(|_| !is_empty).unwrap_or(0), caps);
@@ -197,6 +204,12 @@ impl Network {
     }
 
     fn grounds(&self, cookie: Cookie, setting: &Setting) -> Grounds {
+        if let Some(why) = &self.paused {
+            return Grounds {
+                rule: PAUSE.to_owned(),
+                why: why.clone(),
+            };
+        }
         let tracked = self.flows.get(cookie);
         if let (Setting::CongestionControl | Setting::ReceiveWindow, Some(tracked)) = (setting, tracked) {
             return control::grounds(tracked);

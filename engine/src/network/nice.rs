@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::action::Action;
+use super::pause::PAUSE;
 use super::turns::Turns;
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject, Value};
@@ -27,6 +28,8 @@ const NICE: &str = "nice 19, idle I/O class";
 pub struct Niceness {
     is_on: bool,
     pub dry_run: bool,
+    /// Nothing is made nice for a while.
+    is_paused: bool,
     /// Numbers of the rules in force, by their words: lines move when a file is written anew.
     causes: BTreeMap<String, Cause>,
     numbered: u32,
@@ -71,6 +74,7 @@ impl Niceness {
         Self {
             is_on,
             dry_run,
+            is_paused: false,
             causes: BTreeMap::new(),
             numbered: CHOICE,
             held: BTreeMap::new(),
@@ -93,14 +97,31 @@ impl Niceness {
             let place = place.to_owned();
             self.causes.entry(why.to_owned()).or_insert(Cause { number, place });
         }
+        self.causes_in_force()
+    }
+
+    fn causes_in_force(&self) -> Option<Action> {
         let numbers = self.causes.values().map(|cause| cause.number);
-        let in_force: BTreeSet<u32> = numbers.chain([CHOICE]).collect();
+        let in_force = numbers.chain([CHOICE]).filter(|_| !self.is_paused).collect();
         (self.is_on && !self.dry_run).then_some(Action::NiceCauses(in_force))
+    }
+
+    /// What was made nice gets back what it had, as if no rule said anything, until it `is_paused` no longer; then all have to
+    /// be judged again. Returns also the changes, for this reason.
+    pub fn pause(&mut self, is_paused: bool, why: &str) -> (Option<Action>, Vec<Change>) {
+        self.is_paused = is_paused;
+        self.pending.clear();
+        let held = std::mem::take(&mut self.held).into_keys();
+        let changes = held.map(|id| {
+            let values = (NICE.into(), Value::default());
+            change(id, "", values, PAUSE.to_owned(), why.to_owned(), !self.dry_run)
+        });
+        (self.causes_in_force(), changes.collect())
     }
 
     /// What a rule or a choice says of this process itself now. `is`: what giveway has made of it.
     pub fn judged(&mut self, id: ProcessId, process: &Process, verdict: Option<&Verdict>, is: Option<Nice>) {
-        if !self.is_on {
+        if !self.is_on || self.is_paused {
             return;
         }
         let cause = verdict.and_then(|verdict| self.cause_of(verdict));

@@ -243,6 +243,8 @@ pub struct Queue {
     uplink: Option<Uplink>,
     /// The link is no longer to be managed: ours is to go.
     leaves: bool,
+    /// Why ours is to go for a while.
+    paused: Option<String>,
     /// What is in force: a queue, or marks alone.
     plan: Option<Plan>,
     asked: Option<Option<Plan>>,
@@ -298,6 +300,7 @@ impl Queue {
             packet_rules: Vec::new(),
             uplink: None,
             leaves: false,
+            paused: None,
             plan: None,
             asked: None,
             failed: Vec::new(),
@@ -374,6 +377,12 @@ impl Queue {
     pub fn leave(&mut self) -> Option<Request> {
         self.leaves = true;
         self.again.reset();
+        self.ask()
+    }
+
+    /// Nothing of ours is there for this reason, until there is none. Returns what to ask for.
+    pub fn pause(&mut self, why: Option<&String>) -> Option<Request> {
+        self.paused = why.cloned();
         self.ask()
     }
 
@@ -502,6 +511,9 @@ impl Queue {
     fn choose(&self, uplink: &Uplink) -> Result<(Plan, String), String> {
         if self.leaves {
             return Err(format!("{} is no longer managed", uplink.name));
+        }
+        if let Some(why) = &self.paused {
+            return Err(why.clone());
         }
         self.choose_queue(uplink)
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))

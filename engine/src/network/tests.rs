@@ -13,6 +13,7 @@ mod classes;
 mod control;
 mod datagrams;
 mod forwarded;
+mod pause;
 
 fn interface(index: u32) -> Interface {
     Interface {

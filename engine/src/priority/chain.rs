@@ -360,6 +360,16 @@ impl Chains {
         true
     }
 
+    pub fn unbar_all(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        for (service, chain) in &mut self.chains {
+            chain.barred_until = now;
+            actions.push(Action::Bar {
+                service: *service,
+                until: now,
+            });
+        }
+    }
+
     pub fn bar_all(&mut self, now: Duration, time: Duration, why: &'static str, actions: &mut Vec<Action>) {
         let services: Vec<Service> = self.chains.keys().copied().collect();
         for service in services {

@@ -174,6 +174,13 @@ impl Napi {
         }
     }
 
+    /// What they were lowered for is over: they are raised by the next look.
+    pub fn end_wait(&mut self, now: Duration) {
+        if let State::Lowered { until } = &mut self.state {
+            *until = now;
+        }
+    }
+
     fn shown(&self) -> String {
         format!("FIFO {}", self.priority)
     }

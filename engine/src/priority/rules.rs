@@ -183,6 +183,9 @@ impl Priority {
         match self.may_grant(now, &rule, started.tasks) {
             Ok(()) => self.grant(now, started, &rule),
             Err(why) => {
+                if let Some(pause) = &mut self.paused {
+                    pause.had.insert(id);
+                }
                 self.counters.refused += 1;
                 if self.held.len() - self.having.len() >= HELD_WITHOUT {
                     return;
@@ -200,16 +203,7 @@ impl Priority {
             .get(&id)
             .filter(|held| held.rule.starts_with(grant::LAUNCHED))?;
         let is_theirs = process.uid == held.process.uid && process.euid == held.process.uid;
-        is_theirs.then(|| {
-            Arc::new(Rule {
-                name: held.rule.clone(),
-                matcher: Matcher::default(),
-                schedule: held.schedule.clone(),
-                budget_percent: held.budget_percent,
-                max_tasks: held.max_tasks,
-                added_by: Some(process.uid),
-            })
-        })
+        is_theirs.then(|| Arc::new(held.as_rule()))
     }
 
     fn grant(&mut self, now: Duration, started: Started, rule: &Rule) {
@@ -266,7 +260,10 @@ impl Priority {
     }
 
     /// Whether so many tasks more are within all budgets.
-    fn may_grant(&self, now: Duration, rule: &Rule, tasks: u32) -> Result<(), String> {
+    pub(super) fn may_grant(&self, now: Duration, rule: &Rule, tasks: u32) -> Result<(), String> {
+        if let Some(pause) = &self.paused {
+            return Err(pause.why.clone());
+        }
         if let Some(until) = self.held_off_until.filter(|until| now < *until) {
             let left_s = until.saturating_sub(now).as_secs_f64();
             return Err(format!(
@@ -402,7 +399,7 @@ impl Priority {
     }
 
     /// What its rule has given it; where not `made`, what it would have given and a limit or the kernel refused.
-    fn record_gain(&mut self, id: ProcessId, why: String, made: bool) {
+    pub(super) fn record_gain(&mut self, id: ProcessId, why: String, made: bool) {
         let Some(held) = self.held.get(&id) else { return };
         let change = held.change(id, held.old.clone(), held.schedule.shown().into(), why, made);
         self.actions.push(change);
@@ -417,6 +414,18 @@ impl Priority {
 }
 
 impl Held {
+    /// By which it is held, but for whom that matches.
+    pub(super) fn as_rule(&self) -> Rule {
+        Rule {
+            name: self.rule.clone(),
+            matcher: Matcher::default(),
+            schedule: self.schedule.clone(),
+            budget_percent: self.budget_percent,
+            max_tasks: self.max_tasks,
+            added_by: self.user,
+        }
+    }
+
     fn change(&self, id: ProcessId, old: Value, new: Value, why: String, made: bool) -> Action {
         Action::Record(Box::new(Change {
             subject: Subject::Process { id },

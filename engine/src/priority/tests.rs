@@ -12,6 +12,7 @@ use crate::matcher::Matcher;
 mod chain;
 mod lending;
 mod parts;
+mod pause;
 mod rules;
 
 const WINDOW_OF_ALL: Duration = Duration::from_millis(500);

@@ -11,6 +11,7 @@ use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
 
 use super::Running;
+use super::pause::Pause;
 use super::records::header;
 use crate::actuate::nice::NiceActuator;
 use crate::control::Background;
@@ -52,6 +53,15 @@ impl Running {
             Call::Active { request, asker, answer } => {
                 let _ = answer.send(self.answer_active(&request, asker)?);
             }
+            Call::Pause {
+                asker,
+                time,
+                held,
+                answer,
+            } => {
+                // Where the client has gone, `held` says so.
+                let _ = answer.send(self.pause(asker, time, held)?);
+            }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
         }
@@ -73,6 +83,7 @@ impl Running {
                  `interfaces`"
             )
         });
+        let paused = self.pause.as_ref().map(Pause::shown);
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
             daemon: DaemonStatus {
@@ -82,9 +93,9 @@ impl Running {
                 lost_events: daemon.monitor.lost_events().unwrap_or_default(),
                 passes: self.passes,
                 walks: self.walks,
-                degraded: daemon
-                    .degraded
+                degraded: paused
                     .iter()
+                    .chain(&daemon.degraded)
                     .chain(&self.alone_because)
                     .chain(&self.short_of)
                     .chain(&self.unguarded)
@@ -96,6 +107,7 @@ impl Running {
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
                 class_rules: daemon.rules.len(),
+                paused: self.pause.as_ref().map(Pause::view),
             },
             network,
             // The real-time thread adds its part, and its changes.

@@ -41,6 +41,7 @@ pub struct Receiver {
     rules: Vec<Rule>,
     changes: Changes,
     missing: Vec<String>,
+    is_paused: bool,
 }
 
 /// What the thread that raises handlers of requests works with.
@@ -77,6 +78,7 @@ impl Receiver {
             arrival,
             changes: Changes::default(),
             missing: Vec::new(),
+            is_paused: false,
         }
     }
 
@@ -101,7 +103,7 @@ impl Receiver {
         let device = |interface: &Interface| (interface.index, interface.name.clone());
         let is_same = self.managed.as_ref().map(device) == interface.map(device);
         self.managed = interface.cloned();
-        if !is_same {
+        if !is_same && !self.is_paused {
             self.to_do = self.section.clone();
             self.again.reset();
             self.set_up();
@@ -114,7 +116,7 @@ impl Receiver {
         if self.again.is_due(now()) {
             self.set_up();
         }
-        if !self.section.threaded_napi {
+        if !self.section.threaded_napi || self.is_paused {
             return;
         }
         let managed = self.managed.as_ref();
@@ -146,7 +148,12 @@ impl Receiver {
     fn set_up(&mut self) {
         let before = std::mem::take(&mut self.missing);
         if let Some(Ok(arrival)) = &mut self.arrival
-            && let Err(error) = arrival.attach(self.managed.as_ref().map(|interface| interface.index))
+            && let Err(error) = arrival.attach(
+                self.managed
+                    .as_ref()
+                    .filter(|_| !self.is_paused)
+                    .map(|interface| interface.index),
+            )
         {
             self.missing.push(format!("requests are not seen: {error:#}"));
         }
@@ -181,6 +188,22 @@ impl Receiver {
     /// The settings that were changed.
     pub fn changes(&self) -> Vec<Latest> {
         self.changes.to_vec()
+    }
+
+    /// What was set is put back, and requests are not seen, for a while. Returns what could not be put back.
+    pub fn pause(&mut self) -> Vec<String> {
+        self.is_paused = true;
+        self.to_do = ReceiveSection::default();
+        self.named = (Vec::new(), Duration::ZERO);
+        self.set_up();
+        self.journal.undo().failed
+    }
+
+    pub fn resume(&mut self) {
+        self.is_paused = false;
+        self.to_do = self.section.clone();
+        self.again.reset();
+        self.set_up();
     }
 
     /// Its programs leave the kernel. What was set is put back from the journal.

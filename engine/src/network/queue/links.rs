@@ -237,6 +237,16 @@ impl Links {
         all.collect()
     }
 
+    /// Nothing of ours is on any link for this reason, until there is none.
+    pub fn pause(&mut self, why: Option<&String>) -> Vec<Action> {
+        self.blank.pause(why);
+        let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
+            let request = link.queue.pause(why)?;
+            Some(ask(*ifindex, &link.name, request))
+        });
+        all.collect()
+    }
+
     /// When [`Self::try_again`] is next worth calling.
     pub fn next_try(&self) -> Option<Duration> {
         let of = |link: &Link| {

@@ -50,6 +50,17 @@ impl RulesLoop {
                 drop(back.send(self.launch(pid, schedule, uid, &gids)));
             }
             Request::NapiThreads(threads, priority) => self.tell(Input::NapiThreads { threads, priority }, None),
+            Request::Pause(why, told) => {
+                // What was used until now counts for who used it.
+                self.account();
+                let actions = self.engine.lock().pause(now(), why);
+                self.carry_out(actions, None);
+                let _ = told.send(());
+            }
+            Request::Resume => {
+                let actions = self.engine.lock().resume(now());
+                self.carry_out(actions, None);
+            }
             Request::CarryOut(actions) => drop(self.carry_out(actions, None)),
             Request::Report(line) => self.chains_failing = Some(line),
             Request::Stop => {}

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway try`: intervals with giveway and without it, in pairs whose order is drawn, on the user's own link; and what differs
+//! (`docs/try.md`). Without it means that the daemon is paused, for as long as a connection of this process lives: so
+//! everything is as before at once, however this process ends.
+//!
+//!   load       transfers to and from the peer          probes    what others wait for meanwhile
+//!   own        the user's own connections, without a peer         wakeups   how late this machine is
+//!   report     what is printed                          chart     the same as a picture
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use giveway_engine::trial::{
+    Better, DRY_PAIRS, Finding, LEAST_PAIRS, MOST_PAIRS, Pair, Question, detectable_after, judge, orders, pairs_for,
+};
+use nix::unistd::geteuid;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::cli::TryArgs;
+use crate::commands::{print, print_json};
+use crate::control::client;
+use crate::exit::Usage;
+use crate::kernel::random;
+use crate::place::Place;
+use load::{Plan, Window};
+
+mod chart;
+mod load;
+mod own;
+mod probes;
+mod report;
+mod wakeups;
+
+const WAKEUPS: Question = ask("wakeup_p99_us", Better::Lower, 1.0);
+/// The first is what a trial is sized for.
+const WITH_PEER: [Question; 6] = [
+    ask("rpm", Better::Higher, 0.0),
+    ask("goodput_up_mbit", Better::Higher, 0.01),
+    ask("goodput_down_mbit", Better::Higher, 0.01),
+    ask("retransmits_percent", Better::Lower, 0.01),
+    ask("late_percent", Better::Lower, 1.0),
+    WAKEUPS,
+];
+const OF_OWN_TRAFFIC: [Question; 4] = [
+    ask("goodput_mbit", Better::Higher, 0.01),
+    ask("rtt_ratio", Better::Lower, 0.0),
+    ask("retransmits_percent", Better::Lower, 0.01),
+    WAKEUPS,
+];
+/// The daemon is back within this time after a pause.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+/// What a pause may take beside settling and measuring.
+const LEEWAY_S: f64 = 20.0;
+/// Of what was waited for: the rest is left out (draft-ietf-ippm-responsiveness).
+const TRIMMED: f64 = 0.95;
+
+const fn ask(name: &'static str, better: Better, floor: f64) -> Question {
+    Question { name, better, floor }
+}
+
+/// One interval, and what was measured in it.
+#[derive(Clone, Debug, Serialize)]
+struct Interval {
+    pair: usize,
+    with: bool,
+    values: BTreeMap<&'static str, f64>,
+}
+
+/// Everything that is told of a trial.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    peer: Option<String>,
+    background: bool,
+    seed: u64,
+    interval_s: f64,
+    settle_s: f64,
+    deadline_ms: u64,
+    sizing: Option<Sizing>,
+    answers: Vec<Answer>,
+    /// Of the dry run, which counts for nothing else, and of the trial.
+    dry_run: Vec<Interval>,
+    intervals: Vec<Interval>,
+}
+
+/// What the dry run has shown.
+#[derive(Clone, Debug, Serialize)]
+struct Sizing {
+    question: &'static str,
+    effect_percent: f64,
+    /// None where it is more than is ever asked for, or could not be told.
+    pairs_wanted: Option<usize>,
+    pairs: usize,
+    /// The change that these show with 95%.
+    detectable_percent: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    question: Question,
+    /// Medians.
+    with: Option<f64>,
+    without: Option<f64>,
+    #[serde(flatten)]
+    finding: Finding,
+    /// The change in each pair, as a ratio.
+    #[serde(skip)]
+    ratios: Vec<f64>,
+}
+
+struct Trial<'a> {
+    args: &'a TryArgs,
+    place: Place,
+    seed: u64,
+    questions: &'static [Question],
+}
+
+pub fn run(args: &TryArgs) -> Result<()> {
+    ensure!(
+        geteuid().is_root(),
+        Usage("only root may pause giveway, which a trial does again and again; ask again with sudo".to_owned())
+    );
+    let allowed = allowed_pairs(args)?;
+    let [a, b, c, d, e, f, g, h, ..] = random()?;
+    let trial = Trial {
+        args,
+        place: Place::here()?,
+        seed: args.seed.unwrap_or(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+        questions: if args.peer.is_some() {
+            &WITH_PEER
+        } else {
+            &OF_OWN_TRAFFIC
+        },
+    };
+    let status = client::status(&trial.place)?;
+    ensure!(
+        !status.network.policy.dry_run,
+        "the daemon runs with --dry-run: with it and without it are the same"
+    );
+    let report = trial.run(allowed)?;
+    if let Some(path) = &args.svg {
+        chart::draw(&report, path).with_context(|| format!("cannot draw {}", path.display()))?;
+    }
+    if args.json {
+        print_json(&report)
+    } else {
+        print(&report::text(&report))
+    }
+}
+
+/// Within the time that the user gives.
+fn allowed_pairs(args: &TryArgs) -> Result<usize> {
+    let pair_s = 2.0 * (args.interval + args.settle);
+    let dry = if args.pairs.is_some() { 0 } else { DRY_PAIRS };
+    let allowed = (args.minutes * 60.0 / pair_s) as usize;
+    let least = LEAST_PAIRS + dry;
+    ensure!(
+        args.pairs.is_some() || allowed >= least,
+        Usage(format!(
+            "{least} pairs, which are the least, take {:.1} min by --interval and --settle: allow more by --minutes",
+            least as f64 * pair_s / 60.0
+        ))
+    );
+    Ok(allowed.saturating_sub(dry))
+}
+
+impl Trial<'_> {
+    fn run(&self, allowed: usize) -> Result<Report> {
+        let args = self.args;
+        let (mut dry_run, mut sizing) = (Vec::new(), None);
+        let pairs = match args.pairs {
+            Some(pairs) => usize::from(pairs),
+            None => {
+                dry_run = self.alternate("dry run", DRY_PAIRS, 0)?;
+                let found = self.size(&dry_run, allowed)?;
+                say(&report::sizing(&found));
+                let pairs = found.pairs;
+                sizing = Some(found);
+                pairs
+            }
+        };
+        let intervals = self.alternate("trial", pairs, 1)?;
+        end_of_progress();
+        Ok(Report {
+            version: env!("CARGO_PKG_VERSION"),
+            peer: args.peer.map(|peer| peer.to_string()),
+            background: args.background,
+            seed: self.seed,
+            interval_s: args.interval,
+            settle_s: args.settle,
+            deadline_ms: args.deadline_ms,
+            sizing,
+            answers: answers(self.seed, self.questions, &intervals),
+            dry_run,
+            intervals,
+        })
+    }
+
+    fn size(&self, dry_run: &[Interval], allowed: usize) -> Result<Sizing> {
+        let question = self.questions.first().context("nothing is asked")?;
+        let (differences, count) = (question.differences(&pairs_of(question, dry_run)), self.questions.len());
+        let ratio = 1.0 + self.args.effect / 100.0;
+        let wanted = pairs_for(ratio, &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
+        if wanted.is_none() && differences.len() < 2 {
+            bail!(
+                "nothing of {} could be measured in the dry run: {}",
+                question.name,
+                match self.args.peer {
+                    Some(_) => "the peer did not answer",
+                    None =>
+                        "no connection of this machine carried anything. Start what you want to compare, or use --peer",
+                }
+            );
+        }
+        let pairs = wanted.unwrap_or(allowed).min(allowed).max(LEAST_PAIRS);
+        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+        Ok(Sizing {
+            question: question.name,
+            effect_percent: self.args.effect,
+            pairs_wanted: wanted,
+            pairs,
+            detectable_percent: detectable_after(&differences, pairs, count).map(percent),
+        })
+    }
+
+    /// Measures so many pairs. `part` keeps the orders of dry run and trial apart.
+    fn alternate(&self, what: &str, pairs: usize, part: u64) -> Result<Vec<Interval>> {
+        let mut intervals = Vec::new();
+        for (pair, with_first) in orders(self.seed.wrapping_add(part), pairs).into_iter().enumerate() {
+            for with in [with_first, !with_first] {
+                let left = 2 * pairs - intervals.len();
+                let left_s = left as f64 * (self.args.interval + self.args.settle);
+                let how = if with { "with giveway" } else { "without" };
+                let min = (left_s / 60.0).ceil();
+                let line = format!("{what}: pair {} of {pairs}, {how}; {min:.0} min left", pair + 1);
+                show(&line);
+                let values = self.interval(with)?;
+                intervals.push(Interval { pair, with, values });
+            }
+        }
+        Ok(intervals)
+    }
+
+    fn interval(&self, with: bool) -> Result<BTreeMap<&'static str, f64>> {
+        let args = self.args;
+        // Also after an interval without it: the daemon takes a moment to notice that the connection is gone.
+        self.await_in_force()?;
+        let for_s = (args.interval + args.settle + LEEWAY_S).ceil() as u32;
+        let pause = (!with).then(|| client::pause(&self.place, for_s).context("giveway cannot be paused"));
+        let pause = pause.transpose()?;
+        let start = Instant::now() + Duration::from_secs_f64(args.settle);
+        let end = start + Duration::from_secs_f64(args.interval);
+        let values = self.measure(Window { start, end })?;
+        if let Some(pause) = pause {
+            ensure!(
+                pause.holds(),
+                "the daemon has ended the pause before the interval was over, so it shows nothing; \
+                 `giveway why` may say more"
+            );
+        }
+        Ok(values)
+    }
+
+    fn await_in_force(&self) -> Result<()> {
+        let until = Instant::now() + BACK_WITHIN;
+        loop {
+            let status = client::status(&self.place)?;
+            let Some(by) = status.daemon.paused else { return Ok(()) };
+            ensure!(
+                Instant::now() < until,
+                "giveway is paused by somebody else (uid {}): a trial needs it for itself",
+                by.uid
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn measure(&self, window: Window) -> Result<BTreeMap<&'static str, f64>> {
+        let args = self.args;
+        let wakeups = thread::spawn(move || wakeups::late_p99_us(window));
+        let mut values = match args.peer {
+            Some(peer) => {
+                let plan = Plan {
+                    peer,
+                    streams: args.streams,
+                    background: args.background,
+                };
+                let transfers = thread::spawn(move || load::run(plan, window));
+                let waited = probes::run(peer, Duration::from_millis(args.deadline_ms), window);
+                let carried = transfers.join().map_err(|_| anyhow!("a thread has failed"))?;
+                of_peer(&carried?, &waited?)
+            }
+            None => of_own(&own::run(&self.place, window)?, args.interval),
+        };
+        let late = wakeups.join().map_err(|_| anyhow!("a thread has failed"))?;
+        values.insert(WAKEUPS.name, late);
+        values.retain(|_, value| value.is_finite());
+        Ok(values)
+    }
+}
+
+fn mbit(bytes_per_s: f64) -> f64 {
+    bytes_per_s * 8.0 / 1e6
+}
+
+fn percent(part: u64, of: u64) -> f64 {
+    100.0 * part as f64 / of.max(1) as f64
+}
+
+fn of_peer(carried: &load::Carried, waited: &probes::Waited) -> BTreeMap<&'static str, f64> {
+    let mut values = BTreeMap::from([
+        ("goodput_up_mbit", mbit(carried.up_bytes_per_s)),
+        ("goodput_down_mbit", mbit(carried.down_bytes_per_s)),
+        ("retransmits_percent", percent(carried.retransmitted, carried.sent)),
+    ]);
+    values.extend((waited.messages > 0).then(|| ("late_percent", percent(waited.late, waited.messages))));
+    values.extend(rpm(&waited.to_connect, &waited.to_answer, &carried.waits).map(|rpm| ("rpm", rpm)));
+    values
+}
+
+fn of_own(seen: &own::Seen, seconds: f64) -> BTreeMap<&'static str, f64> {
+    // What was idle is no measurement of the link.
+    if seen.bytes == 0 {
+        return BTreeMap::new();
+    }
+    let mut values = BTreeMap::from([("goodput_mbit", mbit(seen.bytes as f64 / seconds))]);
+    values.extend((seen.segments > 0).then(|| {
+        let percent = percent(seen.retransmitted, seen.segments);
+        ("retransmits_percent", percent)
+    }));
+    values.extend(seen.rtt_ratio().map(|ratio| ("rtt_ratio", ratio)));
+    values
+}
+
+/// Round trips a minute (draft-ietf-ippm-responsiveness, *Aggregating the Measurements*): half of the weight have connections
+/// of their own, with handshake and exchange alike, half exchanges on those that fill the link. There is no TLS here.
+fn rpm(to_connect: &[Duration], to_answer: &[Duration], on_transfers: &[Duration]) -> Option<f64> {
+    let own = (trimmed_mean_ms(to_connect)? + trimmed_mean_ms(to_answer)?) / 2.0;
+    Some(60_000.0 / ((own + trimmed_mean_ms(on_transfers)?) / 2.0))
+}
+
+/// Without the longest 5%.
+fn trimmed_mean_ms(waits: &[Duration]) -> Option<f64> {
+    let mut waits = waits.to_vec();
+    waits.sort_unstable();
+    waits.truncate((waits.len() as f64 * TRIMMED).ceil() as usize);
+    let sum: Duration = waits.iter().sum();
+    (!waits.is_empty()).then(|| sum.as_secs_f64() * 1000.0 / waits.len() as f64)
+}
+
+/// Those in which both were measured.
+fn pairs_of(question: &Question, intervals: &[Interval]) -> Vec<Pair> {
+    let both = intervals.chunks_exact(2).filter_map(|pair| {
+        let of = |with| {
+            pair.iter()
+                .find(|interval| interval.with == with)?
+                .values
+                .get(question.name)
+        };
+        Some(Pair {
+            with: *of(true)?,
+            without: *of(false)?,
+        })
+    });
+    both.collect()
+}
+
+fn answers(seed: u64, questions: &[Question], intervals: &[Interval]) -> Vec<Answer> {
+    let pairs: Vec<Vec<Pair>> = questions.iter().map(|question| pairs_of(question, intervals)).collect();
+    let differences = questions.iter().zip(&pairs).map(|(question, pairs)| {
+        // Fewer say nothing, however alike they are.
+        let pairs = if pairs.len() < LEAST_PAIRS { &[][..] } else { pairs };
+        (*question, question.differences(pairs))
+    });
+    let differences: Vec<(Question, Vec<f64>)> = differences.collect();
+    let findings = judge(seed, &differences);
+    let measured = findings.into_iter().zip(&differences).zip(&pairs);
+    measured
+        .map(|((finding, (question, differences)), pairs)| Answer {
+            question: *question,
+            with: median(pairs.iter().map(|pair| pair.with)),
+            without: median(pairs.iter().map(|pair| pair.without)),
+            finding,
+            ratios: differences.iter().map(|difference| difference.exp()).collect(),
+        })
+        .collect()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        1 => values.get(middle).copied(),
+        _ => Some((values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0),
+    }
+}
+
+/// A line about what goes on, on standard error: in place of the last one, where somebody looks.
+fn show(line: &str) {
+    let mut to = std::io::stderr();
+    // Where it cannot be written, nobody looks.
+    let _ = match to.is_terminal() {
+        true => write!(to, "\r\x1b[K{line}").and_then(|()| to.flush()),
+        false => writeln!(to, "{line}"),
+    };
+}
+
+/// One that stays.
+fn say(line: &str) {
+    show(line);
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+}
+
+fn end_of_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From what was measured to what is said.
+
+use super::*;
+
+fn interval(pair: usize, with: bool, rpm: f64) -> Interval {
+    Interval {
+        pair,
+        with,
+        values: BTreeMap::from([("rpm", rpm), ("late_percent", 0.0)]),
+    }
+}
+
+/// Pairs in either order.
+fn intervals(pairs: usize, with: f64) -> Vec<Interval> {
+    let of = |pair: usize| {
+        let rises = 1.0 + pair as f64 / 100.0;
+        let mut both = [
+            interval(pair, true, 200.0 * with * rises),
+            interval(pair, false, 200.0 * rises),
+        ];
+        both.rotate_left(pair % 2);
+        both
+    };
+    (0..pairs).flat_map(of).collect()
+}
+
+fn report(intervals: Vec<Interval>) -> Report {
+    Report {
+        version: "0",
+        peer: Some("192.0.2.1:9872".to_owned()),
+        background: false,
+        seed: 1,
+        interval_s: 10.0,
+        settle_s: 3.0,
+        deadline_ms: 100,
+        sizing: None,
+        answers: answers(1, &WITH_PEER, &intervals),
+        dry_run: Vec::new(),
+        intervals,
+    }
+}
+
+#[test]
+fn the_longest_waits_are_left_out_and_halves_weigh_the_same() {
+    let ms = Duration::from_millis;
+    let mut waits = vec![ms(10); 19];
+    waits.push(ms(5000));
+    assert_eq!(trimmed_mean_ms(&waits), Some(10.0));
+    assert_eq!(trimmed_mean_ms(&[]), None);
+    assert_eq!(rpm(&[ms(20)], &[ms(40)], &[ms(90)]), Some(1000.0));
+}
+
+#[test]
+fn what_doubles_in_each_pair_is_better_and_the_rest_is_said_to_be_unknown() {
+    let report = report(intervals(20, 2.0));
+    let text = report::text(&report);
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(
+        line("rpm").ends_with("better") && line("rpm").contains("+100%"),
+        "{text}"
+    );
+    assert!(line("late_percent").ends_with("no difference"), "{text}");
+    assert!(line("goodput_up_mbit").ends_with("not measured"), "{text}");
+    let longest = text.lines().skip(1).map(str::len).max();
+    assert!(longest.unwrap() <= 80, "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["answers"][0]["verdict"], "better");
+}
+
+#[test]
+fn fewer_pairs_than_the_least_show_nothing() {
+    let answer = &answers(1, &WITH_PEER, &intervals(19, 2.0))[0];
+    assert_eq!((answer.finding.pairs, answer.finding.ratio), (0, None));
+    assert_eq!(answer.without.map(f64::round), Some(218.0));
+}
+
+#[test]
+fn the_picture_names_every_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("try.svg");
+    chart::draw(&report(intervals(20, 1.1)), &path).unwrap();
+    let svg = std::fs::read_to_string(path).unwrap();
+    assert!(WITH_PEER.iter().all(|question| svg.contains(question.name)), "{svg}");
+}

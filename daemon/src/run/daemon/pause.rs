@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nothing is in force for as long as a client holds its connection, and no longer than it has asked for. Both engines take
+//! back what they gave by the requests that they always take it back by, so that the journals say at every moment what is
+//! to be undone. What was set by `[receive]` is put back from its journal.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use anyhow::Result;
+use giveway_engine::network::action::Input;
+use giveway_engine::status::PausedView;
+use tokio::sync::oneshot;
+
+use super::{Running, instant_of};
+use crate::control::server::{Asker, Pausing};
+use crate::kernel::now;
+use crate::life::LONG_WORK;
+
+pub(super) struct Pause {
+    by: Asker,
+    until: Duration,
+    /// Ends with the client's connection.
+    held: oneshot::Receiver<Infallible>,
+}
+
+impl Pause {
+    pub fn view(&self) -> PausedView {
+        PausedView {
+            uid: self.by.uid,
+            pid: self.by.pid,
+            left_ms: self.until.saturating_sub(now()).as_millis() as u64,
+        }
+    }
+
+    fn who(&self) -> String {
+        let pid = self.by.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        format!("paused by uid {}{pid}", self.by.uid)
+    }
+
+    /// For `status`.
+    pub fn shown(&self) -> String {
+        let left_s = self.view().left_ms.div_ceil(1000);
+        format!("{}: nothing is in force, for {left_s} s more at most", self.who())
+    }
+}
+
+/// Waits for ever where there is none.
+pub(super) async fn is_over(pause: Option<&mut Pause>) {
+    let Some(pause) = pause else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = &mut pause.held => {}
+        () = tokio::time::sleep_until(instant_of(pause.until)) => {}
+    }
+}
+
+impl Running {
+    pub(super) fn pause(
+        &mut self,
+        by: Asker,
+        time: Duration,
+        held: oneshot::Receiver<Infallible>,
+    ) -> Result<Result<Pausing, String>> {
+        if let Some(pause) = &self.pause {
+            return Ok(Err(format!("giveway is {} already; try again later", pause.who())));
+        }
+        if self.daemon.guarded.is_none() {
+            return Ok(Err(
+                "this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned(),
+            ));
+        }
+        let until = now() + time;
+        let pause = Pause { by, until, held };
+        let why = pause.who();
+        tracing::info!("{why}: everything is taken back for {} s at most", time.as_secs());
+        self.sign.give_for(LONG_WORK);
+        let (told, set_back) = oneshot::channel();
+        if let Some(realtime) = &self.daemon.realtime {
+            realtime.client().pause(why.clone(), told);
+        }
+        for failed in self.daemon.receiver.pause() {
+            tracing::warn!("{failed}");
+        }
+        self.step(Input::Pause(Some(why)))?;
+        self.settle_nice()?;
+        let view = pause.view();
+        self.pause = Some(pause);
+        Ok(Ok(Pausing { view, set_back }))
+    }
+
+    pub(super) fn resume(&mut self) -> Result<()> {
+        let Some(pause) = self.pause.take() else { return Ok(()) };
+        tracing::info!("no longer {}: everything is in force again", pause.who());
+        self.sign.give_for(LONG_WORK);
+        self.step(Input::Pause(None))?;
+        self.settle_nice()?;
+        self.daemon.receiver.resume();
+        if let Some(realtime) = &self.daemon.realtime {
+            realtime.client().resume();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pause takes back what is in force, and its end brings it back.
+
+use super::*;
+use crate::network::queue::{Request, RootQdisc, Uplink};
+
+const WHY: &str = "paused by uid 0";
+
+fn pause(engine: &mut Network, ms: u64, why: Option<&str>) -> Vec<Action> {
+    engine.step(Duration::from_millis(ms), Input::Pause(why.map(str::to_owned)))
+}
+
+#[test]
+fn a_cap_is_lifted_at_once_and_comes_back_when_the_pause_is_over() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    let actions = pause(&mut engine, 300, Some(WHY));
+    assert_eq!(caps(&actions), [(COOKIE, None)]);
+    answer(&mut engine, Outcome::Applied);
+    let changes = engine.changes();
+    let last = &changes.iter().max_by_key(|latest| latest.t_ns).unwrap().change;
+    assert_eq!((last.rule.as_str(), last.why.as_str()), ("pause", WHY));
+    assert!(caps(&pass(&mut engine, 400)).is_empty());
+    pause(&mut engine, 500, None);
+    assert_eq!(caps(&pass(&mut engine, 600)), [(COOKIE, Some(20))]);
+}
+
+#[test]
+fn what_the_kernel_puts_off_is_taken_back_in_the_next_pass() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Applied);
+    pause(&mut engine, 300, Some(WHY));
+    answer(&mut engine, Outcome::Deferred);
+    assert_eq!(caps(&pass(&mut engine, 400)), [(COOKIE, None)]);
+}
+
+#[test]
+fn new_connections_are_not_capped_meanwhile() {
+    let mut engine = asking();
+    let tables = |actions: Vec<Action>| -> Vec<Vec<u32>> {
+        let table = |action| match action {
+            Action::CapNew { caps, .. } => Some(caps),
+            _ => None,
+        };
+        actions.into_iter().filter_map(table).collect()
+    };
+    assert_eq!(tables(pause(&mut engine, 300, Some(WHY))), [[0]]);
+    assert_eq!(tables(pass(&mut engine, 400)), Vec::<Vec<u32>>::new());
+    assert_eq!(tables(pause(&mut engine, 500, None)), [[20]]);
+}
+
+#[test]
+fn congestion_control_goes_back_and_returns() {
+    let mut engine = engine("[[background]]\nremote_address = \"127.0.0.1\"\nport = 5201", false);
+    engine.control = Control::new(Background {
+        control: Some("gives_way".to_owned()),
+        receive_window: false,
+    });
+    let asked = |actions: &[Action]| -> Vec<Value> {
+        let value = |action: &Action| match action {
+            Action::Limit { limits, .. } => Some(limits[0].1.clone()),
+            _ => None,
+        };
+        actions.iter().filter_map(value).collect()
+    };
+    let answer = |engine: &mut Network, ms| {
+        let outcomes = vec![(COOKIE, Setting::CongestionControl, Outcome::Applied)];
+        engine.step(Duration::from_millis(ms), Input::Outcomes(outcomes));
+    };
+    let gives_way = vec![Value::from("gives_way")];
+    assert_eq!(asked(&pass(&mut engine, 100)), gives_way);
+    answer(&mut engine, 100);
+    assert_eq!(asked(&pause(&mut engine, 1000, Some(WHY))), [Value::default()]);
+    answer(&mut engine, 1000);
+    assert_eq!(asked(&pass(&mut engine, 2000)), []);
+    assert_eq!(asked(&pause(&mut engine, 3000, None)), gives_way);
+}
+
+#[test]
+fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhile() {
+    let config = Config::parse("[link]\nrate_mbit = 10.0").unwrap();
+    let backends = Backends {
+        htb: Ok(()),
+        ..Backends::none()
+    };
+    let setup = Setup {
+        seed: [1; 32],
+        keys: None,
+        rtt_resolution: vec![Duration::from_millis(1)],
+        background: Default::default(),
+        dry_run: false,
+        backends,
+    };
+    let mut engine = Network::new(Duration::ZERO, &config, setup);
+    engine.step(Duration::ZERO, Input::Interface(Some(interface(2))));
+    let uplink = |mtu_bytes| Uplink {
+        ifindex: 2,
+        name: "eth2".to_owned(),
+        mtu_bytes,
+        header_bytes: 14,
+        wired: true,
+        speed_mbit: None,
+        root: RootQdisc {
+            kind: "pfifo_fast".to_owned(),
+            ..RootQdisc::default()
+        },
+        chosen: true,
+    };
+    let requests = |actions: Vec<Action>| -> Vec<bool> {
+        let up = |action| match action {
+            Action::Queue { request, .. } => Some(matches!(request, Request::Set(Some(_)))),
+            _ => None,
+        };
+        actions.into_iter().filter_map(up).collect()
+    };
+    let done = Input::QueueOutcome {
+        ifindex: 2,
+        outcome: Ok(()),
+    };
+    let at = Duration::from_millis;
+    assert_eq!(requests(engine.step(at(1), Input::Uplinks(vec![uplink(1500)]))), [true]);
+    engine.step(at(2), done);
+    assert_eq!(requests(pause(&mut engine, 3, Some(WHY))), [false]);
+    let done = Input::QueueOutcome {
+        ifindex: 2,
+        outcome: Ok(()),
+    };
+    engine.step(at(4), done);
+    assert_eq!(engine.status(at(5)).queue.why, WHY);
+    assert!(requests(engine.step(at(6), Input::Uplinks(vec![uplink(1400)]))).is_empty());
+    assert_eq!(requests(pause(&mut engine, 7, None)), [true]);
+}

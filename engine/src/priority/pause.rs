@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nothing has real time for a while, and then it has it again: for a trial that compares both. Who had it, or would have got
+//! it meanwhile, is asked for again at the end, within the same limits. No budget pays for it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::rules::Standing;
+use super::{Action, Priority};
+use crate::matcher::ProcessId;
+
+/// Longer than any pause: its end is told.
+const LONGEST: Duration = Duration::from_secs(3600);
+const WHY: &str = "giveway is paused";
+
+#[derive(Debug)]
+pub(super) struct Pause {
+    pub why: String,
+    /// Processes that get it at the end.
+    pub had: BTreeSet<ProcessId>,
+}
+
+impl Priority {
+    /// Takes everything back, for this reason.
+    pub fn pause(&mut self, now: Duration, why: String) -> Vec<Action> {
+        let had = self.having.clone();
+        for id in &had {
+            let Some(old) = self.held.get(id).map(|held| held.old.clone()) else {
+                continue;
+            };
+            self.record_loss(*id, old, why.clone());
+            self.set_standing(*id, Standing::Without);
+            self.after_chains(now, Action::Revoke { id: *id });
+        }
+        self.paused = Some(Pause { why, had });
+        self.napi.lower(now, LONGEST, WHY, &mut self.actions);
+        self.chains.bar_all(now, LONGEST, WHY, &mut self.actions);
+        self.release();
+        std::mem::take(&mut self.actions)
+    }
+
+    pub fn resume(&mut self, now: Duration) -> Vec<Action> {
+        let Some(pause) = self.paused.take() else {
+            return Vec::new();
+        };
+        for id in pause.had {
+            self.give_again(now, id);
+        }
+        self.napi.end_wait(now);
+        self.chains.unbar_all(now, &mut self.actions);
+        self.release();
+        // What was started meanwhile and there was no room to remember.
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.push(Action::Look);
+        actions
+    }
+
+    fn give_again(&mut self, now: Duration, id: ProcessId) {
+        let Some(held) = self.held.get(&id).filter(|held| held.standing == Standing::Without) else {
+            return;
+        };
+        let (schedule, tasks) = (held.schedule.clone(), held.tasks);
+        match self.may_grant(now, &held.as_rule(), tasks) {
+            Ok(()) => {
+                self.set_standing(id, Standing::Asked);
+                self.after_chains(now, Action::Grant { id, schedule });
+            }
+            Err(why) => {
+                self.counters.refused += 1;
+                self.record_gain(id, format!("no real time: {why}"), false);
+            }
+        }
+    }
+}

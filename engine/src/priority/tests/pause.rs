@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pause takes all real time back, and its end gives it again to who still has a right to it.
+
+use super::*;
+
+const WHY: &str = "paused by uid 0";
+
+impl Machine {
+    fn pause(&mut self) {
+        let actions = self.priority.pause(self.now, WHY.to_owned());
+        self.carry_out(actions);
+    }
+
+    fn resume(&mut self) {
+        let actions = self.priority.resume(self.now);
+        self.carry_out(actions);
+    }
+}
+
+#[test]
+fn everything_goes_and_comes_back() {
+    let mut machine = Machine::new(vec![rule("camera", "/camera")], Vec::new());
+    assert!(machine.start(1, "/camera"));
+    machine.find_napi();
+    assert!(machine.request(21));
+    machine.pause();
+    assert!(machine.granted.is_empty() && machine.raised.is_empty() && !machine.is_napi_raised);
+    let changes = machine.log.to_vec();
+    assert!(changes.iter().any(|latest| latest.change.why == WHY), "{changes:?}");
+    assert!(!machine.request(21), "its chain is barred");
+    assert!(!machine.start(2, "/camera"), "nothing is given meanwhile");
+    for _ in 0..30 {
+        machine.run(TICK, &|_| 0.0, 0.0, 0.0);
+        machine.look();
+    }
+    assert!(machine.granted.is_empty() && !machine.is_napi_raised);
+    machine.resume();
+    assert_eq!(machine.pids(), [1, 2], "also what was started meanwhile");
+    assert!(machine.request(21));
+    machine.look();
+    assert!(machine.is_napi_raised);
+}
+
+#[test]
+fn who_ended_or_overran_before_gets_nothing_back() {
+    let mut machine = Machine::new(vec![rule("camera", "/camera"), rule("other", "/other")], Vec::new());
+    assert!(machine.start(1, "/camera") && machine.start(2, "/other"));
+    for _ in 0..9 {
+        machine.run(TICK, &|pid| if pid == 2 { 1.0 } else { 0.1 }, 0.0, 0.0);
+        machine.look();
+    }
+    assert_eq!(machine.pids(), [1]);
+    machine.pause();
+    let cpu = Duration::ZERO;
+    machine.tell(Input::Exited { id: id(1), cpu });
+    machine.resume();
+    assert!(machine.granted.is_empty());
+}
