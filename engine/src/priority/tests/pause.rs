@@ -22,12 +22,12 @@ fn everything_goes_and_comes_back() {
     let mut machine = Machine::new(vec![rule("camera", "/camera")], Vec::new());
     assert!(machine.start(1, "/camera"));
     machine.find_napi();
-    assert!(machine.request(21));
+    assert!(machine.request(31));
     machine.pause();
     assert!(machine.granted.is_empty() && machine.raised.is_empty() && !machine.is_napi_raised);
     let changes = machine.log.to_vec();
     assert!(changes.iter().any(|latest| latest.change.why == WHY), "{changes:?}");
-    assert!(!machine.request(21), "its chain is barred");
+    assert!(!machine.request(31), "its chain is barred");
     assert!(!machine.start(2, "/camera"), "nothing is given meanwhile");
     for _ in 0..30 {
         machine.run(TICK, &|_| 0.0, 0.0, 0.0);
@@ -36,7 +36,7 @@ fn everything_goes_and_comes_back() {
     assert!(machine.granted.is_empty() && !machine.is_napi_raised);
     machine.resume();
     assert_eq!(machine.pids(), [1, 2], "also what was started meanwhile");
-    assert!(machine.request(21));
+    assert!(machine.request(31));
     machine.look();
     assert!(machine.is_napi_raised);
 }
