@@ -52,7 +52,7 @@ fn new_connections_are_not_capped_meanwhile() {
 
 #[test]
 fn congestion_control_goes_back_and_returns() {
-    let mut engine = engine("[[background]]\naddress = \"127.0.0.1\"\nport = 5201", false);
+    let mut engine = engine("", false);
     engine.control = Control::new(Background {
         control: Some("gives_way".to_owned()),
         receive_window: false,
@@ -69,8 +69,20 @@ fn congestion_control_goes_back_and_returns() {
         engine.step(Duration::from_millis(ms), Input::Outcomes(outcomes));
     };
     let gives_way = vec![Value::from("gives_way")];
-    assert_eq!(asked(&pass(&mut engine, 100)), gives_way);
-    answer(&mut engine, 100);
+    pass(&mut engine, 100);
+    let named = Input::Background {
+        flow: BackgroundFlow {
+            address: upload().remote.ip(),
+            port: upload().remote.port(),
+            local_port: None,
+        },
+        add: true,
+        uid: 0,
+        outcome: Ok(()),
+    };
+    let actions = engine.step(Duration::from_millis(150), named);
+    assert_eq!(asked(&actions), gives_way);
+    answer(&mut engine, 150);
     assert_eq!(asked(&pause(&mut engine, 1000, Some(WHY))), [Value::default()]);
     answer(&mut engine, 1000);
     assert_eq!(asked(&pass(&mut engine, 2000)), []);
