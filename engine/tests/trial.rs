@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `giveway try` finds and claims, on trials resampled from simulated intervals: 220 of them, which vary by 5%, and in
-//! questions that vary far more or not at all. Each trial has a dry run that sizes it.
+//! What `giveway try` finds and claims, on trials resampled from real intervals: measured by the real daemon and peer, between
+//! which nothing was planted (`bench/results/2026-11-26/try/`, `docs/try.md`). Each trial has a dry run that sizes it.
 
 use std::collections::BTreeMap;
 
 use giveway_engine::trial::{Better, DRY_PAIRS, MOST_PAIRS, Pair, Question, Verdict, judge, orders, pairs_for};
+use serde_json::Value;
 
-/// Each with its mean and its variation, relative to that.
-const QUESTIONS: [(&str, Better, f64, f64, f64); 6] = [
-    ("rpm", Better::Higher, 0.0, 300.0, 0.05),
-    ("goodput_up_mbit", Better::Higher, 0.01, 9.5, 0.05),
-    ("goodput_down_mbit", Better::Higher, 0.01, 19.0, 0.05),
-    ("retransmits_percent", Better::Lower, 0.01, 1.0, 0.4),
-    ("late_percent", Better::Lower, 1.0, 0.0, 0.0),
-    ("wakeup_p99_us", Better::Lower, 1.0, 200.0, 0.6),
-];
+const REAL: &str = include_str!("../../bench/results/2026-11-26/try/real-intervals.json");
 const TRIALS: u64 = 1000;
 /// The change that is planted, and that trials are sized for.
 const EFFECT: f64 = 1.1;
@@ -22,25 +15,33 @@ const EFFECT: f64 = 1.1;
 type Values = BTreeMap<String, f64>;
 
 /// Everything that was measured in one interval goes together.
-struct Intervals {
+struct Real {
     intervals: Vec<Values>,
     questions: Vec<Question>,
 }
 
-impl Intervals {
-    fn simulate() -> Self {
-        let mut dice = Dice(5);
-        let question =
-            |(name, better, floor, ..): (&'static str, Better, f64, f64, f64)| Question { name, better, floor };
-        let interval = |_| {
-            let value = |(name, _, _, mean, variation): (&'static str, Better, f64, f64, f64)| {
-                (name.to_owned(), (mean * (1.0 + variation * dice.normal())).max(0.0))
-            };
-            QUESTIONS.map(value).into()
+impl Real {
+    fn read() -> Self {
+        let report: Value = serde_json::from_str(REAL).expect("JSON");
+        let question = |answer: &Value| {
+            let question = &answer["question"];
+            Question {
+                name: question["name"].as_str().expect("a name").to_owned().leak(),
+                better: serde_json::from_value::<Better>(question["better"].clone()).expect("better"),
+                floor: question["floor"].as_f64().expect("a number"),
+            }
         };
+        let intervals = report["intervals"].as_array().expect("intervals").iter();
         Self {
-            intervals: (0..220).map(interval).collect(),
-            questions: QUESTIONS.map(question).to_vec(),
+            intervals: intervals
+                .map(|interval| serde_json::from_value(interval["values"].clone()).expect("values"))
+                .collect(),
+            questions: report["answers"]
+                .as_array()
+                .expect("answers")
+                .iter()
+                .map(question)
+                .collect(),
         }
     }
 
@@ -90,28 +91,19 @@ impl Intervals {
 struct Dice(u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[(self.next() % from.len() as u64) as usize]
-    }
-
-    /// The sum of twelve, so nearly normal: mean 0, deviation 1.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.next() as f64 / u64::MAX as f64).sum::<f64>() - 6.0
+        &from[((mixed ^ (mixed >> 31)) % from.len() as u64) as usize]
     }
 }
 
 /// How many of so many trials have this of that question.
-fn count(all: &Intervals, question: &str, planted: f64, wanted: Verdict) -> usize {
+fn count(real: &Real, question: &str, planted: f64, wanted: Verdict) -> usize {
     let has = |seed: &u64| {
-        all.trial(seed * 7919, question, planted)
+        real.trial(seed * 7919, question, planted)
             .contains(&(leak(question), wanted))
     };
     (0..TRIALS).filter(has).count()
@@ -122,19 +114,24 @@ fn leak(question: &str) -> &'static str {
 }
 
 #[test]
-fn there_are_more_than_200_intervals_and_they_vary_by_5_percent() {
-    let all = Intervals::simulate();
-    assert!(all.intervals.len() >= 200, "{}", all.intervals.len());
-    let variation = all.variation("rpm");
-    assert!((0.045..0.055).contains(&variation), "{variation}");
+fn there_are_200_real_intervals_or_more() {
+    let real = Real::read();
+    assert!(real.intervals.len() >= 200, "{}", real.intervals.len());
+    for question in &real.questions {
+        println!(
+            "{} varies by {:.1}%",
+            question.name,
+            100.0 * real.variation(question.name)
+        );
+    }
 }
 
 #[test]
 fn of_1000_trials_with_a_planted_gain_or_loss_of_a_tenth_at_least_950_find_it() {
-    let all = Intervals::simulate();
+    let real = Real::read();
     for question in ["rpm", "goodput_up_mbit"] {
-        let gains = count(&all, question, EFFECT, Verdict::Better);
-        let losses = count(&all, question, 0.9, Verdict::Worse);
+        let gains = count(&real, question, EFFECT, Verdict::Better);
+        let losses = count(&real, question, 0.9, Verdict::Worse);
         println!("{question}: {gains} gains, {losses} losses");
         assert!(
             gains >= 950 && losses >= 950,
@@ -145,9 +142,9 @@ fn of_1000_trials_with_a_planted_gain_or_loss_of_a_tenth_at_least_950_find_it() 
 
 #[test]
 fn of_1000_trials_of_nothing_at_most_10_claim_a_difference_in_any_question() {
-    let all = Intervals::simulate();
+    let real = Real::read();
     let claims = |seed: &u64| {
-        let verdicts = all.trial(seed * 104_729, "rpm", 1.0);
+        let verdicts = real.trial(seed * 104_729, "rpm", 1.0);
         verdicts.iter().any(|(_, verdict)| *verdict != Verdict::NoDifference)
     };
     let wrong = (0..TRIALS).filter(claims).count();
