@@ -23,8 +23,8 @@ pub const POWER: f64 = 0.95;
 pub const LEAST_PAIRS: usize = 20;
 /// Of the dry run.
 pub const DRY_PAIRS: usize = 6;
-/// Few pairs tell the variation badly. A trial is sized for what is above it with this probability (R. H. Browne, *On the
-/// Use of a Pilot Sample for Sample Size Determination*, Statistics in Medicine 14, 1995).
+/// Few pairs tell the variation badly. What is assumed is above it with this probability (R. H. Browne, *On the Use of a
+/// Pilot Sample for Sample Size Determination*, Statistics in Medicine 14, 1995).
 const CERTAINTY: f64 = 0.8;
 /// Of all signs. With the observed ones the least p is 1 in 10,000.
 const FLIPS: u32 = 9_999;
@@ -125,8 +125,8 @@ pub fn judge(seed: u64, questions: &[(Question, Vec<f64>)]) -> Vec<Finding> {
     findings.map(finding).collect()
 }
 
-/// How many pairs show a change by this ratio with [`POWER`], where a dry run had these differences, among so many
-/// questions. None where two were not measured.
+/// How many pairs are likely to show a change by this ratio with [`POWER`], where a dry run had these differences, among so
+/// many questions; the trial's own pairs say when it is so ([`is_enough`]). None where two were not measured.
 pub fn pairs_for(ratio: f64, differences: &[f64], questions: usize) -> Option<usize> {
     let deviation = Spread::of(differences)?.likely_at_most();
     let level = FAMILY / questions as f64;
@@ -138,6 +138,20 @@ pub fn pairs_for(ratio: f64, differences: &[f64], questions: usize) -> Option<us
         pairs += (pairs / 20).max(1);
     }
     Some(pairs)
+}
+
+/// Whether the pairs of a trial so far show a change by this ratio with [`POWER`], among so many questions. The dry run has
+/// too few pairs to tell: what slows down one interval in ten it seldom sees. Only magnitudes count here, so whoever ends a
+/// trial by this leaves the test by signs its level (A. L. Gould and W. J. Shih, *Sample Size Re-estimation without Unblinding
+/// for Normally Distributed Outcomes with Unknown Variance*, Communications in Statistics 21, 1992).
+pub fn is_enough(ratio: f64, differences: &[f64], questions: usize) -> bool {
+    let magnitudes: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
+    let Some(spread) = Spread::of(&magnitudes) else {
+        return false;
+    };
+    let (pairs, level) = (spread.count, FAMILY / questions as f64);
+    let deviation = spread.without_signs().likely_at_most();
+    pairs >= LEAST_PAIRS && detectable(deviation, pairs, level) <= ratio.ln().abs()
 }
 
 /// More are never asked for.
@@ -175,6 +189,15 @@ impl Spread {
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let deviation = (squares / (count - 1) as f64).sqrt();
         Some(Self { count, mean, deviation })
+    }
+
+    /// By the magnitudes alone of what it was made from, whose spread this is. Where nothing differs the deviation of d = x - y
+    /// is at most √3 times that of |d|, whatever the distribution of x and y is, since E|d| = 4 cov(x, F(x)) ≤ 4σ/√12. Where
+    /// all of d is far on one side of zero, both have the same. About zero it is never less than about the mean.
+    fn without_signs(self) -> Self {
+        let about_zero = (self.mean.powi(2) + self.deviation.powi(2)).sqrt();
+        let deviation = (3.0_f64.sqrt() * self.deviation).min(about_zero);
+        Self { deviation, ..self }
     }
 
     /// Student's, two-sided.

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::trial::{
-    Better, DRY_PAIRS, Finding, LEAST_PAIRS, MOST_PAIRS, Pair, Question, detectable_after, judge, orders, pairs_for,
+    Better, DRY_PAIRS, Finding, LEAST_PAIRS, MOST_PAIRS, Pair, Question, detectable_after, is_enough, judge, orders,
+    pairs_for,
 };
 use nix::unistd::geteuid;
 use serde::Serialize;
@@ -87,16 +88,19 @@ struct Report {
     intervals: Vec<Interval>,
 }
 
-/// What the dry run has shown.
+/// How many pairs it takes.
 #[derive(Clone, Debug, Serialize)]
 struct Sizing {
     question: &'static str,
     effect_percent: f64,
-    /// None where it is more than is ever asked for, or could not be told.
-    pairs_wanted: Option<usize>,
-    pairs: usize,
-    /// The change that these show with 95%.
+    /// By the dry run. None where it is more than is ever asked for, or could not be told.
+    pairs_expected: Option<usize>,
+    /// There is time for so many.
+    pairs_at_most: usize,
+    /// The change that these show with 95%, by the dry run.
     detectable_percent: Option<f64>,
+    /// By the trial's own pairs: they have shown this change with 95%, if it is there.
+    is_enough: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -172,18 +176,20 @@ impl Trial<'_> {
     fn run(&self, allowed: usize) -> Result<Report> {
         let args = self.args;
         let (mut dry_run, mut sizing) = (Vec::new(), None);
-        let pairs = match args.pairs {
-            Some(pairs) => usize::from(pairs),
+        let intervals = match args.pairs {
+            Some(pairs) => self.alternate("trial", pairs.into(), 1, |_| false)?,
             None => {
-                dry_run = self.alternate("dry run", DRY_PAIRS, 0)?;
-                let found = self.size(&dry_run, allowed)?;
-                say(&report::sizing(&found));
-                let pairs = found.pairs;
-                sizing = Some(found);
-                pairs
+                dry_run = self.alternate("dry run", DRY_PAIRS, 0, |_| false)?;
+                let expected = self.size(&dry_run, allowed)?;
+                say(&report::sizing(&expected));
+                let intervals = self.alternate("trial", allowed, 1, |so_far| self.is_enough(so_far))?;
+                sizing = Some(Sizing {
+                    is_enough: self.is_enough(&intervals),
+                    ..expected
+                });
+                intervals
             }
         };
-        let intervals = self.alternate("trial", pairs, 1)?;
         end_of_progress();
         Ok(Report {
             version: env!("CARGO_PKG_VERSION"),
@@ -203,9 +209,8 @@ impl Trial<'_> {
     fn size(&self, dry_run: &[Interval], allowed: usize) -> Result<Sizing> {
         let question = self.questions.first().context("nothing is asked")?;
         let (differences, count) = (question.differences(&pairs_of(question, dry_run)), self.questions.len());
-        let ratio = 1.0 + self.args.effect / 100.0;
-        let wanted = pairs_for(ratio, &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
-        if wanted.is_none() && differences.len() < 2 {
+        let expected = pairs_for(self.effect(), &differences, count).filter(|pairs| *pairs < MOST_PAIRS);
+        if expected.is_none() && differences.len() < 2 {
             bail!(
                 "nothing of {} could be measured in the dry run: {}",
                 question.name,
@@ -216,30 +221,54 @@ impl Trial<'_> {
                 }
             );
         }
-        let pairs = wanted.unwrap_or(allowed).min(allowed).max(LEAST_PAIRS);
         let percent = |ratio: f64| (ratio - 1.0) * 100.0;
         Ok(Sizing {
             question: question.name,
             effect_percent: self.args.effect,
-            pairs_wanted: wanted,
-            pairs,
-            detectable_percent: detectable_after(&differences, pairs, count).map(percent),
+            pairs_expected: expected,
+            pairs_at_most: allowed,
+            detectable_percent: detectable_after(&differences, allowed, count).map(percent),
+            is_enough: false,
         })
     }
 
-    /// Measures so many pairs. `part` keeps the orders of dry run and trial apart.
-    fn alternate(&self, what: &str, pairs: usize, part: u64) -> Result<Vec<Interval>> {
+    fn is_enough(&self, intervals: &[Interval]) -> bool {
+        self.questions.first().is_some_and(|question| {
+            let differences = question.differences(&pairs_of(question, intervals));
+            is_enough(self.effect(), &differences, self.questions.len())
+        })
+    }
+
+    /// As a ratio.
+    fn effect(&self) -> f64 {
+        1.0 + self.args.effect / 100.0
+    }
+
+    /// Measures pairs until they are enough, or so many. `part` keeps the orders of dry run and trial apart.
+    fn alternate(
+        &self,
+        what: &str,
+        most: usize,
+        part: u64,
+        are_enough: impl Fn(&[Interval]) -> bool,
+    ) -> Result<Vec<Interval>> {
         let mut intervals = Vec::new();
-        for (pair, with_first) in orders(self.seed.wrapping_add(part), pairs).into_iter().enumerate() {
+        for (pair, with_first) in orders(self.seed.wrapping_add(part), most).into_iter().enumerate() {
             for with in [with_first, !with_first] {
-                let left = 2 * pairs - intervals.len();
+                let left = 2 * most - intervals.len();
                 let left_s = left as f64 * (self.args.interval + self.args.settle);
                 let how = if with { "with giveway" } else { "without" };
                 let min = (left_s / 60.0).ceil();
-                let line = format!("{what}: pair {} of {pairs}, {how}; {min:.0} min left", pair + 1);
+                let line = format!(
+                    "{what}: pair {} of at most {most}, {how}; at most {min:.0} min left",
+                    pair + 1
+                );
                 show(&line);
                 let values = self.interval(with)?;
                 intervals.push(Interval { pair, with, values });
+            }
+            if are_enough(&intervals) {
+                break;
             }
         }
         Ok(intervals)

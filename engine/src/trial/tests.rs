@@ -13,7 +13,11 @@ const GOODPUT: Question = Question {
 };
 
 fn one(differences: Vec<f64>) -> Finding {
-    judge(1, &[(GOODPUT, differences)]).remove(0)
+    one_of(1, differences)
+}
+
+fn one_of(seed: u64, differences: Vec<f64>) -> Finding {
+    judge(seed, &[(GOODPUT, differences)]).remove(0)
 }
 
 /// Sums of twelve, so nearly normal: mean 0, deviation 1.
@@ -58,16 +62,35 @@ fn lower_is_better_where_it_is_said() {
 }
 
 #[test]
-fn a_trial_of_the_size_that_its_dry_run_asks_for_finds_what_it_was_sized_for() {
+fn a_trial_that_ends_when_it_has_enough_pairs_finds_what_it_was_made_for() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    let (mut found, trials) = (0, 300);
-    for seed in 0..trials {
-        let dry: Vec<f64> = (0..DRY_PAIRS).map(|_| 0.15 * noise(&mut rng)).collect();
-        let pairs = pairs_for(1.1, &dry, 1).unwrap();
-        let differences = (0..pairs).map(|_| 1.1_f64.ln() + 0.15 * noise(&mut rng)).collect();
-        found += u32::from(judge(seed, &[(GOODPUT, differences)])[0].verdict == Verdict::Better);
+    for deviation in [0.02, 0.07, 0.15] {
+        let mut found = 0;
+        for seed in 0..300 {
+            let mut differences = Vec::new();
+            while !is_enough(1.1, &differences, 1) {
+                differences.push(1.1_f64.ln() + deviation * noise(&mut rng));
+            }
+            found += u32::from(one_of(seed, differences).verdict == Verdict::Better);
+        }
+        assert!(found >= 285, "{found} of 300 at {deviation}");
     }
-    assert!(found * 100 >= 93 * trials as u32, "{found} of {trials}");
+}
+
+#[test]
+fn a_dry_run_that_sees_all_of_the_variation_forecasts_a_trial_that_finds_it() {
+    let dry: Vec<f64> = (0..2000).map(|at| if at % 2 == 0 { 0.15 } else { -0.15 }).collect();
+    let pairs = pairs_for(1.1, &dry, 1).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let trial = |seed| {
+        let differences = (0..pairs).map(|_| 1.1_f64.ln() + 0.15 * noise(&mut rng));
+        one_of(seed, differences.collect())
+    };
+    let found = (0..300)
+        .map(trial)
+        .filter(|found| found.verdict == Verdict::Better)
+        .count();
+    assert!((279..300).contains(&found), "{found} of 300 with {pairs} pairs");
 }
 
 #[test]
@@ -91,6 +114,12 @@ proptest! {
         prop_assert!(p > 0.0 && p <= 1.0);
         let scaled: Vec<f64> = values.iter().map(|value| value * -4.0).collect();
         prop_assert_eq!(p, p_by_signs(seed, &scaled));
+    }
+
+    #[test]
+    fn what_ends_a_trial_does_not_see_which_was_better(values in vec(-0.5..0.5f64, 2..60), signs in vec(any::<bool>(), 60)) {
+        let flipped: Vec<f64> = values.iter().zip(signs).map(|(value, flip)| if flip { -value } else { *value }).collect();
+        prop_assert_eq!(is_enough(1.3, &values, 1), is_enough(1.3, &flipped, 1));
     }
 
     #[test]

@@ -8,25 +8,29 @@ use super::{Answer, Report, Sizing};
 /// Of the picture.
 const COLUMNS: usize = 41;
 
+/// Before the trial.
 pub fn sizing(sizing: &Sizing) -> String {
     let Sizing {
         question,
         effect_percent,
-        pairs_wanted,
-        pairs,
+        pairs_expected,
+        pairs_at_most,
         detectable_percent,
+        ..
     } = sizing;
-    let wanted = match pairs_wanted {
-        Some(wanted) if wanted <= pairs => {
-            return format!("{pairs} pairs show a change of {effect_percent}% in {question} with 95%");
+    let expected = match pairs_expected {
+        Some(expected) if expected <= pairs_at_most => {
+            return format!(
+                "about {expected} pairs are expected to show a change of {effect_percent}% in {question} with 95%"
+            );
         }
-        Some(wanted) => format!("{wanted} pairs"),
+        Some(expected) => format!("about {expected} pairs"),
         None => "far more pairs".to_owned(),
     };
     let seen = detectable_percent.map_or("no change".to_owned(), |percent| format!("a change of {percent:.0}%"));
     format!(
-        "a change of {effect_percent}% in {question} would take {wanted}; the {pairs} that there is time for (--minutes) \
-         show {seen} with 95%"
+        "a change of {effect_percent}% in {question} would take {expected}; the {pairs_at_most} that there is time for \
+         (--minutes) show {seen} with 95%"
     )
 }
 
@@ -129,6 +133,12 @@ fn explained(report: &Report) -> String {
     let mut text = "\nAll intervals together hold with 99%. Of trials in which nothing differs at most\n1% show a \
                     difference (Holm). `sees`: the change that is found with 95%.\n"
         .to_owned();
+    if let Some(sizing) = report.sizing.as_ref().filter(|sizing| !sizing.is_enough) {
+        text += &format!(
+            "There was no time (--minutes) for the pairs that {}% in {} takes.\n",
+            sizing.effect_percent, sizing.question
+        );
+    }
     if report
         .answers
         .iter()

@@ -69,6 +69,36 @@ fn what_doubles_in_each_pair_is_better_and_the_rest_is_said_to_be_unknown() {
 }
 
 #[test]
+fn what_there_is_no_time_for_is_said_before_the_trial_and_after_it() {
+    let of = |pairs_expected, is_enough| Sizing {
+        question: "rpm",
+        effect_percent: 10.0,
+        pairs_expected,
+        pairs_at_most: 63,
+        detectable_percent: Some(21.4),
+        is_enough,
+    };
+    assert!(report::sizing(&of(Some(63), false)).starts_with("about 63 pairs are expected to show a change of 10%"));
+    let short = report::sizing(&of(Some(64), false));
+    assert!(
+        short.contains("would take about 64 pairs") && short.contains("show a change of 21%"),
+        "{short}"
+    );
+    assert!(report::sizing(&of(None, false)).contains("far more pairs"));
+    let text = |is_enough| {
+        let mut report = report(intervals(20, 1.0));
+        report.sizing = Some(of(Some(20), is_enough));
+        report::text(&report)
+    };
+    let line = "There was no time (--minutes) for the pairs that 10% in rpm takes.";
+    assert!(
+        text(false).contains(line) && !text(true).contains(line),
+        "{}",
+        text(false)
+    );
+}
+
+#[test]
 fn fewer_pairs_than_the_least_show_nothing() {
     let answer = &answers(1, &WITH_PEER, &intervals(19, 2.0))[0];
     assert_eq!((answer.finding.pairs, answer.finding.ratio), (0, None));
