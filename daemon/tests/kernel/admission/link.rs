@@ -13,7 +13,7 @@ use std::time::Duration;
 use giveway::actuate::queue::QueueActuator;
 use giveway::kernel::records::{bytes_of, record};
 use giveway::kernel::skeletons::admission::types;
-use giveway::place::Place;
+use giveway::place::{Lock, Place};
 use giveway_engine::class::{Class, LinkMarks, Treatment};
 use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
@@ -45,6 +45,8 @@ pub struct Link<'a> {
     lab: &'a Lab,
     actuator: RefCell<QueueActuator>,
     place: Place,
+    /// Who starts a daemon elsewhere removes folders of which nobody holds the lock.
+    _lock: Lock,
     far_mac: [u8; 6],
     near_mac: [u8; 6],
     frames: OwnedFd,
@@ -60,7 +62,7 @@ impl<'a> Link<'a> {
         // Whoever runs the tests may have lowered them, and with them every socket.
         set_niceness(0);
         let place = Place::here().unwrap();
-        drop(place.lock().unwrap());
+        let lock = place.lock().unwrap();
         let config = Config::parse(configuration).unwrap();
         let mut actuator = QueueActuator::open(&place, &config, None, None).unwrap();
         actuator
@@ -70,6 +72,7 @@ impl<'a> Link<'a> {
             lab,
             actuator: RefCell::new(actuator),
             place,
+            _lock: lock,
             far_mac: mac(&lab.far),
             near_mac: mac(&lab.near),
             frames: packet_socket(lab.ifindex, 0),
