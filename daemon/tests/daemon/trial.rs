@@ -48,7 +48,8 @@ impl Stage {
     fn set() -> Self {
         let lab = Lab::enter();
         let [(background, far), (capped, other)] = [(); 2].map(|()| lab.connect(FAR_V4));
-        let transfers = [Transfer::start(&background, far), Transfer::start(&capped, other)];
+        // In the order in which they end: what background has written leaves when the other no longer sends.
+        let transfers = [Transfer::start(&capped, other), Transfer::start(&background, far)];
         let [for_nice, for_realtime] = ["gw-try-nice", "gw-try-rt"].map(|name| Scratch::copy_of("/bin/sleep", name));
         let start = |file: &Scratch| KillOnDrop::spawn(Command::new(file.path()).arg("1000"));
         let (nice, realtime) = (start(&for_nice), start(&for_realtime));
