@@ -623,6 +623,43 @@ static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jit
 	return true;
 }
 
+static __always_inline void begin_round(struct lbe *ca, __u32 now)
+{
+	ca->round_ms = now;
+	ca->round_us = UNKNOWN_US;
+	ca->round_lost = 0;
+	ca->round_delivered = 0;
+	ca->is_limited = 0;
+	ca->is_marked = 0;
+	ca->is_held = 0;
+}
+
+/*
+ * What is acknowledged has waited in this machine's own queue for something better: it says nothing of the path. As in a
+ * slowdown two packets are under way, and the first round that says something ends it.
+ */
+static __always_inline void stand_by(struct lbe *ca, __u32 now)
+{
+	if (ca->mode == RAMP && ca->from_yield) {
+		/* Whoever was met there may still be. */
+		enter(ca, YIELD, now);
+		ca->window = LEAST;
+		ca->rounds = SLOWDOWN_ROUNDS;
+	} else if (ca->mode == AVOID || ca->mode == RAMP) {
+		if (ca->mode == AVOID)
+			ca->goal = ca->window;
+		ca->window = LEAST;
+		ca->trial_left = 0;
+		enter(ca, HOLD, now);
+	}
+	if (ca->mode == HOLD) {
+		ca->mode_since_ms = now;
+		ca->rounds = SLOWDOWN_ROUNDS - 1;
+	}
+	ca->is_foreign = 0;
+	begin_round(ca, now);
+}
+
 /* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
 __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u32 now)
 {
@@ -655,13 +692,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	if (ca->round_lost)
 		ca->clean = 0;
 	ca->rounds += ca->rounds < 15;
-	ca->round_ms = now;
-	ca->round_us = UNKNOWN_US;
-	ca->round_lost = 0;
-	ca->round_delivered = 0;
-	ca->is_limited = 0;
-	ca->is_marked = 0;
-	ca->is_held = 0;
+	begin_round(ca, now);
 	return 0;
 }
 
@@ -735,17 +766,15 @@ static __always_inline __u32 window_packets(const struct lbe *ca)
  * A sender's cwnd. Of two packets the second is sent with the first, never alone: a receiver acknowledges one alone late, by
  * 40 ms or more, and two that follow each other at such distances do so for ever.
  */
-static __always_inline __u32 cwnd(const struct lbe *ca, __u32 in_flight)
+static __always_inline __u32 cwnd(__u32 packets, __u32 in_flight)
 {
-	__u32 packets = window_packets(ca);
-
 	return packets == LEAST / PACKET && in_flight == 1 ? 1 : packets;
 }
 
 /* A sender's pace in percent of its window over a round trip; 0: none. At two packets a round bursts do no harm. */
-static __always_inline __u32 pace_percent(const struct lbe *ca)
+static __always_inline __u32 pace_percent(const struct lbe *ca, __u32 packets)
 {
-	if (window_packets(ca) <= 4)
+	if (packets <= 4)
 		return 0;
 	return ca->mode == START || ca->mode == RAMP ? 200 : 120;
 }

@@ -25,6 +25,7 @@ pub mod lending;
 pub mod libbpf_files;
 pub mod libbpf_log;
 pub mod links;
+pub mod local_wait;
 pub mod namespace;
 pub mod napi;
 pub mod netlink;

@@ -32,6 +32,7 @@ use crate::holder;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::libbpf_log::one_line;
+use crate::kernel::local_wait;
 use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
@@ -107,10 +108,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if choice.find().is_ok_and(|found| found.links.is_empty()) {
         tracing::warn!("{choice}; meanwhile nothing is capped or queued");
     }
-    let (sockets, mut degraded) = match args.dry_run {
-        true => Default::default(),
-        false => Sockets::open(&place, &config),
-    };
+    let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
+    let (sockets, mut degraded) = local_waits
+        .as_ref()
+        .map_or_else(Default::default, |waits| Sockets::open(&place, &config, waits));
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
@@ -153,7 +154,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
-    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes)?;
+    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes, local_waits.as_ref())?;
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(Guarded::death).transpose()?;
