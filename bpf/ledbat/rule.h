@@ -492,14 +492,17 @@ static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u32 
 	return clear_ms >= (ca->is_between ? BLIND_MAX_MS : least(ca->hold_ms * BLIND, BLIND_MAX_MS));
 }
 
-/*
- * A longer route makes the same delay again and again, but for a late packet now and then; somebody's queue rises and falls.
- * True: it is a route.
- */
-static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clear)
+enum lull {
+	LULL_OPEN,
+	LULL_ROUTE, /* a longer route makes the same delay again and again, but for a late packet now and then */
+	LULL_EMPTY, /* nobody fills the queue: others who send little are late packets now and then */
+};
+
+/* What the least delays of so many rounds, and how many had them, say of the path. Somebody's queue rises and falls. */
+static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32 clear, __u32 now)
 {
 	__u32 near_us = greatest(2000, delay_us / 16);
-	bool is_route;
+	enum lull lull = LULL_OPEN;
 
 	if (delay_us < ca->lull_us) {
 		if (ca->lull_us - delay_us > near_us)
@@ -511,18 +514,22 @@ static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clea
 	ca->lull_rounds++;
 	ca->lull_near += delay_us - ca->lull_us <= near_us;
 	if (ca->lull_rounds < ROUTE_ROUNDS || (__u64)ca->lull_rounds * (ca->base_us + ca->lull_us) < ROUTE_US)
-		return false;
-	is_route = !ca->lull_lost && ca->lull_us > clear && ca->lull_us <= ROUTE_MOST_US &&
-		   ca->lull_near * 16 >= ca->lull_rounds * 15;
-	if (!is_route)
+		return LULL_OPEN;
+	if (!ca->lull_lost && ca->lull_us > clear && ca->lull_us <= ROUTE_MOST_US &&
+	    ca->lull_near * 16 >= ca->lull_rounds * 15)
+		lull = LULL_ROUTE;
+	if (!ca->lull_lost && ca->lull_us <= clear && ca->lull_near * 8 >= ca->lull_rounds * 7 &&
+	    now - ca->mode_since_ms >= BLIND_MAX_MS)
+		lull = LULL_EMPTY;
+	if (lull != LULL_ROUTE)
 		begin_lull(ca);
-	return is_route;
+	return lull;
 }
 
 static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u32 now)
 {
 	__u32 target = target_us(ca);
-	bool is_route;
+	enum lull lull;
 
 	/* Where nothing was timed, nobody is known to have gone. */
 	if (ca->round_us == UNKNOWN_US)
@@ -534,7 +541,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->between_ms = now;
 		return;
 	}
-	is_route = note_lull(ca, delay_us, clear_us(target));
+	lull = note_lull(ca, delay_us, clear_us(target), now);
 	if (delay_us > clear_us(target)) {
 		ca->clear_ms = now;
 		ca->queue -= ca->queue / QUEUE_FADES;
@@ -542,7 +549,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 	}
 	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
-	if (is_gone(ca, is_sender, now)) {
+	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
 	} else if (now - ca->band_ms >= AGAIN_MS) {
 		/* A queue as one of our kind holds it. */
@@ -551,7 +558,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->looks_again = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
-	} else if (is_route) {
+	} else if (lull == LULL_ROUTE) {
 		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
 		ca->base_since_ms = now;
