@@ -115,15 +115,18 @@ pub fn spent() -> Duration {
 
 /// Runs the iterator once to its end. Where that fails, some of it may have been handed over.
 pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
-    let mut walks = walks();
-    walks.of(sockets).check()?;
     // SAFETY: takes no pointers.
     let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_fd().as_raw_fd()) };
     if iterator < 0 {
         return Err(io::Error::from_raw_os_error(-iterator)).context("cannot start a BPF iterator");
     }
     // SAFETY: it was just opened, and is nobody else's.
-    let iterator = unsafe { OwnedFd::from_raw_fd(iterator) };
+    read(unsafe { OwnedFd::from_raw_fd(iterator) }, sockets, each)
+}
+
+fn read<T: Record>(iterator: OwnedFd, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+    let mut walks = walks();
+    walks.of(sockets).check()?;
     let walker = walks.asked(&iterator)?;
     drop(iterator);
     let mut buffer = std::mem::take(&mut walks.buffer);
@@ -482,5 +485,52 @@ unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
         if unsafe { asked(socket) } != Some(-1) {
             return false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_another_process_reads_comes_whole_and_in_order() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        // More than is read between two answers, and no whole number of them.
+        let all: Vec<u32> = (0..300_001).collect();
+        let bytes: Vec<u8> = all.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let writing = thread::spawn(move || writer.write_all(&bytes));
+        let mut told = Vec::new();
+        read(reader.into(), Sockets::Tcp, |number: u32| told.push(number)).unwrap();
+        writing.join().unwrap().unwrap();
+        assert!(told == all, "{} records", told.len());
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"half").unwrap();
+        writer.write_all(b"one").unwrap();
+        drop(writer);
+        let error = read(reader.into(), Sockets::Tcp, |_: u32| ()).unwrap_err();
+        assert!(error.to_string().contains("within a record"), "{error:#}");
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_given_up_and_another_tries_a_second_later() {
+        let (reader, writer) = io::pipe().unwrap();
+        let begun = Instant::now();
+        let error = read(reader.into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&Unwalked::Slow));
+        assert!(begun.elapsed() >= PATIENCE);
+        let empty = || io::pipe().unwrap().0;
+        let too_soon = read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(too_soon.downcast_ref(), Some(&Unwalked::Slow));
+        assert!(hindrances().contains(&Unwalked::Slow));
+        while check(Sockets::Udp).is_err() {
+            assert!(begun.elapsed() < 5 * PATIENCE);
+            thread::sleep(Duration::from_millis(10));
+        }
+        read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap();
+        drop(writer);
     }
 }
