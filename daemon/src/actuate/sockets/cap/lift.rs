@@ -14,6 +14,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use super::ease::Ease;
 use crate::kernel::check_requirements;
 use crate::kernel::libbpf_log::explain;
+use crate::kernel::records::{bytes_of, counters};
 use crate::kernel::skeletons::lift as skeleton;
 use crate::kernel::walker::{self, Sockets};
 use skeleton::types;
@@ -59,7 +60,7 @@ impl Display for Found {
 pub struct Lift {
     undo: Link,
     our_values: MapHandle,
-    is_given_up: MapHandle,
+    state: MapHandle,
     _ease: Option<Ease>,
 }
 
@@ -90,7 +91,7 @@ impl Lift {
         Ok(Self {
             undo: explain("attach the lift", || skeleton.progs.gw_undo.attach())?,
             our_values: MapHandle::try_from(&skeleton.maps.our_values).context("cannot keep the map of values")?,
-            is_given_up: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the lift's state")?,
+            state: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the lift's state")?,
             _ease: ease,
         })
     }
@@ -127,9 +128,9 @@ impl Lift {
         });
         if walked.is_err() {
             // It may go on in the kernel when somebody else has changed these sockets.
-            let given_up = self
-                .is_given_up
-                .update(&0u32.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY);
+            let mut state: types::bss = counters(&self.state, "the lift")?;
+            state.given_up = 1;
+            let given_up = self.state.update(&0u32.to_ne_bytes(), bytes_of(&state), MapFlags::ANY);
             given_up.context("cannot stop an undo")?;
         }
         walked?;
