@@ -48,6 +48,7 @@ const RULES_PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
+    crate::kernel::walker::start();
     let mut config = load_config(args.config.as_deref())?;
     if !args.interface.is_empty() {
         (config.interface, config.interfaces) = (None, args.interface.clone());
