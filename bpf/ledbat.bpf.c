@@ -14,6 +14,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "ledbat/rule.h"
+#include "ledbat/waited.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -28,17 +29,25 @@ static __always_inline __u32 now_ms(const struct tcp_sock *tp)
 	return tp->tcp_mstamp / 1000;
 }
 
+/* Whether what was sent then waited in this machine's own queue. */
+static __always_inline bool has_waited(const struct sock *sk, __u32 sent_ms)
+{
+	__u32 until_ms = own_wait_until_ms(sk);
+
+	return until_ms && (__s32)(sent_ms - until_ms) <= 0;
+}
+
 /*
  * The smoothed round trip (`srtt_us`) remembers for many rounds how long it was behind somebody else's queue: the latest
  * counts, if less.
  */
-static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca, __u32 rtt_us)
+static __always_inline void apply(struct sock *sk, struct tcp_sock *tp, const struct lbe *ca, __u32 packets, __u32 rtt_us)
 {
 	__u32 in_flight = tp->packets_out + tp->retrans_out - tp->sacked_out - tp->lost_out;
-	__u32 packets = window_packets(ca), percent = pace_percent(ca);
+	__u32 percent = pace_percent(ca, packets);
 	__u64 rate = ~0UL;
 
-	tp->snd_cwnd = greatest(least(cwnd(ca, in_flight), tp->snd_cwnd_clamp), 1);
+	tp->snd_cwnd = greatest(least(cwnd(packets, in_flight), tp->snd_cwnd_clamp), 1);
 	if (percent && tp->srtt_us) {
 		rtt_us = least(tp->srtt_us >> 3, rtt_us ?: ~0U);
 		rate = (__u64)packets * tp->mss_cache * USEC_PER_SEC / (rtt_us ?: 1) * percent / 100;
@@ -95,7 +104,7 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 
 	if (state == TCP_CA_CWR)
 		ca->is_marked = 1;
-	if (state == TCP_CA_LOSS)
+	if (state == TCP_CA_LOSS && !has_waited(sk, ca->round_ms))
 		suffer_timeout(ca, now_ms((struct tcp_sock *)sk));
 }
 
@@ -121,6 +130,12 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 	__u32 now = now_ms(tp), rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
 	bool is_last = (__s32)(rs->prior_delivered - ca->round_end) >= 0;
 
+	if (has_waited(sk, rtt_us ? now - rtt_us / 1000 : ca->round_ms)) {
+		stand_by(ca, now);
+		ca->round_end = tp->delivered;
+		apply(sk, tp, ca, LEAST / PACKET, ca->base_us);
+		return;
+	}
 	if (note_acked(ca, rtt_us, rs->acked_sacked, rs->losses, rs->prior_in_flight, tp->mdev_us >> 2, is_last, now)) {
 		struct lbe copy = *ca;
 
@@ -129,7 +144,7 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 		*ca = copy;
 		ca->round_end = tp->delivered;
 	}
-	apply(sk, tp, ca, rtt_us);
+	apply(sk, tp, ca, window_packets(ca), rtt_us);
 }
 
 SEC(".struct_ops.link")

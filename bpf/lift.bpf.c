@@ -30,6 +30,9 @@ struct {
 /* Only says what would be undone. */
 const volatile __u32 dry_run;
 
+/* Set when the reader gives up: a walk that waits for a socket's lock goes on with the others when it has it. */
+__u32 given_up;
+
 /* Puts the types of the border into the skeleton. */
 struct gw_undone *undone_type __attribute__((unused));
 struct gw_mark *mark_type __attribute__((unused));
@@ -104,7 +107,7 @@ int gw_undo(struct bpf_iter__tcp *ctx)
 	struct gw_mark *mark;
 	__u32 clamp;
 
-	if (!tp || !has_room(ctx->meta->seq, &u, sizeof(u)))
+	if (!tp || *(volatile __u32 *)&given_up || !has_room(ctx->meta->seq, &u, sizeof(u)))
 		return 0;
 	u.cookie = bpf_get_socket_cookie(tp);
 	clamp = tp->snd_cwnd_clamp;

@@ -155,7 +155,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	else if (stamp.limit)
 		queue_limited(i, number, index, stamp.hash, stamp.limit);
 	else if (stamp.band == GW_BACKGROUND)
-		queue_background(i, number, index);
+		queue_background(i, number, index, place->queued_ns);
 	else
 		queue_flow(i, number, index, stamp.hash, stamp.band);
 	sch->q.qlen++;
@@ -177,11 +177,12 @@ drop:
 /* ---- dequeue ---- */
 
 struct chosen {
-	__u32 index;
 	enum gw_band band;
+	bool is_trickle; /* of background, which would wait otherwise */
 };
 
-static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, struct chosen *chosen)
+/* The next packet's place, or 0. */
+static __noinline __u32 choose(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, struct chosen *chosen)
 {
 	struct gw_link_config *config = config_at(number);
 	struct gw_link *link = link_at(number);
@@ -199,6 +200,7 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 	if (!index && i->background_packets && trickle_is_due(i, config, now_ns)) {
 		index = pop_background(i, number, sch, now_ns);
 		chosen->band = GW_BACKGROUND;
+		chosen->is_trickle = i->stream_packets || i->best_effort_packets || gate_is_closed(config);
 	}
 	if (!index && i->stream_packets && !best_effort_is_owed(i, config)) {
 		index = pop_flow(i, number, sch, now_ns, GW_STREAM);
@@ -218,8 +220,7 @@ static __noinline int choose(struct instance *i, __u32 number, struct Qdisc *sch
 		index = pop_background(i, number, sch, now_ns);
 		chosen->band = GW_BACKGROUND;
 	}
-	chosen->index = index;
-	return 0;
+	return index;
 }
 
 /* All attempts were used, the gate is closed, or rate limits hold back what there is. */
@@ -246,7 +247,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	struct instance *i;
 	struct place *place;
 	__u64 now_ns, wait_ns;
-	__u32 number;
+	__u32 number, index;
 
 	/* The kernel calls again until it gets NULL. */
 	if (!sch->q.qlen)
@@ -264,8 +265,12 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 		bpf_qdisc_watchdog_schedule(sch, wait_ns, 0);
 		return NULL;
 	}
-	choose(i, number, sch, now_ns, &chosen);
-	place = chosen.index ? place_at(number, chosen.index) : NULL;
+	index = choose(i, number, sch, now_ns, &chosen);
+	if (index && chosen.band == GW_BACKGROUND && !chosen.is_trickle)
+		i->unhindered_ns = now_ns;
+	else if (i->background_packets)
+		note_local_wait(i, number, config, now_ns);
+	place = index ? place_at(number, index) : NULL;
 	c = counters_of(number, chosen.band < GW_BANDS ? chosen.band : GW_BEST_EFFORT);
 	if (!place || !c) {
 		if (sch->q.qlen)
@@ -284,7 +289,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	c->sent_bytes += place->bytes;
 	count_sojourn(c, now_ns - place->queued_ns);
 	skb = bpf_kptr_xchg(&place->skb, NULL);
-	return_place(&i->places, place, chosen.index);
+	return_place(&i->places, place, index);
 	if (!skb)
 		return NULL;
 	bpf_qdisc_bstats_update(sch, skb);
@@ -298,6 +303,7 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 {
 	const struct net_device *device = sch->dev_queue->dev;
 	struct gw_link_config *config;
+	struct gw_local_wait *wait;
 	struct gw_link *link;
 	struct instance *i;
 	__u32 number;
@@ -314,6 +320,9 @@ int BPF_PROG(gw_init, struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_
 	if (__sync_val_compare_and_swap(&i->in_use, 0, 1))
 		return -EBUSY;
 	sch->limit = number + 1;
+	wait = bpf_map_lookup_elem(&local_waits, &number);
+	if (wait)
+		*wait = (struct gw_local_wait){ .ifindex = device->ifindex };
 	if (link->delay_ns < GW_FIRST_DELAY_NS)
 		link->delay_ns = GW_FIRST_DELAY_NS;
 	return 0;

@@ -19,6 +19,7 @@
 #include "mark.h"
 #include "window.h"
 #include "ledbat/rule.h"
+#include "ledbat/waited.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -285,7 +286,7 @@ SEC("sockops")
 int gw_offer(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *bpf_sk = ops->sk;
-	__u32 now, now_us, packets, rtt_us;
+	__u32 now, now_us, packets, rtt_us, until;
 	bool has_timestamp;
 	struct gw_mark *mark;
 	struct receiver *r;
@@ -313,6 +314,14 @@ int gw_offer(struct bpf_sock_ops *ops)
 		r->answer_ms = now;
 		if (r->is_begun)
 			resume(ca, now);
+	}
+	/* Our acknowledgements have waited here. */
+	until = own_wait_until_ms((struct sock *)tp);
+	if (until && is_before(r->trusted_ms, until)) {
+		r->trusted_ms = until;
+		r->answer_ms = until;
+		if (r->is_begun)
+			stand_by(ca, now);
 	}
 	r->data_ms = now;
 	if (is_blind(r, now))

@@ -5,6 +5,8 @@
 #ifndef GIVEWAY_SOCKETS_H
 #define GIVEWAY_SOCKETS_H
 
+#include "egress.h"
+
 /* The network namespace that is looked after. Hooks are machine-wide; everything filters by it. */
 const volatile __u32 netns_inum;
 
@@ -47,14 +49,6 @@ static __always_inline struct tcp_sock *our_socket(struct sock_common *skc)
 static __always_inline struct tcp_sock *our_connection(struct sock_common *skc)
 {
 	return skc && is_connection(skc) ? our_socket(skc) : NULL;
-}
-
-/* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */
-static __always_inline struct net_device *egress_device(const struct sock *sk)
-{
-	struct dst_entry *dst = sk->sk_dst_cache;
-
-	return dst ? dst->dev : NULL;
 }
 
 /*

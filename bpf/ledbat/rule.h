@@ -492,14 +492,17 @@ static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u32 
 	return clear_ms >= (ca->is_between ? BLIND_MAX_MS : least(ca->hold_ms * BLIND, BLIND_MAX_MS));
 }
 
-/*
- * A longer route makes the same delay again and again, but for a late packet now and then; somebody's queue rises and falls.
- * True: it is a route.
- */
-static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clear)
+enum lull {
+	LULL_OPEN,
+	LULL_ROUTE, /* a longer route makes the same delay again and again, but for a late packet now and then */
+	LULL_EMPTY, /* nobody fills the queue: others who send little are late packets now and then */
+};
+
+/* What the least delays of so many rounds, and how many had them, say of the path. Somebody's queue rises and falls. */
+static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32 clear, __u32 now)
 {
 	__u32 near_us = greatest(2000, delay_us / 16);
-	bool is_route;
+	enum lull lull = LULL_OPEN;
 
 	if (delay_us < ca->lull_us) {
 		if (ca->lull_us - delay_us > near_us)
@@ -511,18 +514,22 @@ static __always_inline bool note_lull(struct lbe *ca, __u32 delay_us, __u32 clea
 	ca->lull_rounds++;
 	ca->lull_near += delay_us - ca->lull_us <= near_us;
 	if (ca->lull_rounds < ROUTE_ROUNDS || (__u64)ca->lull_rounds * (ca->base_us + ca->lull_us) < ROUTE_US)
-		return false;
-	is_route = !ca->lull_lost && ca->lull_us > clear && ca->lull_us <= ROUTE_MOST_US &&
-		   ca->lull_near * 16 >= ca->lull_rounds * 15;
-	if (!is_route)
+		return LULL_OPEN;
+	if (!ca->lull_lost && ca->lull_us > clear && ca->lull_us <= ROUTE_MOST_US &&
+	    ca->lull_near * 16 >= ca->lull_rounds * 15)
+		lull = LULL_ROUTE;
+	if (!ca->lull_lost && ca->lull_us <= clear && ca->lull_near * 8 >= ca->lull_rounds * 7 &&
+	    now - ca->mode_since_ms >= BLIND_MAX_MS)
+		lull = LULL_EMPTY;
+	if (lull != LULL_ROUTE)
 		begin_lull(ca);
-	return is_route;
+	return lull;
 }
 
 static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u32 now)
 {
 	__u32 target = target_us(ca);
-	bool is_route;
+	enum lull lull;
 
 	/* Where nothing was timed, nobody is known to have gone. */
 	if (ca->round_us == UNKNOWN_US)
@@ -534,7 +541,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->between_ms = now;
 		return;
 	}
-	is_route = note_lull(ca, delay_us, clear_us(target));
+	lull = note_lull(ca, delay_us, clear_us(target), now);
 	if (delay_us > clear_us(target)) {
 		ca->clear_ms = now;
 		ca->queue -= ca->queue / QUEUE_FADES;
@@ -542,7 +549,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 	}
 	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(ca, 0))
 		ca->band_ms = now;
-	if (is_gone(ca, is_sender, now)) {
+	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
 	} else if (now - ca->band_ms >= AGAIN_MS) {
 		/* A queue as one of our kind holds it. */
@@ -551,7 +558,7 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->looks_again = 0;
 		ca->is_shared = 1;
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
-	} else if (is_route) {
+	} else if (lull == LULL_ROUTE) {
 		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
 		ca->base_since_ms = now;
@@ -623,6 +630,43 @@ static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jit
 	return true;
 }
 
+static __always_inline void begin_round(struct lbe *ca, __u32 now)
+{
+	ca->round_ms = now;
+	ca->round_us = UNKNOWN_US;
+	ca->round_lost = 0;
+	ca->round_delivered = 0;
+	ca->is_limited = 0;
+	ca->is_marked = 0;
+	ca->is_held = 0;
+}
+
+/*
+ * What is acknowledged has waited in this machine's own queue for something better: it says nothing of the path. As in a
+ * slowdown two packets are under way, and the first round that says something ends it.
+ */
+static __always_inline void stand_by(struct lbe *ca, __u32 now)
+{
+	if (ca->mode == RAMP && ca->from_yield) {
+		/* Whoever was met there may still be. */
+		enter(ca, YIELD, now);
+		ca->window = LEAST;
+		ca->rounds = SLOWDOWN_ROUNDS;
+	} else if (ca->mode == AVOID || ca->mode == RAMP) {
+		if (ca->mode == AVOID)
+			ca->goal = ca->window;
+		ca->window = LEAST;
+		ca->trial_left = 0;
+		enter(ca, HOLD, now);
+	}
+	if (ca->mode == HOLD) {
+		ca->mode_since_ms = now;
+		ca->rounds = SLOWDOWN_ROUNDS - 1;
+	}
+	ca->is_foreign = 0;
+	begin_round(ca, now);
+}
+
 /* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
 __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u32 now)
 {
@@ -655,13 +699,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	if (ca->round_lost)
 		ca->clean = 0;
 	ca->rounds += ca->rounds < 15;
-	ca->round_ms = now;
-	ca->round_us = UNKNOWN_US;
-	ca->round_lost = 0;
-	ca->round_delivered = 0;
-	ca->is_limited = 0;
-	ca->is_marked = 0;
-	ca->is_held = 0;
+	begin_round(ca, now);
 	return 0;
 }
 
@@ -735,17 +773,15 @@ static __always_inline __u32 window_packets(const struct lbe *ca)
  * A sender's cwnd. Of two packets the second is sent with the first, never alone: a receiver acknowledges one alone late, by
  * 40 ms or more, and two that follow each other at such distances do so for ever.
  */
-static __always_inline __u32 cwnd(const struct lbe *ca, __u32 in_flight)
+static __always_inline __u32 cwnd(__u32 packets, __u32 in_flight)
 {
-	__u32 packets = window_packets(ca);
-
 	return packets == LEAST / PACKET && in_flight == 1 ? 1 : packets;
 }
 
 /* A sender's pace in percent of its window over a round trip; 0: none. At two packets a round bursts do no harm. */
-static __always_inline __u32 pace_percent(const struct lbe *ca)
+static __always_inline __u32 pace_percent(const struct lbe *ca, __u32 packets)
 {
-	if (window_packets(ca) <= 4)
+	if (packets <= 4)
 		return 0;
 	return ca->mode == START || ca->mode == RAMP ? 200 : 120;
 }

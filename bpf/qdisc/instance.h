@@ -66,6 +66,7 @@ struct instance {
 	struct round background_limits;
 	__u32 limits_are_next; /* of background */
 	__u64 trickle_ns;      /* when background may have its next trickle */
+	__u64 unhindered_ns;   /* when background last had nothing better before it */
 	/* Those that could be sent if their band's turn came. */
 	__u32 stream_packets;
 	__u32 best_effort_packets;

@@ -167,9 +167,9 @@ pub struct DoctorArgs {
 
 #[derive(Args)]
 pub struct WhyArgs {
-    /// A process or thread id, an executable, an address and port as `status` prints them, a port, a socket cookie, a
-    /// rule's name, `queue`, or `receive` ([receive] and chains); everything if absent
-    #[arg(value_name = "PID|TID|ADDRESS:PORT|PORT|RULE")]
+    /// A process or thread id, a process's name, an executable, an address with or without port, a port, a socket cookie,
+    /// an interface, a rule's name, `queue`, or `receive` ([receive] and chains); everything if absent
+    #[arg(value_name = "PID|TID|NAME|ADDRESS|PORT|RULE")]
     pub subject: Option<String>,
     #[command(flatten)]
     pub output: Json,

@@ -243,11 +243,11 @@ impl Guardian {
             }
             // Where nobody listens, nothing depends on it.
             let _ = writeln!(std::io::stderr(), "giveway guardian: {how}; undone: {undone}");
-            if !undone.goes_on {
+            if !undone.goes_on && !undo::goes_on() {
                 return;
             }
-            // What waits in the kernel (for the lock of network devices, say) would go with this process, and with it all that it
-            // still has to undo. Without a limit: whoever takes the namespace over ends this process first.
+            // What waits in the kernel (for the lock of network devices, or of a socket) would go with this process, and with it all
+            // that it still has to undo. Without a limit: whoever takes the namespace over ends this process first.
             while undo::goes_on() {
                 thread::sleep(BETWEEN_TRIES);
             }

@@ -25,6 +25,7 @@ pub mod lending;
 pub mod libbpf_files;
 pub mod libbpf_log;
 pub mod links;
+pub mod local_wait;
 pub mod namespace;
 pub mod napi;
 pub mod netlink;
@@ -45,8 +46,10 @@ pub mod tasks;
 pub mod tcx;
 pub mod types;
 pub mod uplink;
+pub mod walker;
 
 pub use namespace::net as own_netns;
+use walker::Unwalked;
 
 /// The map of this number; None where nobody holds it any more. Every other failure, as for want of descriptors, may be none
 /// the next time.
@@ -253,10 +256,17 @@ pub fn errno_of(error: &anyhow::Error) -> Option<Errno> {
     })
 }
 
-/// Whether it failed for want of what passes: descriptors, memory. Then nothing is said of what was asked about.
+/// Whether it failed for want of what passes: descriptors, memory, processes, a walk over sockets. Then nothing is said of what was
+/// asked about.
 pub fn is_shortage(error: &anyhow::Error) -> bool {
-    const SHORT: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS];
-    errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
+    const SHORT: [Errno; 5] = [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOMEM,
+        Errno::ENOBUFS,
+        Errno::EAGAIN,
+    ];
+    error.downcast_ref::<Unwalked>().is_some() || errno_of(error).is_some_and(|errno| SHORT.contains(&errno))
 }
 
 /// Loads something, and tries twice more where that fails: memory or descriptors may be short for a moment, which libbpf's

@@ -23,6 +23,7 @@ use crate::actuate::thread::Changed;
 use crate::actuate::thread::attributes::Attributes;
 use crate::journal::{self, Entry, Left, Undone, Written};
 use crate::kernel::links::detach_all_of;
+use crate::kernel::walker::{self, Sockets};
 use crate::life::LONG_WORK;
 use crate::place::{JournalFile, Place};
 
@@ -275,9 +276,10 @@ fn within<T: Send + 'static>(
 /// Threads that were not waited for to their end.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// Something that took too long still goes on in this process, and ends with it.
+/// Something that took too long still goes on in this process, and ends with it; or somebody keeps a socket locked, so that it
+/// is too soon to try again.
 pub fn goes_on() -> bool {
-    UNDER_WAY.load(Ordering::Acquire) > 0
+    UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(Sockets::Tcp).is_err()
 }
 
 /// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had.

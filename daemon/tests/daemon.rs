@@ -20,6 +20,7 @@ mod daemon {
     mod life;
     mod limits;
     mod links;
+    mod locked;
     mod lookup;
     mod neighbours;
     mod nice;

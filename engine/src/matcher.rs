@@ -195,6 +195,24 @@ impl Matcher {
         self.uid.is_some() || self.exe.as_ref().is_some_and(|exe| process.trusted.contains(exe))
     }
 
+    /// Whether it holds for whatever the other holds for, as far as equal conditions tell.
+    pub fn covers(&self, other: &Self) -> bool {
+        fn covers<T: PartialEq>(mine: &Option<T>, others: &Option<T>) -> bool {
+            mine.is_none() || mine == others
+        }
+        covers(&self.exe, &other.exe)
+            && covers(&self.cmdline, &other.cmdline)
+            && covers(&self.uid, &other.uid)
+            && covers(&self.unit, &other.unit)
+            && covers(&self.cgroup, &other.cgroup)
+            && covers(&self.protocol, &other.protocol)
+            && covers(&self.address, &other.address)
+            && covers(&self.port, &other.port)
+            && covers(&self.local_port, &other.local_port)
+            && covers(&self.dscp, &other.dscp)
+            && covers(&self.interface, &other.interface)
+    }
+
     /// Whether a condition is on the process itself, beyond the cgroup that it is in.
     pub fn asks_who(&self) -> bool {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()

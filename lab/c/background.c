@@ -47,10 +47,10 @@ void lab_background_timeout(struct lab_sender *sender, __u32 now_ms)
 
 __u32 lab_background_cwnd(const struct lab_sender *sender, __u32 in_flight)
 {
-	return cwnd(&sender->lbe, in_flight);
+	return cwnd(window_packets(&sender->lbe), in_flight);
 }
 
 __u32 lab_background_pace_percent(const struct lab_sender *sender)
 {
-	return pace_percent(&sender->lbe);
+	return pace_percent(&sender->lbe, window_packets(&sender->lbe));
 }

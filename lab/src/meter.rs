@@ -2,7 +2,7 @@
 //! Counters of the kernel about one daemon: its CPU time to the nanosecond, its programs' run time, its memory.
 //! Input: a running daemon. Output: readings that can be subtracted. Asks the daemon itself nothing.
 //!
-//! A program that an iterator runs is on the daemon's own account; all others run in the process that sends, receives
+//! A program that an iterator runs is on the account of the daemon, or of its process that walks over sockets, which is the daemon's here; all others run in the process that sends, receives
 //! or connects, and are counted by the kernel's BPF statistics, which this keeps switched on while it lives. (They
 //! cost some tens of nanoseconds a run themselves, which is then in both accounts.)
 
@@ -72,7 +72,7 @@ impl Meter {
         let (busy_ticks, all_ticks) = processors()?;
         Ok(Reading {
             elapsed_ns: crate::traffic::realtime::monotonic_ns()? as f64,
-            daemon_ns: cpu_ns(self.daemon, |_| true)?,
+            daemon_ns: daemon_ns(self.daemon)?,
             programs_ns: runs.iter().map(|(ns, _)| ns).sum(),
             program_runs: runs.iter().map(|(_, count)| count).sum(),
             busy_ticks,
@@ -126,6 +126,27 @@ fn children_cpu() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());
     Ok(Duration::from_micros(micros.iter().sum::<i64>().unsigned_abs()))
+}
+
+/// Time on a processor of a daemon and of its process that walks over sockets.
+pub fn daemon_ns(pid: i32) -> Result<f64> {
+    let walker = walker(pid)?.map_or(Ok(0.0), |walker| cpu_ns(walker, |_| true))?;
+    Ok(cpu_ns(pid, |_| true)? + walker)
+}
+
+/// Memory that the process which walks over sockets has for itself alone.
+pub fn walker_mb(daemon: i32) -> Result<f64> {
+    let walker = walker(daemon)?.context("the daemon has no process that walks over sockets")?;
+    let rollup = format!("/proc/{walker}/smaps_rollup");
+    let own = number(&rollup, "Private_Clean:", 0)? + number(&rollup, "Private_Dirty:", 0)?;
+    Ok(own * 1024.0 / 1e6)
+}
+
+fn walker(daemon: i32) -> Result<Option<i32>> {
+    let children = numbers(&format!("/proc/{daemon}/task/{daemon}/children"), "")?;
+    let mut children = children.into_iter().map(|pid| pid as i32);
+    let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Ok(children.find(|pid| name(pid).trim_end() == "giveway-walk"))
 }
 
 /// Time on a processor of those threads that count.

@@ -84,6 +84,8 @@ pub struct QueueActuator {
     requests: Option<MapHandle>,
     /// Of tasks that giveway makes nice itself; None: it makes none.
     nice_notes: Option<MapHandle>,
+    /// What the qdisc tells of background that waits in it.
+    local_waits: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: Named,
     /// What is said of sockets by their classes.
@@ -121,11 +123,14 @@ impl QueueActuator {
         config: &Config,
         requests: Option<&MapHandle>,
         nice_notes: Option<&MapHandle>,
+        local_waits: Option<&MapHandle>,
     ) -> Result<Self> {
         let requests = requests.map(MapHandle::try_from).transpose();
         let nice_notes = nice_notes.map(MapHandle::try_from).transpose();
+        let local_waits = local_waits.map(MapHandle::try_from).transpose();
         Ok(Self {
             nice_notes: nice_notes.context("cannot share the notes of nice tasks")?,
+            local_waits: local_waits.context("cannot share the local waits")?,
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
@@ -580,7 +585,11 @@ impl QueueActuator {
             }
         };
         if backend == Backend::Qdisc && self.qdisc.is_none() {
-            self.qdisc = Some(BpfQdisc::register(netns_inum, &admission.shared)?);
+            self.qdisc = Some(BpfQdisc::register(
+                netns_inum,
+                &admission.shared,
+                self.local_waits.as_ref(),
+            )?);
         }
         crate::kernel::give_back_memory();
         Ok(())

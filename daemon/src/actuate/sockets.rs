@@ -8,6 +8,7 @@ use giveway_engine::change::{Setting, Value};
 use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
+use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 
 use crate::journal::Journal;
@@ -38,7 +39,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 3] = [
 ];
 
 type IsWanted = fn(&Config) -> bool;
-type Open = fn(&Place) -> Result<Box<dyn SocketActuator>>;
+type Open = fn(&Place, &MapHandle) -> Result<Box<dyn SocketActuator>>;
 
 /// Writes one setting of sockets.
 pub trait SocketActuator {
@@ -93,10 +94,11 @@ pub struct Sockets {
 
 impl Sockets {
     /// Opens every actuator that this kernel has; also returns what does not work.
-    pub fn open(place: &Place, config: &Config) -> (Self, Vec<String>) {
+    /// `local_waits`: what the queue tells of background that waits in it.
+    pub fn open(place: &Place, config: &Config, local_waits: &MapHandle) -> (Self, Vec<String>) {
         let (mut opened, mut missing) = (Vec::new(), Vec::new());
         for (lost, _, open) in ACTUATORS.iter().filter(|(_, is_wanted, _)| is_wanted(config)) {
-            match load_patiently(|| open(place)) {
+            match load_patiently(|| open(place, local_waits)) {
                 Ok(actuator) => {
                     missing.extend(actuator.missing());
                     opened.push(actuator);

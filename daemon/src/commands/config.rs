@@ -2,6 +2,7 @@
 //! `giveway config`: prints every key, or checks files without a daemon.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Result;
@@ -24,7 +25,10 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     let mut problems = Vec::new();
     for path in files.iter().map(AsRef::as_ref) {
         match rules_of(path) {
-            Ok(rules) => println!("{}: right, {}", path.display(), counted(rules, "rule")),
+            Ok(rules) => {
+                println!("{}: right, {}", path.display(), counted(rules.len(), "rule"));
+                idle(&rules).for_each(|line| println!("  {line}"));
+            }
             Err(found) => problems.extend(found.iter().map(Located::to_string)),
         }
     }
@@ -34,8 +38,20 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     Err(Usage(problems.join("\ngiveway: ")).into())
 }
 
-/// How many rules it has, or all that is wrong with it. A file in a folder `rules.d` has only rules.
-fn rules_of(path: &Path) -> Result<usize, Vec<Located>> {
+/// What in it does nothing, here at least.
+fn idle(rules: &Rules) -> impl Iterator<Item = String> {
+    let unreached = rules.never_reached().map(|(rule, earlier)| {
+        format!("{rule}: never counts: the rule at {earlier}, which comes first, holds for all that it holds for")
+    });
+    let absent = rules
+        .by_executable()
+        .filter(|(_, exe)| fs::metadata(exe).is_err_and(|error| error.kind() == ErrorKind::NotFound))
+        .map(|(rule, exe)| format!("{rule}: holds for nothing here: there is no {exe} on this machine"));
+    unreached.chain(absent)
+}
+
+/// Its rules, or all that is wrong with it. A file in a folder `rules.d` has only rules.
+fn rules_of(path: &Path) -> Result<Rules, Vec<Located>> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
     let of_text = |text: &String| config::problems(&path.display().to_string(), text);
     let mut all = text.as_ref().map(of_text).unwrap_or_default();
@@ -57,7 +73,7 @@ fn rules_of(path: &Path) -> Result<usize, Vec<Located>> {
     };
     let (rules, mut problems) = Rules::of(folders, &uid_of);
     let Some(first) = problems.pop() else {
-        return Ok(rules.len());
+        return Ok(rules);
     };
     if !all.contains(&first) {
         all.insert(0, first);

@@ -20,6 +20,10 @@ use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
+/// Characters of a name that is told as near another.
+const LEAST_NEAR: usize = 3;
+const MOST_NEAR: usize = 5;
+
 /// Whose changes are asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum About {
@@ -52,7 +56,7 @@ pub fn run(args: &WhyArgs) -> Result<()> {
         lines.insert(0, line);
     }
     if lines.is_empty() {
-        return print(&nothing(args.subject.as_deref()));
+        return print(&nothing(args.subject.as_deref(), &status));
     }
     let columns = terminal_columns();
     let lines = lines.iter().map(|line| hanging("", 4, line, columns) + "\n");
@@ -151,14 +155,46 @@ impl About {
     }
 }
 
-fn nothing(subject: Option<&str>) -> String {
-    match subject {
-        Some(subject) => format!(
-            "giveway knows of no change of `{subject}`; `giveway why` alone shows all that it remembers, \
-             the latest {KEPT}\n"
-        ),
-        None => "giveway has changed nothing\n".to_owned(),
-    }
+fn nothing(subject: Option<&str>, status: &Status) -> String {
+    let Some(subject) = subject else {
+        return "giveway has changed nothing\n".to_owned();
+    };
+    let network = &status.network;
+    let owners = network.flows.iter().chain(&network.datagrams).filter_map(|view| {
+        let owner = view.flow.owner.as_ref()?;
+        Some((owner.command.as_str(), format!("{} ({})", owner.command, owner.pid)))
+    });
+    let links = network
+        .links
+        .iter()
+        .map(|link| (link.interface.as_str(), link.interface.clone()));
+    let near = near(subject, owners.chain(links));
+    let near = match near.is_empty() {
+        true => String::new(),
+        false => format!(" Near it: {}.", near.join(", ")),
+    };
+    format!(
+        "no open connection, process with one, device or rule goes by `{subject}` now, and giveway remembers no change of \
+         it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
+         latest {KEPT}\n"
+    )
+}
+
+/// Of what is known by a name: how that is shown whose name is a part of the subject, or has it as a part.
+fn near<'a>(subject: &str, known: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
+    let subject = subject.to_lowercase();
+    let is_near = |name: &str| {
+        let name = name.to_lowercase();
+        name.len().min(subject.len()) >= LEAST_NEAR && (name.contains(&subject) || subject.contains(&name))
+    };
+    let mut near: Vec<String> = known
+        .filter(|(name, _)| is_near(name))
+        .map(|(_, shown)| shown)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.truncate(MOST_NEAR);
+    near
 }
 
 /// The latest of those that differ in nothing but time, and how many they are: a sender that is refused asks again at once.
@@ -207,7 +243,14 @@ fn is_named(subject: &str, name: &str) -> bool {
     let Some((process, remote)) = name.split_once(" to ") else {
         return false;
     };
-    remote == subject || remote.ends_with(&format!(":{subject}")) || process.ends_with(&format!("({subject})"))
+    let goes_by = |end: SocketAddr| is_end(subject, end);
+    let (command, number) = process.rsplit_once(" (").unwrap_or((process, ""));
+    remote.parse().is_ok_and(goes_by) || command == subject || number.strip_suffix(')') == Some(subject)
+}
+
+/// Whether it is this address with its port, or one of the two.
+fn is_end(subject: &str, end: SocketAddr) -> bool {
+    [end.to_string(), end.ip().to_string(), end.port().to_string()].contains(&subject.to_owned())
 }
 
 fn is_named_process(pid: u32, name: &str) -> bool {
@@ -219,17 +262,16 @@ fn is_link(subject: &str, link: &LinkView) -> bool {
     subject == "queue" || link.interface == subject
 }
 
-/// Whether it is the flow's process, executable, address, port or socket.
+/// Whether it is the flow's process by number or name, its executable, an address, port or socket.
 fn is_flow(subject: &str, view: &FlowView) -> bool {
     let flow = &view.flow;
     let owner = flow.owner.as_ref().map(|owner| owner.pid.to_string());
     let ends = [flow.local, flow.remote];
     owner.as_deref() == Some(subject)
+        || flow.owner.as_ref().is_some_and(|owner| owner.command == subject)
         || view.exe.as_deref() == Some(subject)
         || flow.cookie.0.to_string() == subject
-        || ends
-            .iter()
-            .any(|end| end.to_string() == subject || end.port().to_string() == subject)
+        || ends.iter().any(|end| is_end(subject, *end))
 }
 
 /// A flow's class, and why it has it.
@@ -281,10 +323,7 @@ fn is_of(subject: &str, refusal: &Refusal) -> bool {
     let ends = [refusal.local, refusal.remote];
     subject == "queue"
         || refusal.cookie.is_some_and(|cookie| cookie.0.to_string() == subject)
-        || ends
-            .iter()
-            .flatten()
-            .any(|end| end.to_string() == subject || end.port().to_string() == subject)
+        || ends.iter().flatten().any(|end| is_end(subject, *end))
 }
 
 fn change_line(latest: &Latest) -> String {

@@ -23,6 +23,7 @@ use super::process::start_of;
 use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
 use super::skeletons::flow_monitor as skeleton;
+use super::walker::{self, Sockets};
 use skeleton::types;
 
 /// How many events are handed over in one go, so that a flood does not keep the caller from its other work.
@@ -54,7 +55,7 @@ pub struct Event {
 enum Walk {
     /// The kernel goes from mark to mark: what is idle costs nothing.
     Marked,
-    /// Over all sockets.
+    /// Over all sockets, whose locks the kernel takes.
     All,
 }
 
@@ -169,10 +170,11 @@ impl FlowMonitor {
         if self.quiet_since == Some(touches) {
             return Ok(flows);
         }
-        let begun = cpu_time();
-        self.reader.run(&self.pass, |f| flows.push(flow(&f)))?;
+        let begun = cpu_time() + walker::spent();
+        self.read(Sockets::Tcp, &mut flows)?;
         if self.how == Walk::All {
-            self.next_pass = Instant::now() + cpu_time().saturating_sub(begun) * REST;
+            let took = (cpu_time() + walker::spent()).saturating_sub(begun);
+            self.next_pass = Instant::now() + took * REST;
         }
         self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
         Ok(flows)
@@ -181,12 +183,26 @@ impl FlowMonitor {
     /// The UDP sockets that a process has sent something on since the start, with the first one that did.
     pub fn datagrams(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
-        self.reader.run(&self.datagrams, |f| flows.push(flow(&f)))?;
+        self.read(Sockets::Udp, &mut flows)?;
         Ok(flows)
+    }
+
+    fn read(&mut self, sockets: Sockets, flows: &mut Vec<Flow>) -> Result<()> {
+        let link = match sockets {
+            Sockets::Tcp => &self.pass,
+            Sockets::Udp => &self.datagrams,
+        };
+        let each = |f: types::gw_flow| flows.push(flow(&f));
+        match self.how {
+            Walk::Marked => self.reader.run(link, each),
+            Walk::All => walker::run(link, sockets, each),
+        }
     }
 
     /// Every connection of the namespace, with its owner where one can be found.
     pub fn walk(&mut self) -> Result<Vec<Flow>> {
+        // A search for nothing costs most.
+        walker::check(Sockets::Tcp)?;
         if self.walks_since_search >= WALKS_PER_SEARCH {
             return self.search_and_walk();
         }
@@ -211,7 +227,7 @@ impl FlowMonitor {
 
     fn read_all(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
-        self.reader.run(&self.walk, |f| flows.push(flow(&f)))?;
+        walker::run(&self.walk, Sockets::Tcp, |f| flows.push(flow(&f)))?;
         Ok(flows)
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -97,6 +98,11 @@ pub struct Child {
 }
 
 impl Child {
+    /// A child of this process that nobody has waited for.
+    pub(super) fn of(pid: libc::pid_t) -> Self {
+        Self { pid, has_ended: false }
+    }
+
     pub fn id(&self) -> u32 {
         self.pid.cast_unsigned()
     }
@@ -112,6 +118,16 @@ impl Child {
         while !self.has_ended {
             self.ask(0);
         }
+    }
+
+    pub fn ends_within_ms(&mut self, limit: u8) -> bool {
+        for _ in 0..limit {
+            if self.has_ended() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.has_ended()
     }
 
     pub fn has_ended(&mut self) -> bool {

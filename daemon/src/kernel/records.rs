@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Iter, Link, MapCore as _, MapFlags, MapHandle};
 
 /// The kernel fills at most this much in one read.
-const READ_BYTES: usize = 32 * 1024;
+pub const READ_BYTES: usize = 32 * 1024;
 
 /// A plain struct of `bpf/giveway.h`.
 ///
@@ -64,7 +64,8 @@ pub fn socket_address(family: u32, bytes: [u8; 16], port: u16, scope_id: u32) ->
     }
 }
 
-/// Runs iterators; its buffer is kept from run to run.
+/// Runs iterators that take no lock that anybody can keep; those over sockets are the walker's
+/// ([`super::walker`]). Its buffer is kept from run to run.
 #[derive(Default)]
 pub struct IteratorReader {
     buffer: Vec<u8>,

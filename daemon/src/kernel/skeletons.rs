@@ -32,7 +32,7 @@ records! {
     flow_monitor: bss gw_event gw_flow;
     forwarded: gw_forwarded;
     lending: bss gw_lender gw_lender_key gw_lent;
-    lift: gw_mark gw_undone;
+    lift: bss gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;

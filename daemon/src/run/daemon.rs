@@ -31,6 +31,7 @@ use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::now;
 use crate::kernel::owner::OwnerReader;
+use crate::kernel::walker::Unwalked;
 use crate::key::KeyFile;
 use crate::life::{Life, Sign, Who};
 use crate::neighbours::Neighbours;
@@ -98,6 +99,8 @@ struct Running {
     caps_of_new: Option<(u32, Vec<u32>)>,
     /// Why something could not be done in the last moments.
     short_of: Option<String>,
+    /// What kept sockets from being looked at in the last second.
+    hindrances: Vec<Unwalked>,
     neighbours: Option<Neighbours>,
     /// Why there are none, though there is a key.
     alone_because: Option<String>,
@@ -141,6 +144,7 @@ impl Daemon {
             tell_uplinks: true,
             caps_of_new: None,
             short_of: None,
+            hindrances: Vec::new(),
             neighbours: None,
             alone_because: None,
             told_of_older: false,
@@ -222,6 +226,7 @@ impl Running {
             self.note_filtered()?;
             self.reread_keys()?;
             self.supervise();
+            self.look_at_walks();
             self.look_after_rules()?;
             self.look_after_active()?;
             self.look_at_datagrams()?;

@@ -32,6 +32,7 @@ use crate::holder;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::libbpf_log::one_line;
+use crate::kernel::local_wait;
 use crate::kernel::owner::OwnerReader;
 use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
@@ -47,6 +48,7 @@ const RULES_PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
+    crate::kernel::walker::start();
     let mut config = load_config(args.config.as_deref())?;
     if !args.interface.is_empty() {
         (config.interface, config.interfaces) = (None, args.interface.clone());
@@ -113,10 +115,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if choice.find().is_ok_and(|found| found.links.is_empty()) {
         tracing::warn!("{choice}; meanwhile nothing is capped or queued");
     }
-    let (sockets, mut degraded) = match args.dry_run {
-        true => Default::default(),
-        false => Sockets::open(&place, &config),
-    };
+    let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
+    let (sockets, mut degraded) = local_waits
+        .as_ref()
+        .map_or_else(Default::default, |waits| Sockets::open(&place, &config, waits));
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
@@ -159,7 +161,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
-    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes)?;
+    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes, local_waits.as_ref())?;
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(Guarded::death).transpose()?;

@@ -293,7 +293,7 @@ fn where_the_kernel_does_not_take_it_everything_else_goes_on_and_status_says_so(
     let lab = Lab::enter();
     let sender = Sender::start(lab.connect(FAR_V4));
     let rules = Rules::for_background(&[sender.port()]);
-    let _taken = Lbe::register(&name(own_netns().unwrap())).unwrap();
+    let _taken = Lbe::register(&name(own_netns().unwrap()), None).unwrap();
     let daemon = rules.daemon();
     passes_with_background(&daemon);
     assert_eq!(control(&sender.near), CHOSEN);

@@ -20,7 +20,7 @@ const NAME: &str = "gw_test_lbe";
 
 #[test]
 fn a_background_transfer_alone_fills_the_link_and_keeps_its_queue_short() {
-    let _lbe = Lbe::register(NAME).unwrap();
+    let _lbe = Lbe::register(NAME, None).unwrap();
     let link = Bottleneck::enter(LINK);
     let background = link.transfer(NAME);
     sleep(Duration::from_secs(3));
@@ -33,7 +33,7 @@ fn a_background_transfer_alone_fills_the_link_and_keeps_its_queue_short() {
 
 #[test]
 fn a_background_transfer_gives_way_within_a_second_and_comes_back() {
-    let _lbe = Lbe::register(NAME).unwrap();
+    let _lbe = Lbe::register(NAME, None).unwrap();
     let link = Bottleneck::enter(LINK);
     let background = link.transfer(NAME);
     sleep(Duration::from_secs(4));
@@ -49,7 +49,7 @@ fn a_background_transfer_gives_way_within_a_second_and_comes_back() {
 
 #[test]
 fn random_loss_does_not_stop_a_background_transfer() {
-    let _lbe = Lbe::register(NAME).unwrap();
+    let _lbe = Lbe::register(NAME, None).unwrap();
     let link = Bottleneck::enter(Shape {
         loses_one_in: 100,
         ..LINK

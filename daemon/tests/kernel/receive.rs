@@ -38,7 +38,7 @@ impl Receiver {
         let caps = CapActuator::open(netns).unwrap();
         let marks = MapHandle::try_from(caps.marks()).unwrap();
         Self {
-            actuator: ReceiveActuator::open(netns, marks).unwrap(),
+            actuator: ReceiveActuator::open(netns, marks, None).unwrap(),
             _marks: caps,
         }
     }

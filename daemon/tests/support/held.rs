@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A lock of the kernel's that somebody holds, as any user can: `getdents` keeps that of a directory while it writes to
-//! memory, `SIOCETHTOOL` that of all network devices while it reads from there, and that memory may be a file's whose server
+//! memory, `SIOCETHTOOL` that of all network devices while it reads from there, `send` the socket's, and that memory may be a file's whose server
 //! never answers. Whoever else waits for it cannot be killed. Here a userfaultfd stands for the server.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
@@ -93,6 +93,19 @@ impl Held {
         Self::by(memory, asleep("the features are being asked for", ask))
     }
 
+    /// The lock of this socket.
+    pub fn socket(socket: impl AsFd) -> Self {
+        let socket = socket.as_fd().try_clone_to_owned().unwrap();
+        let (memory, address) = unserved_page();
+        let send = move || {
+            // Without MSG_MORE a datagram is copied before the lock is taken.
+            let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+            // SAFETY: the page is mapped for good.
+            unsafe { libc::send(socket.as_raw_fd(), address as *const _, PAGE, flags) };
+        };
+        Self::by(memory, asleep("a page is being sent", send))
+    }
+
     /// What this thread holds, until the memory is let go.
     fn by(memory: OwnedFd, holder: JoinHandle<()>) -> Self {
         let mut threads = vec![holder];
@@ -160,6 +173,7 @@ fn asleep(what: &str, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
         libc::SYS_mkdir,
         libc::SYS_mkdirat,
         libc::SYS_ioctl,
+        libc::SYS_sendto,
     ]
     .map(|call| format!("{call} "));
     until(what, || {

@@ -109,10 +109,23 @@ impl Rules {
 
     /// The paths of executables that have to be looked up.
     pub fn executables(&self) -> BTreeSet<&str> {
+        self.by_executable().map(|(_, exe)| exe).collect()
+    }
+
+    /// The rules that name an executable: where each is, and which.
+    pub fn by_executable(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rules
             .iter()
-            .filter_map(|rule| rule.matcher.exe.as_deref())
-            .collect()
+            .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
+    }
+
+    /// The rules that never count, with the earlier one that holds for all that they hold for: where each is.
+    pub fn never_reached(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rules.iter().enumerate().filter_map(|(n, rule)| {
+            let mut earlier = self.rules[..n].iter();
+            let first = earlier.find(|earlier| earlier.matcher.covers(&rule.matcher))?;
+            Some((&*rule.place, &*first.place))
+        })
     }
 
     /// Of the rules by which a process is background, whatever it sends: where each is, and its words.

@@ -649,3 +649,19 @@ fn a_process_that_has_sent_nothing_has_a_class_unless_what_it_sends_decides() {
         Some(Class::Bulk)
     );
 }
+
+#[test]
+fn a_rule_is_never_reached_where_an_earlier_one_asks_for_no_more() {
+    let of = |conditions: &[&str]| {
+        let text = |conditions: &&str| format!("[[rule]]\n{conditions}\nclass = \"bulk\"\n");
+        let rules = rules(&conditions.iter().map(text).collect::<String>());
+        rules.never_reached().count()
+    };
+    assert_eq!(of(&["port = 873", "port = 873\nprotocol = \"tcp\""]), 1);
+    assert_eq!(of(&["port = 873\nprotocol = \"tcp\"", "port = 873"]), 0);
+    assert_eq!(of(&["port = 873", "port = 874", "port = 873"]), 1);
+    assert_eq!(
+        of(&["port = 873", "local_port = 873", "unit = \"a*\"", "unit = \"ab\""]),
+        0
+    );
+}

@@ -13,7 +13,7 @@ use crate::experiment::{Run, pause};
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
-use crate::meter::{Meter, Reading, resident_mb, run_ss};
+use crate::meter::{Meter, Reading, resident_mb, run_ss, walker_mb};
 use crate::namespace::Namespace;
 use crate::network::{PEER_ADDRESS, raise_pair};
 use crate::outcome::{Metrics, Outcome};
@@ -129,6 +129,7 @@ impl Cost {
         let guardian = daemon.guardian().context("the daemon has no guardian")?;
         outcome.set(name, "rss_mb", resident_mb(daemon.process.id())?);
         outcome.set(name, "rss_guardian_mb", resident_mb(guardian)?);
+        outcome.set(name, "walker_mb", walker_mb(daemon.process.id())?);
         run.keep(&json!({"variant": name, "machine": machine()?, "rounds": samples}))?;
         for daemon in others.iter_mut().chain([&mut daemon]) {
             daemon.stop()?;

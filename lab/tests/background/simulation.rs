@@ -40,13 +40,14 @@ pub struct Transfer {
     pub acks_each: bool,
 }
 
-/// From then on packets take longer, and so many times as long on a link with a queue. On a longer route one acknowledgement in
-/// `ONE_IN` is late by `LATE_US`, as on a busy machine.
+/// From then on packets take longer, and so many times as long on a link with a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Detour {
     pub from_s: f64,
     pub by_us: u64,
     pub slower: u64,
+    /// Each acknowledgement is late by up to so much more, and one in `ONE_IN` by `LATE_US`: as on a busy machine, or by radio.
+    pub jitter_us: u64,
 }
 
 pub struct Ran {
@@ -336,8 +337,9 @@ impl Simulation {
     }
 
     fn acknowledge(&mut self, number: usize) {
-        let mut late_us = u64::from(self.rng.next_u32()) % JITTER_US;
-        if self.detour.is_some_and(|detour| detour.by_us > 0) && self.rng.next_u32().is_multiple_of(ONE_IN) {
+        let jitter_us = self.detour.map_or(0, |detour| detour.jitter_us);
+        let mut late_us = u64::from(self.rng.next_u32()) % (JITTER_US + jitter_us);
+        if jitter_us > 0 && self.rng.next_u32().is_multiple_of(ONE_IN) {
             late_us += LATE_US;
         }
         let flow = &mut self.flows[number];

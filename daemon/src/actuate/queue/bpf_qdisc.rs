@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -42,7 +43,7 @@ pub struct BpfQdisc {
 
 impl BpfQdisc {
     /// Loads and registers it for the namespace of this number, which must be the caller's own.
-    pub fn register(netns_inum: u32, shared: &Shared) -> Result<Self> {
+    pub fn register(netns_inum: u32, shared: &Shared, local_waits: Option<&MapHandle>) -> Result<Self> {
         // Names are machine-wide and have at most 15 characters. The process's number sets the qdisc of a new daemon
         // apart from that of one that has just died.
         let kind = format!("{KIND_PREFIX}{netns_inum:08x}{:05x}", std::process::id() & 0xf_ffff);
@@ -67,6 +68,9 @@ impl BpfQdisc {
                 _ => &mut open.maps.queue_events,
             };
             explain(&format!("share the map {name}"), || ours.reuse_fd(map))?;
+        }
+        if let Some(map) = local_waits {
+            explain("share the local waits", || open.maps.local_waits.reuse_fd(map.as_fd()))?;
         }
         let mut skeleton = explain("load the qdisc", || open.load())?;
         let registered = explain("register the qdisc", || skeleton.maps.gw_qdisc.attach_struct_ops())?;

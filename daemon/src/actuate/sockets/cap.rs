@@ -232,7 +232,7 @@ impl CapActuator {
     }
 }
 
-pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
+pub fn open(place: &Place, _local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
     Ok(Box::new(CapActuator::open_at(place)?))
 }
 

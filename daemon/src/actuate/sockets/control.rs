@@ -39,7 +39,7 @@ struct ControlActuator {
     lbe: Lbe,
 }
 
-pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
+pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
     Types::load().background_control()?;
     let marks =
         marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
@@ -67,7 +67,7 @@ pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
         marks,
         map_id,
         journal: Journal::at(place.journal(JournalFile::Sockets)),
-        lbe: Lbe::register(&lbe::name(place.netns_inum()))?,
+        lbe: Lbe::register(&lbe::name(place.netns_inum()), Some(local_waits))?,
     }))
 }
 

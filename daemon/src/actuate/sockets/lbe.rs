@@ -3,10 +3,11 @@
 //! given it. Optional: without it background transfers keep what they have.
 
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 
 use anyhow::Result;
-use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapHandle};
 
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::skeletons::ledbat as skeleton;
@@ -34,12 +35,13 @@ pub struct Lbe {
 }
 
 impl Lbe {
-    pub fn register(name: &str) -> Result<Self> {
+    /// `local_waits`: what the queue tells of background that waits in it.
+    pub fn register(name: &str, local_waits: Option<&MapHandle>) -> Result<Self> {
         // Kernels without this operation refuse whoever names it.
-        Self::load(name, true).or_else(|_| Self::load(name, false))
+        Self::load(name, local_waits, true).or_else(|_| Self::load(name, local_waits, false))
     }
 
-    fn load(name: &str, has_start: bool) -> Result<Self> {
+    fn load(name: &str, local_waits: Option<&MapHandle>, has_start: bool) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::LedbatSkelBuilder::default();
         let mut open = explain("open the background congestion control", || builder.open(&mut storage))?;
@@ -47,6 +49,9 @@ impl Lbe {
         operations.name = kernel_name(name);
         if !has_start {
             operations.cwnd_event_tx_start = std::ptr::null_mut();
+        }
+        if let Some(map) = local_waits {
+            explain("share the local waits", || open.maps.local_waits.reuse_fd(map.as_fd()))?;
         }
         let mut skeleton = explain("load the background congestion control", || open.load())?;
         let register = format!("register the background congestion control {name}");

@@ -47,17 +47,17 @@ pub struct ReceiveActuator {
     offer: Option<Link>,
 }
 
-pub fn open(place: &Place) -> Result<Box<dyn SocketActuator>> {
+pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActuator>> {
     let marks =
         marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
-    let mut actuator = ReceiveActuator::open(place.netns_inum(), marks)?;
+    let mut actuator = ReceiveActuator::open(place.netns_inum(), marks, Some(local_waits))?;
     actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
     Ok(Box::new(actuator))
 }
 
 impl ReceiveActuator {
     /// For the namespace of this number, which must be the caller's own.
-    pub fn open(netns_inum: u32, marks: MapHandle) -> Result<Self> {
+    pub fn open(netns_inum: u32, marks: MapHandle, local_waits: Option<&MapHandle>) -> Result<Self> {
         check_release(NEEDS)?;
         check_that_windows_stay()?;
         let map_id = marks.info().context("cannot ask about the marks")?.info.id;
@@ -70,6 +70,9 @@ impl ReceiveActuator {
             .context("the programs for receive windows have no constants")?
             .netns_inum = netns_inum;
         explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        if let Some(map) = local_waits {
+            explain("share the local waits", || open.maps.local_waits.reuse_fd(map.as_fd()))?;
+        }
         let skeleton = explain("load the programs for receive windows", || open.load())?;
         let apply = explain("attach the iterator for receive windows", || {
             skeleton.progs.gw_apply_receivers.attach()

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use giveway_engine::model::Cookie;
 use libbpf_rs::{ErrorKind, Link, MapCore as _, MapFlags, MapHandle};
 
-use crate::kernel::records::{IteratorReader, Record, bytes_of};
+use crate::kernel::records::{Record, bytes_of};
+use crate::kernel::walker::{self, Sockets};
 
 /// The map holds so many; what is more has another walk.
 pub const AT_ONCE: usize = 65_536;
@@ -16,16 +17,11 @@ pub const AT_ONCE: usize = 65_536;
 pub struct Walk {
     program: Link,
     pub(super) wanted: MapHandle,
-    reader: IteratorReader,
 }
 
 impl Walk {
     pub fn new(program: Link, wanted: MapHandle) -> Self {
-        Self {
-            program,
-            wanted,
-            reader: IteratorReader::default(),
-        }
+        Self { program, wanted }
     }
 
     /// In as few walks as can be. `of` is the cookie that a record speaks of. Also returns which are gone.
@@ -34,14 +30,15 @@ impl Walk {
         wanted: BTreeMap<Cookie, W>,
         of: impl Fn(&O) -> Cookie,
     ) -> Result<(Vec<O>, Vec<Cookie>)> {
+        walker::check(Sockets::Tcp)?;
         let wanted: Vec<(Cookie, W)> = wanted.into_iter().collect();
         let (mut told, mut gone) = (Vec::with_capacity(wanted.len()), Vec::new());
         for some in wanted.chunks(AT_ONCE) {
             let before = told.len();
             let walked = self
                 .stage(some)
-                .and_then(|()| self.reader.run(&self.program, |o| told.push(o)));
-            // What stayed there would be written by the next walk, whoever asks for that.
+                .and_then(|()| walker::run(&self.program, Sockets::Tcp, |o| told.push(o)));
+            // What stayed there would be written by the next walk, whoever asks for that, and by one that was given up.
             let unstaged = self.unstage(some);
             walked.and(unstaged)?;
             let answered: BTreeSet<Cookie> = told[before..].iter().map(&of).collect();

@@ -172,7 +172,7 @@ fn eased_lifts() -> Result<()> {
 
 fn background_control(types: &Types) -> Result<()> {
     types.background_control()?;
-    Lbe::register(&format!("gwd{:x}", std::process::id())).map(drop)
+    Lbe::register(&format!("gwd{:x}", std::process::id()), None).map(drop)
 }
 
 /// Built in, loaded, or there to be loaded.

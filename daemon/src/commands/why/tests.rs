@@ -55,12 +55,24 @@ fn a_change_is_found_by_its_subject_and_by_its_rule() {
 fn a_closed_connection_is_found_by_its_ends_and_its_process() {
     let mut latest = latest(Subject::Socket { cookie: Cookie(5) }, Setting::Class);
     latest.change.name = "iperf3 (77) to 192.0.2.1:873".to_owned();
-    for subject in ["5", "77", "873", "192.0.2.1:873"] {
+    for subject in ["5", "77", "iperf3", "873", "192.0.2.1", "192.0.2.1:873"] {
         assert!(concerns(subject, &latest, &[]), "{subject}");
     }
-    for subject in ["7", "73", "192.0.2.1", "2.1:873"] {
+    for subject in ["7", "73", "iperf", "192.0.2", "2.1:873"] {
         assert!(!concerns(subject, &latest, &[]), "{subject}");
     }
+}
+
+#[test]
+fn what_is_not_found_is_answered_with_what_is_near_it() {
+    let near_to = |subject| {
+        let known = [("rsync", "rsync (77)"), ("rsyncd", "rsyncd (78)"), ("wlan0", "wlan0")];
+        near(subject, known.into_iter().map(|(name, shown)| (name, shown.to_owned())))
+    };
+    assert_eq!(near_to("RSYNC"), ["rsync (77)", "rsyncd (78)"]);
+    assert_eq!(near_to("/usr/bin/rsync"), ["rsync (77)"]);
+    assert_eq!(near_to("wlan"), ["wlan0"]);
+    assert!(near_to("s").is_empty() && near_to("4242").is_empty());
 }
 
 #[test]

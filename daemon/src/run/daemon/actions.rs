@@ -12,6 +12,7 @@ use giveway_engine::wire::Outgoing;
 use super::Running;
 use crate::actuate::nice::NiceActuator;
 use crate::kernel::libbpf_log::one_line;
+use crate::kernel::walker::Unwalked;
 use crate::kernel::{is_shortage, now};
 use crate::life::LONG_WORK;
 
@@ -168,6 +169,8 @@ impl Running {
     /// goes on without it.
     pub(super) fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
+            // It is told of for as long as it is so.
+            Err(error) if hindrance(&error).is_some_and(|hindrance| hindrance != Unwalked::Ended) => Ok(None),
             Err(error) if is_shortage(&error) => {
                 let line = format!("{}; trying again", one_line(&error));
                 if self.short_of.is_none() {
@@ -185,4 +188,8 @@ impl Running {
             tracing::debug!("a report was not sent: {error}");
         }
     }
+}
+
+fn hindrance(error: &anyhow::Error) -> Option<Unwalked> {
+    error.downcast_ref().copied()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The end of the loop: everything that was changed is put back.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use giveway_engine::wire::Outgoing;
 
 use super::Running;
@@ -29,7 +29,10 @@ impl Running {
             return Ok(());
         };
         daemon.receiver.close();
-        let lifted = daemon.sockets.revert();
+        let lifted = daemon
+            .sockets
+            .revert()
+            .context("what is set on sockets is left to the guardian");
         self.sign.give_for(LONG_WORK);
         let undone = undo_all(&daemon.place);
         let (set_back, lifted, undone) = (set_back?, lifted?, undone?);

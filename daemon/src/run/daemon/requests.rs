@@ -17,7 +17,7 @@ use crate::actuate::nice::NiceActuator;
 use crate::control::Background;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::now;
+use crate::kernel::{now, walker};
 
 impl Running {
     /// Returns the connection of a client that asked for the end. A client that has gone meanwhile is no error.
@@ -101,6 +101,7 @@ impl Running {
                     .chain(&self.unguarded)
                     .chain(&self.active.problem)
                     .cloned()
+                    .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
                     .chain(left_out)
                     .chain(daemon.rules.missing(queue))

@@ -11,7 +11,7 @@ use super::Running;
 use crate::interface::{Choice, Interface};
 use crate::kernel::flow_monitor::Event;
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::{cpu_time, now};
+use crate::kernel::{cpu_time, now, walker};
 use crate::life::LONG_WORK;
 use crate::neighbours::Neighbours;
 
@@ -26,7 +26,7 @@ impl Running {
         if !complete && !self.daemon.monitor.is_due() {
             return self.drain_events();
         }
-        let begun = cpu_time();
+        let begun = cpu_time() + walker::spent();
         let flows = match complete {
             true => self.daemon.monitor.walk(),
             false => self.daemon.monitor.pass(),
@@ -34,7 +34,7 @@ impl Running {
         // A walk takes as long as there are connections.
         self.sign.give();
         let Some(flows) = self.tolerate(flows)? else {
-            return Ok(());
+            return self.drain_events();
         };
         if complete {
             self.last_walk = Some(now());
@@ -56,7 +56,7 @@ impl Running {
             queues,
         })?;
         let cost = if complete { &mut self.walks } else { &mut self.passes };
-        cost.add(cpu_time().saturating_sub(begun));
+        cost.add((cpu_time() + walker::spent()).saturating_sub(begun));
         Ok(())
     }
 

@@ -3,9 +3,24 @@
 //! that has failed is reported. The service manager is told that all of them live.
 
 use super::Running;
+use crate::kernel::walker;
 use crate::life::DAEMON;
 
 impl Running {
+    /// What keeps sockets from being looked at. Whoever locks and lets go without end gets a line a second at most.
+    pub(super) fn look_at_walks(&mut self) {
+        let hindrances = walker::hindrances();
+        if hindrances == self.hindrances {
+            return;
+        }
+        let new = hindrances.iter().filter(|one| !self.hindrances.contains(one));
+        new.for_each(|one| tracing::warn!("{one}"));
+        if hindrances.is_empty() {
+            tracing::info!("sockets are looked at again");
+        }
+        self.hindrances = hindrances;
+    }
+
     pub(super) fn supervise(&mut self) {
         let daemon = &mut self.daemon;
         if let Some(failed) = daemon.realtime.take_if(|thread| thread.has_failed())

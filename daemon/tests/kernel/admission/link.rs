@@ -64,7 +64,7 @@ impl<'a> Link<'a> {
         let place = Place::here().unwrap();
         let lock = place.lock().unwrap();
         let config = Config::parse(configuration).unwrap();
-        let mut actuator = QueueActuator::open(&place, &config, None, None).unwrap();
+        let mut actuator = QueueActuator::open(&place, &config, None, None, None).unwrap();
         actuator
             .set(lab.ifindex, "gwv", Some(&plan(lab.ifindex, &config)))
             .unwrap();

@@ -17,7 +17,7 @@ use crate::giveway::{self, Daemon};
 use crate::interrupt::{pause_until, wait_for};
 use crate::link::wire::{NOBODY_ADDRESS, RECEIVER_ADDRESS, Wire, paced};
 use crate::link::{BEST_EFFORT_PORT, Link};
-use crate::meter::{cpu_ns, resident_mb};
+use crate::meter::{cpu_ns, daemon_ns, resident_mb};
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
 use crate::role::Role;
@@ -203,7 +203,7 @@ impl Spent {
         Ok(Self {
             daemon,
             at_ns: monotonic_ns()?,
-            cpu_ns: cpu_ns(daemon, |_| true)?,
+            cpu_ns: daemon_ns(daemon)?,
             priority_ns: cpu_ns(daemon, crate::scheduling::is_realtime)?,
             resident_mb: settled_mb(daemon)?,
         })

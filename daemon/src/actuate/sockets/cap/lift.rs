@@ -14,8 +14,9 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use super::ease::Ease;
 use crate::kernel::check_requirements;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::records::IteratorReader;
+use crate::kernel::records::{bytes_of, counters};
 use crate::kernel::skeletons::lift as skeleton;
+use crate::kernel::walker::{self, Sockets};
 use skeleton::types;
 
 pub use types::gw_mark as Mark;
@@ -59,7 +60,7 @@ impl Display for Found {
 pub struct Lift {
     undo: Link,
     our_values: MapHandle,
-    reader: IteratorReader,
+    state: MapHandle,
     _ease: Option<Ease>,
 }
 
@@ -67,6 +68,7 @@ impl Lift {
     /// Loads what an undo needs, for the namespace of this number, which must be the caller's own. A dry run only finds.
     pub fn open(netns_inum: u32, marks: Option<&MapHandle>, dry_run: bool) -> Result<Self> {
         check_requirements()?;
+        walker::check(Sockets::Tcp)?;
         // Without it the lift is plain, which is still a lift.
         let ease = (!dry_run)
             .then(|| Ease::register(&format!("gwl{netns_inum:08x}")).ok())
@@ -89,7 +91,7 @@ impl Lift {
         Ok(Self {
             undo: explain("attach the lift", || skeleton.progs.gw_undo.attach())?,
             our_values: MapHandle::try_from(&skeleton.maps.our_values).context("cannot keep the map of values")?,
-            reader: IteratorReader::default(),
+            state: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the lift's state")?,
             _ease: ease,
         })
     }
@@ -115,7 +117,7 @@ impl Lift {
                 .context("cannot name a value")?;
         }
         let mut found = Vec::new();
-        self.reader.run(&self.undo, |u: types::gw_undone| {
+        let walked = walker::run(&self.undo, Sockets::Tcp, |u: types::gw_undone| {
             found.push(Found {
                 cookie: Cookie(u.cookie),
                 layout: u.layout,
@@ -123,7 +125,15 @@ impl Lift {
                 settings: u.found,
                 error: (u.error != 0).then_some(-u.error),
             });
-        })?;
+        });
+        if walked.is_err() {
+            // It may go on in the kernel when somebody else has changed these sockets.
+            let mut state: types::bss = counters(&self.state, "the lift")?;
+            state.given_up = 1;
+            let given_up = self.state.update(&0u32.to_ne_bytes(), bytes_of(&state), MapFlags::ANY);
+            given_up.context("cannot stop an undo")?;
+        }
+        walked?;
         for value in values {
             self.our_values
                 .delete(&value.to_ne_bytes())

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef GIVEWAY_EGRESS_H
+#define GIVEWAY_EGRESS_H
+
+/* The device that the socket's packets leave by, as routed last; NULL where there is no route yet. */
+static __always_inline struct net_device *egress_device(const struct sock *sk)
+{
+	struct dst_entry *dst = sk->sk_dst_cache;
+
+	return dst ? dst->dev : NULL;
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef GIVEWAY_LEDBAT_WAITED_H
+#define GIVEWAY_LEDBAT_WAITED_H
+
+#include "../egress.h"
+#include "../local_wait.h"
+
+/* What waited before then is long acknowledged, and times of 32 bits come round. */
+#define WAIT_MATTERS_NS (600 * NSEC_PER_SEC)
+
+/*
+ * Until when this machine's own queue kept background waiting on the way out of this device (CLOCK_MONOTONIC, ms); 0: it did not.
+ * Global, so that the verifier looks at it once.
+ */
+__noinline __u32 waited_until_ms(__u32 ifindex)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	for (__u32 number = 0; number < GW_LINKS; number++) {
+		__u32 key = number;
+		struct gw_local_wait *wait = bpf_map_lookup_elem(&local_waits, &key);
+
+		if (wait && wait->ifindex == ifindex && now_ns - wait->until_ns < WAIT_MATTERS_NS)
+			return wait->until_ns / NSEC_PER_MSEC ?: 1;
+	}
+	return 0;
+}
+
+/* Of what this socket sends. */
+static __always_inline __u32 own_wait_until_ms(const struct sock *sk)
+{
+	struct net_device *device = egress_device(sk);
+
+	return device ? waited_until_ms(device->ifindex) : 0;
+}
+
+#endif

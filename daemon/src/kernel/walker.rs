@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Walks over all sockets. Input: an iterator. Output: its records, or that somebody keeps a socket locked.
+//!
+//! The kernel takes the lock of each socket that it shows (`iter/tcp`, `iter/udp`), and whoever owns a socket can keep its
+//! lock for good, by a send from a mapped file whose server never answers. Who waits for the lock cannot be killed, and
+//! keeps its process from ending. So another process reads: a fork of this one that has nothing of it but a socket, the
+//! iterator, and memory into which it reads. One that does not answer in time is killed and left behind, and ends when the
+//! lock is let go; before that nobody else is sent there.
+
+use std::io::{self, IoSlice, Read};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use giveway_engine::back_off::BackOff;
+use libbpf_rs::{Link, libbpf_sys};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::program::Child;
+use super::records::{READ_BYTES, Record, read_all};
+
+/// Without any answer for so long, the walk is stuck. Ten thousand sockets take some 10 ms, and an answer comes after every
+/// thousand that is shown.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// One that was killed and is not stuck has ended by then.
+const MOMENT_MS: u8 = 50;
+/// What is read between two answers.
+const WINDOW_BYTES: usize = 8 * READ_BYTES;
+/// After so long without a walk that was stuck, the next one is the first again.
+const QUIET: Duration = Duration::from_secs(300);
+
+/// Which sockets an iterator shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sockets {
+    Tcp,
+    Udp,
+}
+
+/// Why a walk was not made, or not to its end. It is made the next time, and everything else goes on.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Unwalked {
+    #[error(
+        "somebody keeps a TCP socket locked, as a send from a file that does not answer does: connections cannot be looked \
+         at, and what is set on them stays as it is, until the lock is let go; the queue, marks, priorities and neighbours \
+         go on"
+    )]
+    TcpLocked,
+    #[error(
+        "somebody keeps a UDP socket locked, as a send from a file that does not answer does: UDP sockets cannot be looked \
+         at until the lock is let go, so new ones have no class by their process; everything else goes on"
+    )]
+    UdpLocked,
+    #[error("a walk over the sockets took longer than a second; connections are looked at again soon")]
+    Slow,
+    #[error("the process that walks over the sockets has ended; another one is started")]
+    Ended,
+}
+
+/// One for the whole process: walks are seldom made at the same time.
+static WALKS: LazyLock<Mutex<Walks>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Walks {
+    walker: Option<Walker>,
+    tcp: Hindrance,
+    udp: Hindrance,
+    /// Not needed any more, and not yet collected.
+    ended: Vec<Child>,
+    buffer: Vec<u8>,
+    spent: Duration,
+}
+
+/// What keeps sockets of one protocol from being shown.
+#[derive(Default)]
+struct Hindrance {
+    why: Option<Unwalked>,
+    stuck: Option<Child>,
+    failed: Option<Duration>,
+    back_off: BackOff,
+}
+
+/// Starts the process, while this one is small and has no secrets. Without this the first walk does.
+pub fn start() {
+    let mut walks = walks();
+    if walks.walker.is_none() {
+        walks.walker = Walker::start().ok();
+    }
+}
+
+/// Whether such a walk can be tried now.
+///
+/// # Errors
+/// Where the last one is stuck still, or it is too soon to try again.
+pub fn check(sockets: Sockets) -> Result<(), Unwalked> {
+    walks().of(sockets).check()
+}
+
+/// What keeps walks from being made just now, a line for each.
+pub fn hindrances() -> Vec<Unwalked> {
+    let mut walks = walks();
+    let all = [Sockets::Tcp, Sockets::Udp].map(|sockets| walks.of(sockets).check().err());
+    all.into_iter().flatten().collect()
+}
+
+/// CPU time of all walks since the start.
+pub fn spent() -> Duration {
+    walks().spent
+}
+
+/// Runs the iterator once to its end. Where that fails, some of it may have been handed over.
+pub fn run<T: Record>(link: &Link, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+    // SAFETY: takes no pointers.
+    let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_fd().as_raw_fd()) };
+    if iterator < 0 {
+        return Err(io::Error::from_raw_os_error(-iterator)).context("cannot start a BPF iterator");
+    }
+    // SAFETY: it was just opened, and is nobody else's.
+    read(unsafe { OwnedFd::from_raw_fd(iterator) }, sockets, each)
+}
+
+fn read<T: Record>(iterator: OwnedFd, sockets: Sockets, each: impl FnMut(T)) -> Result<()> {
+    let mut walks = walks();
+    walks.of(sockets).check()?;
+    let walker = walks.asked(&iterator)?;
+    drop(iterator);
+    let mut buffer = std::mem::take(&mut walks.buffer);
+    let mut answer = Answer::of(walker);
+    let read = read_all(&mut answer, &mut buffer, each);
+    let Answer { walker, failed, .. } = answer;
+    walks.buffer = buffer;
+    walks.spent += walker.spent_since;
+    let Some(failed) = failed else {
+        walks.walker = Some(walker);
+        return read;
+    };
+    Err(walks.give_up(walker, failed, sockets).into())
+}
+
+fn walks() -> MutexGuard<'static, Walks> {
+    WALKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Walks {
+    fn of(&mut self, sockets: Sockets) -> &mut Hindrance {
+        self.ended.retain_mut(|child| !child.has_ended());
+        match sockets {
+            Sockets::Tcp => &mut self.tcp,
+            Sockets::Udp => &mut self.udp,
+        }
+    }
+
+    /// The process, which walks now; another one where it has ended meanwhile.
+    fn asked(&mut self, iterator: &OwnedFd) -> Result<Walker> {
+        if let Some(walker) = self.walker.take() {
+            if walker.ask(Some(iterator)).is_ok() {
+                return Ok(walker);
+            }
+            self.ended.push(walker.end());
+        }
+        let walker = Walker::start().context("cannot start the process that walks over the sockets")?;
+        match walker.ask(Some(iterator)) {
+            Ok(()) => Ok(walker),
+            Err(_) => {
+                self.ended.push(walker.end());
+                Err(Unwalked::Ended.into())
+            }
+        }
+    }
+
+    fn give_up(&mut self, walker: Walker, failed: Failed, sockets: Sockets) -> Unwalked {
+        let mut child = walker.end();
+        let why = match failed {
+            Failed::Ended => Unwalked::Ended,
+            Failed::Late if child.ends_within_ms(MOMENT_MS) => Unwalked::Slow,
+            Failed::Late if sockets == Sockets::Tcp => Unwalked::TcpLocked,
+            Failed::Late => Unwalked::UdpLocked,
+        };
+        match why {
+            Unwalked::Ended => self.ended.push(child),
+            _ => self.of(sockets).begin(why, child),
+        }
+        why
+    }
+}
+
+impl Hindrance {
+    fn begin(&mut self, why: Unwalked, stuck: Child) {
+        let now = super::now();
+        if self.failed.is_none_or(|at| now.saturating_sub(at) > QUIET) {
+            self.back_off.reset();
+        }
+        self.back_off.failed(now);
+        (self.why, self.stuck, self.failed) = (Some(why), Some(stuck), Some(now));
+    }
+
+    fn check(&mut self) -> Result<(), Unwalked> {
+        let Some(why) = self.why else { return Ok(()) };
+        if self.stuck.as_mut().is_some_and(|stuck| !stuck.has_ended()) {
+            return Err(why);
+        }
+        self.stuck = None;
+        // Whoever locks it again and again delays little.
+        if self.back_off.next().is_some_and(|next| super::now() < next) {
+            return Err(why);
+        }
+        self.why = None;
+        Ok(())
+    }
+}
+
+enum Failed {
+    Late,
+    Ended,
+}
+
+/// The other process, as this one sees it.
+struct Walker {
+    child: Child,
+    socket: OwnedFd,
+    memory: Memory,
+    /// CPU time by its last answer, and of the walk that goes on.
+    spent: Duration,
+    spent_since: Duration,
+}
+
+/// What it says when it has filled the memory, or is at the iterator's end.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Told {
+    filled: u32,
+    /// At its end: 0, or why.
+    errno: i32,
+    is_last: u64,
+    spent_ns: u64,
+}
+
+// SAFETY: integers without padding.
+unsafe impl Record for Told {}
+
+impl Walker {
+    fn start() -> Result<Self> {
+        let memory = Memory::new().context("cannot map memory")?;
+        let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .context("cannot make a pair of sockets")?;
+        // No handler of this process's is ever to run there, and only SIGKILL is to end it.
+        let mut before = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+        // SAFETY: the child makes system calls and nothing else, and never returns.
+        let forked = Errno::result(unsafe { libc::fork() });
+        if forked == Ok(0) {
+            // SAFETY: both are the child's own.
+            unsafe { serve(theirs.as_raw_fd(), memory.0.as_ptr()) }
+        }
+        let restored = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+        let child = Child::of(forked.context("cannot fork")?);
+        restored?;
+        Ok(Self {
+            child,
+            socket,
+            memory,
+            spent: Duration::ZERO,
+            spent_since: Duration::ZERO,
+        })
+    }
+
+    /// For a walk, or for more of the one that goes on.
+    fn ask(&self, iterator: Option<&OwnedFd>) -> Result<(), Errno> {
+        let fds: Vec<RawFd> = iterator.iter().map(|fd| fd.as_raw_fd()).collect();
+        let with = [ControlMessage::ScmRights(&fds)];
+        let with = if fds.is_empty() { &[][..] } else { &with[..] };
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
+    }
+
+    fn hear(&mut self) -> Result<Told, Failed> {
+        let (patience, begun) = (PATIENCE, super::now());
+        loop {
+            let left = patience.saturating_sub(super::now().saturating_sub(begun));
+            let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut heard, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) {
+                Ok(0) => return Err(Failed::Late),
+                Err(Errno::EINTR) => continue,
+                Err(_) => return Err(Failed::Ended),
+                Ok(_) => {}
+            }
+            let mut bytes = [0; size_of::<Told>()];
+            return match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR | Errno::EAGAIN) => continue,
+                Ok(read) => super::records::record::<Told>(&bytes[..read]).ok_or(Failed::Ended),
+                Err(_) => Err(Failed::Ended),
+            };
+        }
+    }
+
+    fn end(self) -> Child {
+        self.child.kill();
+        self.child
+    }
+}
+
+/// What it reads, as it comes.
+struct Answer {
+    walker: Walker,
+    at: usize,
+    filled: usize,
+    is_begun: bool,
+    is_last: bool,
+    failed: Option<Failed>,
+}
+
+impl Answer {
+    fn of(mut walker: Walker) -> Self {
+        walker.spent_since = Duration::ZERO;
+        Self {
+            walker,
+            at: 0,
+            filled: 0,
+            is_begun: false,
+            is_last: false,
+            failed: None,
+        }
+    }
+
+    fn next(&mut self) -> Result<Told, Failed> {
+        if self.is_begun {
+            self.walker.ask(None).map_err(|_| Failed::Ended)?;
+        }
+        self.is_begun = true;
+        self.walker.hear()
+    }
+}
+
+impl Read for Answer {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.filled && !self.is_last {
+            let told = self.next().map_err(|failed| {
+                self.failed = Some(failed);
+                io::Error::from(io::ErrorKind::BrokenPipe)
+            })?;
+            let spent = Duration::from_nanos(told.spent_ns);
+            self.walker.spent_since += spent.saturating_sub(self.walker.spent);
+            self.walker.spent = spent;
+            (self.at, self.filled, self.is_last) = (0, (told.filled as usize).min(WINDOW_BYTES), told.is_last != 0);
+            if told.errno != 0 {
+                return Err(io::Error::from_raw_os_error(told.errno));
+            }
+        }
+        let count = into.len().min(self.filled - self.at);
+        // SAFETY: the memory has that many bytes from there, and the other process writes none before it is asked again.
+        unsafe { ptr::copy_nonoverlapping(self.walker.memory.0.as_ptr().add(self.at), into.as_mut_ptr(), count) };
+        self.at += count;
+        Ok(count)
+    }
+}
+
+/// Shared with the other process.
+struct Memory(NonNull<u8>);
+
+// SAFETY: it is owned, like a box.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new() -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, wherever the kernel puts it.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), WINDOW_BYTES, protection, MapFlags::SHARED) }?;
+        NonNull::new(at.cast()).map(Self).ok_or_else(|| Errno::ENOMEM.into())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), WINDOW_BYTES) };
+    }
+}
+
+/// The whole life of the other process. It calls nothing but what may be called after a fork, and ends with its socket.
+///
+/// # Safety
+/// Right after a fork; the memory has [`WINDOW_BYTES`].
+unsafe fn serve(socket: RawFd, memory: *mut u8) -> ! {
+    // SAFETY: the names end with a zero; nothing here uses the descriptors that are closed.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"giveway-walk".as_ptr());
+        libc::chdir(c"/".as_ptr());
+        let own = socket.cast_unsigned();
+        libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0);
+        if own > 0 {
+            libc::syscall(libc::SYS_close_range, 0, own - 1, 0);
+        }
+    }
+    // SAFETY: as of this function.
+    while let Some(iterator) = unsafe { asked(socket) } {
+        // SAFETY: the descriptor was just handed over.
+        if !unsafe { walk(socket, iterator, memory) } {
+            break;
+        }
+        // SAFETY: the same.
+        unsafe { libc::close(iterator) };
+    }
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(0) }
+}
+
+/// The descriptor that came with a request, or -1. None: there are no more.
+///
+/// # Safety
+/// None is needed but that it may be called after a fork.
+unsafe fn asked(socket: RawFd) -> Option<RawFd> {
+    let (mut byte, mut control) = (0u8, [0u64; 8]);
+    let mut part = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    loop {
+        // SAFETY: all zero is a message without anything; what is put there outlives the call.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = size_of_val(&control) as _;
+            match libc::recvmsg(socket, &raw mut message, 0) {
+                1 => {
+                    let header = libc::CMSG_FIRSTHDR(&raw const message);
+                    let is_fd = !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS;
+                    return Some(match is_fd {
+                        true => libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned(),
+                        false => -1,
+                    });
+                }
+                -1 if *libc::__errno_location() == libc::EINTR => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Reads the iterator to its end. False where nobody wants to hear it.
+///
+/// # Safety
+/// As of [`serve`].
+unsafe fn walk(socket: RawFd, iterator: RawFd, memory: *mut u8) -> bool {
+    loop {
+        let mut told = Told {
+            filled: 0,
+            errno: 0,
+            is_last: 0,
+            spent_ns: 0,
+        };
+        // The kernel writes no more than this much in one read.
+        while told.filled as usize + READ_BYTES <= WINDOW_BYTES && told.is_last == 0 {
+            // SAFETY: so much is left of the memory.
+            let read = unsafe { libc::read(iterator, memory.add(told.filled as usize).cast(), READ_BYTES) };
+            // SAFETY: the C library's own, of this thread.
+            let errno = unsafe { *libc::__errno_location() };
+            match read {
+                // It pauses after a million elements without output.
+                ..0 if errno == libc::EINTR || errno == libc::EAGAIN => {}
+                ..0 => (told.errno, told.is_last) = (errno, 1),
+                0 => told.is_last = 1,
+                _ => told.filled += read as u32,
+            }
+        }
+        // SAFETY: it is written to a value, and sent from it.
+        unsafe {
+            let mut spent: libc::timespec = std::mem::zeroed();
+            libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut spent);
+            told.spent_ns = spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned();
+            let size = size_of::<Told>();
+            if libc::send(socket, (&raw const told).cast(), size, libc::MSG_NOSIGNAL) != size.cast_signed() {
+                return false;
+            }
+        }
+        if told.is_last != 0 {
+            return true;
+        }
+        // SAFETY: as of this function.
+        if unsafe { asked(socket) } != Some(-1) {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_another_process_reads_comes_whole_and_in_order() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        // More than is read between two answers, and no whole number of them.
+        let all: Vec<u32> = (0..300_001).collect();
+        let bytes: Vec<u8> = all.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let writing = thread::spawn(move || writer.write_all(&bytes));
+        let mut told = Vec::new();
+        read(reader.into(), Sockets::Tcp, |number: u32| told.push(number)).unwrap();
+        writing.join().unwrap().unwrap();
+        assert!(told == all, "{} records", told.len());
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"half").unwrap();
+        writer.write_all(b"one").unwrap();
+        drop(writer);
+        let error = read(reader.into(), Sockets::Tcp, |_: u32| ()).unwrap_err();
+        assert!(error.to_string().contains("within a record"), "{error:#}");
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_given_up_and_another_tries_a_second_later() {
+        let (reader, writer) = io::pipe().unwrap();
+        let begun = Instant::now();
+        let error = read(reader.into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&Unwalked::Slow));
+        assert!(begun.elapsed() >= PATIENCE);
+        let empty = || io::pipe().unwrap().0;
+        let too_soon = read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap_err();
+        assert_eq!(too_soon.downcast_ref(), Some(&Unwalked::Slow));
+        assert!(hindrances().contains(&Unwalked::Slow));
+        while check(Sockets::Udp).is_err() {
+            assert!(begun.elapsed() < 5 * PATIENCE);
+            thread::sleep(Duration::from_millis(10));
+        }
+        read(empty().into(), Sockets::Udp, |_: u32| ()).unwrap();
+        drop(writer);
+    }
+}
