@@ -111,7 +111,7 @@ struct lbe {
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
 	__u8 trial_in : 3; /* so many losses */
-	__u8 was_foreign : 1; /* the delay of the round before; of AVOID */
+	__u8 was_foreign : 1; /* the delay of the round before, of AVOID; of HOLD: it stands by */
 	__u8 strikes : 3; /* against the ramp */
 	__u8 waits_always : 1; /* each second packet, of YIELD */
 	__u8 is_limited : 1; /* by the window, in this round */
@@ -570,9 +570,12 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 {
 	if (ca->rounds + 1 < SLOWDOWN_ROUNDS)
 		return;
-	ca->peak -= ca->peak / 32;
-	ca->floor -= ca->floor / 16;
-	ca->learnt_us = least(ca->learnt_us + ca->learnt_us / 8, TARGET_US);
+	/* What was learnt fades with each slowdown, not with each wait in this machine's own queue. */
+	if (!ca->was_foreign) {
+		ca->peak -= ca->peak / 32;
+		ca->floor -= ca->floor / 16;
+		ca->learnt_us = least(ca->learnt_us + ca->learnt_us / 8, TARGET_US);
+	}
 	if (delay_us > foreign_us(ca, jitter_us)) {
 		yield(ca, now);
 		return;
@@ -662,6 +665,14 @@ static __always_inline void stand_by(struct lbe *ca, __u32 now)
 	if (ca->mode == HOLD) {
 		ca->mode_since_ms = now;
 		ca->rounds = SLOWDOWN_ROUNDS - 1;
+		ca->was_foreign = 1;
+	}
+	/* Nobody was seen to be away meanwhile. */
+	if (ca->mode == YIELD) {
+		ca->clear_ms = now;
+		ca->band_ms = now;
+		ca->between_ms = now;
+		begin_lull(ca);
 	}
 	ca->is_foreign = 0;
 	begin_round(ca, now);

@@ -14,14 +14,16 @@
  */
 __noinline __u32 waited_until_ms(__u32 ifindex)
 {
-	__u64 now_ns = bpf_ktime_get_ns();
-
 	for (__u32 number = 0; number < GW_LINKS; number++) {
 		__u32 key = number;
 		struct gw_local_wait *wait = bpf_map_lookup_elem(&local_waits, &key);
 
-		if (wait && wait->ifindex == ifindex && now_ns - wait->until_ns < WAIT_MATTERS_NS)
-			return wait->until_ns / NSEC_PER_MSEC ?: 1;
+		__u64 until_ns = wait ? wait->until_ns : 0;
+
+		/* It may be written at any moment, so the clock is read after it. */
+		barrier();
+		if (wait && wait->ifindex == ifindex && (__s64)(bpf_ktime_get_ns() - until_ns) < (__s64)WAIT_MATTERS_NS)
+			return until_ns / NSEC_PER_MSEC ?: 1;
 	}
 	return 0;
 }

@@ -2,7 +2,7 @@
 //! `giveway config`: prints every key, or checks files without a daemon.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use anyhow::Result;
@@ -26,7 +26,7 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     for path in files.iter().map(AsRef::as_ref) {
         match rules_of(path) {
             Ok(rules) => {
-                println!("{}: right, {}", path.display(), counted(rules.len(), "rule"));
+                println!("{}: ok, {} for classes", path.display(), counted(rules.len(), "rule"));
                 idle(&rules).for_each(|line| println!("  {line}"));
             }
             Err(found) => problems.extend(found.iter().map(Located::to_string)),
@@ -43,11 +43,26 @@ fn idle(rules: &Rules) -> impl Iterator<Item = String> {
     let unreached = rules.never_reached().map(|(rule, earlier)| {
         format!("{rule}: never counts: the rule at {earlier}, which comes first, holds for all that it holds for")
     });
-    let absent = rules
-        .by_executable()
-        .filter(|(_, exe)| fs::metadata(exe).is_err_and(|error| error.kind() == ErrorKind::NotFound))
-        .map(|(rule, exe)| format!("{rule}: holds for nothing here: there is no {exe} on this machine"));
-    unreached.chain(absent)
+    let idle = rules.by_executable().filter_map(|(rule, exe)| {
+        let why = match starts(exe) {
+            Err(error) if error.kind() == ErrorKind::NotFound => format!("there is no {exe} on this machine"),
+            Ok(start) if start == *b"#!" => {
+                format!("{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`")
+            }
+            _ => return None,
+        };
+        Some(format!("{rule}: holds for nothing here: {why}"))
+    });
+    unreached.chain(idle)
+}
+
+/// The first two bytes of a plain file.
+fn starts(path: &str) -> std::io::Result<[u8; 2]> {
+    let mut start = [0; 2];
+    if fs::metadata(path)?.is_file() {
+        fs::File::open(path)?.read_exact(&mut start)?;
+    }
+    Ok(start)
 }
 
 /// Its rules, or all that is wrong with it. A file in a folder `rules.d` has only rules.

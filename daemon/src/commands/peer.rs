@@ -88,11 +88,11 @@ impl Guests {
         let from = network_of(from);
         let mut guests = self.0.borrow_mut();
         let all: usize = guests.values().sum();
-        let own = guests.entry(from).or_default();
-        if *own >= OF_AN_ADDRESS || all >= OF_ALL {
+        let own = guests.get(&from).copied().unwrap_or_default();
+        if own >= OF_AN_ADDRESS || all >= OF_ALL {
             return None;
         }
-        *own += 1;
+        guests.insert(from, own + 1);
         Some(Guest {
             from,
             guests: self.clone(),
@@ -127,6 +127,8 @@ async fn attend(stream: TcpStream, guest: Guest) {
 
 async fn answer(mut stream: TcpStream) -> Result<()> {
     tune(&stream)?;
+    // What its end does not take goes with the connection, and does not stay in the kernel after its place is free.
+    stream.set_zero_linger()?;
     let mut hello = [0; HELLO_BYTES];
     timeout(HELLO_PATIENCE, stream.read_exact(&mut hello))
         .await

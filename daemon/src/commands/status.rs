@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
+use giveway_engine::model::Owner;
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
@@ -19,6 +20,7 @@ use crate::place::Place;
 
 /// Below a socket's remote end.
 const CLASS_INDENT: usize = 17;
+const PROCESS_COLUMNS: usize = 13;
 
 pub fn run(args: &Json) -> Result<()> {
     let status = client::status(&Place::here()?)?;
@@ -320,12 +322,17 @@ fn band_line(name: &str, band: &Band, is_wide: bool) -> String {
     )
 }
 
+/// The name is cut, never the number: part of one is another process's.
+fn shown_process(owner: &Owner) -> String {
+    let pid = owner.pid.to_string();
+    let room = PROCESS_COLUMNS.saturating_sub(pid.len() + 1);
+    let name: String = owner.command.chars().take(room).collect();
+    format!("{name}/{pid}")
+}
+
 fn flow_line(view: &FlowView, is_wide: bool) -> String {
     let flow = &view.flow;
-    let process = flow
-        .owner
-        .as_ref()
-        .map_or("?".to_owned(), |o| format!("{}/{}", o.command, o.pid));
+    let process = flow.owner.as_ref().map_or("?".to_owned(), shown_process);
     let mark = match (view.stepped_back, view.sender) {
         (true, _) => '!',
         (false, true) => '>',
@@ -333,10 +340,10 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
     };
     let remote = flow.shown_remote();
     if flow.protocol == Protocol::Udp {
-        return format!("{mark} {process:<13.13} {remote:<21}   UDP\n");
+        return format!("{mark} {process:<13} {remote:<21}   UDP\n");
     }
     let first = format!(
-        "{mark} {process:<13.13} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
+        "{mark} {process:<13} {remote:<21} {cwnd:>5} {cap:>4} {rtt:>6.1}",
         cwnd = flow.cwnd,
         cap = view.cap.map_or("-".to_owned(), |c| c.to_string()),
         rtt = f64::from(flow.srtt_us) / 1e3,

@@ -25,8 +25,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use super::program::Child;
 use super::records::{READ_BYTES, Record, read_all};
 
-/// Without any answer for so long, the walk is stuck. Ten thousand sockets take some 10 ms, and an answer comes after every
-/// thousand that is shown.
+/// A walk that takes longer as a whole is stuck, or about to be: who keeps many locks for a moment each holds it up as well, and the
+/// guardian hears nothing meanwhile. Ten thousand sockets take some 10 ms.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// One that was killed and is not stuck has ended by then.
 const MOMENT_MS: u8 = 50;
@@ -278,10 +278,9 @@ impl Walker {
         sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"w")], with, flags, None).map(drop)
     }
 
-    fn hear(&mut self) -> Result<Told, Failed> {
-        let (patience, begun) = (PATIENCE, super::now());
+    fn hear(&mut self, begun: Duration) -> Result<Told, Failed> {
         loop {
-            let left = patience.saturating_sub(super::now().saturating_sub(begun));
+            let left = PATIENCE.saturating_sub(super::now().saturating_sub(begun));
             let mut heard = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut heard, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) {
                 Ok(0) => return Err(Failed::Late),
@@ -309,6 +308,7 @@ struct Answer {
     walker: Walker,
     at: usize,
     filled: usize,
+    begun: Duration,
     is_begun: bool,
     is_last: bool,
     failed: Option<Failed>,
@@ -321,6 +321,7 @@ impl Answer {
             walker,
             at: 0,
             filled: 0,
+            begun: super::now(),
             is_begun: false,
             is_last: false,
             failed: None,
@@ -332,7 +333,7 @@ impl Answer {
             self.walker.ask(None).map_err(|_| Failed::Ended)?;
         }
         self.is_begun = true;
-        self.walker.hear()
+        self.walker.hear(self.begun)
     }
 }
 

@@ -908,16 +908,22 @@ fn files_are_checked_without_a_daemon() {
 #[test]
 fn a_check_names_the_rules_that_do_nothing() {
     let rules = Rules::new();
+    let script = rules.write("backup", "#!/bin/sh\n");
     let text = [
         rule("port = 873", "bulk"),
         rule("port = 873\nprotocol = \"tcp\"", "background"),
         rule("exe = \"/nowhere/program\"", "bulk"),
+        rule(&format!("exe = {script:?}"), "bulk"),
     ];
     let file = rules.write("giveway.toml", &text.concat());
     let output = giveway(&["config", "check", file.to_str().unwrap()]);
     let told = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = told.lines().collect();
-    assert_eq!((output.status.code(), lines.len()), (Some(0), 3), "{told}");
+    assert_eq!((output.status.code(), lines.len()), (Some(0), 4), "{told}");
+    assert!(
+        lines[3].contains("is a script, and the executable is its interpreter"),
+        "{told}"
+    );
     assert!(lines[1].contains(":4: never counts: the rule at "), "{told}");
     assert!(
         lines[2].contains("there is no /nowhere/program on this machine"),

@@ -74,7 +74,7 @@ pub fn read_rules(file: &str, text: &str) -> Result<Vec<(usize, ClassRule)>, Loc
         return Err(refused(None, format!("has more than {LONGEST_FILE} bytes")));
     }
     if let Some((name, at)) = first_other(text) {
-        let problem = wrong(&name, "does not belong into a file of rules, which has only [[rule]]");
+        let problem = wrong(&name, "does not belong in a file of rules, which has only [[rule]]");
         return Err(refused(Some(line_at(text, at)), problem.to_string()));
     }
     let (config, lines) = read(file, text)?;
@@ -265,7 +265,7 @@ mod tests {
         let refused = |text: &str| read_rules("x", text).unwrap_err().to_string();
         assert_eq!(
             refused("[[rule]]\nport = 1\nclass = \"bulk\"\n[cap]\nrtt_ms = 5\n"),
-            "x:4: `cap`: does not belong into a file of rules, which has only [[rule]]"
+            "x:4: `cap`: does not belong in a file of rules, which has only [[rule]]"
         );
         let long = "#".repeat(LONGEST_FILE + 1);
         assert_eq!(refused(&long), "x: has more than 262144 bytes");

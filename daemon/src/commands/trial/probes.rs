@@ -100,6 +100,9 @@ async fn messages(peer: SocketAddr, deadline: Duration, window: Window) -> Resul
         loop {
             reader.read_exact(&mut [0; PROBE_BYTES]).await?;
             answered.borrow_mut().push(Instant::now());
+            if answered.borrow().len() > sent.borrow().len() {
+                return Err(std::io::Error::other("it answers what was not asked"));
+            }
         }
     };
     let ended: Result<std::io::Result<()>, _> = timeout_at(window.end, async {
@@ -107,7 +110,7 @@ async fn messages(peer: SocketAddr, deadline: Duration, window: Window) -> Resul
     })
     .await;
     if let Ok(failed) = ended {
-        failed.context("the peer ended the connection for messages")?;
+        failed.context("the connection for messages ended")?;
     }
     let (sent, answered) = (sent.take(), answered.take());
     let in_time = sent

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{Running, instant_of};
 use crate::control::server::{Asker, Pausing};
-use crate::kernel::now;
+use crate::kernel::{now, walker};
 use crate::life::LONG_WORK;
 
 pub(super) struct Pause {
@@ -69,6 +69,11 @@ impl Running {
             return Ok(Err(
                 "this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned(),
             ));
+        }
+        if let Some(why) = walker::hindrances().first() {
+            return Ok(Err(format!(
+                "what is set on connections cannot be taken back now: {why}"
+            )));
         }
         let until = now() + time;
         let pause = Pause { by, until, held };
