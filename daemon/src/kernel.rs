@@ -147,11 +147,7 @@ fn check_names() -> Result<()> {
     if ARE_KNOWN.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let options = bpf_map_create_opts {
-        sz: size_of::<bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
-        ..bpf_map_create_opts::default()
-    };
-    let map = MapHandle::create(MapType::Array, Some(NAME), 4, 4, 1, &options).context("cannot make a BPF map")?;
+    let map = array(NAME, 4, 1)?;
     let info = map.info().context("cannot ask about a BPF map")?;
     ensure!(
         info.name().is_ok_and(|name| name == NAME),
@@ -159,6 +155,16 @@ fn check_names() -> Result<()> {
     );
     ARE_KNOWN.store(true, Ordering::Relaxed);
     Ok(())
+}
+
+/// A new map: an array of so many values of this size.
+pub fn array(name: &str, value_bytes: u32, values: u32) -> Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+        ..bpf_map_create_opts::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, value_bytes, values, &options)
+        .with_context(|| format!("cannot make the BPF map {name}"))
 }
 
 /// What a request needs goes back when it is answered: without it the allocator keeps megabytes once it had them, and a huge

@@ -165,7 +165,8 @@ fn allowed_pairs(args: &TryArgs) -> Result<usize> {
     ensure!(
         args.pairs.is_some() || allowed >= least,
         Usage(format!(
-            "{least} pairs, which are the least, take {:.1} min by --interval and --settle: allow more by --minutes",
+            "the least, {LEAST_PAIRS} pairs and {dry} of the dry run, takes {:.1} min by --interval and --settle: allow more by \
+             --minutes",
             least as f64 * pair_s / 60.0
         ))
     );

@@ -120,6 +120,28 @@ fn a_locked_udp_socket_keeps_nobody_from_looking_at_connections() {
     assert!(!says(&daemon, "TCP socket"));
 }
 
+/// What is set on connections would stay, and a trial would compare with itself.
+#[test]
+fn a_daemon_is_not_paused_beside_a_locked_socket() {
+    let lab = Lab::enter();
+    let (daemon, _config) = start("paused.toml");
+    let (victim, _far) = lab.connect(FAR_V4);
+    let _held = Held::socket(&victim);
+    until("it says so", || says(&daemon, "keeps a TCP socket locked"));
+    let (told, code) = failure(&giveway(&[
+        "try",
+        "--pairs",
+        "20",
+        "--interval",
+        "0.1",
+        "--settle",
+        "0",
+    ]));
+    assert_eq!(code, 1);
+    assert!(told.contains("cannot be taken back now"), "{told}");
+    assert!(daemon.status()["paused"].is_null());
+}
+
 #[test]
 fn an_end_beside_a_locked_socket_is_in_time_and_the_guardian_undoes_when_it_is_let_go() {
     let lab = Lab::enter();

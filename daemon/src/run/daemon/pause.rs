@@ -55,6 +55,11 @@ pub(super) async fn is_over(pause: Option<&mut Pause>) {
     }
 }
 
+fn cannot_take_back() -> Option<String> {
+    let why = walker::hindrances().into_iter().next()?;
+    Some(format!("what is set on connections cannot be taken back now: {why}"))
+}
+
 impl Running {
     pub(super) fn pause(
         &mut self,
@@ -70,10 +75,8 @@ impl Running {
                 "this daemon runs with --dry-run: it has nothing in force that could be paused".to_owned(),
             ));
         }
-        if let Some(why) = walker::hindrances().first() {
-            return Ok(Err(format!(
-                "what is set on connections cannot be taken back now: {why}"
-            )));
+        if let Some(refusal) = cannot_take_back() {
+            return Ok(Err(refusal));
         }
         let until = now() + time;
         let pause = Pause { by, until, held };
@@ -91,6 +94,11 @@ impl Running {
         self.settle_nice()?;
         let view = pause.view();
         self.pause = Some(pause);
+        // The walk that takes it back may be the first to be held up.
+        if let Some(refusal) = cannot_take_back() {
+            self.resume()?;
+            return Ok(Err(refusal));
+        }
         Ok(Ok(Pausing { view, set_back }))
     }
 
