@@ -110,7 +110,8 @@ struct lbe {
 	__u8 looks_again : 1; /* soon: who was there may have been of our kind, and have yielded as well; of YIELD and RAMP */
 	__u8 rounds : 4; /* since the mode was entered, 15 at most */
 	__u8 trial_lost : 4; /* rounds */
-	__u8 trial_in : 3; /* so many losses */
+	__u8 trial_in : 2; /* so many losses */
+	__u8 suspects : 1; /* somebody else; of HOLD */
 	__u8 was_foreign : 1; /* the delay of the round before, of AVOID; of HOLD: it stands by */
 	__u8 strikes : 3; /* against the ramp */
 	__u8 waits_always : 1; /* each second packet, of YIELD */
@@ -141,9 +142,15 @@ static __always_inline __u32 gain_divisor(const struct lbe *ca)
 	return least(GAIN_DIVISOR, (2 * TARGET_US + base_us - 1) / base_us);
 }
 
+/* Whatever was learnt of the queue: others of our kind on the same path need not have learnt it. */
+static __always_inline __u32 path_target_us(const struct lbe *ca)
+{
+	return least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US);
+}
+
 static __always_inline __u32 target_us(const struct lbe *ca)
 {
-	return least(least(greatest(ca->base_us / 8, TARGET_FLOOR_US), TARGET_US), ca->learnt_us);
+	return least(path_target_us(ca), ca->learnt_us);
 }
 
 /* Up to here it may be a single packet of somebody's. */
@@ -158,11 +165,9 @@ static __always_inline __u32 climb_us(__u32 target)
 	return greatest(target / 4 * 3, clear_us(target));
 }
 
-/* The delay that we do not make ourselves, whatever the path's jitter. */
-static __always_inline __u32 foreign_us(const struct lbe *ca, __u32 jitter_us)
+/* The delay that nobody makes who keeps to this target, whatever the path's jitter. */
+static __always_inline __u32 foreign_us(__u32 target, __u32 jitter_us)
 {
-	__u32 target = target_us(ca);
-
 	return target / 2 * 3 + greatest(target / 4, FOREIGN_FLOOR_US) + jitter_us;
 }
 
@@ -181,6 +186,7 @@ static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
 	ca->mode_since_ms = now;
 	ca->rounds = 0;
 	ca->was_foreign = 0;
+	ca->suspects = 0;
 }
 
 static __always_inline void avoid(struct lbe *ca, __u32 now, __u32 slowdown_in_ms)
@@ -211,12 +217,15 @@ static __always_inline void begin_lull(struct lbe *ca)
 	ca->lull_lost = 0;
 }
 
+static __always_inline bool has_just_yielded(const struct lbe *ca, __u32 now)
+{
+	return now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
+}
+
 static __always_inline void yield(struct lbe *ca, __u32 now)
 {
-	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
-
 	if (!ca->looks_again)
-		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
+		ca->hold_ms = has_just_yielded(ca, now) ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
 	ca->window = LEAST;
@@ -424,6 +433,22 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
 }
 
+/*
+ * A delay that is not ours may be over as soon as our packets have left the queue, as on air that several of our kind share:
+ * a slowdown tells. Not twice in a row.
+ */
+static __always_inline void suspect(struct lbe *ca, __u32 now)
+{
+	if (ca->round_lost || has_just_lost(ca, now) || (has_just_yielded(ca, now) && !ca->is_shared)) {
+		yield(ca, now);
+		return;
+	}
+	ca->goal = ca->window / 4 * 3;
+	ca->window = LEAST;
+	enter(ca, HOLD, now);
+	ca->suspects = 1;
+}
+
 static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u32 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
@@ -432,10 +457,13 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 	/* A receiver cannot end a round before its time, and two would take too long. */
 	bool was_foreign = ca->was_foreign || !is_sender;
 
-	ca->was_foreign = can_tell && delay_us > foreign_us(ca, jitter_us);
-	if ((ca->was_foreign && was_foreign) ||
-	    (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate))) {
+	ca->was_foreign = can_tell && delay_us > foreign_us(target_us(ca), jitter_us);
+	if (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)) {
 		yield(ca, now);
+		return;
+	}
+	if (ca->was_foreign && was_foreign) {
+		suspect(ca, now);
 		return;
 	}
 	/* For a while it stays below the window that lost. */
@@ -519,7 +547,7 @@ static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32
 	    ca->lull_near * 16 >= ca->lull_rounds * 15)
 		lull = LULL_ROUTE;
 	if (!ca->lull_lost && ca->lull_us <= clear && ca->lull_near * 8 >= ca->lull_rounds * 7 &&
-	    now - ca->mode_since_ms >= BLIND_MAX_MS)
+	    now - ca->mode_since_ms >= (ca->is_shared ? BLIND_MAX_MS / 2 : BLIND_MAX_MS))
 		lull = LULL_EMPTY;
 	if (lull != LULL_ROUTE)
 		begin_lull(ca);
@@ -547,17 +575,17 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->queue -= ca->queue / QUEUE_FADES;
 		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
 	}
-	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(ca, 0))
+	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(path_target_us(ca), 0))
 		ca->band_ms = now;
 	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
 	} else if (now - ca->band_ms >= AGAIN_MS) {
-		/* A queue as one of our kind holds it. */
-		ca->yield_end_ms = now;
-		ca->trial_left = 0;
+		/* A queue as one of our kind holds it, who has taken our part meanwhile. */
 		ca->looks_again = 0;
 		ca->is_shared = 1;
-		avoid(ca, now, SLOWDOWN_EVERY_MS);
+		ca->goal /= 2;
+		ca->hold_ms = YIELD_MS;
+		ramp(ca, now, false);
 	} else if (lull == LULL_ROUTE) {
 		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
@@ -576,9 +604,14 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 		ca->floor -= ca->floor / 16;
 		ca->learnt_us = least(ca->learnt_us + ca->learnt_us / 8, TARGET_US);
 	}
-	if (delay_us > foreign_us(ca, jitter_us)) {
+	if (delay_us > foreign_us(target_us(ca), jitter_us)) {
 		yield(ca, now);
 		return;
+	}
+	/* Whoever is met now was there before: the hold time is the first one's. */
+	if (ca->suspects) {
+		ca->yield_end_ms = now;
+		ca->hold_ms = greatest(ca->hold_ms / 2, YIELD_MS / 2);
 	}
 	ca->mode = RAMP;
 	ca->from_yield = 0;
@@ -618,7 +651,7 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jitter_us, __u32 now)
 {
 	if (ca->mode != AVOID || !ca->is_limited || ca->rounds < GRACE_ROUNDS ||
-	    rtt_us <= ca->base_us + foreign_us(ca, jitter_us)) {
+	    rtt_us <= ca->base_us + foreign_us(target_us(ca), jitter_us)) {
 		ca->is_foreign = 0;
 		return false;
 	}

@@ -481,3 +481,25 @@ fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
     };
     assert!(single(500) && !single(600));
 }
+
+#[test]
+fn segments_are_single_where_64_kb_are_much_of_a_rate_limit() {
+    let mut queue = queue("", true);
+    see(&mut queue, Some(wifi())).unwrap();
+    queue.conclude(NOW, Ok(()));
+    let mut follow = |bytes_per_s| {
+        let limit = RateLimit {
+            number: 1,
+            bytes_per_s,
+            class: Class::Background,
+        };
+        let request = queue.follow(vec![limit], Vec::new());
+        queue.conclude(NOW, Ok(()));
+        request
+    };
+    assert!(matches!(follow(700_000), Some(Request::Tune(_))));
+    let asked = follow(62_500);
+    assert!(matches!(asked, Some(Request::Set(Some(plan))) if plan.single_segments));
+    let asked = follow(700_000);
+    assert!(matches!(asked, Some(Request::Set(Some(plan))) if !plan.single_segments));
+}
