@@ -161,7 +161,7 @@ fn a_burst_that_is_over_is_not_waited_for() {
         .collect();
     for seed in 1..=SEEDS {
         let mbit = run(FIFO, &transfers, 70.0, seed).mbit(0, 10.0, 70.0);
-        assert!(mbit >= 17.0, "seed {seed}: {mbit:.1} Mbit/s");
+        assert!(mbit >= 15.0, "seed {seed}: {mbit:.1} Mbit/s");
     }
 }
 
