@@ -284,8 +284,9 @@ static __always_inline bool release(struct task_struct *task, struct gw_nice_wan
 		return false;
 	note->cause = 0;
 	w->is_news = note->ours | note->wanted;
-	w->nice = note->nice_before;
-	w->ioprio = note->ioprio_before;
+	/* What somebody else has set stays. */
+	w->nice = w->is_news & GW_NICE ? note->nice_before : task->static_prio - NICE_0_PRIO;
+	w->ioprio = w->is_news & GW_IO_CLASS ? note->ioprio_before : ioprio_of(task);
 	return true;
 }
 

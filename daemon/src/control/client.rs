@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::geteuid;
@@ -50,10 +50,18 @@ pub struct Answers(BufReader<UnixStream>);
 /// # Errors
 /// When none runs here, or it refuses.
 pub fn ask(place: &Place, request: Request) -> Result<Answers> {
-    connect(place)?.map_or_else(
-        || bail!("no giveway daemon runs in this network namespace; start one with `giveway run` (as root)"),
-        |stream| send(stream, request),
-    )
+    connect(place)?.map_or_else(|| Err(absent(place)), |stream| send(stream, request))
+}
+
+fn absent(place: &Place) -> anyhow::Error {
+    let holder = place.holder().daemon.filter(|daemon| daemon.is_there().unwrap_or_default());
+    match holder {
+        Some(daemon) => anyhow!(
+            "giveway (pid {}) has only begun to start here, or is about to end, and takes no requests; try again in a few seconds",
+            daemon.pid
+        ),
+        None => anyhow!("no giveway daemon runs in this network namespace; start one with `giveway run` (as root)"),
+    }
 }
 
 pub fn status(place: &Place) -> Result<Status> {

@@ -254,7 +254,7 @@ impl Rule {
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
         let limited = rule
             .rate_limit_mbit
-            .map(|mbit| format!("; all its flows together at most {mbit} Mbit/s"));
+            .map(|mbit| format!("; all its flows together at most {mbit} Mbit/s, where a queue of giveway's is in force"));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
