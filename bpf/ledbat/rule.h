@@ -217,6 +217,11 @@ static __always_inline void begin_lull(struct lbe *ca)
 	ca->lull_lost = 0;
 }
 
+static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
+{
+	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
+}
+
 static __always_inline bool has_just_yielded(const struct lbe *ca, __u32 now)
 {
 	return now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
@@ -228,6 +233,9 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 		ca->hold_ms = has_just_yielded(ca, now) ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
+	/* Our kind loses nothing. */
+	if (ca->round_lost || has_just_lost(ca, now))
+		ca->is_shared = 0;
 	ca->window = LEAST;
 	ca->clear_ms = now;
 	ca->band_ms = now;
@@ -428,18 +436,14 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		avoid(ca, now, SLOWDOWN_EVERY_MS);
 }
 
-static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
-{
-	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
-}
-
 /*
  * A delay that is not ours may be over as soon as our packets have left the queue, as on air that several of our kind share:
- * a slowdown tells. Not twice in a row.
+ * a slowdown tells. Not twice in a row, unless they are known to be here.
  */
 static __always_inline void suspect(struct lbe *ca, __u32 now)
 {
-	if (ca->round_lost || has_just_lost(ca, now) || (has_just_yielded(ca, now) && !ca->is_shared)) {
+	if (ca->trial_left || ca->round_lost || has_just_lost(ca, now) ||
+	    (has_just_yielded(ca, now) && !ca->is_shared)) {
 		yield(ca, now);
 		return;
 	}
@@ -575,7 +579,9 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 		ca->queue -= ca->queue / QUEUE_FADES;
 		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
 	}
-	if (now - ca->clear_ms > BAND_MS || delay_us > foreign_us(path_target_us(ca), 0))
+	/* Where the last loss showed no queue, what it taught is this connection's alone. */
+	if (now - ca->clear_ms > BAND_MS ||
+	    delay_us > foreign_us(ca->is_queueless ? path_target_us(ca) : target, 0))
 		ca->band_ms = now;
 	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
@@ -596,6 +602,11 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 
 static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 now)
 {
+	/* What the queue that was suspected has dropped is known now. */
+	if (ca->suspects && (ca->is_marked || (ca->round_lost && !is_tolerable(ca)))) {
+		yield(ca, now);
+		return;
+	}
 	if (ca->rounds + 1 < SLOWDOWN_ROUNDS)
 		return;
 	/* What was learnt fades with each slowdown, not with each wait in this machine's own queue. */
@@ -801,7 +812,7 @@ static __always_inline void suffer_timeout(struct lbe *ca, __u32 now)
 		yield(ca, now);
 		return;
 	}
-	if (ca->mode != RAMP)
+	if (ca->mode != RAMP && ca->mode != HOLD)
 		ca->goal = ca->window / 2;
 	ca->window = LEAST;
 	ca->trial_left = 0;

@@ -607,8 +607,12 @@ impl QueueActuator {
                 SINGLE_SEGMENTS
             }
             (false, true) if is_single => {
+                let wanted = before.gso_max_segments;
                 before.limits_segments = false;
-                before.gso_max_segments
+                set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)?;
+                // What somebody else sets from now on is not ours to put back.
+                let standing = self.links.values().filter_map(|link| link.before.as_ref());
+                return self.journal.replace(standing);
             }
             _ => return Ok(()),
         };

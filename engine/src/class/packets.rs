@@ -38,6 +38,16 @@ pub struct RateLimit {
     pub class: Class,
 }
 
+/// Below this a packet of 64 kB is more than a hundredth of what may pass in ten seconds.
+const WHOLE_BURSTS_BYTES_PER_S: u64 = 655_360;
+
+impl RateLimit {
+    /// Of a rule: what a user limits must not cost everybody on the link.
+    pub fn needs_single_segments(&self) -> bool {
+        usize::from(self.number) <= MOST_LIMITS && self.bytes_per_s < WHOLE_BURSTS_BYTES_PER_S
+    }
+}
+
 /// What is given must hold.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PacketRule {

@@ -27,8 +27,6 @@ use traffic::QueueCounters;
 const FASTEST_AUTO_MBIT: f64 = 1000.0;
 /// At lower rates a packet of 64 kB, which TCP makes when it may, takes more than a millisecond.
 const WHOLE_BURSTS_BYTES_PER_S: u64 = 65_536_000;
-/// At lower limits such a packet is more than a hundredth of what may pass in ten seconds.
-const WHOLE_BURSTS_LIMIT_BYTES_PER_S: u64 = 655_360;
 /// Preamble, frame check sequence and gap of a packet on a wired Ethernet.
 const ETHERNET_OVERHEAD_BYTES: u32 = 24;
 /// Of the rate; so much a foreground at full rate loses to starving background.
@@ -674,7 +672,7 @@ impl Queue {
             single_segments: is_queue
                 && (is_found
                     || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)
-                    || tuning.limits.iter().any(|limit| limit.bytes_per_s < WHOLE_BURSTS_LIMIT_BYTES_PER_S)),
+                    || tuning.limits.iter().any(RateLimit::needs_single_segments)),
             tuning,
         }
     }

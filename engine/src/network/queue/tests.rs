@@ -483,13 +483,13 @@ fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
 }
 
 #[test]
-fn segments_are_single_where_64_kb_are_much_of_a_rate_limit() {
+fn segments_are_single_where_64_kb_are_much_of_a_rules_limit() {
     let mut queue = queue("", true);
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
-    let mut follow = |bytes_per_s| {
+    let mut follow = |number, bytes_per_s| {
         let limit = RateLimit {
-            number: 1,
+            number,
             bytes_per_s,
             class: Class::Background,
         };
@@ -497,9 +497,11 @@ fn segments_are_single_where_64_kb_are_much_of_a_rate_limit() {
         queue.conclude(NOW, Ok(()));
         request
     };
-    assert!(matches!(follow(700_000), Some(Request::Tune(_))));
-    let asked = follow(62_500);
+    assert!(matches!(follow(1, 700_000), Some(Request::Tune(_))));
+    // Of a command, which any user may run.
+    assert!(matches!(follow(48, 62_500), Some(Request::Tune(_))));
+    let asked = follow(1, 62_500);
     assert!(matches!(asked, Some(Request::Set(Some(plan))) if plan.single_segments));
-    let asked = follow(700_000);
+    let asked = follow(1, 700_000);
     assert!(matches!(asked, Some(Request::Set(Some(plan))) if !plan.single_segments));
 }
