@@ -51,7 +51,7 @@
 #define LOSS_WINDOW 1024U
 #define TRIAL_PACKETS 512U
 #define TRIAL_ROUNDS 3 /* that lose */
-#define TRIAL_EVERY 3 /* losses */
+#define TRIAL_EVERY 3 /* losses; `trial_in` has two bits */
 #define CLEAN_PACKETS 1024U /* without a loss: none is random */
 #define PLATEAU_MS 5000U
 #define IDLE_MS 1000U
@@ -222,15 +222,12 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
 }
 
-static __always_inline bool has_just_yielded(const struct lbe *ca, __u32 now)
-{
-	return now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
-}
-
 static __always_inline void yield(struct lbe *ca, __u32 now)
 {
+	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
+
 	if (!ca->looks_again)
-		ca->hold_ms = has_just_yielded(ca, now) ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
+		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
 	/* Our kind loses nothing. */
@@ -437,13 +434,12 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 }
 
 /*
- * A delay that is not ours may be over as soon as our packets have left the queue, as on air that several of our kind share:
- * a slowdown tells. Not twice in a row, unless they are known to be here.
+ * Where others of our kind are known to be, as on air that several share, a delay that is not ours may be over as soon as
+ * our packets have left the queue: a slowdown tells.
  */
 static __always_inline void suspect(struct lbe *ca, __u32 now)
 {
-	if (ca->trial_left || ca->round_lost || has_just_lost(ca, now) ||
-	    (has_just_yielded(ca, now) && !ca->is_shared)) {
+	if (!ca->is_shared || ca->trial_left || ca->round_lost || has_just_lost(ca, now)) {
 		yield(ca, now);
 		return;
 	}
@@ -618,11 +614,6 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 	if (delay_us > foreign_us(target_us(ca), jitter_us)) {
 		yield(ca, now);
 		return;
-	}
-	/* Whoever is met now was there before: the hold time is the first one's. */
-	if (ca->suspects) {
-		ca->yield_end_ms = now;
-		ca->hold_ms = greatest(ca->hold_ms / 2, YIELD_MS / 2);
 	}
 	ca->mode = RAMP;
 	ca->from_yield = 0;

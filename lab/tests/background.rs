@@ -152,19 +152,6 @@ fn ten_packets_each_second_take_no_more_than_they_need() {
     }
 }
 
-/// A delay of two rounds and no loss: gone with the burst, so a slowdown answers it, and nobody is waited for.
-#[test]
-fn a_burst_that_is_over_is_not_waited_for() {
-    let burst = |number: u32| transfer(By::Cubic, f64::from(5 * number), f64::from(5 * number) + 0.1);
-    let transfers: Vec<_> = std::iter::once(transfer(By::Rule, 0.0, EVER))
-        .chain((2..14).map(burst))
-        .collect();
-    for seed in 1..=SEEDS {
-        let mbit = run(FIFO, &transfers, 70.0, seed).mbit(0, 10.0, 70.0);
-        assert!(mbit >= 15.0, "seed {seed}: {mbit:.1} Mbit/s");
-    }
-}
-
 /// What a lone background has in the last half minute.
 fn alone_after(detour: Detour, seconds: f64, kind: Kind) -> f64 {
     let transfers = [transfer(By::Rule, 0.0, EVER)];
