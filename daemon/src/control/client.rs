@@ -54,7 +54,10 @@ pub fn ask(place: &Place, request: Request) -> Result<Answers> {
 }
 
 fn absent(place: &Place) -> anyhow::Error {
-    let holder = place.holder().daemon.filter(|daemon| daemon.is_there().unwrap_or_default());
+    let holder = place
+        .holder()
+        .daemon
+        .filter(|daemon| daemon.is_there().unwrap_or_default());
     match holder {
         Some(daemon) => anyhow!(
             "giveway (pid {}) has only begun to start here, or is about to end, and takes no requests; try again in a few seconds",

@@ -4,10 +4,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::lab::Lab;
-use crate::support::process::{Copy, Daemon, failure, giveway, program};
+use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway, program};
 use crate::support::scratch::Scratch;
 
 fn refused_configuration(name: &str, text: &str) -> String {
@@ -127,6 +127,21 @@ fn asking_where_no_daemon_runs_says_how_to_start_one() {
     let _lab = Lab::enter();
     let (line, code) = failure(&giveway(&["status"]));
     assert!(code == 1 && line.contains("`giveway run`"), "{line}");
+}
+
+#[test]
+fn asking_while_one_starts_says_so() {
+    let _lab = Lab::enter();
+    let starting = KillOnDrop::spawn(
+        Command::new(program())
+            .args(["run", "--interface", "gwv"])
+            .stderr(Stdio::null()),
+    );
+    // Until it answers; the programs that it loads first take longer than a question.
+    let lines = std::iter::repeat_with(|| giveway(&["status"])).take_while(|output| !output.status.success());
+    let lines: Vec<_> = lines.map(|output| failure(&output).0).collect();
+    let told = format!("giveway (pid {}) has only begun to start", starting.id());
+    assert!(lines.iter().any(|line| line.contains(&told)), "{lines:?}");
 }
 
 #[test]

@@ -228,6 +228,23 @@ fn a_command_by_choice_is_nice_from_its_start_and_revert_puts_it_back_when_both_
 }
 
 #[test]
+fn what_somebody_else_has_set_is_what_a_process_is_said_to_have_when_its_rule_is_gone() {
+    let (_lab, place) = (Lab::enter(), Place::new());
+    place.rule("background");
+    let _daemon = place.start();
+    let shell = place.script("sleep 1000; :");
+    until("it is nice", || is(shell.id(), NICE));
+    run(&format!("renice -n 3 -p {}", shell.id()));
+    until("it is noticed", || why(shell.id()).contains("left alone from now on"));
+    place.no_rule();
+    assert!(giveway(&["reload"]).status.success());
+    until("the I/O class is back", || is(shell.id(), (3, "none")));
+    until("that is explained", || {
+        why(shell.id()).contains("-> nice 3, I/O class none")
+    });
+}
+
+#[test]
 fn what_somebody_else_sets_later_is_left_alone() {
     let (_lab, place) = (Lab::enter(), Place::new());
     let daemon = place.start();

@@ -136,7 +136,10 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
         };
         judge(&rules, &seen).why
     };
-    assert_eq!(of(None), "port 443; all its flows together at most 0.5 Mbit/s, where a queue of giveway's is in force");
+    assert_eq!(
+        of(None),
+        "port 443; all its flows together at most 0.5 Mbit/s, where a queue of giveway's is in force"
+    );
     let named = of(Some("uid 1000"));
     assert!(
         named.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
