@@ -159,9 +159,9 @@ impl Guest {
         stderr: &mut (impl Write + Send),
     ) -> Result<Ended> {
         let cache = cache()?;
-        let _turn = turn(&cache)?;
-        let kernel = kernel::newest(self.kernel, &cache)?;
-        let initrd = cache.join("initrd");
+        let turn = turn(&cache, self.clock)?;
+        let kernel = newest_kernel(self.kernel, &cache)?;
+        let initrd = cache.join(format!("initrd-{}", turn.place));
         write_initrd(&kernel, errand, &initrd)?;
         fs::create_dir_all(errand.out).with_context(|| format!("cannot create {}", errand.out.display()))?;
         let console = errand.out.join("console.log");
@@ -199,21 +199,74 @@ fn cache() -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// One guest at a time: two would slow each other down, and in virtual time disturb each other's figures.
-fn turn(cache: &Path) -> Result<Flock<File>> {
-    let mut told = false;
-    wait_for("another guest to end", TURN_LIMIT, || {
-        match Flock::lock(File::create(cache.join("lock"))?, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => Ok(Some(turn)),
-            Err((_, Errno::EWOULDBLOCK)) => {
-                if !std::mem::replace(&mut told, true) {
-                    eprintln!("guest: waiting for another guest to end");
-                }
-                Ok(None)
+/// A guest's place among those that run, until it is dropped.
+struct Turn {
+    /// Of the initrd, which each has for itself.
+    place: usize,
+    _locks: Vec<Flock<File>>,
+}
+
+/// In virtual time as many guests run as there are CPUs: figures do not depend on the others. By the host's clock one runs alone.
+fn turn(cache: &Path, clock: Clock) -> Result<Turn> {
+    let places = std::thread::available_parallelism().map_or(1, usize::from);
+    let wait = |what: &str, take: &mut dyn FnMut() -> Result<Option<Turn>>| {
+        let mut told = false;
+        wait_for("another guest to end", TURN_LIMIT, || {
+            let turn = take()?;
+            if turn.is_none() && !std::mem::replace(&mut told, true) {
+                eprintln!("guest: waiting for {what} to end");
             }
-            Err((_, error)) => Err(error).context("cannot lock the guest"),
+            Ok(turn)
+        })
+    };
+    if clock == Clock::Virtual {
+        return wait("another guest", &mut || {
+            for place in 0..places {
+                let lock = try_lock(&cache.join(format!("lock-{place}")))?;
+                if let Some(lock) = lock {
+                    let _locks = vec![lock];
+                    return Ok(Some(Turn { place, _locks }));
+                }
+            }
+            Ok(None)
+        });
+    }
+    // Who waits for all of them keeps those that it has got: nobody else does so meanwhile.
+    let mut locks = Vec::new();
+    wait("all other guests", &mut || {
+        while locks.len() <= places {
+            let name = match locks.len() {
+                0 => "lock-alone".to_owned(),
+                next => format!("lock-{}", next - 1),
+            };
+            let Some(lock) = try_lock(&cache.join(name))? else {
+                return Ok(None);
+            };
+            locks.push(lock);
         }
+        Ok(Some(Turn {
+            place: 0,
+            _locks: std::mem::take(&mut locks),
+        }))
     })
+}
+
+/// None while another process has it.
+fn try_lock(path: &Path) -> Result<Option<Flock<File>>> {
+    match Flock::lock(File::create(path)?, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+/// Fetched by one at a time.
+fn newest_kernel(flavour: Flavour, cache: &Path) -> Result<Kernel> {
+    let path = cache.join("lock-kernels");
+    let _lock = wait_for("another run to fetch the guest's kernel", TURN_LIMIT, || {
+        try_lock(&path)
+    })?;
+    kernel::newest(flavour, cache)
 }
 
 fn write_initrd(kernel: &Kernel, errand: &Errand, initrd: &Path) -> Result<()> {

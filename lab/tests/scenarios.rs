@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 
@@ -13,22 +14,29 @@ fn lab(words: &[&str]) -> Output {
     lab.args(words).output().expect("giveway-lab starts")
 }
 
-/// One at a time: they measure. `None` without root, which CI does not accept.
-fn turn() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    if !nix::unistd::geteuid().is_root() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "CI has to run the lab's scenarios as root"
-        );
-        eprintln!("skipped: the lab needs root");
-        return None;
-    }
-    Some(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+/// They measure by this machine's clock.
+static CLOCK: RwLock<()> = RwLock::new(());
+
+/// One at a time. `None` without root.
+fn turn() -> Option<RwLockWriteGuard<'static, ()>> {
+    is_root().then(|| CLOCK.write().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// As `turn`, where the scenario boots a guest.
-fn turn_in_guest() -> Option<MutexGuard<'static, ()>> {
+/// CI does not accept less.
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    assert!(
+        is_root || std::env::var_os("CI").is_none(),
+        "CI has to run the lab's scenarios as root"
+    );
+    if !is_root {
+        eprintln!("skipped: the lab needs root");
+    }
+    is_root
+}
+
+/// Where the scenario boots a guest, which has a clock of its own: beside each other.
+fn turn_in_guest() -> Option<RwLockReadGuard<'static, ()>> {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
         assert!(
             std::env::var_os("CI").is_none(),
@@ -37,7 +45,7 @@ fn turn_in_guest() -> Option<MutexGuard<'static, ()>> {
         eprintln!("skipped: qemu-system-x86_64 is missing (packaging/need installs it)");
         return None;
     }
-    turn()
+    is_root().then(|| CLOCK.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs a scenario whose bounds hold and that draws, in a folder of its own, and gives back its JSON.
@@ -48,7 +56,9 @@ fn run(scenario: &str, settings: &[&str]) -> Value {
 }
 
 fn run_and_count_figures(scenario: &str, settings: &[&str]) -> (Value, usize) {
-    let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-{scenario}", std::process::id()));
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-{run}-{scenario}", std::process::id()));
     let out_text = out.to_str().expect("a path in plain text");
     let mut words = vec!["run", scenario, "--json", "--out", out_text];
     for setting in settings {
