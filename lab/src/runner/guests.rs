@@ -21,7 +21,7 @@ use crate::scenario::Variant;
 pub const RESULTS_FILE: &str = "results.json";
 /// Emulated, a second of traffic takes five to ten of the host's.
 const SLOWDOWN: f64 = 20.0;
-const BOOT_LIMIT_S: f64 = 120.0;
+const BOOT_LIMIT_S: f64 = 300.0;
 
 /// A guest with the variants that need it, in the order of the first of each.
 pub type Group<'a> = (Guest, Vec<&'a Variant>);
