@@ -230,7 +230,7 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
 	if (ca->mode == START || ca->mode == AVOID)
 		ca->goal = greatest(ca->window, pipe(ca));
-	/* Our kind loses nothing. */
+	/* Whoever makes us lose something is none of our kind. */
 	if (ca->round_lost || has_just_lost(ca, now))
 		ca->is_shared = 0;
 	ca->window = LEAST;

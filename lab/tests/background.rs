@@ -54,6 +54,14 @@ fn foreground_share(kind: Kind, seed: u64) -> f64 {
     beside(kind, seed).mbit(1, 10.0, 30.0) / lone
 }
 
+/// The same where two backgrounds have had 35 s to meet each other.
+fn share_beside_two(kind: Kind, seed: u64) -> f64 {
+    let foreground = transfer(By::Cubic, 40.0, 70.0);
+    let lone = run(kind, &[foreground], 70.0, seed).mbit(0, 40.0, 70.0);
+    let backgrounds = [0.0, 5.0].map(|from_s| transfer(By::Rule, from_s, EVER));
+    run(kind, &[backgrounds[0], backgrounds[1], foreground], 70.0, seed).mbit(2, 40.0, 70.0) / lone
+}
+
 /// After the foreground's end, until the background has half of the link; endless: not while it was watched.
 fn return_s(kind: Kind, seed: u64) -> f64 {
     let ran = beside(kind, seed);
@@ -103,6 +111,16 @@ fn cubic_on_another_device_keeps_what_it_has_alone() {
     for (name, kind) in CELLS {
         let share = median(SEEDS, |seed| foreground_share(kind, seed));
         let bound = if kind == Kind::Policer { 0.85 } else { 0.93 };
+        assert!(share >= bound, "{name}: {share:.2} of alone");
+    }
+}
+
+/// Who have met know each other, and answer a delay more gently than a lone one does.
+#[test]
+fn cubic_beside_two_backgrounds_keeps_nearly_as_much() {
+    for (name, kind) in [("fifo", FIFO), ("codel", Kind::CoDel), ("fq-codel", Kind::FqCoDel)] {
+        let share = median(SEEDS, |seed| share_beside_two(kind, seed));
+        let bound = if kind == FIFO { 0.95 } else { 0.85 };
         assert!(share >= bound, "{name}: {share:.2} of alone");
     }
 }
@@ -236,15 +254,16 @@ fn cubic_that_stays_keeps_the_link() {
 fn all_cells() {
     const SEEDS: u64 = 8;
     println!(
-        "of {SEEDS} seeds the least, and the median: background alone, of CUBIC alone | CUBIC beside it, of alone | the lesser of two \
-         backgrounds, of the other | both, Mbit/s | until it is back, s"
+        "of {SEEDS} seeds the least, and the median: background alone, of CUBIC alone | CUBIC beside it, of alone | beside two | the lesser of \
+         two backgrounds, of the other | both, Mbit/s | until it is back, s"
     );
     for (name, kind) in CELLS {
         let spread = |of: &dyn Fn(u64) -> f64| format!("{:5.2} {:5.2}", sorted(SEEDS, of)[0], median(SEEDS, of));
         println!(
-            "{name:9} {} | {} | {} | {} | {}",
+            "{name:9} {} | {} | {} | {} | {} | {}",
             spread(&|seed| alone_of_cubic(kind, seed)),
             spread(&|seed| foreground_share(kind, seed)),
+            spread(&|seed| share_beside_two(kind, seed)),
             spread(&|seed| fairness(kind, seed)),
             spread(&|seed| two(kind, seed).iter().sum()),
             spread(&|seed| return_s(kind, seed)),

@@ -608,8 +608,8 @@ impl QueueActuator {
             }
             (false, true) if is_single => {
                 let wanted = before.gso_max_segments;
-                before.limits_segments = false;
                 set_gso_max_segments(&mut self.netlink, plan.ifindex, wanted)?;
+                before.limits_segments = false;
                 // What somebody else sets from now on is not ours to put back.
                 let standing = self.links.values().filter_map(|link| link.before.as_ref());
                 return self.journal.replace(standing);

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use crate::support::lab::Lab;
 use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway, program};
 use crate::support::scratch::Scratch;
+use crate::support::wait::until;
 
 fn refused_configuration(name: &str, text: &str) -> String {
     let config = Scratch::new(name, text);
@@ -137,10 +138,17 @@ fn asking_while_one_starts_says_so() {
             .args(["run", "--interface", "gwv"])
             .stderr(Stdio::null()),
     );
-    // Until it answers; the programs that it loads first take longer than a question.
-    let lines = std::iter::repeat_with(|| giveway(&["status"])).take_while(|output| !output.status.success());
-    let lines: Vec<_> = lines.map(|output| failure(&output).0).collect();
     let told = format!("giveway (pid {}) has only begun to start", starting.id());
+    let mut lines = Vec::new();
+    // The programs that it loads first take longer than a question.
+    until("it answers", || {
+        let output = giveway(&["status"]);
+        let answers = output.status.success();
+        if !answers {
+            lines.push(failure(&output).0);
+        }
+        answers
+    });
     assert!(lines.iter().any(|line| line.contains(&told)), "{lines:?}");
 }
 
