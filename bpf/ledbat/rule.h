@@ -456,8 +456,10 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 	bool can_tell = ca->is_limited && ca->rounds >= GRACE_ROUNDS;
 	/* A receiver cannot end a round before its time, and two would take too long. */
 	bool was_foreign = ca->was_foreign || !is_sender;
+	/* A sender that paces by a model of the path (BBR) uses all of the offered window now and then: that queue is our own. */
+	bool is_own = !is_sender && rate >= ca->peak / 16 * 15;
 
-	ca->was_foreign = can_tell && delay_us > foreign_us(target_us(ca), jitter_us);
+	ca->was_foreign = can_tell && !is_own && delay_us > foreign_us(target_us(ca), jitter_us);
 	if (can_tell && (delay_us > CLEAR_US || has_just_lost(ca, now)) && has_lost_share(ca, rate)) {
 		yield(ca, now);
 		return;
