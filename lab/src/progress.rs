@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far a run is, on stderr: one line that changes on a terminal, a line every 20 s elsewhere.
+//! How far a run is, on stderr: one line that changes on a terminal; elsewhere a line every 20 s, and one when it does
+//! something else.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ pub struct Progress {
     turn: usize,
     name: String,
     drawn: Cell<Option<Instant>>,
+    /// What it did then, without numbers.
+    phase: RefCell<String>,
     on_terminal: bool,
 }
 
@@ -27,6 +30,7 @@ impl Progress {
             turn: 0,
             name: String::new(),
             drawn: Cell::new(None),
+            phase: RefCell::default(),
             on_terminal: stderr().is_terminal(),
         }
     }
@@ -45,13 +49,15 @@ impl Progress {
         } else {
             REDRAW_ELSEWHERE
         };
-        if self.drawn.get().is_none_or(|drawn| drawn.elapsed() >= redraw) {
+        let is_new = *self.phase.borrow() != phase(doing);
+        if is_new || self.drawn.get().is_none_or(|drawn| drawn.elapsed() >= redraw) {
             self.draw(doing);
         }
     }
 
     fn draw(&self, doing: &str) {
         self.drawn.set(Some(Instant::now()));
+        self.phase.replace(phase(doing));
         let (turn, turns, name) = (self.turn, self.turns, &self.name);
         let times = format!(
             "{} of about {}",
@@ -72,6 +78,10 @@ impl Progress {
             let _ = write!(stderr(), "\r\x1b[K");
         }
     }
+}
+
+fn phase(doing: &str) -> String {
+    doing.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 fn clock(seconds: f64) -> String {

@@ -22,6 +22,7 @@ mod rate_limit;
 mod rules_cost;
 pub mod runaway;
 mod single_cap;
+mod soak;
 mod starts;
 mod starve;
 mod strangers;
@@ -57,6 +58,7 @@ pub const ALL: &[Scenario] = &[
     rules_cost::SCENARIO,
     runaway::SCENARIO,
     single_cap::SCENARIO,
+    soak::SCENARIO,
     starts::SCENARIO,
     starve::SCENARIO,
     strangers::SCENARIO,

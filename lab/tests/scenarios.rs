@@ -534,6 +534,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         ]),
     ),
     ("single-cap", Tests(&[a_cap_holds_a_single_station_to_its_rate])),
+    ("soak", Tests(&[a_daemon_neither_grows_nor_leaves_anything])),
     ("starts", Tests(&[no_process_that_matches_a_rule_starts_unseen])),
     (
         "starve",
@@ -627,6 +628,13 @@ fn a_rule_makes_timers_wake_up_as_soon_as_the_reference() {
         of("rule", "wakeup_p50_us") < 10.0 * of("reference", "wakeup_p50_us"),
         "{result}"
     );
+}
+
+#[test]
+fn a_daemon_neither_grows_nor_leaves_anything() {
+    let Some(_turn) = turn() else { return };
+    let settings = ["seconds=12", "warmup_s=2", "every_s=3", "per_s=100"];
+    run_and_count_figures("soak", &settings);
 }
 
 #[test]

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An hour of what a machine does in a day: programs that start, connections that open and close, neighbours that come, go
+//! and die, rules that are read again, a link that goes down. Whether the daemon grows meanwhile, and what it leaves.
+
+mod sample;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::{Value, json};
+
+use crate::air::STATION_DEVICE;
+use crate::applicant::{self, Starts};
+use crate::experiment::Run;
+use crate::giveway::{self, Daemon};
+use crate::interrupt::pause_until;
+use crate::namespace::Namespace;
+use crate::network::{PEER_ADDRESS, raise_pair};
+use crate::outcome::Outcome;
+use crate::parameters::{Parameter, Parameters};
+use crate::process;
+use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::endless::start_sink;
+use sample::{Sample, growth_percent, held, most_and_least};
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "soak",
+    about: "an hour of starts, connections, neighbours, reloads and link flaps: what grows, and what is left",
+    stations: None,
+    seconds: 3_600,
+    warmup_s: 30,
+    parameters: &[
+        Parameter::range("per_s", 500, 1, 5_000, "programs that start each second"),
+        Parameter::range(
+            "one_in",
+            3,
+            1,
+            1_000,
+            "of so many one opens a connection and has a rule",
+        ),
+        Parameter::range(
+            "every_s",
+            20,
+            2,
+            600,
+            "for a reload, and half as often for a neighbour and a link that goes down",
+        ),
+    ],
+    plan,
+};
+
+const NAME: &str = "host";
+const PORT: u16 = 5_540;
+const LIVES_MS: u64 = 500;
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+const DOWN: Duration = Duration::from_millis(500);
+const NEIGHBOUR_STAYS: Duration = Duration::from_secs(8);
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let [seconds, warmup_s, every_s] = ["seconds", "warmup_s", "every_s"].map(|name| parameters.count(name));
+    let starts = Starts {
+        per_s: parameters.count("per_s"),
+        count: parameters.count("per_s") * (seconds + warmup_s),
+        one_in: parameters.count("one_in"),
+        limit_ms: LIVES_MS,
+    };
+    let times = Times {
+        warm_up: Duration::from_secs(warmup_s),
+        all: Duration::from_secs(seconds + warmup_s),
+        every: Duration::from_secs(every_s),
+    };
+    let always = |metric, holds| Check::metric(NAME, metric, holds).always();
+    let none = Relation::AtMost(0.0);
+    Ok(Plan {
+        variants: vec![Variant::new(NAME, None, times.all.as_secs_f64() + 10.0, move |run| {
+            soak(run, starts, times)
+        })],
+        checks: vec![
+            Check::metric(NAME, "growth_percent", Relation::AtMost(2.0)),
+            always("more_descriptors", none),
+            always("more_objects", none),
+            always("more_pins", none),
+            always("more_files", none),
+            always("left", none),
+            always("daemon_deaths", none),
+            // Else it was no soak.
+            always("reloads", Relation::AtLeast(1.0)),
+            always("neighbours", Relation::AtLeast(1.0)),
+            always("flaps", Relation::AtLeast(1.0)),
+            Check::metric(NAME, "starts_per_s", Relation::AtLeast(0.95 * starts.per_s as f64)),
+        ],
+        plots: Vec::new(),
+        columns: "starts_per_s connections with_class reloads neighbours flaps rss_mb growth_percent left",
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    warm_up: Duration,
+    all: Duration,
+    every: Duration,
+}
+
+/// What was done to the daemon besides the starts.
+#[derive(Default)]
+struct Done {
+    reloads: u64,
+    neighbours: u64,
+    flaps: u64,
+    samples: Vec<Sample>,
+}
+
+fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
+    let (device, peer) = raise_pair()?;
+    let matched = applicant::install(run.raw, "soak-matched")?;
+    let other = applicant::install(run.raw, "soak-other")?;
+    let _sink = start_sink(&peer, &[PORT])?;
+    let key = giveway::new_key(run.raw)?;
+    let rules = |n: u64| configuration(&key, &matched.exe, n);
+    let mut daemon = Daemon::launch(&device, &rules(0), &run.file(""))?;
+    daemon.wait_until_up(&device)?;
+    let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
+    let has_ended = AtomicBool::new(false);
+    let (said, done) = thread::scope(|scope| {
+        let starting = scope.spawn(|| {
+            let said = starts.run(&device, &matched, &task, &other);
+            has_ended.store(true, Ordering::Relaxed);
+            said
+        });
+        let stage = Stage {
+            device: &device,
+            peer: &peer,
+            daemon: &daemon,
+            configuration: &run.file(".toml"),
+            neighbour: &run.file("-neighbour"),
+            rules: &rules,
+        };
+        let done = stage.disturb(run, times, &has_ended);
+        let said = starting
+            .join()
+            .map_err(|_| anyhow!("the thread of the starts panicked"))?;
+        anyhow::Ok((said?, done?))
+    })?;
+    let deaths = daemon.process.exit()?.is_some();
+    let held_before_end = held(daemon.process.id());
+    daemon.stop()?;
+    let number = device.number()?;
+    let left = sample::left(&held_before_end, number)?;
+
+    let mut outcome = Outcome::default();
+    let name = run.name;
+    outcome.set(name, "starts_per_s", starts.count as f64 / said.elapsed_s);
+    outcome.set(name, "connections", starts.matching() as f64);
+    outcome.set(name, "with_class", said.waited_ms.len() as f64);
+    outcome.set(name, "reloads", done.reloads as f64);
+    outcome.set(name, "neighbours", done.neighbours as f64);
+    outcome.set(name, "flaps", done.flaps as f64);
+    outcome.set(name, "daemon_deaths", f64::from(u8::from(deaths)));
+    outcome.set(name, "left", left as f64);
+    let steady: Vec<&Sample> = done
+        .samples
+        .iter()
+        .filter(|sample| sample.at_s >= times.warm_up.as_secs_f64())
+        .collect();
+    outcome.set(
+        name,
+        "growth_percent",
+        growth_percent(&steady).context("too short for four quarters")?,
+    );
+    outcome.set(name, "rss_mb", steady.last().map_or(0.0, |sample| sample.resident_mb));
+    let counted: [(&str, fn(&Sample) -> u64); 4] = [
+        ("descriptors", |sample| sample.descriptors),
+        ("objects", |sample| sample.objects),
+        ("pins", |sample| sample.pins),
+        ("files", |sample| sample.files),
+    ];
+    for (what, of) in counted {
+        let (first, last) = most_and_least(&steady, of);
+        outcome.set(name, &format!("more_{what}"), last.saturating_sub(first) as f64);
+    }
+    run.keep(&done.samples)?;
+    Ok(outcome)
+}
+
+/// With another rule each time.
+fn configuration(key: &Path, exe: &Path, number: u64) -> Value {
+    json!({
+        "cap": {"policy": "fixed", "capacity_mbit": 20.0},
+        "group": {"key_file": key},
+        "queue": {"backend": "none"},
+        "rule": [
+            {"exe": format!("/opt/vendor-{number}/bin/agent"), "class": "bulk"},
+            {"exe": exe, "class": "background"},
+        ],
+    })
+}
+
+struct Stage<'a> {
+    device: &'a Namespace,
+    peer: &'a Namespace,
+    daemon: &'a Daemon,
+    configuration: &'a Path,
+    /// Its configuration and log, without an ending.
+    neighbour: &'a Path,
+    rules: &'a dyn Fn(u64) -> Value,
+}
+
+impl Stage<'_> {
+    /// Until the starts have ended.
+    fn disturb(&self, run: &Run, times: Times, has_ended: &AtomicBool) -> Result<Done> {
+        let begun = Instant::now();
+        let mut done = Done::default();
+        let (mut next_look, mut next_act) = (begun, begun + times.every / 2);
+        let mut neighbour: Option<(Daemon, Instant)> = None;
+        let mut acts = 0;
+        while !has_ended.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now >= next_look {
+                next_look = now + LOOKS_EVERY;
+                let at_s = (now - begun).as_secs_f64();
+                run.progress
+                    .tick(&format!("{at_s:.0} of {:.0} s", times.all.as_secs_f64()));
+                done.samples.push(Sample::of(self.daemon, self.device.number()?, at_s)?);
+            }
+            if let Some((mut other, _)) = neighbour.take_if(|(_, since)| now - *since >= NEIGHBOUR_STAYS) {
+                // Every second one dies; its guardian undoes what it did.
+                if done.neighbours % 2 == 0 {
+                    other.process.kill()?;
+                } else {
+                    other.stop()?;
+                }
+            }
+            if now >= next_act {
+                next_act = now + times.every;
+                acts += 1;
+                giveway::write(self.configuration, &(self.rules)(acts))?;
+                self.reload()?;
+                done.reloads += 1;
+                if acts % 2 == 0 {
+                    self.device.ip(&format!("link set {STATION_DEVICE} down"))?;
+                    pause_until(now + DOWN)?;
+                    self.device.ip(&format!("link set {STATION_DEVICE} up"))?;
+                    done.flaps += 1;
+                } else if neighbour.is_none() {
+                    neighbour = Some((Daemon::launch(self.peer, &(self.rules)(0), self.neighbour)?, now));
+                    done.neighbours += 1;
+                }
+            }
+            pause_until(now + Duration::from_millis(200))?;
+        }
+        if let Some((mut other, _)) = neighbour {
+            other.stop()?;
+        }
+        Ok(done)
+    }
+
+    fn reload(&self) -> Result<()> {
+        let mut command = self.device.command(giveway::binary()?)?;
+        command.arg("reload");
+        process::run(command).map(drop).context("the rules were not read again")
+    }
+}
