@@ -18,7 +18,7 @@ build: need ## Build giveway and giveway-lab
 demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (10 minutes)
 	@$(SUDO) packaging/demo
 
-test: build ## Every test: unit, property, simulation, kernel, and a short form of each scenario (40 minutes)
+test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (30 minutes)
 	@packaging/check
 
 bench: build ## The daemon's cost, measured beside ss; leaves the raw data under bench/results/

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, Config, Located};
+use nix::net::if_::if_nametoindex;
 
 use super::{counted, print};
 use crate::cli::{ConfigArgs, ConfigCommand};
@@ -53,7 +54,14 @@ fn idle(rules: &Rules) -> impl Iterator<Item = String> {
         };
         Some(format!("{rule}: holds for nothing here: {why}"))
     });
-    unreached.chain(idle)
+    let without = rules
+        .without_a_match()
+        .map(|(rule, why)| format!("{rule}: holds for nothing: {why}"));
+    let elsewhere = rules
+        .by_interface()
+        .filter(|(_, interface)| if_nametoindex(*interface).is_err())
+        .map(|(rule, interface)| format!("{rule}: holds for nothing now: there is no interface {interface}"));
+    unreached.chain(idle).chain(without).chain(elsewhere)
 }
 
 /// The first two bytes of a plain file.

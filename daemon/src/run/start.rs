@@ -3,6 +3,7 @@
 //! anything is changed, and gets its one clear line.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::libbpf_files::keep();
     crate::kernel::walker::start();
     let mut config = load_config(args.config.as_deref())?;
+    let open_to_others = args.config.as_deref().and_then(writable_by_others);
     if !args.interface.is_empty() {
         (config.interface, config.interfaces) = (None, args.interface.clone());
         config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
@@ -122,6 +124,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
+    degraded.extend(open_to_others);
     let failed = left_over.failed.iter();
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
@@ -209,6 +212,18 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
     let (config, _) = config::read(&path.display().to_string(), &text)
         .map_err(|located| Usage(format!("{located}; nothing was changed")))?;
     Ok(config)
+}
+
+/// Who can write it decides what this process does with its privileges.
+fn writable_by_others(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    let is_writable = file.mode() & 0o002 != 0 || (file.mode() & 0o020 != 0 && file.gid() != 0);
+    is_writable.then(|| {
+        format!(
+            "others than its owner can write {path}, and so decide what giveway does as root: chmod go-w {path}",
+            path = path.display()
+        )
+    })
 }
 
 /// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.

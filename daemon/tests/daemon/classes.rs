@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Classes of open sockets: by rule, read again while the daemon runs, and by what Linux knows of their processes.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -906,6 +907,20 @@ fn files_are_checked_without_a_daemon() {
 }
 
 #[test]
+fn a_configuration_that_others_can_write_is_told_of() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let file = rules.write("giveway.toml", "");
+    let degraded = |mode| {
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        let daemon = Daemon::start(&["--config", file.to_str().unwrap(), "--interface", "gwv"]);
+        daemon.status()["degraded"].to_string()
+    };
+    let told = "others than its owner can write";
+    assert!(degraded(0o602).contains(told));
+    assert!(!degraded(0o644).contains(told));
+}
+
+#[test]
 fn a_check_names_the_rules_that_do_nothing() {
     let rules = Rules::new();
     let script = rules.write("backup", "#!/bin/sh\n");
@@ -914,12 +929,18 @@ fn a_check_names_the_rules_that_do_nothing() {
         rule("port = 873\nprotocol = \"tcp\"", "background"),
         rule("exe = \"/nowhere/program\"", "bulk"),
         rule(&format!("exe = {script:?}"), "bulk"),
+        rule("cgroup = \"system.slice/*\"", "bulk"),
+        rule("unit = \"backup\"", "bulk"),
+        rule("interface = \"wlan7\"", "bulk"),
     ];
     let file = rules.write("giveway.toml", &text.concat());
     let output = giveway(&["config", "check", file.to_str().unwrap()]);
     let told = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = told.lines().collect();
-    assert_eq!((output.status.code(), lines.len()), (Some(0), 4), "{told}");
+    assert_eq!((output.status.code(), lines.len()), (Some(0), 7), "{told}");
+    assert!(lines[4].contains("the path of a cgroup begins with /"), "{told}");
+    assert!(lines[5].contains("the name of a unit has a suffix"), "{told}");
+    assert!(lines[6].contains("there is no interface wlan7"), "{told}");
     assert!(
         lines[3].contains("is a script, and the executable is its interpreter"),
         "{told}"

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use giveway::control::client;
 use giveway::kernel::own_netns;
 use giveway::place::Place;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use serde_json::Value;
@@ -234,6 +235,10 @@ fn everything_is_back_at_once_after_ctrl_c_and_after_sigkill() {
             .find(|seed| !giveway_engine::trial::orders(seed + 1, 1)[0])
             .unwrap();
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Whoever started these tests in the background of a script has SIGINT ignored, and so would this have.
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: what runs between fork and exec is one system call, and the default runs nothing of ours.
+        unsafe { quiet.pre_exec(move || Ok(sigaction(Signal::SIGINT, &default).map(drop)?)) };
         let mut trial = KillOnDrop::spawn(quiet.args(words).arg(seed.to_string()));
         until("it is paused", || stage.is_paused());
         stage.is_as_before();

@@ -8,7 +8,7 @@ use super::units::{self, UnitFile};
 use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, read, read_rules};
-use crate::matcher::{Matcher, Process};
+use crate::matcher::{Glob, Matcher, Process};
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
@@ -117,6 +117,29 @@ impl Rules {
         self.rules
             .iter()
             .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
+    }
+
+    /// The rules whose pattern no cgroup or unit can have: where each is, and why.
+    pub fn without_a_match(&self) -> impl Iterator<Item = (&str, String)> {
+        self.rules.iter().filter_map(|rule| {
+            let [cgroup, unit] = [&rule.matcher.cgroup, &rule.matcher.unit];
+            let is_no_path = |cgroup: &&Glob| !cgroup.to_string().starts_with(['/', '*', '?']);
+            let is_no_unit = |unit: &&Glob| !unit.to_string().contains('.') && !unit.to_string().ends_with(['*', '?']);
+            let why = if let Some(cgroup) = cgroup.as_ref().filter(is_no_path) {
+                format!("the path of a cgroup begins with /: \"/{cgroup}\" or \"*{cgroup}\"")
+            } else {
+                let unit = unit.as_ref().filter(is_no_unit)?;
+                format!("the name of a unit has a suffix: \"{unit}.service\" or \"{unit}.*\"")
+            };
+            Some((&*rule.place, why))
+        })
+    }
+
+    /// The rules that name an interface: where each is, and which.
+    pub fn by_interface(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rules
+            .iter()
+            .filter_map(|rule| Some((&*rule.place, rule.matcher.interface.as_deref()?)))
     }
 
     /// The rules that never count, with the earlier one that holds for all that they hold for: where each is.
