@@ -28,6 +28,7 @@ mod interrupt;
 mod link;
 mod medium;
 mod meter;
+mod model_time;
 mod namespace;
 mod network;
 mod outcome;

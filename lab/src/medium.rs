@@ -8,14 +8,14 @@
 //! `dcf` is the model and does no I/O; `driver` runs it against the clock; the rest serves one or the other.
 
 mod access;
-mod address;
-mod airtime;
+pub mod address;
+pub mod airtime;
 mod contender;
-mod dcf;
+pub mod dcf;
 mod driver;
 mod lines;
 mod marking;
-mod rate;
+pub mod rate;
 pub mod report;
 mod sender;
 mod spec;

@@ -21,6 +21,7 @@ mod qdisc_cost;
 mod rate_limit;
 mod rules_cost;
 pub mod runaway;
+mod shares;
 mod single_cap;
 mod soak;
 mod starts;
@@ -57,6 +58,7 @@ pub const ALL: &[Scenario] = &[
     rate_limit::SCENARIO,
     rules_cost::SCENARIO,
     runaway::SCENARIO,
+    shares::SCENARIO,
     single_cap::SCENARIO,
     soak::SCENARIO,
     starts::SCENARIO,

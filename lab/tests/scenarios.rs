@@ -538,6 +538,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             a_handler_that_never_ends_its_request_loses_its_priority_and_no_rule_pays,
         ]),
     ),
+    ("shares", Tests(&[shares_run_in_model_time])),
     ("single-cap", Tests(&[a_cap_holds_a_single_station_to_its_rate])),
     ("soak", Tests(&[a_daemon_neither_grows_nor_leaves_anything])),
     ("starts", Tests(&[no_process_that_matches_a_rule_starts_unseen])),
@@ -611,6 +612,23 @@ fn a_fifo_makes_every_packet_with_a_near_deadline_late() {
     assert!(metric(&result, b, "queue_mean_us") > 20_000.0);
     assert_eq!(metric(&result, b, "overtook_percent"), 0.0);
     assert!(metric(&result, "pfifo_fast/tight", "best_effort_goodput_mbit") > 20.0);
+}
+
+#[test]
+fn shares_run_in_model_time() {
+    let Some(_turn) = turn() else { return };
+    let (result, _) = run_and_count_figures(
+        "shares",
+        &[
+            "stations=2",
+            "variants=fixed54/2/plain,fixed54/2/fixed-cap",
+            "seconds=10",
+        ],
+    );
+    // The engines have heard each other, and hold the paper's cap.
+    let capped = metric(&result, "fixed54/2/fixed-cap", "goodput_mbit");
+    assert!((15.0..16.0).contains(&capped), "{capped}");
+    assert!(metric(&result, "fixed54/2/plain", "goodput_mbit") > 18.0);
 }
 
 #[test]

@@ -168,6 +168,13 @@ impl Medium {
         }
     }
 
+    /// From now on, for every sender.
+    pub fn set_rate_control(&mut self, control: &RateControl) {
+        self.senders
+            .iter_mut()
+            .for_each(|sender| sender.set_rate_control(control));
+    }
+
     /// Lets time pass until `to_ns` and appends what is delivered meanwhile, in order.
     pub fn advance(&mut self, to_ns: u64, releases: &mut Vec<Release>) {
         while let Some((at_ns, event)) = self.next_event().filter(|(at_ns, _)| *at_ns <= to_ns) {

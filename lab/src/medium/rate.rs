@@ -9,6 +9,8 @@
 use super::airtime::{RATES, Rate};
 
 const FAILURES_TO_STEP_DOWN: u32 = 3;
+/// Of the original.
+const FAILURES_OF_CLASSIC: u32 = 2;
 const SUCCESSES_TO_STEP_UP: u32 = 10;
 /// The timer of ARF, counted in attempts. Without it a sender that keeps colliding never recovers.
 const ATTEMPTS_TO_STEP_UP: u32 = 15;
@@ -16,11 +18,14 @@ const ATTEMPTS_TO_STEP_UP: u32 = 15;
 #[derive(Debug, Clone)]
 pub enum RateControl {
     Fixed54,
+    /// At the most robust rate, whatever happens.
+    Fixed6,
     Arf(Arf),
 }
 
 #[derive(Debug, Clone)]
 pub struct Arf {
+    failures_to_step_down: u32,
     index: usize,
     /// The rate was raised and nothing has been sent at it yet.
     probing: bool,
@@ -31,12 +36,18 @@ pub struct Arf {
 
 impl RateControl {
     pub fn arf() -> Self {
-        Self::Arf(Arf::at(RATES.len() - 1))
+        Self::Arf(Arf::at(RATES.len() - 1, FAILURES_TO_STEP_DOWN))
+    }
+
+    /// As it was published.
+    pub fn arf_classic() -> Self {
+        Self::Arf(Arf::at(RATES.len() - 1, FAILURES_OF_CLASSIC))
     }
 
     pub fn rate(&self) -> Rate {
         match self {
             Self::Fixed54 => RATES[RATES.len() - 1],
+            Self::Fixed6 => RATES[0],
             Self::Arf(arf) => RATES[arf.index],
         }
     }
@@ -49,8 +60,9 @@ impl RateControl {
 }
 
 impl Arf {
-    fn at(index: usize) -> Self {
+    fn at(index: usize, failures_to_step_down: u32) -> Self {
         Self {
+            failures_to_step_down,
             index,
             probing: false,
             failures_in_a_row: 0,
@@ -69,14 +81,14 @@ impl Arf {
             if (earned || self.attempts_at_this_rate >= ATTEMPTS_TO_STEP_UP) && self.index + 1 < RATES.len() {
                 *self = Self {
                     probing: true,
-                    ..Self::at(self.index + 1)
+                    ..Self::at(self.index + 1, self.failures_to_step_down)
                 };
             }
         } else {
             self.failures_in_a_row += 1;
             self.successes_in_a_row = 0;
-            if probed || self.failures_in_a_row >= FAILURES_TO_STEP_DOWN {
-                *self = Self::at(self.index.saturating_sub(1));
+            if probed || self.failures_in_a_row >= self.failures_to_step_down {
+                *self = Self::at(self.index.saturating_sub(1), self.failures_to_step_down);
             }
         }
     }

@@ -78,6 +78,11 @@ impl Sender {
         }
     }
 
+    /// From now on, towards every receiver.
+    pub fn set_rate_control(&mut self, control: &RateControl) {
+        self.links.fill(control.clone());
+    }
+
     /// What is on the air, or was last; with one queue, what is next as well.
     pub fn head(&self) -> Option<&Packet> {
         self.contenders[self.turn].head()
