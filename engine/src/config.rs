@@ -20,7 +20,7 @@ pub use conditions::{Conditions, Dscp, Mark, Prefix, Protocol};
 pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
-    GrantRule, Group, LinkSection, MarksSection, Monitor, QueueSection, RateMbit, RealtimeLimits, RealtimeRule,
+    GrantRule, Group, LinkSection, MarksSection, Monitor, Prefer, QueueSection, RateMbit, RealtimeLimits, RealtimeRule,
     ReceiveSection, SchedPolicyName, UplinkSection,
 };
 

@@ -107,13 +107,26 @@ pub enum CapPolicyName {
     #[default]
     Auto,
     Fixed,
+    /// The capacity is found from what all devices get (experimental).
+    Found,
     None,
+}
+
+/// What the policy "found" gives up for what.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prefer {
+    #[default]
+    Balanced,
+    Delay,
+    Throughput,
 }
 
 section! {
     /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped.
     Cap {
-        /// "auto", "fixed" (one capacity, shared equally by the devices that send) or "none" (watch only).
+        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (experimental: the capacity is
+        /// found from what all devices get) or "none" (watch only).
         /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
         /// What the access point really carries, Mbit/s of TCP payload; it depends on the place.
@@ -126,6 +139,12 @@ section! {
         rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
         /// One cap for every sender, segments, in place of the formula: for experiments.
         fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
+        /// With policy "found", the queueing allowed: "balanced" (a quarter of the minimum RTT, or 15 ms where that is
+        /// more), "delay" (a tenth, or 5 ms) or "throughput" (half of it, or 30 ms).
+        prefer: Prefer = Prefer::Balanced;
+        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send
+        /// this much, Mbit/s.
+        floor_mbit: f64 = 0.1, in 0.0..=1e6;
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use crate::config::Cap;
+use crate::config::{Cap, CapPolicyName};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
 use crate::wire::{Class, Neighbourhood};
 
 mod fixed;
+mod found;
 
 /// No cap is ever below this many segments: enough for fast retransmit to work (three duplicate ACKs,
 /// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
@@ -81,5 +82,8 @@ pub trait Allotment: Send {
 
 /// The policy that a configuration asks for.
 pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
-    Box::new(fixed::Fixed::from_config(cap))
+    match cap.policy {
+        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(cap)),
+        _ => Box::new(fixed::Fixed::from_config(cap)),
+    }
 }

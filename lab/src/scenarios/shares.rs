@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies side by side in model time (`model_time`): plain TCP, the paper's fixed cap and the best equal cap, over
-//! four radios and so many stations; then a radio whose rate changes, paths of different length, and a sender that wants
+//! Policies side by side in model time (`model_time`): plain TCP, the paper's fixed cap, the best equal cap and the
+//! capacity found by the devices, over four radios and so many stations; then a radio whose rate changes, paths of different length, and a sender that wants
 //! little. It judges nothing: what it finds is to be measured live.
 
 use anyhow::Result;
@@ -35,12 +35,17 @@ enum Policy {
     Plain,
     FixedCap,
     Oracle,
+    /// The engine's policy "found", with this preference.
+    Found(&'static str),
 }
 
-const POLICIES: [(&str, Policy); 3] = [
+const POLICIES: [(&str, Policy); 6] = [
     ("plain", Policy::Plain),
     ("fixed-cap", Policy::FixedCap),
     ("oracle", Policy::Oracle),
+    ("balanced", Policy::Found("balanced")),
+    ("delay", Policy::Found("delay")),
+    ("throughput", Policy::Found("throughput")),
 ];
 
 impl Policy {
@@ -52,6 +57,7 @@ impl Policy {
             Self::FixedCap => cell.managed(&format!(
                 "[cap]\ncapacity_mbit = {PAPER_CAPACITY_MBIT}\nmargin_bytes = {PAPER_MARGIN_BYTES}\nrtt_ms = {rtt_ms}\n"
             )),
+            Self::Found(prefer) => cell.managed(&format!("[cap]\npolicy = \"found\"\nprefer = \"{prefer}\"\n")),
             Self::Oracle => cell.limited(best_equal_cap(air, stations, rtt_ms)?, None),
         })
     }
