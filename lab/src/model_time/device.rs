@@ -4,6 +4,7 @@
 //! Input: the station's connections at each pass, reports from the air, the time. Output: reports to send; clamps and
 //! pacing rates are written to the connections.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ impl Device {
         let pass = Input::Pass {
             flows,
             complete: true,
-            queue: None,
+            queues: BTreeMap::new(),
         };
         self.step(now_ns, pass, sockets)
     }
@@ -173,6 +174,8 @@ fn shown(cookie: u64, sender: &TcpSender) -> Flow {
         delivery_rate_bytes_per_s: sender.rate.bytes_per_s(),
         pacing_rate_bytes_per_s: sender.max_pacing,
         retransmits: sender.retransmits,
+        delivered_segments: sender.rate.delivered() as u32,
+        latest_rtt_us: us(sender.rtt.latest_ns),
         ca_state: sender.ca_state,
         congestion_control: "cubic".to_owned(),
     }

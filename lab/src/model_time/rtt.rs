@@ -7,6 +7,8 @@ const VARIANCE_FLOOR_NS: u64 = 200_000_000;
 pub struct Rtt {
     pub smoothed_ns: u64,
     pub least_ns: u64,
+    /// Of the newest segment acknowledged.
+    pub latest_ns: u64,
     variance_ns: u64,
 }
 
@@ -14,6 +16,7 @@ impl Rtt {
     /// Of the oldest and the newest segment that one acknowledgement covers: the one is smoothed, the other may be the
     /// least.
     pub fn sample(&mut self, oldest_ns: u64, newest_ns: u64) {
+        self.latest_ns = newest_ns;
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.least_ns, self.variance_ns) = (oldest_ns, newest_ns, oldest_ns / 2);
             return;
