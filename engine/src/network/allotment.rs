@@ -58,6 +58,8 @@ pub struct Member {
     /// Smoothed.
     pub rtt: Duration,
     pub min_rtt: Duration,
+    /// Of the packet that was acknowledged last; zero where the kernel does not tell.
+    pub latest_rtt: Duration,
     /// Segments.
     pub cwnd: u32,
     pub delivery_rate_bytes_per_s: u64,
@@ -78,6 +80,12 @@ pub trait Allotment: Send {
 
     /// The evidence behind the limits of a connection with this round-trip time, for `why`.
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;
+
+    /// While the same devices share the air, a limit that differs by less than one part in so many of the last one is
+    /// taken as the same.
+    fn settled_within(&self) -> u64 {
+        16
+    }
 }
 
 /// The policy that a configuration asks for.

@@ -82,6 +82,7 @@ impl Tracked {
             weight: 1,
             rtt: Duration::from_micros(self.flow.srtt_us.into()),
             min_rtt: self.rtt()?,
+            latest_rtt: Duration::from_micros(self.flow.latest_rtt_us.into()),
             cwnd: self.flow.cwnd,
             delivery_rate_bytes_per_s: self.flow.delivery_rate_bytes_per_s,
             unsent_bytes: self.flow.unsent_bytes,

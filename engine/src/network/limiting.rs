@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::action::{Action, Outcome};
 use super::allotment::{Link, Member};
-use super::limits::{Limits, SETTINGS, shown_by};
+use super::limits::{Limits, SETTINGS, Terms, shown_by};
 use super::pause::PAUSE;
 use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
@@ -32,6 +32,11 @@ impl Network {
         let members: Vec<Member> = self.own_senders().filter_map(|tracked| tracked.member()).collect();
         let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
         let limits = self.policy.allot(now, &link, &members);
+        let terms = Terms {
+            sharing: self.sharing,
+            settled_within: self.policy.settled_within(),
+            may_raise: is_pass,
+        };
         let mut wanted: Vec<Wanted> = Vec::new();
         for (member, limits) in members.iter().zip(limits) {
             let Some(tracked) = self.flows.get_mut(member.cookie) else {
@@ -47,7 +52,7 @@ impl Network {
                     continue;
                 }
                 let held = tracked.held.entry(setting.clone()).or_default();
-                if let Some(value) = held.next(&setting, self.sharing, value, is_pass, &tracked.flow) {
+                if let Some(value) = held.next(&setting, terms, value, &tracked.flow) {
                     next.push((setting, value));
                 }
             }

@@ -47,6 +47,16 @@ pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {
     ]
 }
 
+/// When a wish becomes a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub sharing: Sharing,
+    /// For this sharing, a number that differs by less than one part in so many is no new wish.
+    pub settled_within: u64,
+    /// True once a pass.
+    pub may_raise: bool,
+}
+
 /// One setting of one socket.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
@@ -70,23 +80,16 @@ impl Held {
         !self.stepped_back && self.asked.is_none() && !self.deferred
     }
 
-    /// The value to ask for now, where the policy wants this. `may_raise` is true once a pass.
-    pub fn next(
-        &mut self,
-        setting: &Setting,
-        sharing: Sharing,
-        wanted: Value,
-        may_raise: bool,
-        flow: &Flow,
-    ) -> Option<Value> {
+    /// The value to ask for now, where the policy wants this.
+    pub fn next(&mut self, setting: &Setting, terms: Terms, wanted: Value, flow: &Flow) -> Option<Value> {
         let is_cap = *setting == Setting::Cap;
         if !self.may_change() || (is_cap && !flow.ca_state.tolerates_clamp_write()) {
             return None;
         }
-        let wanted = settle(self.wanted.take(), sharing, wanted);
-        self.wanted = Some((sharing, wanted.clone()));
+        let wanted = settle(self.wanted.take(), terms, wanted);
+        self.wanted = Some((terms.sharing, wanted.clone()));
         let next = if is_cap {
-            next_cap(segments(&self.in_force), segments(&wanted), may_raise, flow.cwnd).map(Value::from)
+            next_cap(segments(&self.in_force), segments(&wanted), terms.may_raise, flow.cwnd).map(Value::from)
         } else {
             (wanted != self.in_force).then_some(wanted)
         };
@@ -125,10 +128,10 @@ fn next_cap(in_force: Option<u32>, wanted: Option<u32>, may_raise: bool, cwnd: u
 
 /// What the policy wants, without jitter: while the same devices share the air, a number that differs by
 /// little from the last one (a minimum RTT that moved by some microseconds) is taken as the same.
-fn settle(last: Option<(Sharing, Value)>, sharing: Sharing, wanted: Value) -> Value {
+fn settle(last: Option<(Sharing, Value)>, terms: Terms, wanted: Value) -> Value {
     match (last, &wanted) {
         (Some((same, Value::Number(before))), Value::Number(now))
-            if same == sharing && before.abs_diff(*now) <= before / 16 =>
+            if same == terms.sharing && before.abs_diff(*now) <= before / terms.settled_within =>
         {
             Value::Number(before)
         }

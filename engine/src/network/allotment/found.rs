@@ -1,188 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A capacity that nobody configured: what all senders get together, as they report it, is what the air carries; each
-//! gets its share of that, and a little more, so that what is left over is found. cwnd and pacing rate are limited
-//! together. `docs/shares.md` has the reasoning.
+//! A capacity that nobody configured. Every connection of the group may have the same share, by its weight, and the share
+//! grows until packets of ours begin to wait. cwnd and pacing rate are limited together. `docs/shares.md` has the
+//! reasoning.
 //!
-//! Keeps no state: devices that heard the same reports decide the same, however long each of them has been there.
+//! What a device measures itself decides how much is in flight; what neighbours say decides only how it is divided, within
+//! bounds. So no neighbour's word pushes a device below its floor, or makes it flood the air.
 
 use std::time::Duration;
 
 use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use crate::config::{Cap, Prefer};
 use crate::network::limits::Limits;
-use crate::wire::{Class, Direction};
+use crate::wire::Class;
 
-/// TCP payload of a segment: what is on the link, less IP and TCP headers with timestamps.
-const HEADER_BYTES: u32 = 52;
-/// Of the queue that `prefer` allows this part is aimed at; the rest is for bursts and for reports that are late.
-const AIM: f64 = 0.6;
-/// While there is no queue, all may grow by this more each round trip.
-const SEARCH: f64 = 1.25;
-/// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
-const HELD_BACK_SEGMENTS: f64 = 3.0;
-/// A queue below this part of what is aimed at is none.
-const NO_QUEUE: f64 = 0.25;
+mod control;
+mod group;
+
+use control::{Control, Phase, Seen};
+use group::{HELD_BACK_SEGMENTS, Sending, median};
+
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
-const PACING: f64 = 1.1;
-/// Who gets less than this part of its share does not want more, or cannot have it: others may.
-const CONTENT: f64 = 0.75;
-/// A rate that cwnd over RTT puts below this part of the measured one is falling; less is noise, of which the lower one
-/// would always win.
-const FALLING: f64 = 0.85;
-/// What one neighbour says of itself counts up to so many times the median.
-const TRUSTED: f64 = 3.0;
-
-/// Queueing that a preference allows: a part of the minimum RTT, or so much where that is more.
-fn allowed_s(prefer: Prefer, min_rtt_s: f64) -> f64 {
-    let (part, least_s) = match prefer {
-        Prefer::Balanced => (0.25, 0.015),
-        Prefer::Delay => (0.1, 0.005),
-        Prefer::Throughput => (0.5, 0.030),
-    };
-    (part * min_rtt_s).max(least_s)
-}
-
-/// Shares of those who all want more than they get.
-fn weight(class: Class) -> f64 {
-    match class {
-        Class::Realtime | Class::Stream => 4.0,
-        Class::Standard => 1.0,
-        Class::Bulk => 0.5,
-        Class::Background => 0.0625,
-    }
-}
-
-/// One connection of the group, as everybody knows it.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    rate: f64,
-    cwnd_bytes: f64,
-    min_rtt_s: f64,
-    srtt_s: f64,
-    weight: f64,
-}
-
-/// What follows from all of them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Found {
-    /// All together, bytes a second.
-    capacity: f64,
-    /// Of a connection of weight 1 that wants all it can get.
-    share: f64,
-    /// The queue that is aimed at.
-    aim_s: f64,
-    /// The part of it that there is.
-    queue: f64,
-}
+const PACING: f64 = 1.2;
+/// A limit that differs by less than one part in so many is taken as the same.
+const SETTLED_WITHIN: u64 = 64;
 
 pub struct FoundCapacity {
     prefer: Prefer,
     segment_bytes: f64,
     floor: f64,
+    control: Control,
 }
 
 impl FoundCapacity {
     pub fn from_config(cap: &Cap) -> Self {
+        let floor = cap.floor_mbit * 125_000.0;
         Self {
             prefer: cap.prefer,
-            segment_bytes: f64::from(cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1)),
-            floor: cap.floor_mbit * 125_000.0,
+            segment_bytes: group::payload_bytes(cap.segment_bytes),
+            floor,
+            control: Control::new(cap.prefer, floor),
         }
     }
 
-    fn neighbours(&self, link: &Link<'_>) -> Vec<Known> {
-        let mut known = Vec::new();
-        for peer in link.neighbours.peers().filter(|peer| peer.believed) {
-            let senders = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
-            let count = senders.clone().count() as f64;
-            known.extend(senders.map(|sender| Known {
-                rate: f64::from(sender.delivery_rate_kbit) * 125.0,
-                cwnd_bytes: f64::from(sender.cwnd_segments) * self.segment_bytes,
-                min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
-                srtt_s: f64::from(sender.srtt_us) / 1e6,
-                weight: weight(sender.class) / count,
-            }));
-        }
-        known
-    }
-
-    fn own(&self, members: &[Member]) -> Vec<Known> {
-        let of = |member: &Member| Known {
-            rate: member.delivery_rate_bytes_per_s as f64,
-            cwnd_bytes: f64::from(member.cwnd) * self.segment_bytes,
-            min_rtt_s: member.min_rtt.as_secs_f64(),
-            srtt_s: member.rtt.as_secs_f64(),
-            weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
-        };
-        members.iter().map(of).collect()
-    }
-
-    /// None while nothing is known yet.
-    fn find(&self, mut known: Vec<Known>) -> Option<Found> {
-        known.retain(|one| one.min_rtt_s > 0.0 && one.srtt_s > 0.0);
-        // What is in flight over the time it takes is the rate as well (Little), and shows a fall sooner.
-        for one in &mut known {
-            let by_flight = one.cwnd_bytes / one.srtt_s;
-            if by_flight < FALLING * one.rate {
-                one.rate = by_flight;
-            }
-        }
-        let trusted = TRUSTED * median(known.iter().map(|one| one.rate))?;
-        for one in &mut known {
-            one.rate = one.rate.min(trusted);
-        }
-        let capacity: f64 = known.iter().map(|one| one.rate).sum();
-        let aim_s = known
+    fn look(&self, now: Duration, own: &[Sending], neighbours: &[Sending]) -> Option<Seen> {
+        let weight: f64 = own.iter().map(|one| one.weight).sum();
+        let aim_s = self.control.aim_s;
+        let wanting = neighbours.iter().filter(|one| one.wants_more);
+        let least_rtt_s = own
             .iter()
-            .map(|one| AIM * allowed_s(self.prefer, one.min_rtt_s))
+            .chain(neighbours)
+            .map(|one| one.min_rtt_s)
             .fold(f64::INFINITY, f64::min);
-        let queue_s = median(known.iter().map(|one| (one.srtt_s - one.min_rtt_s).max(0.0)))?;
-        (capacity > 0.0).then(|| Found {
-            capacity,
-            share: level(&known, capacity),
-            aim_s,
-            queue: queue_s / aim_s,
+        Some(Seen {
+            now_s: now.as_secs_f64(),
+            queue_s: median(own.iter().map(Sending::queue_s))?,
+            min_rtt_s: median(own.iter().map(|one| one.min_rtt_s))?,
+            least_rtt_s,
+            rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
+            weights: weight + neighbours.iter().map(|one| one.weight).sum::<f64>(),
+            senders: own.len() + neighbours.len(),
+            theirs: median(wanting.map(|one| one.share(aim_s, self.segment_bytes))),
+            their_queue_s: median(neighbours.iter().map(Sending::queue_s)),
+            segment_bytes: self.segment_bytes,
         })
     }
 
-    fn limits(&self, found: &Found, weight: f64, min_rtt_s: f64) -> Limits {
-        let share = (found.share * weight).max(self.floor);
-        let search = if found.queue < NO_QUEUE { SEARCH } else { 1.0 };
-        let cwnd = search * share * (min_rtt_s + found.aim_s) / self.segment_bytes + HELD_BACK_SEGMENTS;
-        let cwnd = (cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1);
+    fn limits(&self, share: f64, weight: f64, min_rtt_s: f64) -> Limits {
+        let part = self.control.part();
+        let rate = (share * weight).max(self.floor);
+        let in_flight_s = if part < 1.0 {
+            part * min_rtt_s
+        } else {
+            min_rtt_s + self.control.aim_s
+        };
+        let held_back = if part < 1.0 { 0.0 } else { HELD_BACK_SEGMENTS };
+        let cwnd = rate * in_flight_s / self.segment_bytes + held_back;
         // Never so slow that the floor of cwnd takes longer than the path.
-        let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + found.aim_s);
+        let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
         Limits {
-            cwnd: Some(cwnd),
-            pacing_rate_bytes_per_s: Some((search * PACING * share).max(least) as u64),
+            cwnd: Some((cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)),
+            pacing_rate_bytes_per_s: Some((PACING * part * rate).max(least) as u64),
         }
     }
-}
-
-/// Weighted max-min: the share of weight 1, where those who get less than theirs leave the rest to the others.
-fn level(known: &[Known], capacity: f64) -> f64 {
-    let mut content: Vec<bool> = vec![false; known.len()];
-    loop {
-        let with = |is: bool| known.iter().zip(&content).filter(move |(_, content)| **content == is);
-        let taken: f64 = with(true).map(|(one, _)| one.rate).sum();
-        let weights: f64 = with(false).map(|(one, _)| one.weight).sum();
-        let share = (capacity - taken).max(0.0) / weights.max(f64::MIN_POSITIVE);
-        let next: Vec<bool> = known
-            .iter()
-            .zip(&content)
-            .map(|(one, was)| *was || one.rate < CONTENT * share * one.weight)
-            .collect();
-        if next == content || next.iter().all(|content| *content) {
-            return share;
-        }
-        content = next;
-    }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 impl Allotment for FoundCapacity {
@@ -190,40 +89,82 @@ impl Allotment for FoundCapacity {
         "found"
     }
 
-    fn allot(&mut self, _: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
-        let own = self.own(members);
-        let mut known = self.neighbours(link);
-        known.extend(&own);
-        let Some(found) = self.find(known) else {
-            return vec![Limits::default(); members.len()];
+    fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
+        let own = group::own(members, self.segment_bytes);
+        let neighbours = group::neighbours(link, self.segment_bytes);
+        match self.look(now, &own, &neighbours) {
+            Some(seen) => self.control.step(&seen),
+            None => self.control.rest(now.as_secs_f64()),
+        }
+        let of = |one: &Sending| match self.control.phase {
+            Phase::Withdrawn { .. } => Limits::default(),
+            _ => self.limits(self.control.share, one.weight, one.min_rtt_s),
         };
-        own.iter()
-            .map(|one| self.limits(&found, one.weight, one.min_rtt_s))
-            .collect()
+        own.iter().map(of).collect()
     }
 
     fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits {
-        let connections = f64::from(link.sharing.with_one_more().connections);
-        match self.find(self.neighbours(link)) {
-            Some(found) => self.limits(&found, weight(Class::Standard) / connections, rtt.as_secs_f64()),
-            None => Limits::default(),
+        let neighbours = group::neighbours(link, self.segment_bytes);
+        let theirs = median(
+            neighbours
+                .iter()
+                .map(|one| one.share(self.control.aim_s, self.segment_bytes)),
+        );
+        let known = Some(self.control.share).filter(|share| *share > 0.0).or(theirs);
+        let is_limited = !matches!(self.control.phase, Phase::Withdrawn { .. }) && !rtt.is_zero();
+        let Some(share) = known.filter(|_| is_limited) else {
+            return Limits::default();
+        };
+        let weight = group::weight(Class::Standard) / f64::from(link.sharing.with_one_more().connections);
+        let before: f64 = neighbours.iter().map(|one| one.weight).sum();
+        let limits = self.limits(
+            share * before.max(weight) / (before + weight),
+            weight,
+            rtt.as_secs_f64(),
+        );
+        Limits {
+            // Not less than without giveway: the first round trip tells nothing yet.
+            cwnd: limits.cwnd.map(|cwnd| cwnd.max(INITIAL_CWND)),
+            ..limits
         }
     }
 
-    fn reason(&self, link: &Link<'_>, rtt: Duration) -> String {
-        let known = self.neighbours(link);
-        match self.find(known) {
-            Some(found) => format!(
-                "the neighbours get {:.2} Mbit/s; a share is {:.2} Mbit/s, for {:.0} ms and a queue of {:.0} ms",
-                found.capacity / 125_000.0,
-                found.share / 125_000.0,
-                rtt.as_secs_f64() * 1e3,
-                found.aim_s * 1e3
-            ),
-            None => "no neighbour sends; what this device gets itself is what there is".to_owned(),
-        }
+    fn reason(&self, link: &Link<'_>, _: Duration) -> String {
+        let control = &self.control;
+        let prefer = match self.prefer {
+            Prefer::Balanced => "balanced",
+            Prefer::Delay => "delay",
+            Prefer::Throughput => "throughput",
+        };
+        let doing = match control.phase {
+            Phase::Start => "nothing waits yet".to_owned(),
+            Phase::Search { .. } => "no packet of ours waits, so it grows".to_owned(),
+            Phase::Hold => format!("packets may wait {:.0} ms (prefer = \"{prefer}\")", control.aim_s * 1e3),
+            Phase::Empty { .. } => "half of it, until the queue that formed has gone".to_owned(),
+            Phase::Withdrawn { .. } => {
+                return "the queue on the air is somebody else's: it stays though we give way, so nothing is limited for \
+                        some minutes"
+                    .to_owned();
+            }
+        };
+        let cliff = control.cliff_share().map_or(String::new(), |share| {
+            format!("; more than {:.2} Mbit/s made the air slower", share / 125_000.0)
+        });
+        format!(
+            "a share of {:.2} Mbit/s, found by {} sending device{}: {doing}{cliff}",
+            control.share / 125_000.0,
+            link.sharing.devices,
+            if link.sharing.devices == 1 { "" } else { "s" },
+        )
+    }
+
+    fn settled_within(&self) -> u64 {
+        SETTLED_WITHIN
     }
 }
+
+/// Of Linux (RFC 6928).
+const INITIAL_CWND: u32 = 10;
 
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,14 @@ fn a_wish_that_trembles_is_settled() {
         devices: 3,
         connections: 1,
     };
-    let settled = |now, wanted| settle(Some((sharing, Value::Number(100))), now, Value::Number(wanted));
+    let settled = |sharing_now, wanted| {
+        let terms = Terms {
+            sharing: sharing_now,
+            settled_within: 16,
+            may_raise: true,
+        };
+        settle(Some((sharing, Value::Number(100))), terms, Value::Number(wanted))
+    };
     assert_eq!(settled(sharing, 103), Value::Number(100));
     assert_eq!(settled(sharing, 120), Value::Number(120));
     assert_eq!(settled(more, 103), Value::Number(103));

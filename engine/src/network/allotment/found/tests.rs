@@ -1,83 +1,216 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What follows from what everybody knows, and what no neighbour's word can do.
+//! Devices on one link that carries so much and keeps the rest waiting: what they find, and what no neighbour's word can
+//! do. The air with its collisions is the lab's (`giveway-lab run shares`).
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn policy() -> FoundCapacity {
-    FoundCapacity::from_config(&Cap::default())
+const SEGMENT_BYTES: f64 = 1_448.0;
+const RTT_S: f64 = 0.1;
+const PASS_S: f64 = 0.1;
+const FLOOR: f64 = 0.1 * 125_000.0;
+
+fn mbit(mbit: f64) -> f64 {
+    mbit * 125_000.0
 }
 
-/// One that gets so many Mbit/s over 256 ms, with this much queueing.
-fn getting(mbit: f64, queue_ms: f64) -> Known {
-    let srtt_s = 0.256 + queue_ms / 1e3;
-    Known {
-        rate: mbit * 125_000.0,
-        cwnd_bytes: mbit * 125_000.0 * srtt_s,
-        min_rtt_s: 0.256,
-        srtt_s,
-        weight: 1.0,
+/// One queue for all. A device that is believed tells its share; a liar tells what it likes.
+struct Link {
+    carries: f64,
+    /// What others send who never give way.
+    strangers: f64,
+    queue_bytes: f64,
+    devices: Vec<Control>,
+    lie: Option<f64>,
+    now_s: f64,
+}
+
+impl Link {
+    fn new(carries_mbit: f64, devices: usize) -> Self {
+        Self {
+            carries: mbit(carries_mbit),
+            strangers: 0.0,
+            queue_bytes: 0.0,
+            devices: (0..devices).map(|_| Control::new(Prefer::Balanced, FLOOR)).collect(),
+            lie: None,
+            now_s: 0.0,
+        }
+    }
+
+    fn run(&mut self, seconds: f64) {
+        let until_s = self.now_s + seconds;
+        while self.now_s < until_s {
+            self.pass();
+        }
+    }
+
+    fn pass(&mut self) {
+        self.now_s += PASS_S;
+        let queue_s = self.queue_bytes / self.carries;
+        let sent: Vec<f64> = self.devices.iter().map(|device| self.sends(device, queue_s)).collect();
+        let offered = sent.iter().sum::<f64>() + self.strangers;
+        self.queue_bytes = (self.queue_bytes + (offered - self.carries) * PASS_S).max(0.0);
+        let slower = (self.carries / offered).min(1.0);
+        let shares: Vec<f64> = self.devices.iter().map(|device| device.share).collect();
+        let senders = self.devices.len() + usize::from(self.lie.is_some());
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            let others = shares.iter().enumerate().filter(|(other, _)| *other != index);
+            let told = others.map(|(_, share)| share.max(FLOOR)).chain(self.lie);
+            device.step(&Seen {
+                now_s: self.now_s,
+                queue_s,
+                min_rtt_s: RTT_S,
+                least_rtt_s: RTT_S,
+                rate: (sent[index] * slower).max(1_000.0),
+                weights: senders as f64,
+                senders,
+                theirs: median(told),
+                their_queue_s: None,
+                segment_bytes: SEGMENT_BYTES,
+            });
+        }
+    }
+
+    fn sends(&self, device: &Control, queue_s: f64) -> f64 {
+        match device.phase {
+            _ if device.share == 0.0 => mbit(0.1),
+            Phase::Withdrawn { .. } => self.carries / self.devices.len() as f64,
+            _ => device.part() * device.share * (RTT_S + device.aim_s) / (RTT_S + queue_s),
+        }
+    }
+
+    fn shares_mbit(&self) -> Vec<f64> {
+        self.devices.iter().map(|device| device.share / mbit(1.0)).collect()
     }
 }
 
-fn share_mbit(known: Vec<Known>) -> f64 {
-    policy().find(known).expect("a rate is known").share / 125_000.0
+#[test]
+fn devices_find_what_the_link_carries_and_share_it() {
+    for devices in [1, 2, 5, 12] {
+        let mut link = Link::new(20.0, devices);
+        link.run(40.0);
+        let total: f64 = link.shares_mbit().iter().sum();
+        assert!((18.0..22.0).contains(&total), "{devices} devices: {total}");
+        let fair = total / devices as f64;
+        assert!(link.shares_mbit().iter().all(|share| (share / fair - 1.0).abs() < 0.1));
+        assert!(link.queue_bytes / link.carries < 0.25 * RTT_S, "{devices} devices");
+    }
 }
 
 #[test]
-fn what_all_get_is_divided_equally() {
-    assert!((share_mbit(vec![getting(1.0, 30.0), getting(2.0, 30.0), getting(3.0, 30.0)]) - 2.5).abs() < 0.01);
-    assert!((share_mbit(vec![getting(2.0, 30.0); 8]) - 2.0).abs() < 0.01);
+fn the_queue_of_a_link_that_becomes_slow_is_gone_within_seconds_and_a_fast_one_is_used_again() {
+    let mut link = Link::new(20.0, 4);
+    link.run(30.0);
+    link.carries = mbit(4.0);
+    link.run(4.0);
+    assert!(link.queue_bytes / link.carries < 0.5 * RTT_S);
+    link.run(16.0);
+    link.carries = mbit(20.0);
+    link.run(10.0);
+    let total: f64 = link.shares_mbit().iter().sum();
+    assert!(total > 16.0, "{total}");
 }
 
 #[test]
-fn what_one_cannot_use_is_the_others() {
-    let far_away = getting(1.0, 0.0);
-    assert!((share_mbit(vec![far_away, getting(9.0, 30.0), getting(9.0, 30.0)]) - 9.0).abs() < 0.01);
+fn a_neighbour_that_says_it_has_nothing_does_not_hold_an_honest_device_down() {
+    let mut link = Link::new(20.0, 1);
+    link.lie = Some(1.0);
+    link.run(60.0);
+    // An honest neighbour would have left it half.
+    assert!(link.shares_mbit()[0] > 9.0, "{:?}", link.shares_mbit());
 }
 
 #[test]
-fn all_grow_while_there_is_no_queue_and_hold_where_it_is_as_wanted() {
-    let cwnd = |queue_ms: f64| {
-        let policy = policy();
-        let found = policy.find(vec![getting(2.0, queue_ms); 8]).expect("known");
-        policy.limits(&found, 1.0, 0.256).cwnd.expect("limited")
-    };
-    let now = 2.0 * 125_000.0 * 0.256 / 1448.0;
-    assert!(f64::from(cwnd(0.0)) > 1.4 * now);
-    let aim_ms = 1e3 * AIM * allowed_s(Prefer::Balanced, 0.256);
-    let held = 2.0 * 125_000.0 * (0.256 + aim_ms / 1e3) / 1448.0 + HELD_BACK_SEGMENTS;
-    assert!((f64::from(cwnd(aim_ms)) - held).abs() <= 1.0);
+fn a_neighbour_that_says_it_has_everything_does_not_make_an_honest_device_flood_the_link() {
+    let mut link = Link::new(20.0, 1);
+    link.lie = Some(mbit(10_000.0));
+    let mut longest_s: f64 = 0.0;
+    link.run(20.0);
+    for _ in 0..400 {
+        link.pass();
+        longest_s = longest_s.max(link.queue_bytes / link.carries);
+    }
+    assert!(longest_s < RTT_S, "{longest_s}");
 }
 
 #[test]
-fn a_neighbour_that_claims_much_counts_for_little_and_one_that_claims_nothing_for_nothing() {
-    let honest = share_mbit(vec![getting(2.0, 30.0); 8]);
-    let with = |liar: Known| share_mbit([vec![getting(2.0, 30.0); 7], vec![liar]].concat());
-    let boasting = with(getting(30_000.0, 0.0));
-    assert!((honest..1.3 * honest).contains(&boasting), "{boasting}");
-    assert!((with(getting(0.0, 0.0)) - honest).abs() < 0.01);
+fn where_a_queue_stays_though_we_give_way_nothing_is_limited() {
+    let mut link = Link::new(20.0, 2);
+    link.run(20.0);
+    // Strangers fill what is left, and their queue with it.
+    link.strangers = mbit(21.0);
+    link.queue_bytes = 0.2 * link.carries;
+    link.run(10.0);
+    let withdrawn = |device: &Control| matches!(device.phase, Phase::Withdrawn { .. });
+    assert!(link.devices.iter().all(withdrawn));
+}
+
+fn member(rtt_ms: u64, cwnd: u32) -> Member {
+    Member {
+        cookie: crate::model::Cookie(1),
+        class: Class::Standard,
+        weight: 1,
+        rtt: Duration::from_millis(rtt_ms),
+        min_rtt: Duration::from_millis(rtt_ms),
+        latest_rtt: Duration::from_millis(rtt_ms),
+        cwnd,
+        delivery_rate_bytes_per_s: 250_000,
+        unsent_bytes: 1_000_000,
+    }
+}
+
+#[test]
+fn connections_of_different_length_get_the_same_rate() {
+    let mut policy = FoundCapacity::from_config(&Cap::default());
+    policy.control.share = mbit(2.0);
+    let paced = |rtt_s: f64| policy.limits(mbit(2.0), 1.0, rtt_s).pacing_rate_bytes_per_s;
+    assert_eq!(paced(0.02), paced(0.3));
+    let cwnd = |rtt_s: f64| f64::from(policy.limits(mbit(2.0), 1.0, rtt_s).cwnd.expect("limited"));
+    let aim_s = policy.control.aim_s;
+    let by_rtt = (cwnd(0.3) - HELD_BACK_SEGMENTS) / (cwnd(0.02) - HELD_BACK_SEGMENTS);
+    assert!(
+        (by_rtt / ((0.3 + aim_s) / (0.02 + aim_s)) - 1.0).abs() < 0.3,
+        "{by_rtt}"
+    );
+}
+
+#[test]
+fn what_wants_more_by_its_class_has_more() {
+    let own = group::own(
+        &[
+            member(100, 50),
+            Member {
+                class: Class::Bulk,
+                ..member(100, 50)
+            },
+        ],
+        SEGMENT_BYTES,
+    );
+    assert_eq!(own[0].weight, 2.0 * own[1].weight);
 }
 
 proptest! {
     #[test]
-    fn limits_are_never_below_the_floor_whatever_is_told(
-        told in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>()), 0..70), own_mbit in 0.0..100.0f64,
+    fn no_word_of_a_neighbour_pushes_a_device_below_its_floor(
+        words in prop::collection::vec((0.0..1e12f64, 0.0..1e4f64, 0usize..2_000, 0.0..10.0f64, 0.0..10.0f64), 1..60),
     ) {
-        let policy = policy();
-        let mut known: Vec<Known> = told.into_iter().map(|(rate, cwnd, min, srtt)| Known {
-            rate: f64::from(rate) * 125.0,
-            cwnd_bytes: f64::from(cwnd) * 1448.0,
-            min_rtt_s: f64::from(min) / 1e6,
-            srtt_s: f64::from(srtt) / 1e6,
-            weight: 1.0,
-        }).collect();
-        known.push(getting(own_mbit, 10.0));
-        if let Some(found) = policy.find(known) {
-            let limits = policy.limits(&found, 1.0, 0.256);
-            prop_assert!(limits.cwnd >= Some(FLOOR_SEGMENTS));
-            prop_assert!(limits.pacing_rate_bytes_per_s >= Some((0.1 * 125_000.0) as u64));
+        let mut control = Control::new(Prefer::Balanced, FLOOR);
+        for (pass, (theirs, weights, senders, their_queue_s, queue_s)) in words.into_iter().enumerate() {
+            control.step(&Seen {
+                now_s: pass as f64 * PASS_S,
+                queue_s,
+                min_rtt_s: RTT_S,
+                least_rtt_s: RTT_S,
+                rate: mbit(5.0),
+                weights: 1.0 + weights,
+                senders,
+                theirs: Some(theirs),
+                their_queue_s: Some(their_queue_s),
+                segment_bytes: SEGMENT_BYTES,
+            });
+            prop_assert!(control.share >= FLOOR && control.share.is_finite(), "{}", control.share);
+            prop_assert!(control.aim_s <= 0.1 + 0.06 * RTT_S);
         }
     }
 }

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much each may have: one number, the share of a connection of weight 1, moved by what this device's own
+//! connections wait for. Input: what they see, at each pass. Output: the share, and how it is to be used just now.
+//!
+//! A queue says that the share is too large. It is emptied by half a round trip of restraint, not by trembling around
+//! it: where stations collide the rate of their radios falls, and only a queue that has gone shows what the air really
+//! carries. Where it then carries more than it did with the queue, it has a cliff, and the share stays below it.
+
+use std::collections::VecDeque;
+
+use crate::config::Prefer;
+
+/// The least wait of this long counts: acknowledgements that are held back for 40 ms are no queue.
+const WINDOW_S: f64 = 0.15;
+/// A queue has gone for good when none was seen for this long.
+const LONG_WINDOW_S: f64 = 0.4;
+/// A report comes about this much later.
+const REPORT_S: f64 = 0.5;
+/// Each part of the minimum RTT by which the queue is too short raises the share by this part of it, in a time in which
+/// it shows; and lowers it where it is too long.
+const RAISE: f64 = 0.1;
+const LOWER: f64 = 0.3;
+/// With no queue for two such times the share grows by this, each time twice as much as before, at most ...
+const CREEP: f64 = 0.01;
+const CREEP_MOST: f64 = 0.25;
+/// ... and each round trip by this, each time twice as much, at most, where a queue that stood has gone.
+const SEARCH: f64 = 0.05;
+const SEARCH_MOST: f64 = 0.2;
+/// A queue stood when its mean of some seconds was this part of what is aimed at; and has gone below that.
+const STOOD: f64 = 0.4;
+const MEAN_OVER_S: f64 = 3.0;
+const GONE: f64 = 0.25;
+const GONE_FOR: f64 = 1.5;
+/// While it is emptied, this part of what is got is sent; afterwards one begins with that.
+const EMPTYING: f64 = 0.5;
+const RESUME: f64 = 0.8;
+/// The share is at most this many times what is got.
+const ROOM: f64 = 1.3;
+/// What comes back of the share once a queue has gone, where it was the queue that made the air slow.
+const REGAINED: f64 = 0.7;
+const REMEMBERED_S: f64 = 10.0;
+/// The share stays this part below a cliff, for so long; each time that it was still too much, twice as long.
+const BELOW_CLIFF: f64 = 0.95;
+const CLIFF_S: f64 = 20.0;
+const CLIFF_MOST_S: f64 = 320.0;
+/// Neighbours move the share by at most these parts in the time of a report: down by less than it grows by where there
+/// is room, and up only where the queue is not much longer than it should be.
+const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
+/// Close enough to theirs below a cliff, where each change can be one too many.
+const CLOSE: f64 = 0.05;
+/// A queue is somebody else's that stands for so long, ...
+const STANDS_S: f64 = 6.0;
+/// ... that does not go though for so long we send half of what we got, ...
+const STAYS_S: f64 = 3.0;
+/// ... or for which we have twice in a row given this part of the share in so long (a rate that falls takes it once), ...
+const GIVEN: f64 = 0.12;
+const GIVEN_IN_S: f64 = 5.0;
+/// ... and this part after a return. Then nothing is limited for so long, each time twice as long.
+const GIVEN_ON_RETURN: f64 = 0.2;
+const WITHDRAWN_S: f64 = 60.0;
+const WITHDRAWN_MOST_S: f64 = 320.0;
+
+/// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    aim: f64,
+    aim_least_s: f64,
+    too_long: f64,
+    too_long_least_s: f64,
+    /// And at least so many packets, and so many of each sender.
+    packets: (f64, f64),
+}
+
+impl From<Prefer> for Wish {
+    fn from(prefer: Prefer) -> Self {
+        let (aim, aim_least_s, too_long, too_long_least_s, packets) = match prefer {
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5)),
+            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0)),
+            Prefer::Throughput => (0.5, 0.030, 1.2, 0.060, (4.0, 1.0)),
+        };
+        Self {
+            aim,
+            aim_least_s,
+            too_long,
+            too_long_least_s,
+            packets,
+        }
+    }
+}
+
+/// What there is to see at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub now_s: f64,
+    /// How long packets of ours wait, and their minimum RTT.
+    pub queue_s: f64,
+    pub min_rtt_s: f64,
+    /// The shortest minimum RTT of all senders.
+    pub least_rtt_s: f64,
+    /// What a connection of ours of weight 1 gets.
+    pub rate: f64,
+    /// Of all senders, and how many there are.
+    pub weights: f64,
+    pub senders: usize,
+    /// The share that the windows of neighbours stand for.
+    pub theirs: Option<f64>,
+    /// How long their packets wait, as they say.
+    pub their_queue_s: Option<f64>,
+    pub segment_bytes: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Phase {
+    /// Until a queue is seen; slow start does the rest.
+    Start,
+    Search {
+        since_s: f64,
+    },
+    Hold,
+    /// `before`: the share that had been too much.
+    Empty {
+        first_s: f64,
+        since_s: f64,
+        before: f64,
+    },
+    Withdrawn {
+        until_s: f64,
+    },
+}
+
+/// The latest queue that was emptied.
+#[derive(Clone, Copy, Debug)]
+struct Emptied {
+    at_s: f64,
+    before: f64,
+    longest_s: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cliff {
+    share: f64,
+    since_s: f64,
+    hold_s: f64,
+}
+
+/// What the group gave for a queue.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    since_s: f64,
+    /// Then: of the neighbours, and our own.
+    share: f64,
+    own: f64,
+    /// Times the queue that is aimed at.
+    waited_s: f64,
+    was_less: bool,
+}
+
+impl Given {
+    fn new(since_s: f64, share: f64, own: f64) -> Self {
+        Self {
+            since_s,
+            share,
+            own,
+            waited_s: 0.0,
+            was_less: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Control {
+    wish: Wish,
+    floor: f64,
+    pub phase: Phase,
+    /// Bytes a second of a connection of weight 1; 0: not known yet.
+    pub share: f64,
+    /// The queue that is aimed at.
+    pub aim_s: f64,
+    weights: f64,
+    last_s: f64,
+    waits: VecDeque<(f64, f64)>,
+    mean_wait_s: f64,
+    /// Since when: no queue, none for good, one that is too long.
+    quiet_s: f64,
+    gone_s: f64,
+    stands_s: f64,
+    longest_s: f64,
+    emptied: Option<Emptied>,
+    cliff: Option<Cliff>,
+    given: Given,
+    /// With this share after the last withdrawal.
+    returned: Option<f64>,
+    withdrawal_s: f64,
+}
+
+impl Control {
+    pub fn new(prefer: Prefer, floor: f64) -> Self {
+        Self {
+            wish: prefer.into(),
+            floor,
+            phase: Phase::Start,
+            share: 0.0,
+            aim_s: Wish::from(prefer).aim_least_s,
+            weights: 0.0,
+            last_s: 0.0,
+            waits: VecDeque::new(),
+            mean_wait_s: 0.0,
+            quiet_s: 0.0,
+            gone_s: 0.0,
+            stands_s: 0.0,
+            longest_s: 0.0,
+            emptied: None,
+            cliff: None,
+            given: Given::new(0.0, 0.0, 0.0),
+            returned: None,
+            withdrawal_s: WITHDRAWN_S,
+        }
+    }
+
+    /// Nothing of ours sends: what was learnt of the air is old when something does again.
+    pub fn rest(&mut self, now_s: f64) {
+        if !matches!(self.phase, Phase::Withdrawn { until_s } if until_s > now_s) {
+            self.phase = Phase::Start;
+        }
+        (self.share, self.weights, self.emptied) = (0.0, 0.0, None);
+        self.waits.clear();
+        self.stands_s = 0.0;
+    }
+
+    pub fn cliff_share(&self) -> Option<f64> {
+        self.cliff.map(|cliff| cliff.share)
+    }
+
+    pub fn step(&mut self, seen: &Seen) {
+        let dt_s = (seen.now_s - self.last_s).clamp(0.0, 1.0);
+        self.last_s = seen.now_s;
+        self.follow_members(seen);
+        if self.share <= 0.0 {
+            self.share = seen.rate.max(self.floor);
+        }
+        self.aim_s = self.aim(seen);
+        let wait_s = self.wait(seen);
+        let too_long_s = (self.wish.too_long * seen.min_rtt_s)
+            .max(self.wish.too_long_least_s)
+            .max(2.5 * self.aim_s);
+        let shows_after_s = seen.min_rtt_s + wait_s + REPORT_S;
+        self.stands_s = if wait_s > 1.5 * self.aim_s {
+            self.stands_s + dt_s
+        } else {
+            0.0
+        };
+        self.pull(seen, wait_s, dt_s, shows_after_s);
+        let is_strange = self.is_strange(seen, wait_s, dt_s);
+        match self.phase {
+            Phase::Withdrawn { until_s } if seen.now_s < until_s => {}
+            Phase::Withdrawn { .. } => {
+                self.share = seen.rate.max(self.floor);
+                self.given = Given::new(seen.now_s, self.share, self.share);
+                self.returned = Some(self.share);
+                self.stands_s = 0.0;
+                self.phase = Phase::Hold;
+            }
+            _ if is_strange => self.withdraw(seen.now_s),
+            Phase::Empty { .. } => self.empty(seen, wait_s),
+            _ if wait_s > too_long_s => self.begin_to_empty(seen, wait_s),
+            _ => self.find(seen, wait_s, dt_s, shows_after_s),
+        }
+    }
+
+    /// A start or a stop changes all shares at once; what a stop leaves, by no more than can be checked.
+    fn follow_members(&mut self, seen: &Seen) {
+        let by = self.weights / seen.weights;
+        let is_change = self.weights > 0.0 && (by - 1.0).abs() > 1e-9;
+        self.weights = seen.weights;
+        if !is_change || self.phase == Phase::Start {
+            return;
+        }
+        self.share = (self.share * by)
+            .min((ROOM * seen.rate).max(self.share))
+            .max(self.floor);
+        if let Some(cliff) = &mut self.cliff {
+            cliff.share *= by;
+        }
+        if let Some(emptied) = &mut self.emptied {
+            emptied.before *= by;
+        }
+        if let Phase::Empty { before, .. } = &mut self.phase {
+            *before *= by;
+        }
+    }
+
+    /// The same for all, or those with less of it would give way to those with more.
+    fn aim(&self, seen: &Seen) -> f64 {
+        let (packets, packets_each) = self.wish.packets;
+        let bytes = (packets + packets_each * seen.senders as f64) * seen.segment_bytes;
+        let packets_s = bytes / (self.share * self.weights).max(self.floor).max(1.0);
+        let part_s = (self.wish.aim * seen.least_rtt_s).max(self.wish.aim_least_s);
+        part_s.max(packets_s.min(0.1))
+    }
+
+    fn wait(&mut self, seen: &Seen) -> f64 {
+        self.waits.push_back((seen.now_s, seen.queue_s));
+        while self
+            .waits
+            .front()
+            .is_some_and(|(at_s, _)| *at_s < seen.now_s - LONG_WINDOW_S)
+        {
+            self.waits.pop_front();
+        }
+        self.least_wait(seen.now_s - WINDOW_S)
+    }
+
+    fn least_wait(&self, from_s: f64) -> f64 {
+        let recent = self.waits.iter().filter(|(at_s, _)| *at_s >= from_s);
+        recent.map(|(_, wait_s)| *wait_s).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Towards what the neighbours have, so that all have the same.
+    fn pull(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
+        let (Phase::Hold | Phase::Search { .. }, Some(theirs)) = (self.phase, seen.theirs) else {
+            return;
+        };
+        let ratio = theirs / self.share;
+        let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
+        if !is_close {
+            let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
+            // Where nothing waits there is room for both, unless there is a cliff.
+            let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s;
+            let least = if has_room { 1.0 } else { *PULL.start() };
+            self.share = (self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s)).max(self.floor);
+        }
+    }
+
+    fn begin_to_empty(&mut self, seen: &Seen, wait_s: f64) {
+        // The same for all, as far as a neighbour's word may count.
+        let theirs = seen
+            .theirs
+            .unwrap_or(self.share)
+            .clamp(0.8 * self.share, 1.25 * self.share);
+        let before = (theirs * self.share).sqrt();
+        if let Some(cliff) = &mut self.cliff {
+            *cliff = Cliff {
+                share: cliff.share.min(BELOW_CLIFF * before),
+                since_s: seen.now_s,
+                hold_s: (2.0 * cliff.hold_s).min(CLIFF_MOST_S),
+            };
+        }
+        self.longest_s = wait_s;
+        self.phase = Phase::Empty {
+            first_s: seen.now_s,
+            since_s: seen.now_s,
+            before,
+        };
+        self.share = seen.rate.min(self.share).max(self.floor);
+    }
+
+    fn empty(&mut self, seen: &Seen, wait_s: f64) {
+        let Phase::Empty {
+            first_s,
+            since_s,
+            before,
+        } = self.phase
+        else {
+            return;
+        };
+        self.longest_s = self.longest_s.max(wait_s);
+        if wait_s < 0.5 * self.aim_s {
+            self.phase = Phase::Search { since_s: seen.now_s };
+            self.share = (RESUME * self.share).max(self.floor);
+            self.quiet_s = 0.0;
+            self.emptied = Some(Emptied {
+                at_s: seen.now_s,
+                before,
+                longest_s: self.longest_s,
+            });
+        } else if seen.now_s - since_s > 2.0 * (seen.min_rtt_s + wait_s) {
+            // The air carries less still.
+            self.share = seen.rate.min(self.share).max(self.floor);
+            self.phase = Phase::Empty {
+                first_s,
+                since_s: seen.now_s,
+                before,
+            };
+        }
+    }
+
+    /// What the share may not exceed for now.
+    fn ceiling(&mut self, seen: &Seen, wait_s: f64, shows_after_s: f64) -> f64 {
+        self.emptied = self.emptied.filter(|emptied| seen.now_s - emptied.at_s <= REMEMBERED_S);
+        let mut ceiling = f64::INFINITY;
+        if let Some(emptied) = self.emptied {
+            if emptied.before > 0.9 * self.share {
+                ceiling = BELOW_CLIFF * emptied.before;
+            }
+            let was_long = emptied.longest_s > 1.25 * self.wish.too_long * seen.min_rtt_s;
+            let regained = seen.rate > REGAINED * emptied.before && wait_s < self.aim_s;
+            if self.cliff.is_none() && was_long && regained {
+                self.cliff = Some(Cliff {
+                    share: BELOW_CLIFF * emptied.before,
+                    since_s: seen.now_s,
+                    hold_s: CLIFF_S,
+                });
+            }
+        }
+        if let Some(cliff) = self.cliff {
+            let over_s = (seen.now_s - cliff.since_s - cliff.hold_s).max(0.0);
+            ceiling = cliff.share * (1.0 + CREEP).powf(over_s / shows_after_s);
+        }
+        ceiling
+    }
+
+    /// Up while there is no queue, and to where it is as long as it should be.
+    fn find(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
+        let ceiling = self.ceiling(seen, wait_s, shows_after_s);
+        self.notice(seen, wait_s, dt_s, shows_after_s);
+        let round_trips = dt_s / (seen.min_rtt_s + wait_s);
+        let growth = match self.phase {
+            Phase::Start | Phase::Search { .. } if wait_s > self.aim_s => {
+                self.share = self.share.min(1.05 * seen.rate);
+                self.phase = Phase::Hold;
+                1.0
+            }
+            Phase::Start => {
+                self.share = self.share.max(2.0 * seen.rate);
+                return;
+            }
+            Phase::Search { since_s } => {
+                let doublings = (seen.now_s - since_s) / (seen.min_rtt_s + wait_s);
+                (1.0 + (SEARCH * doublings.exp2()).min(SEARCH_MOST)).powf(round_trips)
+            }
+            _ => self.hold(seen, wait_s, shows_after_s).powf(dt_s / shows_after_s),
+        };
+        let most = ceiling.min((ROOM * seen.rate).max(self.floor));
+        if growth > 1.0 {
+            self.share = (self.share * growth).min(most.max(self.share));
+        } else {
+            self.share *= growth;
+        }
+        if self.cliff.is_some() && self.share > ceiling {
+            self.share = ceiling.max(self.share * BELOW_CLIFF.powf(dt_s / shows_after_s));
+        }
+        if matches!(self.phase, Phase::Search { .. }) && self.share >= ceiling {
+            self.phase = Phase::Hold;
+        }
+        self.share = self.share.max(self.floor);
+    }
+
+    fn hold(&self, seen: &Seen, wait_s: f64, shows_after_s: f64) -> f64 {
+        let off = (self.aim_s - wait_s) / seen.min_rtt_s;
+        let by_queue = if off < 0.0 {
+            (LOWER * off).max(-0.5)
+        } else {
+            RAISE * off
+        };
+        let quiet = self.quiet_s / shows_after_s - 2.0;
+        let by_quiet = if quiet > 0.0 {
+            (CREEP * quiet.exp2()).min(CREEP_MOST)
+        } else {
+            0.0
+        };
+        1.0 + by_queue.max(by_quiet)
+    }
+
+    /// How long there has been no queue; one that stood and has gone means that the air has become faster.
+    fn notice(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
+        self.quiet_s = if wait_s < 0.5 * self.aim_s {
+            self.quiet_s + dt_s
+        } else {
+            0.0
+        };
+        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
+        self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
+        if !is_gone {
+            self.mean_wait_s += (wait_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
+        } else if self.phase == Phase::Hold
+            && self.gone_s > GONE_FOR * shows_after_s
+            && self.mean_wait_s > STOOD * self.aim_s
+        {
+            self.mean_wait_s = 0.0;
+            self.phase = Phase::Search { since_s: seen.now_s };
+        }
+    }
+
+    fn is_strange(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
+        let stays_s = match self.phase {
+            Phase::Empty { first_s, .. } => seen.now_s - first_s,
+            Phase::Hold => 0.0,
+            _ => return false,
+        };
+        // What the group gives, not this device alone.
+        let share = seen.theirs.unwrap_or(self.share);
+        self.given.waited_s += (wait_s / self.aim_s).min(3.0) * dt_s;
+        let passed_s = seen.now_s - self.given.since_s;
+        let waits = self.given.waited_s > STOOD * passed_s;
+        let mut is_given = false;
+        if passed_s >= GIVEN_IN_S {
+            let less = waits && share < (1.0 - GIVEN) * self.given.share && self.share < self.given.own;
+            is_given = less && self.given.was_less;
+            self.given = Given {
+                was_less: less,
+                ..Given::new(seen.now_s, share, self.share)
+            };
+        }
+        let on_return = self
+            .returned
+            .is_some_and(|returned| self.share < (1.0 - GIVEN_ON_RETURN) * returned);
+        // A queue that only this device sees is on its own path.
+        let is_shared = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
+        is_shared && (is_given || stays_s > STAYS_S || self.stands_s > STANDS_S || (on_return && waits))
+    }
+
+    fn withdraw(&mut self, now_s: f64) {
+        self.phase = Phase::Withdrawn {
+            until_s: now_s + self.withdrawal_s,
+        };
+        self.withdrawal_s = (2.0 * self.withdrawal_s).min(WITHDRAWN_MOST_S);
+    }
+
+    /// The part of the share that is to be used just now.
+    pub fn part(&self) -> f64 {
+        if matches!(self.phase, Phase::Empty { .. }) {
+            EMPTYING
+        } else {
+            1.0
+        }
+    }
+}

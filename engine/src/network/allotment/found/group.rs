@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a device knows of the connections that share its air: its own as the kernel shows them, its neighbours' as they
+//! report them. Whatever a neighbour says is bounded before it counts.
+
+use super::super::{Link, Member};
+use crate::wire::{Class, Direction};
+
+/// TCP payload of a segment: what is on the link, less IP and TCP headers with timestamps.
+const HEADER_BYTES: u32 = 52;
+/// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
+pub const HELD_BACK_SEGMENTS: f64 = 3.0;
+
+/// Shares of those who all want more than they get.
+pub fn weight(class: Class) -> f64 {
+    match class {
+        Class::Realtime | Class::Stream => 4.0,
+        Class::Standard => 1.0,
+        Class::Bulk => 0.5,
+        Class::Background => 0.0625,
+    }
+}
+
+/// A connection that sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    pub cwnd_bytes: f64,
+    pub rate: f64,
+    pub min_rtt_s: f64,
+    pub srtt_s: f64,
+    /// Of the latest packet; a neighbour's is not told.
+    pub latest_rtt_s: Option<f64>,
+    pub weight: f64,
+    /// cwnd is what holds it.
+    pub wants_more: bool,
+}
+
+impl Sending {
+    /// What is in flight over the time it takes (Little). Sooner right than the delivery rate, and above it by what was
+    /// lost.
+    pub fn rate(&self) -> f64 {
+        let in_flight = self.cwnd_bytes / self.srtt_s;
+        self.rate.clamp(0.5 * in_flight, in_flight)
+    }
+
+    /// How long the latest packet waited.
+    pub fn queue_s(&self) -> f64 {
+        (self.latest_rtt_s.unwrap_or(self.srtt_s) - self.min_rtt_s).max(0.0)
+    }
+
+    /// The share of weight 1 that its window stands for, where a queue of `aim_s` is aimed at.
+    pub fn share(&self, aim_s: f64, segment_bytes: f64) -> f64 {
+        let window = (self.cwnd_bytes - HELD_BACK_SEGMENTS * segment_bytes).max(segment_bytes);
+        window / (self.min_rtt_s + aim_s) / self.weight
+    }
+}
+
+pub fn payload_bytes(segment_bytes: u32) -> f64 {
+    f64::from(segment_bytes.saturating_sub(HEADER_BYTES).max(1))
+}
+
+/// Connections of one device divide the share of their classes.
+pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
+    let of = |member: &Member| Sending {
+        cwnd_bytes: f64::from(member.cwnd) * segment_bytes,
+        rate: member.delivery_rate_bytes_per_s as f64,
+        min_rtt_s: member.min_rtt.as_secs_f64(),
+        srtt_s: member.rtt.max(member.min_rtt).as_secs_f64(),
+        latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
+        weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
+        wants_more: member.unsent_bytes > 0,
+    };
+    members.iter().map(of).collect()
+}
+
+pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
+    let mut known = Vec::new();
+    for peer in link.neighbours.peers().filter(|peer| peer.believed) {
+        let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
+        let senders = up.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
+        let count = senders.clone().count() as f64;
+        known.extend(senders.map(|sender| {
+            let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
+            Sending {
+                cwnd_bytes,
+                rate: f64::from(sender.delivery_rate_kbit) * 125.0,
+                min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
+                srtt_s: f64::from(sender.srtt_us) / 1e6,
+                latest_rtt_s: None,
+                weight: weight(sender.class) / count,
+                wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
+            }
+        }));
+    }
+    known
+}
+
+/// Of an even number the geometric mean of the middle two.
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = sorted[(sorted.len() - 1) / 2];
+    Some((upper * lower).sqrt())
+}
