@@ -139,8 +139,8 @@ section! {
         rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
         /// One cap for every sender, segments, in place of the formula: for experiments.
         fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
-        /// With policy "found", the queueing allowed: "balanced" (a quarter of the minimum RTT, or 15 ms where that is
-        /// more), "delay" (a tenth, or 5 ms) or "throughput" (half of it, or 30 ms).
+        /// With policy "found": "balanced" (a smoothed RTT of at most 1.25 of the minimum, or 15 ms above it where that is
+        /// more), "delay" (1.1, or 5 ms) or "throughput" (a longer queue, where it moves more).
         prefer: Prefer = Prefer::Balanced;
         /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send
         /// this much, Mbit/s.

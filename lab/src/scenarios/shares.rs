@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies side by side in model time (`model_time`): plain TCP, the paper's fixed cap, the best equal cap and the
-//! capacity found by the devices, over four radios and so many stations; then a radio whose rate changes, paths of different length, and a sender that wants
-//! little. It judges nothing: what it finds is to be measured live.
+//! capacity found by the devices, over four radios and so many stations; then a radio whose rate changes, paths of
+//! different length, a sender that wants little, and stations without giveway. It judges nothing: what it finds is to be
+//! measured live.
 
 use anyhow::Result;
 
@@ -24,6 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
     warmup_s: 15,
     parameters: &[
         Parameter::list("stations", "2,3,5,8,12", "one cell each on every radio"),
+        Parameter::list("strangers", "1,3,5,7", "stations without giveway among eight"),
         Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
     ],
     plan,
@@ -133,11 +135,28 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         steady("rtt-mix", |seed, _| rtt_mix(seed));
         steady("demand", demand);
     }
+    for air in [Air::Fixed54, Air::ArfLossy] {
+        for strangers in parameters.counts("strangers")? {
+            for (name, policy) in POLICIES
+                .into_iter()
+                .filter(|(name, _)| ["plain", "balanced"].contains(name))
+            {
+                let strangers = (strangers as usize).min(STATIONS);
+                let act = move |of: &Run| {
+                    let mut cell = policy.apply(cell(air, STATIONS, rtt_ms, of.seed), air, rtt_ms)?;
+                    cell.engines[..strangers].fill(None);
+                    Ok(beside(of.name, &run(&cell, warmup_s, seconds)?, strangers))
+                };
+                let name = format!("mixed/{}/{strangers}/{name}", air.name());
+                variants.push(Variant::new(name, None, estimated_s, act));
+            }
+        }
+    }
     Ok(Plan {
         variants,
         checks: Vec::new(),
         plots: Vec::new(),
-        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms down_s up_s",
+        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms down_s up_s theirs_mbit ours_mbit",
     })
 }
 
@@ -160,6 +179,16 @@ fn outcome(point: &str, measured: &Measured) -> Outcome {
     for (index, share_mbit) in measured.shares_mbit.iter().enumerate() {
         outcome.set(&format!("{point}/{}", index + 1), "goodput_mbit", *share_mbit);
     }
+    outcome
+}
+
+/// What each station gets in the mean: the first ones, without giveway, and the others.
+fn beside(point: &str, measured: &Measured, strangers: usize) -> Outcome {
+    let mut outcome = outcome(point, measured);
+    let (theirs, ours) = measured.shares_mbit.split_at(strangers);
+    let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    outcome.set(point, "theirs_mbit", mean(theirs));
+    outcome.set(point, "ours_mbit", mean(ours));
     outcome
 }
 

@@ -31,6 +31,8 @@ const STOOD: f64 = 0.4;
 const MEAN_OVER_S: f64 = 3.0;
 const GONE: f64 = 0.25;
 const GONE_FOR: f64 = 1.5;
+/// However slow the group is, the aim is at most this part of the minimum RTT, or what `prefer` has as too long.
+const AIM_MOST: f64 = 0.15;
 /// While it is emptied, this part of what is got is sent; afterwards one begins with that.
 const EMPTYING: f64 = 0.5;
 const RESUME: f64 = 0.8;
@@ -49,12 +51,13 @@ const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// Close enough to theirs below a cliff, where each change can be one too many.
 const CLOSE: f64 = 0.05;
 /// A queue is somebody else's that stands for so long, ...
-const STANDS_S: f64 = 6.0;
+const STANDS_S: f64 = 8.0;
 /// ... that does not go though for so long we send half of what we got, ...
-const STAYS_S: f64 = 3.0;
-/// ... or for which we have twice in a row given this part of the share in so long (a rate that falls takes it once), ...
+const STAYS_S: f64 = 5.0;
+/// ... or for which we have three times in a row given this part of the share in so long (a rate that falls takes it once or twice), ...
 const GIVEN: f64 = 0.12;
 const GIVEN_IN_S: f64 = 5.0;
+const GIVEN_TIMES: u32 = 3;
 /// ... and this part after a return. Then nothing is limited for so long, each time twice as long.
 const GIVEN_ON_RETURN: f64 = 0.2;
 const WITHDRAWN_S: f64 = 60.0;
@@ -152,7 +155,7 @@ struct Given {
     own: f64,
     /// Times the queue that is aimed at.
     waited_s: f64,
-    was_less: bool,
+    times: u32,
 }
 
 impl Given {
@@ -162,7 +165,7 @@ impl Given {
             share,
             own,
             waited_s: 0.0,
-            was_less: false,
+            times: 0,
         }
     }
 }
@@ -242,7 +245,7 @@ impl Control {
         let wait_s = self.wait(seen);
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
             .max(self.wish.too_long_least_s)
-            .max(2.5 * self.aim_s);
+            .max(1.5 * self.aim_s);
         let shows_after_s = seen.min_rtt_s + wait_s + REPORT_S;
         self.stands_s = if wait_s > 1.5 * self.aim_s {
             self.stands_s + dt_s
@@ -295,7 +298,8 @@ impl Control {
         let bytes = (packets + packets_each * seen.senders as f64) * seen.segment_bytes;
         let packets_s = bytes / (self.share * self.weights).max(self.floor).max(1.0);
         let part_s = (self.wish.aim * seen.least_rtt_s).max(self.wish.aim_least_s);
-        part_s.max(packets_s.min(0.1))
+        let most_s = (AIM_MOST * seen.min_rtt_s).max(self.wish.too_long_least_s);
+        part_s.max(packets_s.min(most_s))
     }
 
     fn wait(&mut self, seen: &Seen) -> f64 {
@@ -495,9 +499,10 @@ impl Control {
         let mut is_given = false;
         if passed_s >= GIVEN_IN_S {
             let less = waits && share < (1.0 - GIVEN) * self.given.share && self.share < self.given.own;
-            is_given = less && self.given.was_less;
+            let times = if less { self.given.times + 1 } else { 0 };
+            is_given = times >= GIVEN_TIMES;
             self.given = Given {
-                was_less: less,
+                times,
                 ..Given::new(seen.now_s, share, self.share)
             };
         }

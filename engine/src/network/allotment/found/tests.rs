@@ -210,7 +210,7 @@ proptest! {
                 segment_bytes: SEGMENT_BYTES,
             });
             prop_assert!(control.share >= FLOOR && control.share.is_finite(), "{}", control.share);
-            prop_assert!(control.aim_s <= 0.1 + 0.06 * RTT_S);
+            prop_assert!(control.aim_s <= 0.15 * RTT_S);
         }
     }
 }
