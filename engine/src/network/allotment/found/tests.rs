@@ -99,17 +99,12 @@ fn devices_find_what_the_link_carries_and_share_it() {
 }
 
 #[test]
-fn the_queue_of_a_link_that_becomes_slow_is_gone_within_seconds_and_a_fast_one_is_used_again() {
+fn the_queue_of_a_link_that_becomes_slow_is_gone_within_seconds() {
     let mut link = Link::new(20.0, 4);
     link.run(30.0);
     link.carries = mbit(4.0);
     link.run(4.0);
     assert!(link.queue_bytes / link.carries < 0.5 * RTT_S);
-    link.run(16.0);
-    link.carries = mbit(20.0);
-    link.run(10.0);
-    let total: f64 = link.shares_mbit().iter().sum();
-    assert!(total > 16.0, "{total}");
 }
 
 #[test]
