@@ -134,6 +134,19 @@ struct gw_receiver_lost {
 	__u64 found; /* bytes */
 };
 
+/* The most that a connection may be paced at; ~0: as it was found. */
+struct gw_rate {
+	__u64 bytes_per_s;
+};
+
+/* What became of that. */
+struct gw_rate_outcome {
+	__u64 cookie;
+	__u64 found; /* bytes per second, before */
+	enum gw_outcome_kind kind;
+	__s32 error;
+};
+
 /* Settings of a socket that giveway may change, as bits of gw_mark.ours. */
 enum gw_setting {
 	GW_CWND_CLAMP = 1,

@@ -13,6 +13,7 @@ mod kernel {
     mod lbe;
     mod lending;
     mod monitor;
+    mod pace;
     mod receive;
     mod schedule;
     mod task_watch;

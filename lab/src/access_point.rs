@@ -39,6 +39,8 @@ pub enum Cap {
     Formula { rtt_ms: u64 },
     /// The same number of segments whatever else sends (P1, figure 6).
     Segments(u64),
+    /// The share that the devices find, with this `prefer`.
+    Found(&'static str),
 }
 
 pub const FIXED54: &str = "fixed54";
@@ -86,23 +88,16 @@ pub fn name_on(parameters: &Parameters, what: &str, medium: &str) -> String {
     }
 }
 
-impl Cap {
-    /// The cap of a lone connection while `senders` stations send.
-    ///
-    /// P1, section 2.3: floor((capacity x RTT - margin) / (segment x N)); with 20 Mbit/s, 120 kB
-    /// and 1,500 bytes it gives the paper's table 2. The margin is at most a fifth of
-    /// capacity x RTT and the floor 4 segments (giveway's own limits).
-    pub fn segments(&self, senders: u64) -> u64 {
-        match self {
-            Cap::Segments(segments) => *segments,
-            Cap::Formula { rtt_ms } => {
-                let in_flight_bytes = PAPER_CAPACITY_MBIT * 1_000_000 / 8 * rtt_ms / 1_000;
-                let margin_bytes = PAPER_MARGIN_BYTES.min(in_flight_bytes / 5);
-                let share = (in_flight_bytes - margin_bytes) / (PAPER_SEGMENT_BYTES * senders);
-                share.max(4)
-            }
-        }
-    }
+/// P1's cap of a lone connection while `senders` stations send, segments.
+///
+/// P1, section 2.3: floor((capacity x RTT - margin) / (segment x N)); with 20 Mbit/s, 120 kB
+/// and 1,500 bytes it gives the paper's table 2. The margin is at most a fifth of
+/// capacity x RTT and the floor 4 segments (giveway's own limits).
+pub fn paper_cap(rtt_ms: u64, senders: u64) -> u64 {
+    let in_flight_bytes = PAPER_CAPACITY_MBIT * 1_000_000 / 8 * rtt_ms / 1_000;
+    let margin_bytes = PAPER_MARGIN_BYTES.min(in_flight_bytes / 5);
+    let share = (in_flight_bytes - margin_bytes) / (PAPER_SEGMENT_BYTES * senders);
+    share.max(4)
 }
 
 pub const PAPER_CAPACITY_MBIT: u64 = 20;
@@ -115,13 +110,12 @@ mod tests {
 
     #[test]
     fn the_formula_gives_the_papers_table_2() {
-        let cap = Cap::Formula { rtt_ms: 256 };
-        assert_eq!([5, 6, 7, 8].map(|n| cap.segments(n)), [69, 57, 49, 43]);
+        assert_eq!([5, 6, 7, 8].map(|n| paper_cap(256, n)), [69, 57, 49, 43]);
     }
 
     #[test]
     fn a_short_path_keeps_four_fifths_and_four_segments() {
-        assert_eq!(Cap::Formula { rtt_ms: 100 }.segments(2), 66);
-        assert_eq!(Cap::Formula { rtt_ms: 2 }.segments(8), 4);
+        assert_eq!(paper_cap(100, 2), 66);
+        assert_eq!(paper_cap(2, 8), 4);
     }
 }

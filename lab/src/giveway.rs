@@ -62,7 +62,7 @@ pub fn new_key(folder: &Path) -> Result<PathBuf> {
     Ok(key)
 }
 
-/// A policy of fixed caps, with the group's key.
+/// A policy of caps, with the group's key.
 pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     let mut policy = json!({
         "policy": "fixed",
@@ -73,6 +73,7 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     match cap {
         Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
+        Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer}),
     }
     json!({"cap": policy, "group": {"key_file": key}})
 }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use giveway_engine::change::{Setting, Value};
-use giveway_engine::config::Config;
+use giveway_engine::config::{CapPolicyName, Config};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
 use libbpf_rs::MapHandle;
@@ -18,14 +18,20 @@ use crate::place::{JournalFile, Place};
 pub mod cap;
 mod control;
 pub mod lbe;
+pub mod pace;
 pub mod receive;
 mod walk;
 
 use cap::marks::Capped;
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
-const ACTUATORS: [(&str, IsWanted, Open); 3] = [
+const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
+    (
+        "a share that is found holds by cwnd alone",
+        |config| config.cap.policy == CapPolicyName::Found,
+        pace::open,
+    ),
     (
         "background connections keep their congestion control",
         |config| config.classes.congestion_control,

@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices control ease flow_monitor forwarded ingress ledbat lending lift nice qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap choices control ease flow_monitor forwarded ingress ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
@@ -34,6 +34,7 @@ records! {
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: bss gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;
+    pace: gw_rate gw_rate_outcome;
     qdisc: gw_band_counters gw_rate_limit;
     report_filter: bss;
     rledbat: gw_receiver_lost gw_receiver_outcome gw_receiver_wanted;

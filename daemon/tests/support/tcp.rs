@@ -44,6 +44,15 @@ pub fn set_window_clamp(stream: &TcpStream, bytes: u32) {
     set_option(stream, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, bytes);
 }
 
+/// Bytes a second; `u32::MAX`: not limited.
+pub fn max_pacing_rate(stream: &TcpStream) -> u32 {
+    option(stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE)
+}
+
+pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_s: u32) {
+    set_option(stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, bytes_per_s);
+}
+
 /// A reader is woken for this much at once.
 pub fn set_least_to_wake_for(stream: &TcpStream, bytes: u32) {
     set_option(stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);

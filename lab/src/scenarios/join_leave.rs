@@ -44,9 +44,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         ));
     }
     let media = media(parameters, &[ARF_LOSSY, FIXED54]);
-    let cap = Cap::Formula {
-        rtt_ms: parameters.count("rtt_ms"),
-    };
+    let rtt_ms = parameters.count("rtt_ms");
+    let cap = Cap::Formula { rtt_ms };
     let access_point = |medium, giveway| AccessPoint::new(parameters, medium, giveway);
     let mut variants = Vec::new();
     let mut plots = Vec::new();
@@ -77,7 +76,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         ("converge/death", Change::Death { events, settle_s: 7.0 }),
     ] {
         let estimated_s = change.estimated_s(stations);
-        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, cap, change, run);
+        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, rtt_ms, change, run);
         variants.push(Variant::on(
             access_point(media[0], Some(cap)),
             name,

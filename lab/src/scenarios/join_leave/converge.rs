@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::convergence::{Expected, delays_ns};
-use crate::access_point::Cap;
+use crate::access_point::paper_cap;
 use crate::air::Period;
 use crate::cell::{Cell, station_address};
 use crate::experiment::Run;
@@ -33,7 +33,7 @@ const JITTER_MS: u32 = 1_000;
 /// The stations as they are now, and what was seen so far.
 struct Group<'a> {
     cell: &'a mut Cell,
-    cap: Cap,
+    rtt_ms: u64,
     random: ChaCha8Rng,
     sources: Vec<Option<Source>>,
     recorders: Vec<Option<Recorder>>,
@@ -74,10 +74,10 @@ impl Change {
     }
 }
 
-/// On an access point whose stations have daemons with this cap.
-pub fn observe(cell: &mut Cell, cap: Cap, change: Change, run: &Run) -> Result<Outcome> {
+/// On an access point of this RTT, whose stations have daemons with P1's cap.
+pub fn observe(cell: &mut Cell, rtt_ms: u64, change: Change, run: &Run) -> Result<Outcome> {
     let begun = cell.air.counters()?;
-    let mut group = Group::gather(cell, cap, run.seed)?;
+    let mut group = Group::gather(cell, rtt_ms, run.seed)?;
     match change {
         Change::StartStop { events, settle_s } => group.walk(events, settle_s, run)?,
         Change::Death { events, settle_s } => group.die(events, settle_s, run)?,
@@ -119,12 +119,12 @@ fn measure(outcome: &mut Outcome, point: &str, moments: &[Expected], changes: &[
 }
 
 impl<'a> Group<'a> {
-    fn gather(cell: &'a mut Cell, cap: Cap, seed: u64) -> Result<Self> {
+    fn gather(cell: &'a mut Cell, rtt_ms: u64, seed: u64) -> Result<Self> {
         let stations = cell.stations();
         let sink = start_sink(cell.server())?;
         let mut group = Self {
             random: ChaCha8Rng::seed_from_u64(seed),
-            cap,
+            rtt_ms,
             sources: (0..stations).map(|_| None).collect(),
             recorders: (0..stations).map(|_| None).collect(),
             sending: BTreeSet::new(),
@@ -176,7 +176,7 @@ impl<'a> Group<'a> {
     fn expect(&mut self, kind: &'static str, t_ns: u64, until_ns: u64) {
         let cookies = self.sending.iter().filter_map(|&s| self.sources[s].as_ref());
         let senders: BTreeSet<u64> = cookies.map(|source| source.cookie).collect();
-        let cap = self.cap.segments(senders.len() as u64);
+        let cap = paper_cap(self.rtt_ms, senders.len() as u64);
         self.seen.moments.entry(kind).or_default().push(Expected {
             t_ns,
             until_ns,

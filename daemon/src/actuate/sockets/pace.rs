@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits the pacing rate of connections, and puts back what was there. Input: a rate by cookie, or nothing. Output: what
+//! became of each. A rate that an application has set is left alone.
+//!
+//! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
+//! the process it is not to be had.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result, bail};
+use giveway_engine::change::{Setting, Value};
+use giveway_engine::model::Cookie;
+use giveway_engine::network::action::Outcome;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore as _, MapHandle};
+
+use super::SocketActuator;
+use super::cap::lift::{LAYOUT, Lift};
+use super::cap::marks::{self, Capped};
+use super::walk::Walk;
+use crate::journal::Journal;
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::skeletons::pace as skeleton;
+use crate::place::{JournalFile, Place};
+use skeleton::types;
+
+const UNLIMITED: u64 = u64::MAX;
+/// A program can set no more: the kernel takes 32 bits, and all of them for no limit.
+const MOST: u64 = u32::MAX as u64 - 1;
+
+pub struct PaceActuator {
+    netns_inum: u32,
+    walk: Walk,
+    marks: MapHandle,
+    /// Of the marks.
+    map_id: u32,
+    /// None outside a daemon.
+    journal: Option<Journal<Capped>>,
+}
+
+pub fn open(place: &Place, _: &MapHandle) -> Result<Box<dyn SocketActuator>> {
+    let marks =
+        marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
+    let mut actuator = PaceActuator::open(place.netns_inum(), marks)?;
+    actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
+    Ok(Box::new(actuator))
+}
+
+impl PaceActuator {
+    /// For the namespace of this number, which must be the caller's own.
+    pub fn open(netns_inum: u32, marks: MapHandle) -> Result<Self> {
+        let map_id = marks.info().context("cannot ask about the marks")?.info.id;
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::PaceSkelBuilder::default();
+        let mut open = explain("open the programs for pacing rates", || builder.open(&mut storage))?;
+        open.maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the programs for pacing rates have no constants")?
+            .netns_inum = netns_inum;
+        explain("use the marks", || open.maps.gw_marks.reuse_fd(marks.as_fd()))?;
+        let skeleton = explain("load the programs for pacing rates", || open.load())?;
+        let apply = explain("attach the iterator for pacing rates", || {
+            skeleton.progs.gw_apply_rates.attach()
+        })?;
+        let wanted = MapHandle::try_from(&skeleton.maps.wanted_rates).context("cannot keep the wanted pacing rates")?;
+        Ok(Self {
+            netns_inum,
+            walk: Walk::new(apply, wanted),
+            marks,
+            map_id,
+            journal: None,
+        })
+    }
+}
+
+impl SocketActuator for PaceActuator {
+    fn setting(&self) -> Setting {
+        Setting::PacingRate
+    }
+
+    fn apply(&mut self, wanted: &[(Cookie, Value)]) -> Result<Vec<(Cookie, Outcome)>> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.add(&[Capped::Marked { map_id: self.map_id }])?;
+        }
+        let wanted = wanted.iter().map(|(cookie, value)| (*cookie, rate(value)));
+        let (told, gone) = self.walk.run(wanted.collect(), of)?;
+        let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
+        Ok(told.iter().map(outcome).chain(gone).collect())
+    }
+
+    fn revert(&mut self) -> Result<usize> {
+        let mut found = Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
+        // A newer giveway's are its own.
+        found.retain(|one| one.layout <= LAYOUT);
+        if let Some(errno) = found.iter().find_map(|one| one.error) {
+            bail!("the kernel refused to put back a pacing rate (errno {errno}); the guardian tries again");
+        }
+        Ok(found.len())
+    }
+}
+
+fn rate(value: &Value) -> types::gw_rate {
+    let bytes_per_s = match value {
+        Value::Number(rate) => (*rate).min(MOST),
+        _ => UNLIMITED,
+    };
+    types::gw_rate { bytes_per_s }
+}
+
+fn of(o: &types::gw_rate_outcome) -> Cookie {
+    Cookie(o.cookie)
+}
+
+fn outcome(o: &types::gw_rate_outcome) -> (Cookie, Outcome) {
+    let outcome = match o.kind {
+        types::gw_outcome_kind::GW_APPLIED | types::gw_outcome_kind::GW_UNCHANGED => Outcome::Applied,
+        types::gw_outcome_kind::GW_FOREIGN => Outcome::Foreign {
+            found: Value::Number(o.found),
+        },
+        _ => Outcome::Failed { errno: -o.error },
+    };
+    (of(o), outcome)
+}
