@@ -28,6 +28,7 @@ mod daemon {
     mod realtime;
     mod receive;
     mod recovery;
+    mod shares;
     mod top;
     mod trial;
     mod web;

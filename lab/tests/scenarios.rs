@@ -129,6 +129,8 @@ fn cooperative_stations_hold_the_papers_cap() {
     let [fixed, plain] = ["fixed-cap", "plain"].map(|variant| metric(&result, variant, "goodput_mbit"));
     assert!(fixed > 8.0 && plain > 8.0, "fixed-cap {fixed}, plain {plain} Mbit/s");
     assert!(metric(&result, "fixed-cap", "report_airtime_percent") > 0.0);
+    // Nobody configured its capacity.
+    assert!(metric(&result, "found", "goodput_mbit") > 8.0);
 }
 
 #[test]

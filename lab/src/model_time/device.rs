@@ -174,6 +174,8 @@ fn shown(cookie: u64, sender: &TcpSender) -> Flow {
         delivery_rate_bytes_per_s: sender.rate.bytes_per_s(),
         pacing_rate_bytes_per_s: sender.max_pacing,
         retransmits: sender.retransmits,
+        acked_bytes: sender.rate.delivered() * MSS_BYTES,
+        received_bytes: 0,
         delivered_segments: sender.rate.delivered() as u32,
         latest_rtt_us: us(sender.rtt.latest_ns),
         ca_state: sender.ca_state,

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A capacity that nobody configured (`policy = "found"`): cwnd and pacing rate are limited together, and both are put back.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::support::lab::{FAR_V4, Lab};
+use crate::support::process::{Daemon, giveway};
+use crate::support::tcp::{Transfer, max_pacing_rate, walked};
+use crate::support::wait::until;
+
+const UNLIMITED: u32 = u32::MAX;
+
+#[test]
+fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
+    let lab = Lab::enter();
+    lab.narrow(20, 60_000);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("giveway.toml");
+    fs::write(&file, "[cap]\npolicy = \"found\"\n[queue]\nbackend = \"none\"\n").unwrap();
+    let (near, far) = lab.connect(FAR_V4);
+    let _transfer = Transfer::start(&near, far);
+    let mut monitor = lab.monitor();
+    for ends in [Signal::SIGTERM, Signal::SIGKILL] {
+        let daemon = Daemon::start(&["--config", file.to_str().unwrap(), "--interface", "gwv"]);
+        until("its pacing rate is limited", || max_pacing_rate(&near) != UNLIMITED);
+        until("its window is limited", || walked(&mut monitor, &near).clamp.is_some());
+        let port = near.local_addr().unwrap().port().to_string();
+        let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
+        assert!(why.contains("pacing rate") && why.contains("a share of "), "{why}");
+        daemon.signal(ends);
+        until("its pacing rate is its own again", || max_pacing_rate(&near) == UNLIMITED);
+        until("and its window", || walked(&mut monitor, &near).clamp.is_none());
+        drop(daemon);
+    }
+}
