@@ -30,7 +30,9 @@ fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
         let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
         assert!(why.contains("pacing rate") && why.contains("a share of "), "{why}");
         daemon.signal(ends);
-        until("its pacing rate is its own again", || max_pacing_rate(&near) == UNLIMITED);
+        until("its pacing rate is its own again", || {
+            max_pacing_rate(&near) == UNLIMITED
+        });
         until("and its window", || walked(&mut monitor, &near).clamp.is_none());
         drop(daemon);
     }

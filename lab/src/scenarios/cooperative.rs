@@ -46,7 +46,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks.push(cap_is(&point, rtt_ms, senders));
     }
     for &medium in &media {
-        for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap)), ("found", Some(Cap::Found("balanced")))] {
+        for (what, giveway) in [
+            ("plain", None),
+            ("fixed-cap", Some(cap)),
+            ("found", Some(Cap::Found("balanced"))),
+        ] {
             let steady = Transfers::steady(parameters, Protocol::Tcp, stations);
             let transfer = Transfers {
                 per_station: true,
@@ -56,7 +60,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
         checks.push(cap_is(&name("fixed-cap", medium), rtt_ms, stations));
         checks.extend(bounds(medium, &name("plain", medium), &name("fixed-cap", medium)));
-        checks.extend(of_found(&name("found", medium), &name("plain", medium), &name("fixed-cap", medium)));
+        checks.extend(of_found(
+            &name("found", medium),
+            &name("plain", medium),
+            &name("fixed-cap", medium),
+        ));
     }
     let measured = variants.iter().map(|variant| variant.name.clone());
     let measured: Vec<_> = measured.filter(|name| !name.starts_with("caps/")).collect();
