@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ChildStdout, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -69,6 +69,12 @@ impl Starts {
 
     /// Until the last of them has ended. `task`: what those that a rule means do.
     pub fn run(&self, place: &Namespace, matched: &Applicant, task: &[&str], other: &Applicant) -> Result<Said> {
+        let mut starter = self.begin(place, matched, task, other)?;
+        listen(output_of(&mut starter)?)
+    }
+
+    /// The same, and returns at once. No more start when the process is dropped.
+    pub fn begin(&self, place: &Namespace, matched: &Applicant, task: &[&str], other: &Applicant) -> Result<Process> {
         let mut command = place.command(&other.exe)?;
         command
             .arg("start")
@@ -76,12 +82,17 @@ impl Starts {
             .args([&other.exe, &matched.exe])
             .args(task);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        listen(Process::spawn(command)?)
+        Process::spawn(command)
     }
 }
 
-fn listen(mut starter: Process) -> Result<Said> {
-    let output = starter.pipes().stdout.take().context("the starter has no output")?;
+/// What a starter says.
+pub fn output_of(starter: &mut Process) -> Result<ChildStdout> {
+    starter.pipes().stdout.take().context("the starter has no output")
+}
+
+/// Until it has said all.
+pub fn listen(output: ChildStdout) -> Result<Said> {
     let mut said = Said::default();
     for line in BufReader::new(output).lines() {
         let line = line?;

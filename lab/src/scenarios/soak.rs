@@ -124,9 +124,11 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
     daemon.wait_until_up(&device)?;
     let task = ["reach", PEER_ADDRESS, &PORT.to_string()];
     let has_ended = AtomicBool::new(false);
+    let mut starter = starts.begin(&device, &matched, &task, &other)?;
+    let output = applicant::output_of(&mut starter)?;
     let (said, done) = thread::scope(|scope| {
-        let starting = scope.spawn(|| {
-            let said = starts.run(&device, &matched, &task, &other);
+        let listening = scope.spawn(|| {
+            let said = applicant::listen(output);
             has_ended.store(true, Ordering::Relaxed);
             said
         });
@@ -139,10 +141,15 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
             rules: &rules,
         };
         let done = stage.disturb(run, times, &has_ended);
-        let said = starting
+        // Else they would go on for the rest of the hour.
+        if done.is_err() {
+            drop(starter);
+        }
+        let said = listening
             .join()
-            .map_err(|_| anyhow!("the thread of the starts panicked"))?;
-        anyhow::Ok((said?, done?))
+            .map_err(|_| anyhow!("the thread that listens panicked"))?;
+        let done = done?;
+        anyhow::Ok((said?, done))
     })?;
     let deaths = daemon.process.exit()?.is_some();
     let held_before_end = held(daemon.process.id());
