@@ -1,13 +1,13 @@
 # giveway's commands. Each target installs what it needs first; nothing has to be done by hand.
 .DEFAULT_GOAL := help
-.PHONY: help need build demo test bench lint static deb clean
+.PHONY: help need build demo test test-kernels kernels bench lint static deb clean
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PROFILE := release
 BIN := target/$(PROFILE)
 
 help: ## What make can do
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 need: ## Install what is missing (Debian's packages; Rust where there is none)
 	@packaging/need
@@ -20,6 +20,12 @@ demo: build ## Eight stations on one access point, packets with deadlines, timer
 
 test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (30 minutes)
 	@packaging/check
+
+test-kernels: build ## The daemon's kernel tests on Debian 13's own kernel and the newest 7.x, in emulated guests
+	@packaging/test-kernels
+
+kernels: build ## Which capability works on which kernel, tried on this machine and in emulated guests: a table in out/kernels
+	$(SUDO) $(BIN)/giveway-lab kernels
 
 bench: build ## The daemon's cost, measured beside ss; leaves the raw data under bench/results/
 	$(SUDO) $(BIN)/giveway-lab run monitor-cost --out bench/results/$$(date -u +%Y-%m-%d)/monitor-cost

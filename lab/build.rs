@@ -60,6 +60,10 @@ fn build_applicant(clang: &str) {
         "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", SOURCE, "-o",
     ]);
     compiler.arg(PathBuf::from(variable("OUT_DIR")).join("applicant"));
+    let target = variable("TARGET");
+    if target != variable("HOST") {
+        compiler.arg(format!("--target={target}"));
+    }
     match compiler.status() {
         Ok(status) if status.success() => {}
         failed => fail(&format!("{SOURCE}: {clang} failed ({failed:?})")),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A QEMU guest with a real 7.x kernel, in which this very build runs anything.
+//! A QEMU guest with a real kernel of Debian's, in which this very build runs anything.
 //! Input: a command, a kernel, a clock. Output: its output as it comes, its exit code, the files it left under /out,
 //! the kernel's log. One guest at a time on a machine; a second one waits and says so. Installs nothing.
 
+mod architecture;
 mod archive;
 mod kernel;
 pub mod log;
@@ -10,6 +11,7 @@ mod machine;
 mod modules;
 pub mod preemption;
 mod root;
+mod source;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -29,11 +31,13 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::interrupt::{self, wait_for};
 use crate::process::Process;
+pub use architecture::Architecture;
 pub use kernel::Flavour;
 use kernel::Kernel;
 use machine::Machine;
 pub use preemption::Preemption;
 pub use root::find;
+use source::Source;
 
 /// How long another run's guest is waited for.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);
@@ -52,6 +56,8 @@ pub struct Guest {
     /// When the kernel may take a processor away from what runs in it [default: as it is built]
     #[arg(long = "preempt", value_enum, value_name = "MODEL")]
     pub preemption: Option<Preemption>,
+    #[arg(long = "arch", value_enum, default_value = "amd64")]
+    pub architecture: Architecture,
 }
 
 impl Guest {
@@ -61,6 +67,7 @@ impl Guest {
         cpus: 1,
         clock: Clock::Virtual,
         preemption: None,
+        architecture: Architecture::Amd64,
     };
 }
 
@@ -96,7 +103,7 @@ pub struct Arguments {
     /// The host's time for boot and command together
     #[arg(long, value_name = "LIMIT", default_value_t = 300)]
     seconds: u64,
-    /// A further program for the guest's path, with the libraries it needs
+    /// A further program for the guest's path, with the libraries it needs: a file, or the name of one that is installed
     #[arg(long = "with", value_name = "FILE")]
     programs: Vec<PathBuf>,
     /// Where the files of the guest's /out and its logs go
@@ -127,13 +134,18 @@ pub fn command(arguments: &Arguments) -> Result<u8> {
     Ok(ended.code)
 }
 
-/// `stock-2-virtual`: kernel, CPUs, clock; `stock-1-virtual-full` where the preemption model is asked for.
+/// `stock-2-virtual`: kernel, CPUs, clock; `stock-1-virtual-full` where the preemption model is asked for, and
+/// `stock-1-virtual-arm64` on that.
 impl fmt::Display for Guest {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let word = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned()).unwrap_or_default();
         let [kernel, clock] = [self.kernel.to_possible_value(), self.clock.to_possible_value()].map(word);
         write!(to, "{kernel}-{}-{clock}", self.cpus)?;
-        self.preemption.map_or(Ok(()), |model| write!(to, "-{model}"))
+        self.preemption.map_or(Ok(()), |model| write!(to, "-{model}"))?;
+        match self.architecture {
+            Architecture::Amd64 => Ok(()),
+            other => write!(to, "-{}", other.debian()),
+        }
     }
 }
 
@@ -160,9 +172,10 @@ impl Guest {
     ) -> Result<Ended> {
         let cache = cache()?;
         let turn = turn(&cache, self.clock)?;
-        let kernel = newest_kernel(self.kernel, &cache)?;
+        let kernel = newest_kernel(self.kernel, self.architecture, &cache)?;
         let initrd = cache.join(format!("initrd-{}", turn.place));
-        write_initrd(&kernel, errand, &initrd)?;
+        let source = Source::new(self.architecture, &cache)?;
+        write_initrd(&kernel, errand, &source, &initrd)?;
         fs::create_dir_all(errand.out).with_context(|| format!("cannot create {}", errand.out.display()))?;
         let console = errand.out.join("console.log");
         for old in ["exit", "kernel.log"].map(|name| errand.out.join(name)) {
@@ -261,16 +274,16 @@ fn try_lock(path: &Path) -> Result<Option<Flock<File>>> {
 }
 
 /// Fetched by one at a time.
-fn newest_kernel(flavour: Flavour, cache: &Path) -> Result<Kernel> {
+fn newest_kernel(flavour: Flavour, architecture: Architecture, cache: &Path) -> Result<Kernel> {
     let path = cache.join("lock-kernels");
     let _lock = wait_for("another run to fetch the guest's kernel", TURN_LIMIT, || {
         try_lock(&path)
     })?;
-    kernel::newest(flavour, cache)
+    kernel::newest(flavour, architecture, cache)
 }
 
-fn write_initrd(kernel: &Kernel, errand: &Errand, initrd: &Path) -> Result<()> {
-    let tree = root::tree(errand.command, errand.programs)?;
+fn write_initrd(kernel: &Kernel, errand: &Errand, source: &Source, initrd: &Path) -> Result<()> {
+    let tree = root::tree(errand.command, errand.programs, source)?;
     fs::copy(kernel.modules(), initrd).context("cannot copy the kernel's modules")?;
     let end = File::options().append(true).open(initrd)?;
     tree.write(io::BufWriter::new(end))

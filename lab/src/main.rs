@@ -25,6 +25,7 @@ mod giveway;
 mod guest;
 mod histogram;
 mod interrupt;
+mod kernels;
 mod link;
 mod medium;
 mod meter;
@@ -83,8 +84,10 @@ enum Command {
     List,
     /// Run one scenario and judge its numbers
     Run(RunArguments),
-    /// Run a command in a QEMU guest with the newest 7.x kernel
+    /// Run a command in a QEMU guest with another kernel
     Guest(guest::Arguments),
+    /// Try each capability on each kernel: this machine's, and those of guests
+    Kernels(kernels::Arguments),
     #[command(hide = true)]
     Medium,
     /// One of the lab's own processes
@@ -114,6 +117,8 @@ const ROLES: &[(&str, Act)] = &[
     ("http", traffic::http::run_client),
     ("icmp-flood", realtime::icmp::run),
     ("injector", scenarios::faults::injector::run),
+    ("kernels-far", kernels::run_far),
+    ("kernels-near", kernels::run_near),
     ("marking-sender", |d| report(d, scenarios::marking::sender::run)),
     ("marking-sink", scenarios::marking::sender::run_sink),
     ("plain-bursts", |d| report(d, realtime::plain::run)),
@@ -156,6 +161,7 @@ fn main() -> ExitCode {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
         },
+        Command::Kernels(arguments) => kernels::command(&arguments),
         Command::List => list(),
         Command::Run(arguments) => run(&arguments),
         Command::Role { name, description } => act(&name, &description).map(|()| true),

@@ -31,6 +31,16 @@ pub fn is_realtime(thread: i32) -> bool {
 
 /// Whether a process is at nice 19, or in the idle I/O class. One that is gone is an error.
 pub fn is_nice(process: i32) -> Result<bool> {
+    niceness(process).map(|(nice, is_idle)| nice == 19 || is_idle)
+}
+
+/// Whether it is both.
+pub fn is_fully_nice(process: i32) -> Result<bool> {
+    niceness(process).map(|(nice, is_idle)| nice == 19 && is_idle)
+}
+
+/// The nice value, and whether the I/O class is the idle one.
+fn niceness(process: i32) -> Result<(libc::c_int, bool)> {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_long = 13;
     const CLASS_IDLE: libc::c_long = 3;
@@ -44,7 +54,7 @@ pub fn is_nice(process: i32) -> Result<bool> {
     // SAFETY: takes no pointers.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, process) };
     let priority = Errno::result(priority).context("cannot read the I/O class of a process")?;
-    Ok(nice == 19 || priority >> CLASS_SHIFT == CLASS_IDLE)
+    Ok((nice, priority >> CLASS_SHIFT == CLASS_IDLE))
 }
 
 /// All of the process, now and later: a page fault may wait for any other one.

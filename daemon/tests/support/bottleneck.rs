@@ -170,7 +170,7 @@ fn in_netns(name: &str) -> File {
     // SAFETY: all zeros are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, byte) in request.ifr_name.iter_mut().zip(*b"gwt") {
-        *to = byte.cast_signed();
+        *to = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which outlives the call.

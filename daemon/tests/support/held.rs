@@ -85,7 +85,7 @@ impl Held {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             // SAFETY: all zero is an interface request.
             let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-            (request.ifr_name[0], request.ifr_name[1]) = (b'l'.cast_signed(), b'o'.cast_signed());
+            (request.ifr_name[0], request.ifr_name[1]) = (b'l' as libc::c_char, b'o' as libc::c_char);
             request.ifr_ifru.ifru_data = command as *mut _;
             // SAFETY: the request outlives the call.
             unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };

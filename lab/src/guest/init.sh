@@ -19,6 +19,7 @@ mount -t debugfs debugfs /sys/kernel/debug
 mount -t tracefs tracefs /sys/kernel/tracing
 ip link set lo up
 
+modprobe -q virtio_pci
 modprobe -q virtio_console
 modprobe tun
 until [ -c /dev/vport0p1 ] && [ -c /dev/vport0p2 ] && [ -c /dev/vport0p3 ]; do usleep 1000; done

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use super::{Clock, Guest};
+use super::{Architecture, Clock, Guest};
 use crate::process::Process;
 
 const MEMORY_MB: u32 = 1536;
@@ -36,10 +36,11 @@ impl Machine {
         let (stderr, its_stderr) = stream()?;
         let (files, its_files) = stream()?;
         let messages = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
-        let mut command = Command::new("qemu-system-x86_64");
-        command.args("-nodefaults -no-user-config -display none -no-reboot -machine q35".split(' '));
+        let mut command = Command::new(guest.architecture.qemu());
+        command.args("-nodefaults -no-user-config -display none -no-reboot".split(' '));
+        command.args(["-machine", board(guest.architecture)]);
         command.args(["-m", &MEMORY_MB.to_string(), "-smp", &guest.cpus.to_string()]);
-        command.args(clock_options(guest.clock));
+        command.args(clock_options(guest));
         command.arg("-kernel").arg(image).arg("-initrd").arg(initrd);
         command.args(["-append", &kernel_words(guest)]);
         command.args(["-serial", "stdio", "-device", "virtio-serial-pci"]);
@@ -71,14 +72,27 @@ fn stream() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((ours.into(), its))
 }
 
+fn board(architecture: Architecture) -> &'static str {
+    match architecture {
+        Architecture::Amd64 => "q35",
+        Architecture::Arm64 => "virt",
+    }
+}
+
 /// In virtual time one instruction takes one nanosecond and idle time none, whatever the host does meanwhile.
-fn clock_options(clock: Clock) -> Vec<String> {
-    let words = match clock {
+fn clock_options(guest: &Guest) -> Vec<String> {
+    let cpu = match (guest.architecture, guest.clock) {
+        (Architecture::Amd64, Clock::Real) => "max",
+        (Architecture::Amd64, Clock::Virtual) => "max,-rdrand,-rdseed",
+        // Without random numbers of its own, and without pointer authentication, which takes the emulator long.
+        (Architecture::Arm64, _) => "cortex-a72",
+    };
+    let words = match guest.clock {
         // With a thread for each CPU, QEMU 7.2 had one run into a breakpoint that another had just taken out of the
         // kernel's text, as it does when a tracepoint or a static key changes: the kernel dies of an int3.
-        Clock::Real => "-accel tcg,thread=single -cpu max".into(),
+        Clock::Real => format!("-accel tcg,thread=single -cpu {cpu}"),
         Clock::Virtual => {
-            format!("-accel tcg -icount shift=0,sleep=off -cpu max,-rdrand,-rdseed -rtc clock=vm,base={EPOCH} -seed 1")
+            format!("-accel tcg -icount shift=0,sleep=off -cpu {cpu} -rtc clock=vm,base={EPOCH} -seed 1")
         }
     };
     words.split(' ').map(Into::into).collect()
@@ -86,9 +100,16 @@ fn clock_options(clock: Clock) -> Vec<String> {
 
 fn kernel_words(guest: &Guest) -> String {
     // A panic ends QEMU; a warning shows on the console, progress does not.
-    let mut words = String::from("console=ttyS0 loglevel=5 panic=-1 log_buf_len=4M rdinit=/init net.ifnames=0");
+    let console = match guest.architecture {
+        Architecture::Amd64 => "ttyS0",
+        Architecture::Arm64 => "ttyAMA0",
+    };
+    let mut words = format!("console={console} loglevel=5 panic=-1 log_buf_len=4M rdinit=/init net.ifnames=0");
     if guest.clock == Clock::Virtual {
-        words += " nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off tsc=reliable";
+        words += " nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off";
+        if guest.architecture == Architecture::Amd64 {
+            words += " tsc=reliable";
+        }
     }
     if let Some(model) = guest.preemption {
         words += &format!(" preempt={model}");

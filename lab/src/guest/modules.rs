@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The modules that the lab loads, out of the thousands that a kernel comes with.
-//! Input: a kernel's unpacked package. Output: an initrd archive with the chosen ones and all that they depend on,
+//! Input: the modules' folder of a kernel's unpacked package. Output: an initrd archive with the chosen ones and all that they depend on,
 //! uncompressed, and the index that modprobe and the kernel's autoload read.
 
 use std::collections::BTreeMap;
@@ -38,14 +38,13 @@ const CHOSEN: &[&str] = &[
     "drivers/net/veth",
     "drivers/net/virtio_net",
     "drivers/char/virtio_console",
+    "drivers/virtio/virtio_pci",
 ];
 
-/// Writes the archive; `package` is consumed in doing so.
-pub fn pack(package: &Path, release: &str, archive: &Path) -> Result<()> {
-    let root = package.join("usr/lib/modules").join(release);
+pub fn pack(root: &Path, release: &str, archive: &Path) -> Result<()> {
     let all = Modules::below(&root.join("kernel"))?;
     let chosen = all.closure()?;
-    let index = index(&chosen, release, &package.join("chosen"))?;
+    let index = index(&chosen, release, &root.join("chosen"))?;
     let mut tree = Tree::default();
     for (path, content) in chosen.into_iter().chain(index) {
         tree.add(&format!("usr/lib/modules/{release}/{path}"), FILE, content);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's file system: busybox, this build's own binaries, the programs that the lab runs with their libraries,
 //! and the command.
-//! Input: what is installed here. Output: a file tree. Nothing of this machine's configuration but iproute2's names.
+//! Input: what is installed here, or was unpacked for another architecture. Output: a file tree. Nothing of this machine's
+//! configuration but iproute2's names.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::archive::{FILE, FOLDER, LINK, PROGRAM, Tree};
-use crate::giveway;
+use super::source::Source;
 use crate::process::run;
 
 const INIT: &str = include_str!("init.sh");
@@ -26,8 +27,8 @@ const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
 const MOUNT_POINTS: &[&str] = &["proc", "sys", "dev", "run", "tmp", "root", "out", "etc"];
 const MERGED: &[&str] = &["bin", "sbin", "lib", "lib64"];
 
-/// `added` are further programs, by their own names in the guest's path.
-pub fn tree(command: &[OsString], added: &[PathBuf]) -> Result<Tree> {
+/// `added` are further programs, which have their own names in the guest's path.
+pub fn tree(command: &[OsString], added: &[PathBuf], source: &Source) -> Result<Tree> {
     let mut tree = Tree::default();
     for folder in MOUNT_POINTS {
         tree.add(folder, FOLDER, "");
@@ -41,24 +42,23 @@ pub fn tree(command: &[OsString], added: &[PathBuf]) -> Result<Tree> {
     let users = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n";
     tree.add("etc/passwd", FILE, users);
     tree.add("etc/group", FILE, "root:x:0:\nnogroup:x:65534:\n");
-    let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| find(name)).collect::<Result<_>>()?;
-    programs.extend(added.iter().cloned());
+    let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| source.find(name)).collect::<Result<_>>()?;
+    for program in added {
+        programs.push(source.asked_for(program)?);
+    }
     for program in &programs {
         let name = program.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} has no plain name", program.display()))?;
         add_copy(&mut tree, &format!("usr/bin/{name}"), PROGRAM, program)?;
     }
-    for (name, ours) in [
-        ("giveway-lab", std::env::current_exe()?),
-        ("giveway", giveway::binary()?),
-    ] {
+    for (name, ours) in source.own()? {
         add_copy(&mut tree, &format!("usr/bin/{name}"), PROGRAM, &ours)?;
         programs.push(ours);
     }
     tree.add("usr/bin/sh", LINK, "dash");
-    add_libraries(&mut tree, &programs)?;
-    add_busybox(&mut tree)?;
-    add_data(&mut tree)?;
+    add_libraries(&mut tree, &programs, source)?;
+    add_busybox(&mut tree, source)?;
+    add_data(&mut tree, source)?;
     Ok(tree)
 }
 
@@ -93,50 +93,34 @@ fn add_copy(tree: &mut Tree, path: &str, mode: u32, of: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every library that the programs name, and what those name.
-fn add_libraries(tree: &mut Tree, programs: &[PathBuf]) -> Result<()> {
-    let mut folder_of_libc = None;
+fn add_libraries(tree: &mut Tree, programs: &[PathBuf], source: &Source) -> Result<()> {
+    let mut libc = None;
     for program in programs {
-        for library in libraries(program)? {
-            if library.ends_with("libc.so.6") {
-                folder_of_libc = library.parent().map(Path::to_owned);
+        for (library, path) in source.libraries(program)? {
+            if path.ends_with("libc.so.6") {
+                libc = Some((library.clone(), path.clone()));
             }
-            add_library(tree, &library)?;
+            add_library(tree, &library, &path)?;
         }
     }
-    let folder = folder_of_libc.context("no program of the guest uses the C library")?;
-    add_library(tree, &folder.join(LIBRARY_BY_NAME))
+    let (library, path) = libc.context("no program of the guest uses the C library")?;
+    let beside = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    add_library(
+        tree,
+        &library.with_file_name(LIBRARY_BY_NAME),
+        &format!("{beside}/{LIBRARY_BY_NAME}"),
+    )
 }
 
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let said = Command::new("ldd")
-        .arg(program)
-        .output()
-        .context("cannot start `ldd`")?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    if let Some(missing) = said.lines().find(|line| line.contains("not found")) {
-        bail!("{} lacks a library: {}", program.display(), missing.trim());
-    }
-    // `name => /path (address)` or `/path (address)`; a script or a static program has neither.
-    let path = |line: &str| {
-        let words = line.split_whitespace();
-        words.into_iter().find(|word| word.starts_with('/')).map(PathBuf::from)
-    };
-    let is_library = |line: &&str| line.trim_end().ends_with(')');
-    Ok(said.lines().filter(is_library).filter_map(path).collect())
-}
-
-fn add_library(tree: &mut Tree, library: &Path) -> Result<()> {
-    let path = library.to_str().context("a library has no plain name")?;
-    let path = merged(path.trim_start_matches('/'));
-    if tree.has(&path) {
+fn add_library(tree: &mut Tree, library: &Path, path: &str) -> Result<()> {
+    if tree.has(path) {
         return Ok(());
     }
-    add_copy(tree, &path, PROGRAM, library)
+    add_copy(tree, path, PROGRAM, library)
 }
 
 /// Where a file of `/lib` or `/bin` really is.
-fn merged(path: &str) -> String {
+pub fn merged(path: &str) -> String {
     let top = path.split('/').next().unwrap_or(path);
     if MERGED.contains(&top) {
         format!("usr/{path}")
@@ -145,13 +129,14 @@ fn merged(path: &str) -> String {
     }
 }
 
-fn add_busybox(tree: &mut Tree) -> Result<()> {
-    let busybox = find("busybox")?;
+fn add_busybox(tree: &mut Tree, source: &Source) -> Result<()> {
+    let busybox = source.find("busybox")?;
     ensure!(
-        libraries(&busybox)?.is_empty(),
+        source.libraries(&busybox)?.is_empty(),
         "`busybox` is not the static one: apt-get install busybox-static"
     );
-    let mut list = Command::new(&busybox);
+    // Of another architecture's busybox this one's list is believed: it is the same source.
+    let mut list = Command::new(find("busybox")?);
     list.arg("--list");
     let applets = run(list)?.stdout;
     add_copy(tree, "usr/bin/busybox", PROGRAM, &busybox)?;
@@ -167,21 +152,19 @@ fn add_busybox(tree: &mut Tree) -> Result<()> {
 }
 
 /// Names of tables and the delay distributions, which `ip` and `tc` read.
-fn add_data(tree: &mut Tree) -> Result<()> {
-    let distributions = libraries(&find("tc")?)?;
-    let beside_libc = distributions
-        .iter()
-        .filter_map(|library| library.parent())
-        .map(|folder| folder.join("tc"));
-    let mut folders: Vec<PathBuf> = beside_libc.collect();
-    folders.extend(["/etc/iproute2", "/usr/share/iproute2", "/usr/lib/tc"].map(PathBuf::from));
+fn add_data(tree: &mut Tree, source: &Source) -> Result<()> {
+    let libraries = source.libraries(&source.find("tc")?)?;
+    let beside = libraries.iter().filter_map(|(_, path)| Some(path.rsplit_once('/')?.0));
+    let mut folders: Vec<String> = beside.map(|folder| format!("{folder}/tc")).collect();
+    folders.extend(["etc/iproute2", "usr/share/iproute2", "usr/lib/tc"].map(Into::into));
     folders.sort();
     folders.dedup();
-    for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        for entry in fs::read_dir(folder)? {
+    for folder in folders {
+        let here = source.root().join(&folder);
+        for entry in fs::read_dir(here).into_iter().flatten() {
             let file = entry?.path();
-            if let (true, Some(path)) = (file.is_file(), file.to_str()) {
-                add_copy(tree, &merged(path.trim_start_matches('/')), FILE, &file)?;
+            if let (true, Some(name)) = (file.is_file(), file.file_name().and_then(|name| name.to_str())) {
+                add_copy(tree, &merged(&format!("{folder}/{name}")), FILE, &file)?;
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::process::Process;
 use crate::role::Role;
 use crate::scheduling::{is_nice, is_realtime};
 
-const PORT: u16 = 5_050;
+pub const PORT: u16 = 5_050;
 const BACKGROUND_PORT: u16 = PORT + 1;
 const CONTROL: &str = "gw_lbe_";
 const REQUEST_EVERY: Duration = Duration::from_millis(20);

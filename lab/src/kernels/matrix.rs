@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of capabilities and machines.
+//! Input: what each machine left. Output: text, Markdown and JSON. Judges nothing.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::Report;
+use super::probes::{Cell, PROBES, Verdict};
+
+pub struct Row {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Or why there is none.
+    pub report: Result<Report, String>,
+}
+
+pub fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Works => "works",
+        Verdict::NotHere => "not on this kernel",
+        Verdict::Failed => "failed",
+    }
+}
+
+impl Row {
+    fn cell(&self, capability: &str) -> Option<&Cell> {
+        let report = self.report.as_ref().ok()?;
+        report.cells.iter().find(|cell| cell.capability == capability)
+    }
+
+    fn word(&self, capability: &str) -> &'static str {
+        self.cell(capability).map_or("not run", |cell| word(cell.verdict))
+    }
+
+    fn kernel(&self) -> String {
+        match &self.report {
+            Ok(report) => format!("{} {}", report.release, report.architecture),
+            Err(_) => "-".into(),
+        }
+    }
+}
+
+/// The table alone.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from("| |");
+    for row in rows {
+        let _ = write!(text, " {} |", row.name);
+    }
+    text += "\n|---|";
+    text += &"---|".repeat(rows.len());
+    text += "\n| kernel |";
+    for row in rows {
+        let _ = write!(text, " {} |", row.kernel());
+    }
+    text += "\n";
+    for probe in &PROBES {
+        let _ = write!(text, "| {} |", probe.capability);
+        for row in rows {
+            let _ = write!(text, " {} |", row.word(probe.capability));
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// The table, and for each cell what it ran and what came of it.
+pub fn markdown(rows: &[Row]) -> String {
+    let mut text = String::from("# Which capability works on which kernel\n\n");
+    text += &table(rows);
+    text += "\n";
+    for row in rows {
+        let _ = match &row.report {
+            Err(why) => writeln!(text, "- **{}** ({}): not run: {why}", row.name, row.about),
+            Ok(report) => writeln!(
+                text,
+                "- **{}** ({}): Linux {} {}, {}; {}{}",
+                row.name,
+                row.about,
+                report.release,
+                report.architecture,
+                report.version,
+                report.giveway,
+                warnings(report)
+            ),
+        };
+    }
+    for probe in &PROBES {
+        let _ = write!(text, "\n## {}\n\nRuns: {}.\n\n", probe.capability, probe.ran);
+        for row in rows {
+            if let Some(cell) = row.cell(probe.capability) {
+                let _ = writeln!(text, "- {}: {}: {}", row.name, word(cell.verdict), cell.said);
+            }
+        }
+    }
+    text
+}
+
+fn warnings(report: &Report) -> String {
+    match &report.kernel_warnings {
+        Some(lines) if !lines.is_empty() => format!("; the kernel complained {} times: {}", lines.len(), lines[0]),
+        _ => String::new(),
+    }
+}
+
+pub fn json(rows: &[Row]) -> Value {
+    let machine = |row: &Row| match &row.report {
+        Err(why) => json!({"machine": row.name, "about": row.about, "not_run": why}),
+        Ok(report) => json!({
+            "machine": row.name, "about": row.about, "release": report.release, "architecture": report.architecture,
+            "version": report.version, "giveway": report.giveway, "cells": report.cells,
+            "kernel_warnings": report.kernel_warnings,
+        }),
+    };
+    let ran = |probe: &super::probes::Probe| json!({"capability": probe.capability, "ran": probe.ran});
+    json!({
+        "machines": rows.iter().map(machine).collect::<Vec<_>>(),
+        "probes": PROBES.iter().map(ran).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_did_not_run_has_its_column_all_the_same() {
+        let capability = PROBES[0].capability;
+        let report = Report {
+            release: "6.12.1".into(),
+            architecture: "x86_64".into(),
+            version: "#1".into(),
+            giveway: "giveway 0".into(),
+            cells: vec![Cell {
+                capability: capability.into(),
+                verdict: Verdict::NotHere,
+                said: "needs Linux 6.16".into(),
+                took_s: 1.0,
+            }],
+            doctor: Value::Null,
+            kernel_warnings: None,
+        };
+        let row = |name, report| Row {
+            name,
+            about: "a machine",
+            report,
+        };
+        let rows = [row("old", Ok(report)), row("gone", Err("no QEMU".into()))];
+        let text = markdown(&rows);
+        assert!(
+            text.contains("| | old | gone |\n|---|---|---|\n| kernel | 6.12.1 x86_64 | - |"),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("| {capability} | not on this kernel | not run |")),
+            "{text}"
+        );
+        assert!(text.contains("- old: not on this kernel: needs Linux 6.16"), "{text}");
+        assert!(text.contains("- **gone** (a machine): not run: no QEMU"), "{text}");
+    }
+}
