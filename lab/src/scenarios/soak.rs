@@ -97,6 +97,8 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     })
 }
 
+type Count = fn(&Sample) -> u64;
+
 #[derive(Clone, Copy)]
 struct Times {
     warm_up: Duration,
@@ -178,7 +180,7 @@ fn soak(run: &Run, starts: Starts, times: Times) -> Result<Outcome> {
         growth_percent(&steady).context("too short for four quarters")?,
     );
     outcome.set(name, "rss_mb", steady.last().map_or(0.0, |sample| sample.resident_mb));
-    let counted: [(&str, fn(&Sample) -> u64); 4] = [
+    let counted: [(&str, Count); 4] = [
         ("descriptors", |sample| sample.descriptors),
         ("objects", |sample| sample.objects),
         ("pins", |sample| sample.pins),
