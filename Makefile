@@ -1,6 +1,6 @@
 # giveway's commands. Each target installs what it needs first; nothing has to be done by hand.
 .DEFAULT_GOAL := help
-.PHONY: help need build demo test test-kernels kernels bench lint static deb clean
+.PHONY: help need build demo test test-kernels kernels bench lint deb clean
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PROFILE := release
@@ -33,9 +33,6 @@ bench: build ## The daemon's cost, measured beside ss; leaves the raw data under
 lint: need ## Formatting and lints
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
-
-static: need ## The program without any library beside it, for machines that are not Debian (10 minutes)
-	@packaging/static
 
 deb: ## A Debian package of the committed version, checked by lintian (10 minutes)
 	@packaging/need deb
