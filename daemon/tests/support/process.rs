@@ -177,8 +177,12 @@ impl Daemon {
         daemon
     }
 
+    /// While it loads its BPF programs on a busy machine, it may take longer than a client waits.
     pub fn status(&self) -> serde_json::Value {
-        serde_json::from_slice(&giveway(&["status", "--json"]).stdout).unwrap()
+        await_some("the daemon answers", || {
+            let answer = giveway(&["status", "--json"]);
+            answer.status.success().then(|| serde_json::from_slice(&answer.stdout).unwrap())
+        })
     }
 
     pub fn signal(&self, wanted: Signal) {
