@@ -80,6 +80,9 @@ pub struct Launched {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Reloaded {
     pub rules: usize,
+    /// Sections of giveway.toml that have changed since the start and count at the next one.
+    #[serde(default)]
+    pub unread: Vec<String>,
 }
 
 /// What is active, as far as it counts for the flows of who asks; all of it for readers.

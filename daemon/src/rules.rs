@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use giveway_engine::class::{Folders, Rules, Source};
-use giveway_engine::config::Located;
+use giveway_engine::config::{Located, differing_sections};
 
 use crate::kernel::uid_of;
 
@@ -31,6 +31,8 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 #[derive(Clone, Debug)]
 pub struct RuleFiles {
     main: Option<PathBuf>,
+    /// The text of `main` when the daemon started.
+    started_with: Option<String>,
     folders: Vec<PathBuf>,
     units: Vec<PathBuf>,
 }
@@ -47,6 +49,7 @@ impl RuleFiles {
         };
         Self {
             main: main.map(Path::to_owned),
+            started_with: main.and_then(|path| text(path, false).ok()),
             folders: usual,
             units,
         }
@@ -54,6 +57,13 @@ impl RuleFiles {
 
     pub fn main(&self) -> Option<String> {
         self.main.as_ref().map(|path| path.display().to_string())
+    }
+
+    /// What has changed in giveway.toml since the start beside the rules: it counts at the next one.
+    pub fn unread(&self) -> Vec<String> {
+        let now = self.main.as_ref().and_then(|path| text(path, false).ok());
+        let both = self.started_with.as_ref().zip(now.as_ref());
+        both.map(|(before, now)| differing_sections(before, now)).unwrap_or_default()
     }
 
     /// The same as [`Self::read`]. None where that takes longer: another thread goes on waiting, and what it finds is

@@ -5,6 +5,8 @@
 //! default and range. The checks, their messages and the commented default file are made from these declarations. An
 //! empty text is a valid configuration.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 mod conditions;
@@ -69,6 +71,20 @@ pub(crate) fn wrong(key: &str, problem: impl Into<String>) -> ConfigError {
         key: key.to_owned(),
         problem: problem.into(),
     }
+}
+
+/// The sections and keys of the first level in which two texts differ, rules for classes aside: what a reload leaves unread.
+/// A text that is no TOML has none.
+pub fn differing_sections(before: &str, now: &str) -> Vec<String> {
+    let sections = |text: &str| -> toml::Table {
+        let mut table: toml::Table = toml::from_str(text).unwrap_or_default();
+        table.remove("rule");
+        table
+    };
+    let (before, now) = (sections(before), sections(now));
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let differ = names.into_iter().filter(|name| before.get(*name) != now.get(*name));
+    differ.cloned().collect()
 }
 
 impl Config {

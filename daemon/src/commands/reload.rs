@@ -3,12 +3,18 @@
 
 use anyhow::Result;
 
-use crate::commands::counted;
+use crate::commands::{counted, print};
 use crate::control::{Reloaded, Request, client};
 use crate::place::Place;
 
 pub fn run() -> Result<()> {
-    let Reloaded { rules } = client::ask(&Place::here()?, Request::Reload)?.first()?;
-    println!("in force: {} for classes", counted(rules, "rule"));
-    Ok(())
+    let Reloaded { rules, unread } = client::ask(&Place::here()?, Request::Reload)?.first()?;
+    let mut text = format!("in force: {} for classes\n", counted(rules, "rule"));
+    if !unread.is_empty() {
+        text += &format!(
+            "not read: {} changed since the daemon started, and will count when it starts again\n",
+            unread.join(", ")
+        );
+    }
+    print(&text)
 }

@@ -22,7 +22,7 @@ use socket2::SockRef;
 use tempfile::TempDir;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
-use crate::support::process::{Copy, Daemon, KillOnDrop, backend, failure, giveway, program};
+use crate::support::process::{Copy, Daemon, KillOnDrop, PAPER, backend, failure, giveway, program};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
@@ -203,6 +203,19 @@ fn a_program_is_told_by_its_file_and_by_its_arguments() {
     until("both have their classes", || {
         has_class(&daemon, ports[0], "background") && has_class(&daemon, ports[1], "bulk")
     });
+}
+
+#[test]
+fn a_reload_names_the_sections_that_it_does_not_read() {
+    let (_lab, rules) = (Lab::enter(), Rules::new());
+    let config = Scratch::new("unread.toml", PAPER);
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let _daemon = Daemon::start(&arguments);
+    let reload = || String::from_utf8(giveway(&["reload"]).stdout).unwrap();
+    assert_eq!(reload(), "in force: 0 rules for classes\n");
+    fs::write(config.path(), rule("port = 873", "background")).unwrap();
+    let told = reload();
+    assert!(told.starts_with("in force: 1 rule for classes\nnot read: cap changed"), "{told}");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
@@ -16,7 +16,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::SocketActuator;
-use super::cap::lift::{LAYOUT, Lift};
+use super::cap::lift::put_back;
 use super::cap::marks::{self, Capped};
 use super::walk::Walk;
 use crate::journal::Journal;
@@ -94,13 +94,7 @@ impl SocketActuator for PaceActuator {
     }
 
     fn revert(&mut self) -> Result<usize> {
-        let mut found = Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
-        // A newer giveway's are its own.
-        found.retain(|one| one.layout <= LAYOUT);
-        if let Some(errno) = found.iter().find_map(|one| one.error) {
-            bail!("the kernel refused to put back a pacing rate (errno {errno}); the guardian tries again");
-        }
-        Ok(found.len())
+        put_back(self.netns_inum, &self.marks, "pacing rate")
     }
 }
 

@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use giveway_engine::change::{Setting, Value};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapCore as _, MapHandle};
 
 use super::SocketActuator;
 use super::cap::attach_to_root_cgroup;
-use super::cap::lift::{LAYOUT, Lift};
+use super::cap::lift::put_back;
 use super::cap::marks::{self, Capped};
 use super::walk::Walk;
 use crate::journal::Journal;
@@ -126,13 +126,7 @@ impl SocketActuator for ReceiveActuator {
     fn revert(&mut self) -> Result<usize> {
         // As long as it is asked, a window that is put back is ours again with the next packet.
         self.offer = None;
-        let mut found = Lift::open(self.netns_inum, Some(&self.marks), false)?.run(&[])?;
-        // A newer giveway's are its own.
-        found.retain(|one| one.layout <= LAYOUT);
-        if let Some(errno) = found.iter().find_map(|one| one.error) {
-            bail!("the kernel refused to put back a receive window (errno {errno}); the guardian tries again");
-        }
-        Ok(found.len())
+        put_back(self.netns_inum, &self.marks, "receive window")
     }
 
     fn taken_over(&mut self) -> Result<Vec<(Cookie, Value)>> {

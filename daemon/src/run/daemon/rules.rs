@@ -38,7 +38,7 @@ pub struct ClassRules {
     interfaces: BTreeMap<u32, String>,
     /// They were not read at the start.
     is_late: bool,
-    reading: Option<JoinHandle<Read>>,
+    reading: Option<JoinHandle<(Read, Vec<String>)>>,
     waiting: Vec<Waiting>,
     /// Asked while the files were being read, which may have changed since.
     again: Option<Vec<Waiting>>,
@@ -82,7 +82,7 @@ impl ClassRules {
     }
 
     /// Waits for ever where nothing is being read.
-    pub async fn read(&mut self) -> Option<Read> {
+    pub async fn read(&mut self) -> Option<(Read, Vec<String>)> {
         match &mut self.reading {
             Some(reading) => reading.await.ok(),
             None => pending().await,
@@ -91,7 +91,7 @@ impl ClassRules {
 
     fn begin(&mut self) {
         let files = self.files.clone();
-        self.reading = Some(spawn_blocking(move || files.read()));
+        self.reading = Some(spawn_blocking(move || (files.read(), files.unread())));
     }
 }
 
@@ -156,14 +156,17 @@ impl Running {
         rules.begin();
     }
 
-    pub(super) fn end_reload(&mut self, read: Option<Read>) -> Result<()> {
+    pub(super) fn end_reload(&mut self, read: Option<(Read, Vec<String>)>) -> Result<()> {
         let rules = &mut self.daemon.rules;
         rules.reading = None;
-        let Some((new, problems)) = read else { return Ok(()) };
+        let Some(((new, problems), unread)) = read else { return Ok(()) };
         rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
             tracing::info!("rules for classes were read: {}", new.len());
-            let reloaded = Reloaded { rules: new.len() };
+            if !unread.is_empty() {
+                tracing::warn!("changed since the start, and read only at the next one: {}", unread.join(", "));
+            }
+            let reloaded = Reloaded { rules: new.len(), unread };
             rules.in_force = Arc::new(new);
             Ok(reloaded)
         } else {

@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use giveway_engine::model::Cookie;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -141,6 +141,17 @@ impl Lift {
         }
         Ok(found)
     }
+}
+
+/// Undoes all that these marks tell of one kind of change; returns on how many sockets.
+pub fn put_back(netns_inum: u32, marks: &MapHandle, what: &str) -> Result<usize> {
+    let mut found = Lift::open(netns_inum, Some(marks), false)?.run(&[])?;
+    // A newer giveway's are its own.
+    found.retain(|one| one.layout <= LAYOUT);
+    if let Some(errno) = found.iter().find_map(|one| one.error) {
+        bail!("the kernel refused to put back a {what} (errno {errno}); the guardian tries again");
+    }
+    Ok(found.len())
 }
 
 fn shown(clamp: u32) -> String {
