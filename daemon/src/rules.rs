@@ -63,7 +63,8 @@ impl RuleFiles {
     pub fn unread(&self) -> Vec<String> {
         let now = self.main.as_ref().and_then(|path| text(path, false).ok());
         let both = self.started_with.as_ref().zip(now.as_ref());
-        both.map(|(before, now)| differing_sections(before, now)).unwrap_or_default()
+        both.map(|(before, now)| differing_sections(before, now))
+            .unwrap_or_default()
     }
 
     /// The same as [`Self::read`]. None where that takes longer: another thread goes on waiting, and what it finds is

@@ -215,7 +215,10 @@ fn a_reload_names_the_sections_that_it_does_not_read() {
     assert_eq!(reload(), "in force: 0 rules for classes\n");
     fs::write(config.path(), rule("port = 873", "background")).unwrap();
     let told = reload();
-    assert!(told.starts_with("in force: 1 rule for classes\nnot read: cap changed"), "{told}");
+    assert!(
+        told.starts_with("in force: 1 rule for classes\nnot read: cap changed"),
+        "{told}"
+    );
 }
 
 #[test]

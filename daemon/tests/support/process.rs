@@ -181,7 +181,10 @@ impl Daemon {
     pub fn status(&self) -> serde_json::Value {
         await_some("the daemon answers", || {
             let answer = giveway(&["status", "--json"]);
-            answer.status.success().then(|| serde_json::from_slice(&answer.stdout).unwrap())
+            answer
+                .status
+                .success()
+                .then(|| serde_json::from_slice(&answer.stdout).unwrap())
         })
     }
 

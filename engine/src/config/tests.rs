@@ -21,7 +21,8 @@ fn an_empty_file_is_the_default_and_so_is_the_default_file() {
 #[test]
 fn sections_differ_by_what_they_say_and_rules_are_none() {
     let before = "interface = \"a\"\n[cap]\ncapacity_mbit = 20.0\n[queue]\nbackend = \"htb\"\n";
-    let now = "# The same.\n[[rule]]\nport = 1\nclass = \"bulk\"\n[queue]\nbackend = 'htb'\n[cap]\ncapacity_mbit = 30.0\n";
+    let now =
+        "# The same.\n[[rule]]\nport = 1\nclass = \"bulk\"\n[queue]\nbackend = 'htb'\n[cap]\ncapacity_mbit = 30.0\n";
     assert_eq!(differing_sections(before, now), ["cap", "interface"]);
     assert_eq!(differing_sections(before, before), [""; 0]);
     assert_eq!(differing_sections("", "no toml"), [""; 0]);

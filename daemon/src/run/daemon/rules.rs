@@ -159,14 +159,22 @@ impl Running {
     pub(super) fn end_reload(&mut self, read: Option<(Read, Vec<String>)>) -> Result<()> {
         let rules = &mut self.daemon.rules;
         rules.reading = None;
-        let Some(((new, problems), unread)) = read else { return Ok(()) };
+        let Some(((new, problems), unread)) = read else {
+            return Ok(());
+        };
         rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
             tracing::info!("rules for classes were read: {}", new.len());
             if !unread.is_empty() {
-                tracing::warn!("changed since the start, and read only at the next one: {}", unread.join(", "));
+                tracing::warn!(
+                    "changed since the start, and read only at the next one: {}",
+                    unread.join(", ")
+                );
             }
-            let reloaded = Reloaded { rules: new.len(), unread };
+            let reloaded = Reloaded {
+                rules: new.len(),
+                unread,
+            };
             rules.in_force = Arc::new(new);
             Ok(reloaded)
         } else {
