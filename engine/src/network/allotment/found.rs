@@ -17,7 +17,7 @@ mod control;
 mod group;
 
 use control::{Control, Phase, Seen};
-use group::{HELD_BACK_SEGMENTS, Sending, median};
+use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
 
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
@@ -60,16 +60,16 @@ impl FoundCapacity {
             weights: weight + neighbours.iter().map(|one| one.weight).sum::<f64>(),
             senders: own.len() + neighbours.len(),
             theirs: median(wanting.map(|one| one.share(aim_s, self.segment_bytes))),
-            their_queue_s: median(neighbours.iter().map(Sending::queue_s)),
+            their_queue_s: median_wait(neighbours.iter().map(Sending::queue_s)),
             segment_bytes: self.segment_bytes,
         })
     }
 
     fn limits(&self, share: f64, weight: f64, min_rtt_s: f64) -> Limits {
         let part = self.control.part();
-        let rate = (share * weight).max(self.floor);
+        let rate = (part * share * weight).max(self.floor);
         let in_flight_s = if part < 1.0 {
-            part * min_rtt_s
+            min_rtt_s
         } else {
             min_rtt_s + self.control.aim_s
         };
@@ -79,7 +79,7 @@ impl FoundCapacity {
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
         Limits {
             cwnd: Some((cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)),
-            pacing_rate_bytes_per_s: Some((PACING * part * rate).max(least) as u64),
+            pacing_rate_bytes_per_s: Some((PACING * rate).max(least) as u64),
         }
     }
 }

@@ -16,6 +16,10 @@ const WINDOW_S: f64 = 0.15;
 const LONG_WINDOW_S: f64 = 0.4;
 /// A report comes about this much later.
 const REPORT_S: f64 = 0.5;
+/// Who left so soon after a start gives back all that it took.
+const JOINED_S: f64 = 10.0;
+/// What was seen is old after so long without a look: a pause, or a process that was stopped.
+const OLD_AFTER_S: f64 = 3.0;
 /// Each part of the minimum RTT by which the queue is too short raises the share by this part of it, in a time in which
 /// it shows; and lowers it where it is too long.
 const RAISE: f64 = 0.1;
@@ -58,8 +62,9 @@ const STAYS_S: f64 = 5.0;
 const GIVEN: f64 = 0.12;
 const GIVEN_IN_S: f64 = 5.0;
 const GIVEN_TIMES: u32 = 3;
-/// ... and this part after a return. Then nothing is limited for so long, each time twice as long.
+/// ... and this part so soon after a return. Then nothing is limited for so long, each time twice as long.
 const GIVEN_ON_RETURN: f64 = 0.2;
+const RETURN_S: f64 = 30.0;
 const WITHDRAWN_S: f64 = 60.0;
 const WITHDRAWN_MOST_S: f64 = 320.0;
 
@@ -180,6 +185,8 @@ pub struct Control {
     /// The queue that is aimed at.
     pub aim_s: f64,
     weights: f64,
+    /// The share before others came lately, and when they did.
+    before_join: Option<(f64, f64)>,
     last_s: f64,
     waits: VecDeque<(f64, f64)>,
     mean_wait_s: f64,
@@ -191,8 +198,8 @@ pub struct Control {
     emptied: Option<Emptied>,
     cliff: Option<Cliff>,
     given: Given,
-    /// With this share after the last withdrawal.
-    returned: Option<f64>,
+    /// With this share after the last withdrawal, and when.
+    returned: Option<(f64, f64)>,
     withdrawal_s: f64,
 }
 
@@ -205,6 +212,7 @@ impl Control {
             share: 0.0,
             aim_s: Wish::from(prefer).aim_least_s,
             weights: 0.0,
+            before_join: None,
             last_s: 0.0,
             waits: VecDeque::new(),
             mean_wait_s: 0.0,
@@ -225,7 +233,8 @@ impl Control {
         if !matches!(self.phase, Phase::Withdrawn { until_s } if until_s > now_s) {
             self.phase = Phase::Start;
         }
-        (self.share, self.weights, self.emptied) = (0.0, 0.0, None);
+        (self.share, self.weights) = (0.0, 0.0);
+        (self.emptied, self.cliff, self.returned, self.before_join) = (None, None, None, None);
         self.waits.clear();
         self.stands_s = 0.0;
     }
@@ -235,7 +244,11 @@ impl Control {
     }
 
     pub fn step(&mut self, seen: &Seen) {
-        let dt_s = (seen.now_s - self.last_s).clamp(0.0, 1.0);
+        let passed_s = seen.now_s - self.last_s;
+        if passed_s > OLD_AFTER_S {
+            self.rest(seen.now_s);
+        }
+        let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
         self.follow_members(seen);
         if self.share <= 0.0 {
@@ -259,7 +272,7 @@ impl Control {
             Phase::Withdrawn { .. } => {
                 self.share = seen.rate.max(self.floor);
                 self.given = Given::new(seen.now_s, self.share, self.share);
-                self.returned = Some(self.share);
+                self.returned = Some((self.share, seen.now_s));
                 self.stands_s = 0.0;
                 self.phase = Phase::Hold;
             }
@@ -278,9 +291,20 @@ impl Control {
         if !is_change || self.phase == Phase::Start {
             return;
         }
+        // Who comes and goes again and again takes nothing for good.
+        self.before_join = self.before_join.filter(|(_, at_s)| seen.now_s - at_s < JOINED_S);
+        if by < 1.0 {
+            self.before_join.get_or_insert((self.share, seen.now_s));
+        }
+        let had = self.before_join.map_or(0.0, |(share, _)| share);
         self.share = (self.share * by)
-            .min((ROOM * seen.rate).max(self.share))
+            .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
+        self.given.share *= by;
+        self.given.own *= by;
+        if let Some((returned, _)) = &mut self.returned {
+            *returned *= by;
+        }
         if let Some(cliff) = &mut self.cliff {
             cliff.share *= by;
         }
@@ -331,7 +355,10 @@ impl Control {
             // Where nothing waits there is room for both, unless there is a cliff.
             let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s;
             let least = if has_room { 1.0 } else { *PULL.start() };
-            self.share = (self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s)).max(self.floor);
+            let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
+            // A word of theirs passes neither a cliff nor what is got.
+            let ceiling = self.ceiling(seen, wait_s, shows_after_s).min(ROOM * seen.rate);
+            self.share = pulled.min(ceiling.max(self.share)).max(self.floor);
         }
     }
 
@@ -506,12 +533,15 @@ impl Control {
                 ..Given::new(seen.now_s, share, self.share)
             };
         }
+        self.returned = self.returned.filter(|(_, at_s)| seen.now_s - at_s < RETURN_S);
         let on_return = self
             .returned
-            .is_some_and(|returned| self.share < (1.0 - GIVEN_ON_RETURN) * returned);
-        // A queue that only this device sees is on its own path.
+            .is_some_and(|(returned, _)| self.share < (1.0 - GIVEN_ON_RETURN) * returned);
+        // A queue that only this device sees is on its own path: it need not be a stranger's, but where it stays nothing is
+        // gained by giving way to it.
         let is_shared = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
-        is_shared && (is_given || stays_s > STAYS_S || self.stands_s > STANDS_S || (on_return && waits))
+        let is_given_up = is_given || (on_return && waits);
+        stays_s > STAYS_S || self.stands_s > STANDS_S || (is_shared && is_given_up)
     }
 
     fn withdraw(&mut self, now_s: f64) {

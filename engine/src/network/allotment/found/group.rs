@@ -96,9 +96,17 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
 
 /// Of an even number the geometric mean of the middle two.
 pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    middle(values).map(|(lower, upper)| (lower * upper).sqrt())
+}
+
+/// Of an even number the mean of the middle two: of times that may be 0, which one of two must not make of both.
+pub fn median_wait(values: impl Iterator<Item = f64>) -> Option<f64> {
+    middle(values).map(|(lower, upper)| f64::midpoint(lower, upper))
+}
+
+fn middle(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;
-    let lower = sorted[(sorted.len() - 1) / 2];
-    Some((upper * lower).sqrt())
+    Some((sorted[(sorted.len() - 1) / 2], upper))
 }

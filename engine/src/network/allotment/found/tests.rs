@@ -141,6 +141,130 @@ fn where_a_queue_stays_though_we_give_way_nothing_is_limited() {
     assert!(link.devices.iter().all(withdrawn));
 }
 
+/// A device whose own packets wait so long whatever it sends, beside one neighbour.
+fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
+    Seen {
+        now_s,
+        queue_s,
+        min_rtt_s: RTT_S,
+        least_rtt_s: RTT_S,
+        rate: mbit(5.0),
+        weights: 2.0,
+        senders: 2,
+        theirs: None,
+        their_queue_s: Some(their_queue_s),
+        segment_bytes: SEGMENT_BYTES,
+    }
+}
+
+fn pass(control: &mut Control, from_s: f64, seconds: f64, of: impl Fn(f64) -> Seen) {
+    for pass in 0..(seconds / PASS_S) as usize {
+        control.step(&of(from_s + pass as f64 * PASS_S));
+    }
+}
+
+fn is_withdrawn(control: &Control) -> bool {
+    matches!(control.phase, Phase::Withdrawn { .. })
+}
+
+#[test]
+fn a_queue_on_ones_own_path_that_stays_is_not_given_way_to_for_good() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.0));
+    assert!(is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn a_neighbour_that_starts_long_after_a_return_is_no_stranger() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.05));
+    assert!(is_withdrawn(&control));
+    let waits_as_it_should = |now_s| seen(now_s, 0.009, 0.009);
+    pass(&mut control, 10.0, 160.0, waits_as_it_should);
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+    let with_another = |now_s| Seen {
+        weights: 4.0,
+        senders: 4,
+        ..waits_as_it_should(now_s)
+    };
+    pass(&mut control, 170.0, 10.0, with_another);
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+    control.step(&seen(30.0, 0.05, 0.05));
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn what_was_learnt_of_a_cliff_goes_with_a_rest() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    control.share = mbit(5.0);
+    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
+    pass(&mut control, 2.0, 0.5, |now_s| seen(now_s, 0.0, 0.0));
+    assert!(control.cliff_share().is_some());
+    control.rest(3.0);
+    assert_eq!(control.cliff_share(), None);
+}
+
+#[test]
+fn no_word_of_a_neighbour_passes_a_cliff() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    control.share = mbit(5.0);
+    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
+    pass(&mut control, 2.0, 0.5, |now_s| seen(now_s, 0.0, 0.0));
+    let cliff = control.cliff_share().expect("it is seen");
+    let lie = |now_s| Seen {
+        theirs: Some(mbit(10_000.0)),
+        ..seen(now_s, 0.0, 0.0)
+    };
+    pass(&mut control, 2.5, 10.0, lie);
+    assert!(control.share <= 1.001 * cliff, "{} of {cliff}", control.share);
+}
+
+#[test]
+fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    control.share = mbit(5.0);
+    control.phase = Phase::Hold;
+    let mut after = Vec::new();
+    for cycle in 0..60 {
+        for (weights, at_s) in [(6.0, 0.0), (2.0, 1.0)] {
+            for pass in 0..10 {
+                let now_s = f64::from(cycle) * 2.0 + at_s + f64::from(pass) * PASS_S;
+                let rate = control.share.min(mbit(5.0));
+                control.step(&Seen {
+                    weights,
+                    rate,
+                    ..seen(now_s, 0.006, 0.006)
+                });
+            }
+        }
+        after.push(control.share / mbit(1.0));
+    }
+    assert!(after.iter().all(|share| *share > 2.0), "{after:?}");
+}
+
+#[test]
+fn the_floor_holds_while_a_queue_is_emptied() {
+    let mut policy = FoundCapacity::from_config(&Cap {
+        floor_mbit: 2.0,
+        ..Cap::default()
+    });
+    let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
+    let before = floor(&policy);
+    policy.control.phase = Phase::Empty {
+        first_s: 0.0,
+        since_s: 0.0,
+        before: 0.0,
+    };
+    assert_eq!(floor(&policy), before);
+}
+
 fn member(rtt_ms: u64, cwnd: u32) -> Member {
     Member {
         cookie: crate::model::Cookie(1),
