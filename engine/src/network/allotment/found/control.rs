@@ -356,9 +356,9 @@ impl Control {
             let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s;
             let least = if has_room { 1.0 } else { *PULL.start() };
             let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
-            // A word of theirs passes neither a cliff nor what is got.
-            let ceiling = self.ceiling(seen, wait_s, shows_after_s).min(ROOM * seen.rate);
-            self.share = pulled.min(ceiling.max(self.share)).max(self.floor);
+            // No word of theirs raises it above what is got. It may pass this device's own cliff: that is how one that has found
+            // its cliff too low comes back to what the others have.
+            self.share = pulled.min((ROOM * seen.rate).max(self.share)).max(self.floor);
         }
     }
 
