@@ -78,10 +78,9 @@ static __always_inline struct gw_link_config *config_at(__u32 number)
 	return bpf_map_lookup_elem(&link_config, &number);
 }
 
-/* Of this interface; NULL: it is not managed. There are few, and the first is the one that most packets leave by. */
-static __noinline struct gw_link_config *config_of(__u32 ifindex)
+static __noinline struct gw_link_config *config_of_another(__u32 ifindex)
 {
-	for (__u32 number = 0; number < GW_LINKS; number++) {
+	for (__u32 number = 1; number < GW_LINKS; number++) {
 		struct gw_link_config *config = config_at(number);
 
 		if (!config)
@@ -90,6 +89,14 @@ static __noinline struct gw_link_config *config_of(__u32 ifindex)
 			return config;
 	}
 	return NULL;
+}
+
+/* Of this interface; NULL: it is not managed. The first is the one that most packets leave by. */
+static __always_inline struct gw_link_config *config_of(__u32 ifindex)
+{
+	struct gw_link_config *first = config_at(0);
+
+	return first && first->ifindex == ifindex ? first : config_of_another(ifindex);
 }
 
 static __always_inline struct gw_link *link_at(__u32 number)

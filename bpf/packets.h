@@ -6,6 +6,7 @@
 #define GIVEWAY_PACKETS_H
 
 #define DSCP_LE 1 /* RFC 8622 */
+#define ETH_HEADER_BYTES 14
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100

@@ -133,8 +133,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 		goto drop;
 	if ((stamp.band == GW_STREAM || stamp.band == GW_BEST_EFFORT) && best_effort_is_full(i))
 		drop_from_fattest(i, number, sch);
-	index = is_full(i, &stamp) ? 0 : take_place(&i->places, number);
-	place = index ? place_at(number, index) : NULL;
+	place = is_full(i, &stamp) ? NULL : take_place(&i->places, number, &index);
 	if (!place) {
 		c->dropped_full++;
 		if (stamp.work_ns) {
@@ -144,7 +143,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 		}
 		goto drop;
 	}
-	place->queued_ns = bpf_ktime_get_ns();
+	place->queued_ns = i->seen_ns = bpf_ktime_get_ns();
 	place->deadline_ns = stamp.deadline_ns;
 	place->work_ns = stamp.work_ns;
 	place->bytes = ((const struct qdisc_skb_cb *)skb->cb)->pkt_len;
@@ -157,7 +156,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	else if (stamp.band == GW_BACKGROUND)
 		queue_background(i, number, index, place->queued_ns);
 	else
-		queue_flow(i, number, index, stamp.hash, stamp.band);
+		queue_flow(i, config, index, place, stamp.hash, stamp.band);
 	sch->q.qlen++;
 	sch->qstats.backlog += place->bytes;
 	c->queued_packets++;
@@ -176,51 +175,48 @@ drop:
 
 /* ---- dequeue ---- */
 
+/* The next packet is found, or nothing; `band` is its own. `is_trickle`: of background, which would wait otherwise. */
 struct chosen {
-	enum gw_band band;
-	bool is_trickle; /* of background, which would wait otherwise */
+	struct turn turn;
+	bool is_trickle;
 };
 
-/* The next packet's place, or 0. */
-static __noinline __u32 choose(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, struct chosen *chosen)
+/* Where anything but best effort waits. */
+static __noinline int choose(struct instance *i, struct gw_link *link, struct chosen *chosen)
 {
-	struct gw_link_config *config = config_at(number);
-	struct gw_link *link = link_at(number);
+	struct turn *turn = &chosen->turn;
+	const struct gw_link_config *config = turn->config;
 	struct gw_band_counters *c;
 	bool others_are_due;
-	__u32 index = 0;
 
-	if (!config || !link)
-		return 0;
-	others_are_due = (i->stream_packets || i->best_effort_packets) && config->rate_bytes_per_s &&
+	others_are_due = (i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT]) && config->rate_bytes_per_s &&
 			 link->owed_ns >= (__s64)time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	if (i->realtime_packets && !others_are_due)
-		index = choose_realtime(i, number, sch, now_ns);
-	chosen->band = GW_REALTIME;
-	if (!index && i->background_packets && trickle_is_due(i, config, now_ns)) {
-		index = pop_background(i, number, sch, now_ns);
-		chosen->band = GW_BACKGROUND;
-		chosen->is_trickle = i->stream_packets || i->best_effort_packets || gate_is_closed(config);
+		turn->index = choose_realtime(i, turn->number, turn->sch, turn->now_ns);
+	turn->band = GW_REALTIME;
+	if (!turn->index && i->servable[GW_BACKGROUND] && trickle_is_due(i, config, turn->now_ns)) {
+		turn->index = pop_background(i, turn);
+		chosen->is_trickle = i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT] || gate_is_closed(config);
 	}
-	if (!index && i->stream_packets && !best_effort_is_owed(i, config)) {
-		index = pop_flow(i, number, sch, now_ns, GW_STREAM);
-		chosen->band = GW_STREAM;
+	if (!turn->index && i->servable[GW_STREAM] && !best_effort_is_owed(i, config)) {
+		turn->band = GW_STREAM;
+		look_for_packet(i, turn);
 	}
-	if (!index && i->best_effort_packets) {
-		index = pop_flow(i, number, sch, now_ns, GW_BEST_EFFORT);
-		chosen->band = GW_BEST_EFFORT;
+	if (!turn->index && i->servable[GW_BEST_EFFORT]) {
+		turn->band = GW_BEST_EFFORT;
+		look_for_packet(i, turn);
 	}
-	if (!index && i->background_packets) {
+	if (!turn->index && i->servable[GW_BACKGROUND]) {
 		if (gate_is_closed(config)) {
-			c = counters_of(number, GW_BACKGROUND);
+			c = counters_of(turn->number, GW_BACKGROUND);
 			if (c)
 				c->gate_closed++;
 			return 0;
 		}
-		index = pop_background(i, number, sch, now_ns);
-		chosen->band = GW_BACKGROUND;
+		turn->index = pop_background(i, turn);
+		chosen->is_trickle = false;
 	}
-	return index;
+	return 0;
 }
 
 /* All attempts were used, the gate is closed, or rate limits hold back what there is. */
@@ -228,68 +224,108 @@ static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 {
 	__u64 next_ns = ~0ULL;
 
-	if (i->realtime_packets || i->stream_packets || i->best_effort_packets)
+	if (i->realtime_packets || i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT])
 		return now_ns;
-	if (i->background_packets)
+	if (i->servable[GW_BACKGROUND])
 		next_ns = now_ns + GATE_RETRY_NS;
 	if (i->held && i->wake_ns < next_ns)
 		next_ns = i->wake_ns;
 	return next_ns == ~0ULL ? now_ns : next_ns;
 }
 
+/* What could leave, and what it takes of the link, besides best effort. */
+static __noinline int settle(struct instance *i, const struct chosen *chosen, const struct place *place)
+{
+	const struct gw_link_config *config = chosen->turn.config;
+	enum gw_band band = chosen->turn.band;
+	__u64 now_ns = chosen->turn.now_ns;
+
+	if (place && band == GW_BACKGROUND && !chosen->is_trickle)
+		i->unhindered_ns = now_ns;
+	else if (i->servable[GW_BACKGROUND])
+		note_local_wait(i, chosen->turn.number, config, now_ns);
+	if (place && band == GW_BACKGROUND && config->trickle_bytes_per_s)
+		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
+	return 0;
+}
+
+/*
+ * While the link is busy, a time that the clock had a moment ago tells so as well as the clock. Too close to its end the
+ * clock is read: a timer that is over fires all the same, and costs more.
+ */
+#define CLOSE_NS 20000
+
 SEC("struct_ops/gw_dequeue")
 struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 {
-	struct gw_link_config *config;
 	struct chosen chosen = {};
+	struct gw_link_config *config;
 	struct gw_band_counters *c;
-	struct sk_buff *skb = NULL;
+	struct gw_link *link;
+	struct sk_buff *skb;
 	struct instance *i;
 	struct place *place;
-	__u64 now_ns, wait_ns;
-	__u32 number, index;
+	__u64 now_ns;
+	__u32 number;
+	bool is_plain;
 
 	/* The kernel calls again until it gets NULL. */
 	if (!sch->q.qlen)
 		return NULL;
 	i = instance_of(sch, &number);
 	config = config_at(number);
-	if (!i || !config)
+	link = link_at(number);
+	if (!i || !config || !link)
 		return NULL;
-	now_ns = bpf_ktime_get_ns();
+	now_ns = i->seen_ns;
+	i->seen_ns = 0;
+	if (config->rate_bytes_per_s) {
+		__u64 free_ns = ready_ns(config, link);
+
+		if (!now_ns || (__s64)(free_ns - now_ns) < CLOSE_NS)
+			now_ns = bpf_ktime_get_ns();
+		if ((__s64)(free_ns - now_ns) > 0) {
+			sch->qstats.overlimits++;
+			bpf_qdisc_watchdog_schedule(sch, free_ns, 0);
+			return NULL;
+		}
+	} else {
+		now_ns = bpf_ktime_get_ns();
+	}
 	if (i->held && now_ns >= i->wake_ns)
 		release_limits(i, now_ns);
-	wait_ns = wait_for_link(config, now_ns);
-	if (wait_ns) {
-		sch->qstats.overlimits++;
-		bpf_qdisc_watchdog_schedule(sch, wait_ns, 0);
-		return NULL;
-	}
-	index = choose(i, number, sch, now_ns, &chosen);
-	if (index && chosen.band == GW_BACKGROUND && !chosen.is_trickle)
-		i->unhindered_ns = now_ns;
-	else if (i->background_packets)
-		note_local_wait(i, number, config, now_ns);
-	place = index ? place_at(number, index) : NULL;
-	c = counters_of(number, chosen.band < GW_BANDS ? chosen.band : GW_BEST_EFFORT);
+	chosen.turn.sch = sch;
+	chosen.turn.config = config;
+	chosen.turn.now_ns = now_ns;
+	chosen.turn.number = number;
+	chosen.turn.band = GW_BEST_EFFORT;
+	is_plain = !(i->realtime_packets | i->servable[GW_STREAM] | i->servable[GW_BACKGROUND]);
+	if (is_plain)
+		look_for_packet(i, &chosen.turn);
+	else
+		choose(i, link, &chosen);
+	place = chosen.turn.index ? place_at(number, chosen.turn.index) : NULL;
+	c = counters_of(number, chosen.turn.band);
+	if (!is_plain)
+		settle(i, &chosen, place);
 	if (!place || !c) {
 		if (sch->q.qlen)
 			bpf_qdisc_watchdog_schedule(sch, next_try_ns(i, now_ns), 0);
 		return NULL;
 	}
-	if (config->rate_bytes_per_s)
-		occupy_link(config, place, chosen.band, now_ns);
-	else
+	if (config->rate_bytes_per_s) {
+		occupy_link(config, link, place, chosen.turn.band, now_ns);
+		i->seen_ns = now_ns;
+	} else {
 		release(number, place);
-	if (chosen.band == GW_BACKGROUND && config->trickle_bytes_per_s)
-		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
-	count_owed(i, chosen.band, place->bytes);
+	}
+	count_owed(i, chosen.turn.band, place->bytes);
 	uncount(sch, c, place->bytes);
 	c->sent_packets++;
 	c->sent_bytes += place->bytes;
 	count_sojourn(c, now_ns - place->queued_ns);
 	skb = bpf_kptr_xchg(&place->skb, NULL);
-	return_place(&i->places, place, index);
+	return_place(&i->places, place, chosen.turn.index);
 	if (!skb)
 		return NULL;
 	bpf_qdisc_bstats_update(sch, skb);
@@ -370,13 +406,13 @@ static __noinline int forget(struct Qdisc *sch)
 		__builtin_memset(flow_at(i, n), 0, sizeof(struct flow));
 	bpf_for(n, 0, GW_LIMITS)
 		__builtin_memset(limited_at(i, n), 0, sizeof(struct limited));
-	i->streams = i->best_effort = i->background_limits = (struct round){};
+	__builtin_memset(i->round, 0, sizeof(i->round));
+	__builtin_memset(i->servable, 0, sizeof(i->servable));
+	__builtin_memset(i->held_packets, 0, sizeof(i->held_packets));
 	i->owed_bytes = 0;
 	i->background = (struct fifo){};
-	i->realtime_packets = i->stream_packets = i->best_effort_packets = 0;
-	i->background_packets = i->limited_packets = 0;
-	i->held_packets[GW_STREAM] = i->held_packets[GW_BEST_EFFORT] = i->held_packets[GW_BACKGROUND] = 0;
-	i->held = 0;
+	i->realtime_packets = i->limited_packets = 0;
+	i->held = i->seen_ns = 0;
 	i->places = (struct places){};
 	if (link) {
 		bpf_spin_lock(&link->lock);

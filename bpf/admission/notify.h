@@ -54,14 +54,26 @@ static __always_inline void signal_sender(const struct gw_rule *rule)
 		bpf_send_signal_task(bpf_get_current_task_btf(), SIGURG, PIDTYPE_TGID, 0);
 }
 
+/* A packet of a local socket mostly has its flow's hash by then. */
+static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+
+	return kernel_skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
+}
+
 /* To what serves: see STAMP_MAGIC. htb takes the class from the priority. */
 static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
 				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
 {
 	bool is_fifo = config->backend == GW_BACKEND_FIFO;
-	struct gw_admission_counters *counters = counters_at(config->number);
+	struct gw_admission_counters *counters;
 	__u32 class = config->class_of_band[band];
 
+	/* Nothing of ours reads it; and what is only best effort needs no queue. */
+	if (config->backend == GW_BACKEND_NONE && band == GW_BEST_EFFORT)
+		return;
+	counters = counters_at(config->number);
 	skb->cb[0] = STAMP_MAGIC | band;
 	skb->cb[3] = work_ns;
 	if (band == GW_REALTIME) {
@@ -71,7 +83,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		skb->cb[2] = value >> 32;
 		skb->cb[4] = is_fifo ? promise->fifo_packets : (__u32)now_ns;
 	} else {
-		skb->cb[1] = promise->deadline_ns ? hash_of_user(bpf_get_socket_uid(skb)) : bpf_get_hash_recalc(skb);
+		skb->cb[1] = promise->deadline_ns ? hash_of_user(bpf_get_socket_uid(skb)) : hash_of_flow(skb);
 		skb->cb[2] = promise->deadline_ns;
 		skb->cb[4] = promise->deadline_ns >> 32;
 	}

@@ -26,7 +26,7 @@ struct {
 static __always_inline void queue_background(struct instance *i, __u32 number, __u32 index, __u64 now_ns)
 {
 	push(&i->background, number, index);
-	if (!i->background_packets++)
+	if (!i->servable[GW_BACKGROUND]++)
 		i->unhindered_ns = now_ns;
 }
 
@@ -45,7 +45,7 @@ static __always_inline void note_local_wait(const struct instance *i, __u32 numb
 
 static __always_inline bool background_is_full(const struct instance *i)
 {
-	return i->background_packets + i->held_packets[GW_BACKGROUND] >= BACKGROUND_LIMIT;
+	return i->servable[GW_BACKGROUND] + i->held_packets[GW_BACKGROUND] >= BACKGROUND_LIMIT;
 }
 
 static __always_inline bool gate_is_closed(const struct gw_link_config *config)
@@ -64,29 +64,19 @@ static __always_inline bool trickle_is_due(const struct instance *i, const struc
 	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;
 }
 
-static __noinline __u32 pop_background_limits(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
+static __always_inline __u32 pop_background(struct instance *i, struct turn *turn)
 {
-	struct turn turn = { .band = GW_BACKGROUND, .now_ns = now_ns };
-	int n;
+	__u32 index;
 
-	bpf_for(n, 0, 2 * ATTEMPTS)
-		if (look_at_round(i, number, sch, 0, &turn) != LOOK_AGAIN)
-			break;
-	return turn.index;
-}
-
-static __always_inline __u32 pop_background(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns)
-{
-	__u32 index = 0;
-
+	turn->band = GW_BACKGROUND;
 	i->limits_are_next = !i->limits_are_next;
 	if (i->limits_are_next || !i->background.head)
-		index = pop_background_limits(i, number, sch, now_ns);
+		look_for_packet(i, turn);
+	if (turn->index)
+		return turn->index;
+	index = pop(&i->background, turn->number);
 	if (index)
-		return index;
-	index = pop(&i->background, number);
-	if (index)
-		i->background_packets--;
+		i->servable[GW_BACKGROUND]--;
 	return index;
 }
 

@@ -48,31 +48,28 @@ static __noinline int insert_by_deadline(struct fifo *fifo, __u32 number, __u32 
 	return 0;
 }
 
-static __noinline int queue_flow(struct instance *i, __u32 number, __u32 index, __u32 hash, enum gw_band band)
+static __always_inline void queue_flow(struct instance *i, const struct gw_link_config *config, __u32 index,
+				       struct place *place, __u32 hash, enum gw_band band)
 {
 	__u32 which = band == GW_STREAM ? FIRST_STREAM + hash % STREAMS : hash % (FIRST_STREAM - 1) + 1;
 	struct flow *flow = flow_at(i, which);
-	struct place *place = place_at(number, index);
-	struct gw_link_config *config = config_at(number);
 
-	if (!place || !config)
-		return 0;
 	if (place->deadline_ns)
-		insert_by_deadline(&flow->packets, number, index, place);
+		insert_by_deadline(&flow->packets, config->number, index, place);
 	else
-		push(&flow->packets, number, index);
+		push(&flow->packets, config->number, index);
 	flow->bytes += place->bytes;
 	(*servable_packets(i, band))++;
 	if (!flow->is_listed) {
 		flow->deficit = config->max_packet_bytes;
 		list_flow(i, &round_of(i, band)->new_flows, which);
 	}
-	return 0;
 }
 
 static __always_inline bool best_effort_is_full(const struct instance *i)
 {
-	return i->stream_packets + i->held_packets[GW_STREAM] + i->best_effort_packets + i->held_packets[GW_BEST_EFFORT] >=
+	return i->servable[GW_STREAM] + i->held_packets[GW_STREAM] + i->servable[GW_BEST_EFFORT] +
+		       i->held_packets[GW_BEST_EFFORT] >=
 	       BEST_EFFORT_LIMIT;
 }
 
@@ -114,7 +111,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 /* Streams have been served for so long that it is best effort's turn. */
 static __always_inline bool best_effort_is_owed(const struct instance *i, const struct gw_link_config *config)
 {
-	return i->best_effort_packets && i->owed_bytes >= (__s32)config->max_packet_bytes;
+	return i->servable[GW_BEST_EFFORT] && i->owed_bytes >= (__s32)config->max_packet_bytes;
 }
 
 /* Only while the other waits is anything owed. A packet of many segments may go on credit: at most 64 kB. */
@@ -124,27 +121,8 @@ static __always_inline void count_owed(struct instance *i, enum gw_band band, __
 		i->owed_bytes += bytes * BEST_EFFORT_PERCENT / (100 - BEST_EFFORT_PERCENT);
 	else if (band == GW_BEST_EFFORT)
 		i->owed_bytes -= bytes;
-	if (!(band == GW_STREAM ? i->best_effort_packets : i->stream_packets))
+	if (!i->servable[band == GW_STREAM ? GW_BEST_EFFORT : GW_STREAM])
 		i->owed_bytes = 0;
-}
-
-/* The first look mostly finds; it needs no iterator. */
-static __noinline __u32 pop_flow(struct instance *i, __u32 number, struct Qdisc *sch, __u64 now_ns, enum gw_band band)
-{
-	struct turn turn = { .band = band, .now_ns = now_ns };
-	struct gw_link_config *config = config_at(number);
-	enum look look;
-	int n;
-
-	if (!config)
-		return 0;
-	look = look_at_round(i, number, sch, config->codel_target_us, &turn);
-	if (look != LOOK_AGAIN)
-		return turn.index;
-	bpf_for(n, 0, 2 * ATTEMPTS)
-		if (look_at_round(i, number, sch, config->codel_target_us, &turn) != LOOK_AGAIN)
-			break;
-	return turn.index;
 }
 
 #endif

@@ -55,24 +55,21 @@ struct instance {
 	__u32 in_use;
 	struct places places;
 	__u32 realtime_packets;
+	__u64 seen_ns; /* when a packet came, or left, just before the next dequeue; 0: the clock has to be read */
+	/* Those that could be sent if their band's turn came. Of the band of deadlines all could: `realtime_packets`. */
+	__u32 servable[GW_BANDS];
+	/* Those that their rate limit holds back, by band. */
+	__u32 held_packets[GW_BANDS];
+	struct round round[GW_BANDS]; /* of background: its rate limits */
+	__s32 owed_bytes;	      /* to best effort, by streams */
 	__u64 first; /* no packet with a deadline waits in an earlier slot */
 	__u64 occupied[WORDS];
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
-	struct round streams;
-	struct round best_effort;
-	__s32 owed_bytes; /* to best effort, by streams */
 	struct fifo background;
-	struct round background_limits;
 	__u32 limits_are_next; /* of background */
 	__u64 trickle_ns;      /* when background may have its next trickle */
 	__u64 unhindered_ns;   /* when background last had nothing better before it */
-	/* Those that could be sent if their band's turn came. */
-	__u32 stream_packets;
-	__u32 best_effort_packets;
-	__u32 background_packets;
-	/* Those that their rate limit holds back, by band. */
-	__u32 held_packets[GW_BANDS];
 	__u32 limited_packets; /* held back or not */
 	__u64 held;            /* numbers of rate limits that may not send yet */
 	__u64 wake_ns;         /* when the first of them may */
@@ -117,8 +114,8 @@ static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojo
 	if (sojourn_ns > c->sojourn_max_ns)
 		c->sojourn_max_ns = sojourn_ns;
 	rest = us >> 32 ? ~0u : us;
-#pragma clang loop unroll(disable)
-	for (int half = 16; half && rest >= 16; half >>= 1) {
+#pragma clang loop unroll(full)
+	for (int half = 16; half; half >>= 1) {
 		if (rest >> half >= 8) {
 			rest >>= half;
 			octave += half;

@@ -37,9 +37,10 @@ static __always_inline struct limited *limited_at(struct instance *i, __u32 limi
 
 static __always_inline struct round *round_of(struct instance *i, enum gw_band band)
 {
-	if (band == GW_STREAM)
-		return &i->streams;
-	return band == GW_BEST_EFFORT ? &i->best_effort : &i->background_limits;
+	__u32 which = band;
+
+	gw_opaque(which);
+	return &i->round[which % GW_BANDS];
 }
 
 static __always_inline bool limit_is_full(struct instance *i, __u32 limit)
@@ -138,26 +139,24 @@ static __noinline int release_limits(struct instance *i, __u64 now_ns)
 }
 
 /* The next packet of the limit's own round. */
-static __noinline enum look look_at_limit(struct instance *i, __u32 number, struct Qdisc *sch, __u32 limit,
-					  struct turn *turn)
+static __noinline enum look look_at_limit(struct instance *i, __u32 limit, struct turn *turn)
 {
-	struct gw_rate_limit *rate = rate_limit_of(number, limit);
-	struct gw_link_config *config = config_at(number);
+	struct gw_rate_limit *rate = rate_limit_of(turn->number, limit);
 	struct limited *l = limited_at(i, limit);
 	__u32 which;
 	enum look look;
 
-	if (!rate || !config || !l->packets)
+	if (!rate || !l->packets)
 		return LOOK_IDLE;
 	if (l->ready_ns > turn->now_ns) {
 		hold_back(i, l, limit);
 		return LOOK_AGAIN;
 	}
-	look = first_flow(i, &l->round, config->max_packet_bytes, &which);
+	look = first_flow(i, &l->round, turn->config->max_packet_bytes, &which);
 	if (look != LOOK_FOUND)
 		return look == LOOK_NOTHING ? LOOK_IDLE : look;
 	turn->target_us = rate->codel_target_us;
-	look = take(i, number, sch, which, turn);
+	look = take(i, which, turn);
 	if (look == LOOK_IDLE) {
 		end_turn(i, &l->round, which);
 		return LOOK_AGAIN;
@@ -172,31 +171,40 @@ static __noinline enum look look_at_limit(struct instance *i, __u32 number, stru
 	return look;
 }
 
-static __always_inline enum look look_at_round(struct instance *i, __u32 number, struct Qdisc *sch, __u32 target_us,
-					       struct turn *turn)
+static __noinline enum look look_at_round(struct instance *i, struct turn *turn)
 {
-	struct gw_link_config *config = config_at(number);
 	struct round *round = round_of(i, turn->band);
 	enum look look;
 	__u32 which;
 
-	if (!config)
-		return LOOK_NOTHING;
-	look = first_flow(i, round, config->max_packet_bytes, &which);
+	look = first_flow(i, round, turn->config->max_packet_bytes, &which);
 	if (look != LOOK_FOUND)
 		return look;
 	if (which >= FIRST_LIMIT) {
-		look = look_at_limit(i, number, sch, which - FIRST_LIMIT, turn);
+		look = look_at_limit(i, which - FIRST_LIMIT, turn);
 		if (look == LOOK_FOUND)
 			flow_at(i, which)->deficit -= turn->bytes;
 	} else {
-		turn->target_us = target_us;
-		look = take(i, number, sch, which, turn);
+		turn->target_us = turn->config->codel_target_us;
+		look = take(i, which, turn);
 	}
 	if (look != LOOK_IDLE)
 		return look;
 	end_turn(i, round, which);
 	return LOOK_AGAIN;
+}
+
+/* The first look or the second mostly finds; they need no iterator. The packet is in `turn`. */
+static __noinline int look_for_packet(struct instance *i, struct turn *turn)
+{
+	int n;
+
+	if (look_at_round(i, turn) != LOOK_AGAIN || look_at_round(i, turn) != LOOK_AGAIN)
+		return 0;
+	bpf_for(n, 0, 2 * ATTEMPTS)
+		if (look_at_round(i, turn) != LOOK_AGAIN)
+			break;
+	return 0;
 }
 
 #endif

@@ -44,23 +44,22 @@ static __always_inline struct place *place_at(__u32 number, __u32 index)
 	return bpf_map_lookup_elem(&pool, &key);
 }
 
-static __always_inline __u32 take_place(struct places *places, __u32 number)
+/* NULL: none is free. */
+static __always_inline struct place *take_place(struct places *places, __u32 number, __u32 *index)
 {
-	__u32 index = places->returned;
 	struct place *place;
 
-	if (!index) {
-		index = places->fresh + 1;
-		if (index >= POOL)
-			return 0;
-		places->fresh = index;
-		return index;
-	}
-	place = place_at(number, index);
+	*index = places->returned ? places->returned : places->fresh + 1;
+	if (*index >= POOL)
+		return NULL;
+	place = place_at(number, *index);
 	if (!place)
-		return 0;
-	places->returned = place->next;
-	return index;
+		return NULL;
+	if (places->returned)
+		places->returned = place->next;
+	else
+		places->fresh = *index;
+	return place;
 }
 
 static __always_inline void return_place(struct places *places, struct place *place, __u32 index)

@@ -79,9 +79,12 @@ enum look {
 
 /* For whom a packet is looked for, and the packet. */
 struct turn {
+	struct Qdisc *sch;
+	const struct gw_link_config *config;
+	__u64 now_ns;
+	__u32 number; /* of the link */
 	enum gw_band band;
 	__u32 target_us;
-	__u64 now_ns;
 	__u32 index;
 	__u32 bytes;
 };
@@ -101,6 +104,9 @@ static __always_inline enum look first_flow(struct instance *i, struct round *ro
 	flow->deficit += quantum;
 	list->head = flow->next;
 	list_flow(i, &round->old_flows, *which);
+	/* It is alone. */
+	if (round->old_flows.head == *which && !round->new_flows.head && flow->deficit > 0)
+		return LOOK_FOUND;
 	return LOOK_AGAIN;
 }
 
@@ -121,35 +127,36 @@ static __always_inline void end_turn(struct instance *i, struct round *round, __
 
 static __always_inline __u32 *servable_packets(struct instance *i, enum gw_band band)
 {
-	if (band == GW_STREAM)
-		return &i->stream_packets;
-	return band == GW_BEST_EFFORT ? &i->best_effort_packets : &i->background_packets;
+	__u32 which = band;
+
+	gw_opaque(which);
+	return &i->servable[which % GW_BANDS];
 }
 
 /* The flow's next packet, unless CoDel drops it. */
-static __always_inline enum look take(struct instance *i, __u32 number, struct Qdisc *sch, __u32 which, struct turn *turn)
+static __always_inline enum look take(struct instance *i, __u32 which, struct turn *turn)
 {
-	struct gw_link_config *config = config_at(number);
 	struct flow *flow = flow_at(i, which);
-	__u32 index = pop(&flow->packets, number);
-	struct place *place = index ? place_at(number, index) : NULL;
+	__u32 index = flow->packets.head;
+	struct place *place = index ? place_at(turn->number, index) : NULL;
 	struct gw_band_counters *c;
 
-	if (!place || !config)
+	if (!place)
 		return LOOK_IDLE;
+	flow->packets.head = place->next;
 	flow->bytes -= place->bytes;
 	(*servable_packets(i, turn->band))--;
-	if (!codel_drops(flow, config, turn->target_us, turn->now_ns - place->queued_ns, turn->now_ns)) {
+	if (!codel_drops(flow, turn->config, turn->target_us, turn->now_ns - place->queued_ns, turn->now_ns)) {
 		flow->deficit -= place->bytes;
 		turn->index = index;
 		turn->bytes = place->bytes;
 		return LOOK_FOUND;
 	}
-	c = counters_of(number, turn->band);
+	c = counters_of(turn->number, turn->band);
 	if (c) {
 		c->dropped_sojourn++;
-		sch->qstats.drops++;
-		uncount(sch, c, place->bytes);
+		turn->sch->qstats.drops++;
+		uncount(turn->sch, c, place->bytes);
 	}
 	free_place(i, place, index);
 	return LOOK_AGAIN;

@@ -149,6 +149,7 @@ impl Network {
                 | Input::Forwarding(_)
                 | Input::Filtered(_)
                 | Input::Active(_)
+                | Input::Ordered(_)
                 | Input::Chosen { .. }
                 | Input::Niced { .. }
                 | Input::NiceTaken(_)
@@ -167,7 +168,8 @@ impl Network {
                 complete,
                 queues,
             } => {
-                self.links.count(now, queues);
+                let wanted = self.links.count(now, queues);
+                self.ask_queues(now, wanted);
                 let wanted = self.links.measure(now, &flows);
                 self.ask_queues(now, wanted);
                 self.observe(now, flows, complete);
@@ -226,6 +228,10 @@ impl Network {
             Input::Uplinks(uplinks) => {
                 let (changes, wanted) = self.links.observe(now, uplinks, self.ifindex());
                 changes.into_iter().for_each(|change| self.note(now, change));
+                self.ask_queues(now, wanted);
+            }
+            Input::Ordered(on) => {
+                let wanted = self.links.demand(now, &on);
                 self.ask_queues(now, wanted);
             }
             Input::QueueOutcome { ifindex, outcome } => self.conclude_queue(now, ifindex, outcome),

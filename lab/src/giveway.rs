@@ -169,6 +169,13 @@ impl Daemon {
         .with_context(|| format!("giveway says: {why}"))
     }
 
+    /// Until it has found that nothing is to be held, and waits for what is.
+    pub fn wait_until_watching(&mut self, station: &Namespace) -> Result<()> {
+        self.wait_until_up(station)?;
+        let waits = || Ok(answers::status(station)?.network.queue.waits.then_some(()));
+        wait_for("giveway to wait for what is to be held", START_LIMIT, waits)
+    }
+
     /// The daemon's guardian, once there is one.
     pub fn guardian(&self) -> Option<i32> {
         let id = self.process.id().to_string();

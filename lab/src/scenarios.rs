@@ -15,6 +15,7 @@ mod foreground;
 mod gate;
 mod join_leave;
 mod lift;
+mod line_rate;
 pub mod marking;
 mod monitor_cost;
 mod qdisc_cost;
@@ -52,6 +53,7 @@ pub const ALL: &[Scenario] = &[
     gate::SCENARIO,
     join_leave::SCENARIO,
     lift::SCENARIO,
+    line_rate::SCENARIO,
     marking::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,

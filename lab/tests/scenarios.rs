@@ -447,13 +447,26 @@ mod in_guest {
     #[test]
     pub fn each_queue_costs_a_packet_something() {
         let Some(_turn) = turn_in_guest() else { return };
-        let settings = ["variants=pfifo_fast/paced,giveway/paced", "bursts=10"];
+        let queues = ["fq_codel/paced", "giveway/paced", "giveway/unpaced"];
+        let settings = [&format!("variants={}", queues.join(",")), "bursts=10"];
         let (result, _) = run_and_count_figures("qdisc-cost", &settings);
-        for queue in ["pfifo_fast/paced", "giveway/paced"] {
+        for queue in queues {
             let cost = metric(&result, queue, "instructions_per_packet");
-            assert!((100.0..20_000.0).contains(&cost), "{queue}: {cost} instructions");
+            assert!((10.0..20_000.0).contains(&cost), "{queue}: {cost} instructions");
         }
         assert!(metric(&result, "giveway/paced", "gw_enqueue_runs") >= 0.9);
+        assert_eq!(metric(&result, "giveway/unpaced", "gw_enqueue_runs"), 0.0);
+    }
+
+    #[test]
+    pub fn the_queue_comes_as_soon_as_something_is_to_be_held() {
+        let Some(_turn) = turn_in_guest() else { return };
+        let settings = ["variants=comes,noqueue/1,giveway/1", "seconds=1", "warmup_s=0"];
+        let (result, _) = run_and_count_figures("line-rate", &settings);
+        assert_eq!(metric(&result, "comes", "stays"), 1.0);
+        for queue in ["noqueue/1", "giveway/1"] {
+            assert!(metric(&result, queue, "mbit") > 10.0, "{queue}");
+        }
     }
 
     #[test]
@@ -519,6 +532,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ("gate", Tests(&[in_guest::an_upload_waits_for_a_program_that_computes])),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
+    (
+        "line-rate",
+        Tests(&[in_guest::the_queue_comes_as_soon_as_something_is_to_be_held]),
+    ),
     (
         "marking",
         Tests(&[in_guest::frames_of_each_class_leave_in_the_access_category_that_the_table_says]),

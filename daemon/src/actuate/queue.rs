@@ -55,6 +55,9 @@ const FLOWS_OF_A_USER: usize = 256;
 const FLOWS_OF_USERS: usize = 1024;
 const FLOWS_ADDED: usize = 2048;
 
+/// Looks, ten a second, for which a queue that is wanted waits for what is in its place to be empty.
+const PUT_OFF: u32 = 10;
+
 /// What a device's queue was before it was touched.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Before {
@@ -113,6 +116,10 @@ struct Link {
     ingress: Option<Result<Ingress>>,
     /// What htb has counted, and when that was read.
     served: Option<(Duration, [Served; BANDS])>,
+    /// Packets that wanted an order, where nothing of ours serves; None: not counted yet.
+    ordered: Option<u64>,
+    /// Looks at which something waited in what serves instead.
+    put_off: u32,
 }
 
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
@@ -175,14 +182,69 @@ impl QueueActuator {
         let Some(plan) = plan else {
             return self.take_down(ifindex);
         };
-        if self
-            .links
-            .get(&ifindex)
-            .is_some_and(|link| link.plan.backend != plan.backend)
-        {
-            self.take_down(ifindex)?;
-        }
+        let stands = self.links.get(&ifindex).map(|link| link.plan.backend);
+        let replaced = match (stands, plan.backend) {
+            // Packets keep their marks meanwhile.
+            (Some(Backend::None), Backend::Qdisc) => self.get_ready(ifindex, name),
+            (Some(Backend::Qdisc), Backend::None) => self.put_back(ifindex),
+            (Some(stands), wanted) if stands != wanted => return self.replace(ifindex, name, plan),
+            _ => Ok(()),
+        };
+        let put_up = replaced.and_then(|()| self.put_up(ifindex, name, plan));
+        put_up.inspect_err(|_| self.give_up(ifindex))
+    }
+
+    fn replace(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<()> {
+        self.take_down(ifindex)?;
         self.put_up(ifindex, name, plan).inspect_err(|_| self.give_up(ifindex))
+    }
+
+    /// Packets were only marked there, and the queue comes.
+    fn get_ready(&mut self, ifindex: u32, name: &str) -> Result<()> {
+        self.undo_left(ifindex)?;
+        let before = self.write_down(ifindex, name)?;
+        let link = self.links.get_mut(&ifindex).context("the link has just gone")?;
+        link.before = Some(before);
+        self.qdisc.as_ref().map_or(Ok(()), |qdisc| qdisc.forget(link.number))
+    }
+
+    /// The queue goes, and packets are only marked from then on.
+    fn put_back(&mut self, ifindex: u32) -> Result<()> {
+        let link = self.links.get_mut(&ifindex).context("no queue is in force")?;
+        (link.ingress, link.ordered) = (None, None);
+        let before = link.before.take();
+        self.undo(before.as_ref())
+    }
+
+    /// Where packets are only marked: whether some came since the last time that a queue would have to order. What waits in
+    /// a qdisc is lost with it, so for a while a moment is waited for in which nothing does.
+    pub fn ordered(&mut self) -> Vec<u32> {
+        let Some(admission) = &self.admission else {
+            return Vec::new();
+        };
+        let mut on = Vec::new();
+        for (ifindex, link) in &mut self.links {
+            if link.plan.backend != Backend::None {
+                continue;
+            }
+            match admission.counters(link.number) {
+                Ok(counted) => {
+                    let [realtime, stream, _, background] = counted.packets;
+                    let packets = realtime + stream + background;
+                    if link.ordered.is_some_and(|before| before != packets) {
+                        let mut waits = || qdisc::counted(&mut self.netlink, *ifindex, ROOT);
+                        if link.put_off < PUT_OFF && matches!(waits(), Ok(Some(root)) if root.waiting_packets > 0) {
+                            link.put_off += 1;
+                            continue;
+                        }
+                        on.push(*ifindex);
+                    }
+                    (link.ordered, link.put_off) = (Some(packets), 0);
+                }
+                Err(error) => tracing::debug!("{}: {error:#}", link.name),
+            }
+        }
+        on
     }
 
     /// Changes the numbers that the queue in force on this link goes by. After an error nothing of it is left.
@@ -542,6 +604,8 @@ impl QueueActuator {
             before,
             ingress: None,
             served: None,
+            ordered: Some(0),
+            put_off: 0,
         };
         self.links.insert(ifindex, link);
         Ok(())

@@ -240,6 +240,7 @@ impl Running {
         self.take_looked_up()?;
         self.follow_sessions()?;
         self.pass()?;
+        self.look_for_ordered()?;
         self.drain_refusals()?;
         self.notifier.ready();
         Ok(())

@@ -23,6 +23,8 @@ pub enum Input<'a> {
     /// The egress of each link as it is now: those to manage, in the order of preference, and those where ours still
     /// stands.
     Uplinks(Vec<Uplink>),
+    /// Where no queue of ours stands, packets of these interfaces were background, streams or had a deadline.
+    Ordered(Vec<u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
     /// Packets with deadlines that were not sent, oldest first.

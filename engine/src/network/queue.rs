@@ -3,7 +3,8 @@
 //! it is now, the outcome of the last request, and counters. Output: the queue to ask for, with its reason. A queue's
 //! standing form (backend, interface, what is attached to it) is journalled and explained; its tuning is only written.
 //! Never asks twice for the same, and never for anything once another tool has replaced the link's qdisc. What fails is
-//! tried again: at once when the link changes, else after longer and longer waits.
+//! tried again: at once when the link changes, else after longer and longer waits. Where nothing is to be held, there is no
+//! queue either ([`demand`]).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,10 +16,12 @@ use crate::change::{Change, Setting, Subject};
 use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
 use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection, RateMbit};
 
+mod demand;
 pub mod links;
 pub mod measured;
 pub mod traffic;
 
+use demand::Demand;
 use links::Rate;
 use measured::{Measured, MeasuredView, Passed, Socket};
 use traffic::QueueCounters;
@@ -240,6 +243,7 @@ pub struct Queue {
     backends: Backends,
     limits: Vec<RateLimit>,
     packet_rules: Vec<PacketRule>,
+    demand: Demand,
     uplink: Option<Uplink>,
     /// The link is no longer to be managed: ours is to go.
     leaves: bool,
@@ -267,6 +271,9 @@ pub struct QueueView {
     #[serde(default)]
     pub marks: LinkMarks,
     pub why: String,
+    /// It is put up as soon as there is anything to hold.
+    #[serde(default)]
+    pub waits: bool,
     /// Where the rate is found from what is sent.
     #[serde(default)]
     pub measured: Option<MeasuredView>,
@@ -298,6 +305,7 @@ impl Queue {
             backends,
             limits: Vec::new(),
             packet_rules: Vec::new(),
+            demand: Demand::new(config),
             uplink: None,
             leaves: false,
             paused: None,
@@ -314,9 +322,28 @@ impl Queue {
         }
     }
 
-    pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) {
+    /// Takes in what was counted. Returns what to ask for.
+    pub fn count(&mut self, now: Duration, counters: Option<QueueCounters>) -> Option<Request> {
         self.view.counted_t_ns = now.as_nanos() as u64;
         self.view.counters = counters;
+        self.standing()?;
+        let is_over = self
+            .demand
+            .observe(now, self.view.counters.as_ref()?, !self.limits.is_empty());
+        // The outcome of the last one comes first.
+        (is_over && self.asked.is_none()).then(|| self.ask()).flatten()
+    }
+
+    /// Packets have come that want an order. Returns what to ask for.
+    pub fn demand(&mut self, now: Duration) -> Option<Request> {
+        self.demand.begins(now);
+        let waits = self.waits_in_vain();
+        (waits && self.asked.is_none()).then(|| self.ask()).flatten()
+    }
+
+    /// No queue stands, since there was nothing to hold.
+    fn waits_in_vain(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.backend == Backend::None) && self.again.next().is_none()
     }
 
     /// Its rate is found from what is sent.
@@ -406,6 +433,10 @@ impl Queue {
     pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Request> {
         (self.limits, self.packet_rules) = (limits, packet_rules);
         self.plan.as_ref()?;
+        if !self.limits.is_empty() {
+            // Limits of commands come and go; the queue must not do so with them.
+            self.demand.begins(Duration::from_nanos(self.view.counted_t_ns));
+        }
         self.ask()
     }
 
@@ -457,7 +488,9 @@ impl Queue {
 
     pub fn view(&self, now: Duration) -> QueueView {
         let marks = |plan: &Plan| plan.tuning.marks.clone();
+        let is_free = self.plan.is_some() && self.standing().is_none();
         QueueView {
+            waits: is_free && self.uplink.as_ref().is_some_and(|uplink| self.waits_on(uplink)),
             why: self.again.shown(now, &self.view.why),
             in_force: self.standing().cloned(),
             marks: self.marking().map(marks).unwrap_or_default(),
@@ -522,7 +555,7 @@ impl Queue {
     /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each.
     fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
         let plan = self.plan(uplink, Backend::None, self.rate(uplink));
-        if plan.tuning.marks.is_empty() || is_fast(uplink) {
+        if (plan.tuning.marks.is_empty() && !self.waits_on(uplink)) || is_fast(uplink) {
             return Err(no_queue);
         }
         match self.usable(Backend::None, &self.backends.marks) {
@@ -600,6 +633,11 @@ impl Queue {
                     ));
                 }
                 match qdisc() {
+                    Ok(_) if self.waits_on(uplink) => Err(format!(
+                        "{known}, and there is nothing to hold: {} serves until a packet comes that is background, a \
+                         stream or has a deadline",
+                        self.without_us
+                    )),
                     Ok(backend) => Ok((backend, format!("{known}{unknown}"))),
                     Err(no_qdisc) => match htb() {
                         Ok(backend) => Ok((backend, format!("{known}; no BPF qdisc: {no_qdisc}"))),
@@ -608,6 +646,20 @@ impl Queue {
                 }
             }
         }
+    }
+
+    /// Whether a queue could be there, and nothing is to be held yet. Packets that are to be must be seen.
+    fn waits_on(&self, uplink: &Uplink) -> bool {
+        let is_usable = |backend, kernel| self.usable(backend, kernel).is_ok();
+        self.queue.backend == BackendName::Auto
+            && self.rate(uplink).is_none()
+            && self.rate.mbit != Some(RateMbit::Found)
+            && self.limits.is_empty()
+            && self.demand.is_over()
+            && self.taken_over.is_none()
+            && may_replace(uplink).is_ok()
+            && is_usable(Backend::Qdisc, &self.backends.qdisc)
+            && is_usable(Backend::None, &self.backends.marks)
     }
 
     fn usable(&self, backend: Backend, kernel: &Result<(), String>) -> Result<Backend, String> {

@@ -10,7 +10,7 @@ use crate::bpf_objects::{Program, enable_statistics};
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::guest::Guest;
-use crate::link::wire::{self, Marking, Queue, Wire, queue_configuration};
+use crate::link::wire::{self, Wire, queue_configuration};
 use crate::outcome::Outcome;
 use crate::parameters::{Parameter, Parameters};
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
@@ -33,84 +33,109 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 const RATE_MBIT: u64 = 100;
+const GUARD_US: u64 = 100;
 
-/// What stands at the device: where it has to hold packets back for the link, and where it has not.
-fn queues(paced: bool) -> Vec<(&'static str, Queue)> {
-    let kernel = |lines: Vec<String>| Queue::Kernel {
-        lines,
-        marking: Marking::None,
-    };
+/// Of fq_codel's, where packets wait.
+const PACED: f64 = 1.4;
+const PACED_GOAL: f64 = 1.2;
+
+/// What stands at the device.
+#[derive(Clone)]
+enum Stands {
+    Kernel(Vec<String>),
+    /// Holds packets back at this rate; None: it is there, and holds nothing.
+    Giveway(Option<u64>),
+    /// Nothing is to be held, so the device's own stays.
+    Watching,
+}
+
+/// Where it has to hold packets back for the link, and where it has not.
+fn queues(paced: bool) -> Vec<(&'static str, Stands)> {
     // As in `deadline`: the kernel's shaper keeps at most one packet below, as giveway and cake do.
     let plain = |kind: &str| {
-        kernel(if paced {
+        Stands::Kernel(if paced {
             vec![wire::paced(RATE_MBIT), format!("parent 1: handle 10: {kind}")]
         } else {
             vec![format!("root handle 1: {kind}")]
         })
     };
     let bandwidth = if paced { format!("{RATE_MBIT}mbit") } else { "0".into() };
-    vec![
+    let mut queues = vec![
         ("pfifo_fast", plain("pfifo_fast")),
         ("fq_codel", plain("fq_codel")),
         (
             "cake",
-            kernel(vec![format!("root handle 1: cake bandwidth {bandwidth}")]),
+            Stands::Kernel(vec![format!("root handle 1: cake bandwidth {bandwidth}")]),
         ),
-        (
-            "giveway",
-            Queue::Giveway {
-                admission: true,
-                guard_us: 100,
-            },
-        ),
-    ]
+    ];
+    match paced {
+        true => queues.push(("giveway", Stands::Giveway(Some(RATE_MBIT)))),
+        false => queues.extend([("giveway", Stands::Watching), ("giveway-queue", Stands::Giveway(None))]),
+    }
+    queues
 }
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut variants = Vec::new();
-    let mut checks = Vec::new();
-    for (load, rate_mbit) in [("paced", Some(RATE_MBIT)), ("unpaced", None)] {
-        for (name, queue) in queues(rate_mbit.is_some()) {
+    for load in ["paced", "unpaced"] {
+        for (name, stands) in queues(load == "paced") {
             let bursts = parameters.count("bursts");
-            let cost = move |run: &Run| cost(run, &queue, rate_mbit, bursts);
+            let cost = move |run: &Run| cost(run, &stands, bursts);
             let name = format!("{name}/{load}");
             variants.push(Variant::new(name, Some(Guest::VIRTUAL), bursts as f64 * 0.05, cost));
         }
-        let [ours, other] = ["giveway", "fq_codel"].map(|queue| format!("{queue}/{load}"));
-        let name = format!("giveway over fq_codel, {load}");
-        let check = Check::ratio(name, &ours, &other, "instructions_per_packet", Relation::AtMost(1.0));
-        checks.push(check.goal().always());
     }
+    let over = |name: &str, holds| {
+        let name = format!("giveway over fq_codel, {name}");
+        Check::ratio(
+            name,
+            "giveway/paced",
+            "fq_codel/paced",
+            "instructions_per_packet",
+            holds,
+        )
+        .always()
+    };
+    let watching = Check::metric("giveway/unpaced", "gw_enqueue_runs", Relation::Exactly(0.0));
     Ok(Plan {
         variants,
-        checks,
+        checks: vec![
+            over("paced", Relation::AtMost(PACED)),
+            over("paced, goal", Relation::AtMost(PACED_GOAL)).goal(),
+            watching.always(),
+        ],
         plots: Vec::new(),
         columns: "instructions_per_packet path_instructions_per_packet noqueue_instructions_per_packet \
                   timer_interrupts_per_packet",
     })
 }
 
-const PROGRAMS: [&str; 4] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate"];
+const PROGRAMS: [&str; 5] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate", "gw_mark_send"];
 
 /// Nanoseconds a packet of the whole way with the queue, and without any on the same wire; the difference is the
 /// queue's, timers and softirqs included. Instructions, where the clock is virtual.
-fn cost(run: &Run, queue: &Queue, rate_mbit: Option<u64>, bursts: u64) -> Result<Outcome> {
+fn cost(run: &Run, stands: &Stands, bursts: u64) -> Result<Outcome> {
     let name = run.name;
     let wire = Wire::create()?;
     run.progress.tick("without a queue");
     let without = plain::run_in(&wire.sender, bursts)?;
     run.progress.tick("with it");
     let mut outcome = Outcome::default();
-    let with = match queue {
-        Queue::Kernel { lines, .. } => {
+    let with = match stands {
+        Stands::Kernel(lines) => {
             wire.set_queue(lines)?;
             plain::run_in(&wire.sender, bursts)?
         }
-        Queue::Giveway { admission, guard_us } => {
-            let configuration = match rate_mbit {
-                Some(rate_mbit) => queue_configuration(rate_mbit, *admission, *guard_us),
-                None => json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}}),
-            };
+        Stands::Giveway(Some(rate_mbit)) => {
+            let configuration = queue_configuration(*rate_mbit, true, GUARD_US);
+            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
+        }
+        Stands::Giveway(None) => {
+            let configuration = json!({"cap": {"policy": "none"}, "queue": {"backend": "qdisc"}});
+            beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
+        }
+        Stands::Watching => {
+            let configuration = json!({"cap": {"policy": "none"}});
             beside_daemon(&mut outcome, run, &wire, &configuration, bursts)?
         }
     };
@@ -125,7 +150,10 @@ fn cost(run: &Run, queue: &Queue, rate_mbit: Option<u64>, bursts: u64) -> Result
 /// The daemon looks in every second or so, whatever is sent: it is stopped meanwhile, and its programs are not.
 fn beside_daemon(outcome: &mut Outcome, run: &Run, wire: &Wire, configuration: &Value, bursts: u64) -> Result<Spent> {
     let mut daemon = Daemon::launch(&wire.sender, configuration, &run.file(""))?;
-    daemon.wait_until_queueing(&wire.sender)?;
+    match configuration.get("queue") {
+        Some(_) => daemon.wait_until_queueing(&wire.sender)?,
+        None => daemon.wait_until_watching(&wire.sender)?,
+    }
     daemon.process.signal(Signal::SIGSTOP)?;
     let spent = plain::run_in(&wire.sender, bursts).and_then(|spent| {
         tell_programs(outcome, run.name, wire, bursts)?;
@@ -139,8 +167,12 @@ fn beside_daemon(outcome: &mut Outcome, run: &Run, wire: &Wire, configuration: &
 /// Where giveway's share goes, in a run of its own: the kernel's counting costs something itself.
 fn tell_programs(outcome: &mut Outcome, point: &str, wire: &Wire, bursts: u64) -> Result<()> {
     let _statistics = enable_statistics()?;
-    let programs = PROGRAMS.map(|name| Program::find(name).map(|program| (name, program)));
-    let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
+    // The queue's own are there once one was put up.
+    let found = PROGRAMS.map(|name| Some((name, Program::find(name).ok()?)));
+    let programs: Vec<_> = found.into_iter().flatten().collect();
+    for name in PROGRAMS {
+        outcome.set(point, &format!("{name}_runs"), 0.0);
+    }
     let read = || {
         programs
             .iter()

@@ -129,7 +129,7 @@ impl Running {
         let links = self.daemon.engine.status(now()).links;
         let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
         ensure!(
-            links.iter().any(is_queue),
+            links.iter().any(|link| is_queue(link) || link.queue.waits),
             "a rate limit needs a queue of giveway's, and there is none: {}",
             links.first().map_or("no interface is managed", |link| &link.queue.why)
         );
@@ -138,6 +138,13 @@ impl Running {
         let limit = owners.limit_command(uid, bytes_per_s, class, &of_flows)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
+        // Where nothing was to be held before, it came with the limit.
+        let links = self.daemon.engine.status(now()).links;
+        ensure!(
+            links.iter().any(is_queue),
+            "a rate limit needs a queue of giveway's, and it could not be put up: {}",
+            links.first().map_or("no interface is managed", |link| &link.queue.why)
+        );
         Ok(limit)
     }
 

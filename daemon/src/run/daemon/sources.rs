@@ -114,6 +114,15 @@ impl Running {
         self.step(Input::Events(events))
     }
 
+    /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
+    pub(super) fn look_for_ordered(&mut self) -> Result<()> {
+        let on = self.daemon.queue.ordered();
+        if on.is_empty() {
+            return Ok(());
+        }
+        self.step(Input::Ordered(on))
+    }
+
     /// What was refused since the last pass.
     pub(super) fn drain_refusals(&mut self) -> Result<()> {
         let refusals = self.daemon.queue.refusals()?;

@@ -298,10 +298,20 @@ impl Links {
         (change, next)
     }
 
-    pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) {
-        for (ifindex, link) in &mut self.links {
-            link.queue.count(now, counted.remove(ifindex));
-        }
+    /// Takes in what was counted. Returns what to ask for.
+    pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) -> Vec<Action> {
+        let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
+            let request = link.queue.count(now, counted.remove(ifindex))?;
+            Some(ask(*ifindex, &link.name, request))
+        });
+        all.collect()
+    }
+
+    /// Packets that want an order have come on these. Returns what to ask for.
+    pub fn demand(&mut self, now: Duration, on: &[u32]) -> Vec<Action> {
+        let links = self.links.iter_mut().filter(|(ifindex, _)| on.contains(ifindex));
+        let all = links.filter_map(|(ifindex, link)| Some(ask(*ifindex, &link.name, link.queue.demand(now)?)));
+        all.collect()
     }
 
     /// Takes in the sockets of a pass. Returns what to ask for.

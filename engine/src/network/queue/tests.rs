@@ -505,3 +505,118 @@ fn segments_are_single_where_64_kb_are_much_of_a_rules_limit() {
     let asked = follow(1, 700_000);
     assert!(matches!(asked, Some(Request::Set(Some(plan))) if !plan.single_segments));
 }
+
+/// Where packets can be both marked and held.
+fn waiting(text: &str) -> Queue {
+    let mut queue = queue(text, true);
+    queue.backends.marks = Ok(());
+    queue
+}
+
+fn seen(background: u64) -> Option<QueueCounters> {
+    let mut counters = QueueCounters::default();
+    counters.bands.background.classified = background;
+    counters.bands.best_effort.classified = 1_000;
+    Some(counters)
+}
+
+#[test]
+fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
+    let mut queue = waiting("");
+    let plan = see(&mut queue, Some(wifi())).and_then(put_up).unwrap();
+    assert_eq!(plan.backend, Backend::None);
+    queue.conclude(NOW, Ok(()));
+    let view = queue.view(NOW);
+    assert!(view.waits && view.in_force.is_none());
+    assert!(
+        view.why.contains("nothing to hold: noqueue serves until"),
+        "{}",
+        view.why
+    );
+
+    let plan = put_up(queue.demand(NOW).unwrap()).unwrap();
+    assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Qdisc, None));
+    assert_eq!(queue.demand(NOW), None, "it is being put up");
+    assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
+    assert!(!queue.view(NOW).waits);
+    assert_eq!(see(&mut queue, Some(ours(wifi()))), None);
+
+    let later = |s| NOW + Duration::from_secs(s);
+    assert_eq!(queue.count(later(1), seen(7)), None);
+    assert_eq!(queue.count(later(60), seen(7)), None);
+    let plan = put_up(queue.count(later(61), seen(7)).unwrap()).unwrap();
+    assert_eq!(plan.backend, Backend::None);
+    queue.conclude(later(61), Ok(()));
+    assert!(queue.view(later(61)).waits);
+}
+
+#[test]
+fn what_needs_the_queue_has_it_at_once() {
+    let backend = |text: &str, uplink: Uplink| {
+        let plan = see(&mut waiting(text), Some(uplink)).and_then(put_up);
+        plan.unwrap().backend
+    };
+    for text in [
+        "[link]\nrate_mbit = 5",
+        "[link]\nrate_mbit = \"auto\"",
+        "[queue]\nbackend = \"qdisc\"",
+        "[queue]\ningress = true",
+        "[[deadline]]\nport = 5005\ndeadline_ms = 10.0",
+    ] {
+        assert_eq!(backend(text, wifi()), Backend::Qdisc, "{text}");
+    }
+    assert_eq!(backend("", cable()), Backend::Qdisc);
+    assert_eq!(backend("[marks]\nbackground = \"keep\"", wifi()), Backend::None);
+}
+
+#[test]
+fn a_rate_limit_brings_the_queue_and_its_end_does_not_take_it_at_once() {
+    let mut queue = waiting("");
+    see(&mut queue, Some(wifi())).unwrap();
+    queue.conclude(NOW, Ok(()));
+    queue.count(NOW, None);
+    let limit = RateLimit {
+        number: 1,
+        bytes_per_s: 125_000,
+        class: Class::Bulk,
+    };
+    let request = queue.follow(vec![limit], Vec::new()).unwrap();
+    assert_eq!(put_up(request).unwrap().backend, Backend::Qdisc);
+    queue.conclude(NOW, Ok(()));
+    let later = |s| NOW + Duration::from_secs(s);
+    assert_eq!(queue.count(later(500), seen(0)), None, "it holds");
+    assert!(matches!(
+        queue.follow(Vec::new(), Vec::new()),
+        Some(
+            Request::Tune(_)
+                | Request::Set(Some(Plan {
+                    backend: Backend::Qdisc,
+                    ..
+                }))
+        )
+    ));
+    queue.conclude(later(500), Ok(()));
+    assert_eq!(queue.count(later(559), seen(0)), None);
+    let plan = put_up(queue.count(later(560), seen(0)).unwrap()).unwrap();
+    assert_eq!(plan.backend, Backend::None);
+}
+
+#[test]
+fn where_packets_cannot_be_seen_the_queue_does_not_wait() {
+    let (plan, _) = first("", true, wifi());
+    assert_eq!(plan.unwrap().backend, Backend::Qdisc);
+}
+
+#[test]
+fn a_queue_that_could_not_be_put_up_for_what_came_is_tried_again() {
+    let mut queue = waiting("");
+    see(&mut queue, Some(wifi())).unwrap();
+    queue.conclude(NOW, Ok(()));
+    queue.demand(NOW).unwrap();
+    let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
+    assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
+    queue.conclude(NOW, Ok(()));
+    assert_eq!(queue.demand(NOW), None, "not sooner");
+    let later = queue.next_try().unwrap();
+    assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Qdisc);
+}

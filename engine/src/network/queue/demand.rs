@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a link whose rate is not known has anything to hold. Input: packets that want an order (background, streams,
+//! deadlines), as admission counts them, and what waits. Output: whether the queue is needed. Putting it up or taking it down
+//! costs packets that wait or are just being sent, so it stays for a while, longer each time, and goes when it is empty.
+
+use std::time::Duration;
+
+use super::traffic::{Band, QueueCounters};
+use crate::config::Config;
+
+/// Without such a packet, the first time, and at most.
+const STAYS: Duration = Duration::from_secs(60);
+const STAYS_AT_MOST: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// The configuration asks for something that only the queue does.
+    is_lasting: bool,
+    /// When such a packet was seen last.
+    latest: Option<Duration>,
+    stays: Duration,
+    /// As counted then.
+    packets: u64,
+}
+
+impl Demand {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            is_lasting: !config.deadline.is_empty() || !config.chain.is_empty() || config.queue.ingress,
+            latest: None,
+            stays: Duration::ZERO,
+            packets: 0,
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        !self.is_lasting && self.latest.is_none()
+    }
+
+    /// Such a packet was seen.
+    pub fn begins(&mut self, now: Duration) {
+        if self.latest.replace(now).is_none() {
+            self.stays = (self.stays * 2).clamp(STAYS, STAYS_AT_MOST);
+        }
+    }
+
+    /// While the queue stands. Whether that was the last one, and no rate limit holds.
+    pub fn observe(&mut self, now: Duration, counters: &QueueCounters, is_limited: bool) -> bool {
+        let bands = &counters.bands;
+        let ordered = [&bands.realtime, &bands.stream, &bands.background];
+        let packets = ordered.iter().map(|band| band.classified).sum();
+        let waiting = |band: &Band| band.served.map_or(0, |served| served.backlog_packets);
+        let waits = ordered.iter().any(|band| waiting(band) > 0);
+        let Some(latest) = self.latest else {
+            self.packets = packets;
+            return false;
+        };
+        if std::mem::replace(&mut self.packets, packets) != packets || waits || is_limited {
+            self.latest = Some(now);
+        } else if now.saturating_sub(latest) >= self.stays && waiting(&bands.best_effort) == 0 {
+            self.latest = None;
+        }
+        self.latest.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::queue::traffic::Served;
+
+    fn counters(background: u64, waiting: u64) -> QueueCounters {
+        let mut counters = QueueCounters::default();
+        counters.bands.best_effort.classified = 1_000 * background;
+        counters.bands.background.classified = background;
+        counters.bands.background.served = Some(Served {
+            backlog_packets: waiting,
+            ..Served::default()
+        });
+        counters
+    }
+
+    #[test]
+    fn the_queue_stays_for_a_minute_after_the_last_packet_and_longer_each_time() {
+        let mut demand = Demand::new(&Config::default());
+        let mut now = Duration::from_secs(100);
+        for stays_s in [60, 120, 240, 480, 960, 1920, 3600, 3600] {
+            assert!(demand.is_over());
+            demand.begins(now);
+            assert!(!demand.observe(now, &counters(1, 0), false) && !demand.is_over());
+            now += Duration::from_secs(10);
+            assert!(!demand.observe(now, &counters(2, 0), false), "one more");
+            now += Duration::from_secs(stays_s);
+            assert!(!demand.observe(now - Duration::from_millis(1), &counters(2, 0), false));
+            assert!(demand.observe(now, &counters(2, 0), false));
+        }
+    }
+
+    #[test]
+    fn what_waits_is_waited_for() {
+        let mut demand = Demand::new(&Config::default());
+        demand.begins(Duration::ZERO);
+        demand.observe(Duration::ZERO, &counters(5, 1), false);
+        let later = Duration::from_secs(1_000);
+        assert!(!demand.observe(later, &counters(5, 1), false));
+        assert!(!demand.observe(later + Duration::from_secs(59), &counters(5, 0), false));
+        assert!(demand.observe(later + Duration::from_secs(60), &counters(5, 0), false));
+    }
+
+    #[test]
+    fn it_goes_when_it_is_empty() {
+        let mut demand = Demand::new(&Config::default());
+        demand.begins(Duration::ZERO);
+        let mut full = counters(0, 0);
+        full.bands.best_effort.served = counters(0, 1).bands.background.served;
+        let later = Duration::from_secs(60);
+        assert!(!demand.observe(later, &full, false));
+        assert!(demand.observe(later, &counters(0, 0), false));
+    }
+
+    #[test]
+    fn a_rule_for_deadlines_is_enough() {
+        let text = "[[deadline]]\nport = 5005\ndeadline_ms = 10.0";
+        assert!(!Demand::new(&Config::parse(text).unwrap()).is_over());
+        assert!(!Demand::new(&Config::parse("[queue]\ningress = true").unwrap()).is_over());
+    }
+}
