@@ -130,6 +130,17 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 	return TCX_NEXT;
 }
 
+/* Whether nothing can be said of it: what else is asked below would say no. */
+static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+
+	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
+		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
+	       !has_early_sockets && !has_nice_sockets && !kernel_skb->tstamp && !p->has_option && !p->more_fragments &&
+	       skb->priority != 1;
+}
+
 SEC("tcx/egress")
 int gw_admit(struct __sk_buff *skb)
 {
@@ -152,6 +163,11 @@ int gw_admit(struct __sk_buff *skb)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
 		forget(config, &p);
+	if (is_plain(skb, config, &p)) {
+		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
+		mark(skb, config, &p, GW_CLASS_STANDARD);
+		return TCX_NEXT;
+	}
 	if (config->rules || config->background_flows || config->packet_rules)
 		read_ports(skb, &p);
 	rule = find_rule(config, &p);

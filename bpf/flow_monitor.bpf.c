@@ -311,10 +311,12 @@ int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
 {
 	if (sent <= 0)
 		return 0;
-	if (is_our_tcp(sk) && touch(sk))
+	if (sk->sk_protocol == IPPROTO_UDP) {
+		if (is_our(sk, IPPROTO_UDP))
+			mark_datagram(sk);
+	} else if (is_our_tcp(sk) && touch(sk)) {
 		own_if_unowned(sk);
-	if (is_our(sk, IPPROTO_UDP))
-		mark_datagram(sk);
+	}
 	return 0;
 }
 

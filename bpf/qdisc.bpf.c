@@ -258,9 +258,9 @@ static __noinline int settle(struct instance *i, const struct chosen *chosen, co
 SEC("struct_ops/gw_dequeue")
 struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 {
-	struct chosen chosen = {};
 	struct gw_link_config *config;
 	struct gw_band_counters *c;
+	struct chosen chosen;
 	struct gw_link *link;
 	struct sk_buff *skb;
 	struct instance *i;
@@ -273,27 +273,24 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	if (!sch->q.qlen)
 		return NULL;
 	i = instance_of(sch, &number);
-	config = config_at(number);
-	link = link_at(number);
-	if (!i || !config || !link)
+	if (!i)
 		return NULL;
 	now_ns = i->seen_ns;
 	i->seen_ns = 0;
-	if (config->rate_bytes_per_s) {
-		__u64 free_ns = ready_ns(config, link);
-
-		if (!now_ns || (__s64)(free_ns - now_ns) < CLOSE_NS)
-			now_ns = bpf_ktime_get_ns();
-		if ((__s64)(free_ns - now_ns) > 0) {
-			sch->qstats.overlimits++;
-			bpf_qdisc_watchdog_schedule(sch, free_ns, 0);
-			return NULL;
-		}
-	} else {
+	if (!now_ns || (__s64)(i->free_ns - now_ns) < CLOSE_NS)
 		now_ns = bpf_ktime_get_ns();
+	if (i->free_ns && (__s64)(i->free_ns - now_ns) > 0) {
+		sch->qstats.overlimits++;
+		bpf_qdisc_watchdog_schedule(sch, i->free_ns, 0);
+		return NULL;
 	}
+	config = config_at(number);
+	link = link_at(number);
+	if (!config || !link)
+		return NULL;
 	if (i->held && now_ns >= i->wake_ns)
 		release_limits(i, now_ns);
+	__builtin_memset(&chosen, 0, sizeof(chosen));
 	chosen.turn.sch = sch;
 	chosen.turn.config = config;
 	chosen.turn.now_ns = now_ns;
@@ -315,8 +312,10 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	}
 	if (config->rate_bytes_per_s) {
 		occupy_link(config, link, place, chosen.turn.band, now_ns);
+		i->free_ns = ready_ns(config, link);
 		i->seen_ns = now_ns;
 	} else {
+		i->free_ns = 0;
 		release(number, place);
 	}
 	count_owed(i, chosen.turn.band, place->bytes);
@@ -412,7 +411,7 @@ static __noinline int forget(struct Qdisc *sch)
 	i->owed_bytes = 0;
 	i->background = (struct fifo){};
 	i->realtime_packets = i->limited_packets = 0;
-	i->held = i->seen_ns = 0;
+	i->held = i->seen_ns = i->free_ns = 0;
 	i->places = (struct places){};
 	if (link) {
 		bpf_spin_lock(&link->lock);
