@@ -133,11 +133,9 @@ static __always_inline int admit_with_deadline(struct __sk_buff *skb, const stru
 /* Whether nothing can be said of it: what else is asked below would say no. */
 static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
-	       !has_early_sockets && !has_nice_sockets && !kernel_skb->tstamp && !p->has_option && !p->more_fragments &&
+	       !has_early_sockets && !has_nice_sockets && !socket_deadline(skb) && !p->has_option && !p->more_fragments &&
 	       skb->priority != 1;
 }
 
