@@ -44,19 +44,26 @@ pub enum Cap {
 }
 
 pub const FIXED54: &str = "fixed54";
+pub const ARF: &str = "arf";
 pub const ARF_LOSSY: &str = "arf-lossy";
+pub const ARF_CLASSIC: &str = "arf-classic";
 /// The same two with the access categories of 802.11e.
 pub const FIXED54_EDCA: &str = "fixed54-edca";
 pub const ARF_LOSSY_EDCA: &str = "arf-lossy-edca";
-pub const MEDIA: &[&str] = &[FIXED54, "arf", ARF_LOSSY, FIXED54_EDCA, ARF_LOSSY_EDCA];
+pub const MEDIA: &[&str] = &[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC, FIXED54_EDCA, ARF_LOSSY_EDCA];
 
 impl AccessPoint {
     /// With the RTT and the number of stations that the user set.
     pub fn new(parameters: &Parameters, medium: &'static str, giveway: Option<Cap>) -> Self {
+        Self::of(parameters, medium, parameters.count("stations") as usize, giveway)
+    }
+
+    /// With the RTT that the user set.
+    pub fn of(parameters: &Parameters, medium: &'static str, stations: usize, giveway: Option<Cap>) -> Self {
         Self {
             medium,
             rtt_ms: parameters.count("rtt_ms"),
-            stations: parameters.count("stations") as usize,
+            stations,
             giveway,
             background: None,
             managed: Managed::All,

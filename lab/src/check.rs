@@ -22,6 +22,18 @@ pub struct Verdict {
 
 type Points = BTreeMap<String, Metrics>;
 
+/// Of what is in the air: later than this the stations do not have the air that the model says.
+const LATENESS_P99_US: f64 = 1_000.0;
+
+/// A bound of every run on an access point at full length.
+pub fn of_lateness(points: &Points) -> Vec<Check> {
+    let metric = "lateness_p99_us";
+    let on_air = points.iter().filter(|(_, metrics)| metrics.contains_key(metric));
+    on_air
+        .map(|(point, _)| Check::metric(point, metric, Relation::AtMost(LATENESS_P99_US)))
+        .collect()
+}
+
 /// Judges the checks that belong to this run: `at_defaults` says whether its parameters are the
 /// stated ones, `is_selected` whether a point was asked for at all.
 pub fn judge(checks: &[Check], points: &Points, at_defaults: bool, is_selected: impl Fn(&str) -> bool) -> Vec<Verdict> {
@@ -50,6 +62,10 @@ impl Quantity {
         match self {
             Quantity::Metric { variant, .. } => vec![variant],
             Quantity::Ratio { variant, over, .. } | Quantity::Difference { variant, over, .. } => vec![variant, over],
+            Quantity::OfAllowed { variant, most, .. } => {
+                let others = most.iter().map(|allowance| allowance.of.as_str());
+                std::iter::once(variant.as_str()).chain(others).collect()
+            }
             Quantity::Pooled { variants, .. } => variants.iter().map(String::as_str).collect(),
         }
     }
@@ -60,6 +76,14 @@ impl Quantity {
             Quantity::Metric { variant, metric } => get(variant, metric),
             Quantity::Ratio { variant, over, metric } => Some(get(variant, metric)? / get(over, metric)?),
             Quantity::Difference { variant, over, metric } => Some(get(variant, metric)? - get(over, metric)?),
+            Quantity::OfAllowed { variant, metric, most } => {
+                let allowed = most.iter().map(|a| Some(a.part * get(&a.of, a.metric)?));
+                let allowed: Option<Vec<f64>> = allowed.collect();
+                let measured = get(variant, metric)?;
+                // Nothing of what may be nothing.
+                let ratio = measured / allowed?.into_iter().fold(0.0, f64::max);
+                Some(if measured == 0.0 { 0.0 } else { ratio })
+            }
             Quantity::Pooled { variants, metric, over } => {
                 let sum = |metric| variants.iter().map(|variant| get(variant, metric)).sum();
                 let (part, whole): (Option<f64>, Option<f64>) = (sum(metric), sum(over));

@@ -149,7 +149,11 @@ struct RunArguments {
     /// Where figures and raw results go [default: ./out/SCENARIO]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// In a guest: these variants and no others, judged by the host
+    /// So many variants of this machine at once, each in a lab of its own [default: 1]. For those of which one takes little
+    /// of a processor, as stations on the air; the bound on the air's lateness tells whether it was too many
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=16))]
+    jobs: u8,
+    /// In another lab: these variants and no others, judged by the one that asked
     #[arg(long, value_name = "VARIANT", hide = true)]
     exactly: Vec<String>,
 }
@@ -217,11 +221,12 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     if !arguments.exactly.is_empty() {
         plan.variants
             .retain(|variant| arguments.exactly.contains(&variant.name));
-        return hand_over(&runner::run(scenario.name, &plan, &parameters, &out)?, &out);
+        return hand_over(&runner::run(scenario.name, &plan, &parameters, 1, &out)?, &out);
     }
-    let results = runner::run(scenario.name, &plan, &parameters, &out)?;
+    let results = runner::run(scenario.name, &plan, &parameters, arguments.jobs, &out)?;
 
     let variants = results.means();
+    plan.checks.extend(check::of_lateness(&variants));
     let at_defaults = scenario.is_at_defaults(&parameters);
     let words = parameters.list("variants");
     let is_selected = |name: &str| runner::is_selected(name, words);
@@ -231,6 +236,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
         params: &parameters,
         kernel: results.kernels.iter().cloned().collect::<Vec<_>>().join(", "),
         variants,
+        spread: results.spread(),
         checks,
     };
     let figures = plot::draw(&plan.plots, &results, &out)?;
@@ -248,7 +254,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     Ok(report.holds())
 }
 
-/// Leaves the results for the host that booted this guest.
+/// Leaves the results for the lab that asked.
 fn hand_over(results: &Results, out: &Path) -> Result<bool> {
     let file = File::create(out.join(RESULTS_FILE))?;
     serde_json::to_writer(BufWriter::new(file), results)?;

@@ -13,6 +13,8 @@ use crate::histogram::Histogram;
 use crate::statistics::{mean, percentile};
 
 pub type Metrics = BTreeMap<String, f64>;
+/// By point and metric: the least and the most.
+pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
 
 /// The goodput of each station of a variant, where it was asked for.
 pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
@@ -123,13 +125,19 @@ impl Results {
         }
     }
 
-    /// Those of other variants.
+    /// Those of other variants, or of further rounds.
     pub fn merge(&mut self, other: Results) {
         self.kernels.extend(other.kernels);
-        self.rounds.extend(other.rounds);
+        for (point, rounds) in other.rounds {
+            self.rounds.entry(point).or_default().extend(rounds);
+        }
         self.traces.extend(other.traces);
-        self.samples.extend(other.samples);
-        self.wakeups.extend(other.wakeups);
+        for (point, samples) in other.samples {
+            self.samples.entry(point).or_default().extend(samples);
+        }
+        for (point, histogram) in other.wakeups {
+            self.wakeups.entry(point).or_default().merge(histogram);
+        }
     }
 
     /// The same in every round.
@@ -151,6 +159,20 @@ impl Results {
             self.wakeups.entry(point).or_default().merge(histogram);
         }
         self.traces.insert(variant.into(), outcome.traces);
+    }
+
+    /// The least and the most of each metric that several rounds measured.
+    pub fn spread(&self) -> Spread {
+        let of = |rounds: &Vec<Metrics>| {
+            let mut spread = BTreeMap::new();
+            for (metric, value) in rounds.iter().flatten() {
+                let (least, most) = spread.entry(metric.clone()).or_insert((*value, *value));
+                (*least, *most) = (least.min(*value), most.max(*value));
+            }
+            spread
+        };
+        let several = self.rounds.iter().filter(|(_, rounds)| rounds.len() > 1);
+        several.map(|(point, rounds)| (point.clone(), of(rounds))).collect()
     }
 
     /// The mean over the rounds; a metric that one round could not measure is left out. Of wake-ups those of all rounds

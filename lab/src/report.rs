@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::check::Verdict;
-use crate::outcome::{Metrics, shares};
+use crate::outcome::{Metrics, Spread, shares};
 use crate::parameters::Parameters;
 use crate::scenario::CheckKind;
+
+/// Of a column: how far the rounds differ in the metric that follows.
+const SPREAD: &str = "spread:";
 
 #[derive(Serialize)]
 pub struct Report<'a> {
@@ -17,6 +20,9 @@ pub struct Report<'a> {
     pub params: &'a Parameters,
     pub kernel: String,
     pub variants: BTreeMap<String, Metrics>,
+    /// Over the rounds, where there were several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub spread: Spread,
     pub checks: Vec<Verdict>,
 }
 
@@ -41,15 +47,18 @@ impl Report<'_> {
         let mut text = row("", headings.iter().map(|(name, _)| name.to_string()).collect());
         text += &row("", headings.iter().map(|(_, unit)| unit.to_string()).collect());
         for name in known {
-            let values = columns.iter().map(|metric| self.variants[name].get(*metric));
-            text += &row(
-                name,
-                values
-                    .map(|value| value.map_or("-".into(), |value| number(*value)))
-                    .collect(),
-            );
+            let values = columns.iter().map(|column| self.cell(name, column));
+            text += &row(name, values.map(|value| value.map_or("-".into(), number)).collect());
         }
         text
+    }
+
+    /// A metric, or behind `spread:` the most of it less the least.
+    fn cell(&self, name: &str, column: &str) -> Option<f64> {
+        match column.strip_prefix(SPREAD) {
+            Some(metric) => self.spread.get(name)?.get(metric).map(|(least, most)| most - least),
+            None => self.variants[name].get(column).copied(),
+        }
     }
 
     fn rows(&self, variants: &[&str]) -> Vec<&str> {
@@ -122,6 +131,7 @@ fn widest(names: &[&str]) -> usize {
 fn heading(metric: &str) -> (&str, &str) {
     match metric {
         "goodput_mbit" => ("goodput", "Mbit/s"),
+        "spread:goodput_mbit" => ("spread", "Mbit/s"),
         "jain" => ("Jain", ""),
         "retransmits" => ("retrans", ""),
         "rtt_p50_ms" => ("RTT p50", "ms"),
@@ -213,6 +223,10 @@ mod tests {
             params: parameters,
             kernel: "6.18".into(),
             variants: BTreeMap::from([("fixed-cap/arf-lossy".into(), metrics)]),
+            spread: Spread::from([(
+                "fixed-cap/arf-lossy".into(),
+                BTreeMap::from([("goodput_mbit".into(), (15.0, 15.25))]),
+            )]),
             checks,
         }
     }
@@ -235,11 +249,11 @@ mod tests {
 
     #[test]
     fn the_table_names_what_was_not_measured_and_fits_eighty_columns() {
-        let columns = "goodput_mbit jain retransmits rtt_p50_ms cap_segments collisions_percent";
+        let columns = "goodput_mbit spread:goodput_mbit retransmits rtt_p50_ms cap_segments collisions_percent";
         let table = report(vec![]).table(&["fixed-cap/arf-lossy"], columns);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(
-            table.contains("15.13") && table.contains("4545") && table.contains(" -"),
+            table.contains("15.13") && table.contains("0.2500") && table.contains("4545") && table.contains(" -"),
             "{table}"
         );
     }

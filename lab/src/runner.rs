@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the plan of a scenario.
 //! Input: a plan, its parameters, a folder. Output: the results of every selected variant, interleaved over the rounds;
-//! those that need a guest from the guest. Progress goes to stderr.
+//! those that need a guest from the guest, and several at once from a lab of its own each. Progress goes to stderr.
 
 pub mod guests;
+mod side_by_side;
 
 use std::path::Path;
 
@@ -18,13 +19,19 @@ use crate::progress::Progress;
 use crate::scenario::{Plan, Variant};
 use crate::usage::{nearest, usage};
 
-pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, out: &Path) -> Result<Results> {
+/// `jobs`: how many of this machine's variants at once.
+pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, jobs: u8, out: &Path) -> Result<Results> {
     let selected = select(plan, parameters.list("variants"))?;
     let (here, groups) = guests::split(&selected);
     let mut results = if here.is_empty() {
         Results::default()
     } else {
-        run_here(&here, parameters, out)?
+        check_machine(&here)?;
+        sweep()?;
+        match jobs {
+            1 => run_here(&here, parameters, out)?,
+            _ => side_by_side::run(scenario, &here, parameters, jobs.into(), out)?,
+        }
     };
     for group in &groups {
         results.merge(guests::run(scenario, group, parameters, out)?);
@@ -33,8 +40,6 @@ pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, out: &Path) -> 
 }
 
 fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Result<Results> {
-    check_machine(selected)?;
-    sweep()?;
     let raw = out.join("raw");
     std::fs::create_dir_all(&raw).with_context(|| format!("cannot create {}", raw.display()))?;
     let rounds = parameters.count("repeats");

@@ -84,12 +84,25 @@ pub enum Quantity {
         over: String,
         metric: &'static str,
     },
+    /// The metric over the largest of several allowances.
+    OfAllowed {
+        variant: String,
+        metric: &'static str,
+        most: Vec<Allowance>,
+    },
     /// Sum of one metric over the sum of another, over several variants.
     Pooled {
         variants: Vec<String>,
         metric: &'static str,
         over: &'static str,
     },
+}
+
+/// This part of a variant's metric.
+pub struct Allowance {
+    pub part: f64,
+    pub of: String,
+    pub metric: &'static str,
 }
 
 #[derive(Clone, Copy)]

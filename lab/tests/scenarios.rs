@@ -122,7 +122,14 @@ fn cooperative_stations_hold_the_papers_cap() {
     let Some(_turn) = turn_on_air() else { return };
     let result = run(
         "cooperative",
-        &["stations=3", "seconds=5", "warmup_s=5", "medium=fixed54"],
+        &[
+            "stations=3",
+            "seconds=5",
+            "warmup_s=5",
+            "repeats=1",
+            "medium=fixed54",
+            "variants=plain,fixed-cap,balanced",
+        ],
     );
     assert_eq!(metric(&result, "fixed-cap", "cap_segments"), 115.0);
     assert!(metric(&result, "fixed-cap", "jain") > 0.99);
@@ -130,7 +137,73 @@ fn cooperative_stations_hold_the_papers_cap() {
     assert!(fixed > 8.0 && plain > 8.0, "fixed-cap {fixed}, plain {plain} Mbit/s");
     assert!(metric(&result, "fixed-cap", "report_airtime_percent") > 0.0);
     // Nobody configured its capacity.
-    assert!(metric(&result, "found", "goodput_mbit") > 8.0);
+    assert!(metric(&result, "balanced", "goodput_mbit") > 8.0);
+}
+
+#[test]
+fn cells_side_by_side_are_those_of_one_table() {
+    let Some(_turn) = turn_on_air() else { return };
+    let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-jobs", std::process::id()));
+    let mut words = vec!["run", "cooperative", "--jobs", "3", "--json", "--out"];
+    words.push(out.to_str().expect("a path in plain text"));
+    for setting in [
+        "stations=1,2",
+        "medium=fixed54",
+        "variants=plain",
+        "repeats=2",
+        "seconds=2",
+        "warmup_s=2",
+    ] {
+        words.extend(["--set", setting]);
+    }
+    let done = lab(&words);
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).expect("one JSON object on stdout");
+    for cell in ["plain/1", "plain/2"] {
+        let [least, most] = [0, 1].map(|end| {
+            result["spread"][cell]["goodput_mbit"][end]
+                .as_f64()
+                .expect("two rounds")
+        });
+        let mean = metric(&result, cell, "goodput_mbit");
+        assert!(
+            5.0 < least && least < most && (mean - (least + most) / 2.0).abs() < 1e-9,
+            "{result}"
+        );
+    }
+    assert!(out.join("labs/plain-2-2/raw").is_dir(), "what each measured is kept");
+    std::fs::remove_dir_all(&out).expect("the folder can go");
+}
+
+#[test]
+fn a_variant_that_fails_beside_others_says_why() {
+    let Some(_turn) = turn_on_air() else { return };
+    let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-fails", std::process::id()));
+    let words = [
+        "run",
+        "cooperative",
+        "--jobs",
+        "2",
+        "--set",
+        "stations=1",
+        "--set",
+        "medium=fixed54",
+        "--set",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_giveway-lab"));
+    command
+        .args(words)
+        .args(["variants=plain,fixed-cap", "--out"])
+        .arg(&out);
+    // A daemon that ends at once.
+    let done = command
+        .env("GIVEWAY", "/bin/false")
+        .output()
+        .expect("giveway-lab starts");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("variant fixed-cap: ") && said.contains("/log"), "{said}");
+    let _ = std::fs::remove_dir_all(&out);
 }
 
 #[test]
@@ -286,6 +359,8 @@ fn what_does_not_exist_is_answered_with_the_nearest_name() {
         "did you mean `fixed54`?",
     );
     assert_usage_error(&["run", "cooperative", "--set", "stations=0"], "from 1 to 16");
+    assert_usage_error(&["run", "cooperative", "--set", "stations="], "none is given");
+    assert_usage_error(&["run", "cooperative", "--jobs", "0"], "1..=16");
     assert_usage_error(
         &["run", "contention", "--set", "variants=udp/22"],
         "did you mean `udp/2`?",
@@ -512,7 +587,14 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[in_guest::a_request_is_handled_and_answered_in_time_whatever_else_the_machine_does]),
     ),
     ("contention", Tests(&[contention_shows_udp_above_tcp_and_fair_shares])),
-    ("cooperative", Tests(&[cooperative_stations_hold_the_papers_cap])),
+    (
+        "cooperative",
+        Tests(&[
+            cooperative_stations_hold_the_papers_cap,
+            cells_side_by_side_are_those_of_one_table,
+            a_variant_that_fails_beside_others_says_why,
+        ]),
+    ),
     (
         "deadline",
         Tests(&[

@@ -75,8 +75,9 @@ pub trait Allotment: Send {
     /// this device or the number of others that send changes.
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits>;
 
-    /// The limits that one more connection of this device would get at this round-trip time.
-    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits;
+    /// The limits that one more connection of this device would get, by its round-trip time. Asked for all round-trip times of a
+    /// table whenever a device starts or stops, so what they have in common is computed once.
+    fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a>;
 
     /// The evidence behind the limits of a connection with this round-trip time, for `why`.
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;

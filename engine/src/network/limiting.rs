@@ -69,6 +69,7 @@ impl Network {
         }
         let ifindex = self.ifindex();
         let link = link(&self.neighbourhood, self.sharing, &self.links, self.ifindex());
+        let newcomer = self.policy.newcomer(&link);
         let mut wanted: Vec<Wanted> = Vec::new();
         for tracked in self.flows.iter_mut().filter(|tracked| !tracked.held.is_empty()) {
             let Some(rtt) = tracked.rtt() else { continue };
@@ -76,7 +77,7 @@ impl Network {
             let is_elsewhere = ![Some(0), ifindex].contains(&Some(tracked.flow.ifindex));
             let limits = match is_elsewhere {
                 true => Limits::default(),
-                false => self.policy.newcomer(&link, rtt),
+                false => newcomer(rtt),
             };
             let mut next = Vec::new();
             for (setting, held) in tracked
@@ -97,15 +98,18 @@ impl Network {
             }
             wanted.push((tracked.flow.cookie, next));
         }
+        drop(newcomer);
         self.ask(now, wanted);
     }
 
     /// The table for connections yet to come.
     pub(super) fn limit_new_connections(&mut self) {
-        let link = self.link();
-        let cap = |rtt: &Duration| self.policy.newcomer(&link, *rtt).cwnd.unwrap_or(0);
         let caps: Vec<u32> = match self.interface {
-            Some(_) if self.paused.is_none() => self.rtt_resolution.iter().map(cap).collect(),
+            Some(_) if self.paused.is_none() => {
+                let newcomer = self.policy.newcomer(&self.link());
+                let rtts = self.rtt_resolution.iter();
+                rtts.map(|rtt| newcomer(*rtt).cwnd.unwrap_or(0)).collect()
+            }
             _ => vec![0; self.rtt_resolution.len()],
         };
         let is_empty = caps.iter().all(|cap| *cap == 0);

@@ -44,6 +44,7 @@ pub enum Preset {
     Fixed54,
     Arf,
     ArfLossy,
+    ArfClassic,
     Fixed54Edca,
     ArfLossyEdca,
 }
@@ -97,11 +98,12 @@ impl Spec {
             rate_control: match self.medium {
                 Preset::Fixed54 | Preset::Fixed54Edca => RateControl::Fixed54,
                 Preset::Arf | Preset::ArfLossy | Preset::ArfLossyEdca => RateControl::arf(),
+                Preset::ArfClassic => RateControl::arf_classic(),
             },
             has_categories: self.medium.has_categories(),
             loss: match self.medium {
                 Preset::ArfLossy | Preset::ArfLossyEdca => LOSS_OF_ARF_LOSSY,
-                Preset::Fixed54 | Preset::Arf | Preset::Fixed54Edca => 0.0,
+                Preset::Fixed54 | Preset::Arf | Preset::ArfClassic | Preset::Fixed54Edca => 0.0,
             },
             one_way_delay_ns: (self.rtt_ms * 1e6 / 2.0) as u64,
             queue_packets: self.queue_packets,

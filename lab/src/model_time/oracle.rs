@@ -3,6 +3,8 @@
 //!
 //! Found by search with fixed windows, on seeds of its own. It is what a policy is measured against; no policy sees it.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::experiment::{Air, Measured, cell, run};
@@ -18,13 +20,17 @@ pub fn bound_ms(rtt_ms: f64) -> f64 {
     (1.25 * rtt_ms).max(rtt_ms + 15.0)
 }
 
+/// Coarsely over all totals first, then between the neighbours of the best.
 pub fn best_equal_cap(air: Air, stations: usize, rtt_ms: u64) -> Result<Option<u32>> {
-    let segments = |mbit: f64| mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3 / 1_448.0 / stations as f64;
+    let segments = |mbit: f64| (mbit * 1e6 / 8.0 * rtt_ms as f64 / 1e3 / 1_448.0 / stations as f64).max(2.0);
     let steps = ((TOTAL_MBIT.end / TOTAL_MBIT.start).log2() * STEPS_PER_OCTAVE) as i32;
+    let above = |from: f64, steps: f64| from * 2f64.powf(steps / STEPS_PER_OCTAVE);
     let mut best: Option<(f64, u32)> = None;
-    for step in 0..=steps {
-        let total_mbit = TOTAL_MBIT.start * 2f64.powf(f64::from(step) / STEPS_PER_OCTAVE);
-        let cap = (segments(total_mbit) as u32).max(2);
+    let mut tried = BTreeSet::new();
+    let mut attempt = |cap: u32, best: &mut Option<(f64, u32)>| -> Result<()> {
+        if !tried.insert(cap) {
+            return Ok(());
+        }
         let runs: Vec<Measured> = SEEDS
             .map(|seed| run(&cell(air, stations, rtt_ms, seed).limited(Some(cap), None), 10.0, 20.0))
             .collect::<Result<_>>()?;
@@ -32,7 +38,17 @@ pub fn best_equal_cap(air: Air, stations: usize, rtt_ms: u64) -> Result<Option<u
         let goodput = mean(|run| run.goodput_mbit);
         let is_within = mean(|run| run.rtt_p50_ms) <= bound_ms(rtt_ms as f64);
         if is_within && best.is_none_or(|(most, _)| goodput > most) {
-            best = Some((goodput, cap));
+            *best = Some((goodput, cap));
+        }
+        Ok(())
+    };
+    for step in 0..=steps {
+        attempt(segments(above(TOTAL_MBIT.start, f64::from(step))) as u32, &mut best)?;
+    }
+    for part in [0.5, 0.25] {
+        let Some((_, middle)) = best else { break };
+        for step in [-part, part] {
+            attempt(above(f64::from(middle), step).round() as u32, &mut best)?;
         }
     }
     Ok(best.map(|(_, cap)| cap))

@@ -107,7 +107,10 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             for (name, policy) in POLICIES {
                 let act = move |of: &Run| {
                     let cell = policy.apply(cell(air, stations as usize, rtt_ms, of.seed), air, rtt_ms)?;
-                    Ok(outcome(of.name, &run(&cell, warmup_s, seconds)?))
+                    let mut outcome = outcome(of.name, &run(&cell, warmup_s, seconds)?);
+                    let cap = cell.connections.first().and_then(|connection| connection.clamp);
+                    outcome.set(of.name, "cap_segments", cap.map(f64::from));
+                    Ok(outcome)
                 };
                 let name = format!("{}/{stations}/{name}", air.name());
                 variants.push(Variant::new(name, None, estimated_s, act));
@@ -156,7 +159,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks: Vec::new(),
         plots: Vec::new(),
-        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms down_s up_s theirs_mbit ours_mbit",
+        columns: "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s theirs_mbit ours_mbit",
     })
 }
 

@@ -40,6 +40,8 @@ pub struct Span {
     pub to_s: f64,
     /// What the program offers by TCP; else as much as it can.
     pub mbit: Option<f64>,
+    /// TCP's congestion control; else CUBIC.
+    pub congestion: Option<&'static str>,
 }
 
 /// A transfer under way.
@@ -122,7 +124,7 @@ impl Running {
             Protocol::Tcp => {
                 let offered = mbit.map(|mbit| format!("{:.0}K", mbit * 1000.0));
                 command
-                    .args(["-C", "cubic"])
+                    .args(["-C", self.span.congestion.unwrap_or("cubic")])
                     .args(offered.iter().flat_map(|rate| ["-b", rate]))
             }
             Protocol::Udp => {
@@ -198,6 +200,12 @@ impl Flow {
         self.sent_within(from_s, to_s)
             .map(|interval| interval.retransmits)
             .sum()
+    }
+
+    /// As many as it takes to carry what was received, without what was sent again.
+    pub fn segments(&self, from_s: f64, to_s: f64) -> f64 {
+        let bytes = self.received.iter().map(|i| i.bytes * i.part_within(from_s, to_s));
+        bytes.sum::<f64>() / PAYLOAD_BYTES
     }
 
     pub fn rtts_ms(&self, from_s: f64, to_s: f64) -> impl Iterator<Item = f64> {

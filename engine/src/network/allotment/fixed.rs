@@ -62,8 +62,9 @@ impl Allotment for Fixed {
         members.iter().map(limits).collect()
     }
 
-    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits {
-        self.limits(link.sharing.with_one_more(), rtt)
+    fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {
+        let sharing = link.sharing.with_one_more();
+        Box::new(move |rtt| self.limits(sharing, rtt))
     }
 
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String {

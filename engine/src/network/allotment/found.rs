@@ -103,7 +103,7 @@ impl Allotment for FoundCapacity {
         own.iter().map(of).collect()
     }
 
-    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits {
+    fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {
         let neighbours = group::neighbours(link, self.segment_bytes);
         let theirs = median(
             neighbours
@@ -111,22 +111,23 @@ impl Allotment for FoundCapacity {
                 .map(|one| one.share(self.control.aim_s, self.segment_bytes)),
         );
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(theirs);
-        let is_limited = !matches!(self.control.phase, Phase::Withdrawn { .. }) && !rtt.is_zero();
-        let Some(share) = known.filter(|_| is_limited) else {
-            return Limits::default();
+        let Some(share) = known.filter(|_| !matches!(self.control.phase, Phase::Withdrawn { .. })) else {
+            return Box::new(|_| Limits::default());
         };
         let weight = group::weight(Class::Standard) / f64::from(link.sharing.with_one_more().connections);
         let before: f64 = neighbours.iter().map(|one| one.weight).sum();
-        let limits = self.limits(
-            share * before.max(weight) / (before + weight),
-            weight,
-            rtt.as_secs_f64(),
-        );
-        Limits {
-            // Not less than without giveway: the first round trip tells nothing yet.
-            cwnd: limits.cwnd.map(|cwnd| cwnd.max(INITIAL_CWND)),
-            ..limits
-        }
+        let share = share * before.max(weight) / (before + weight);
+        Box::new(move |rtt| {
+            if rtt.is_zero() {
+                return Limits::default();
+            }
+            let limits = self.limits(share, weight, rtt.as_secs_f64());
+            Limits {
+                // Not less than without giveway: the first round trip tells nothing yet.
+                cwnd: limits.cwnd.map(|cwnd| cwnd.max(INITIAL_CWND)),
+                ..limits
+            }
+        })
     }
 
     fn reason(&self, link: &Link<'_>, _: Duration) -> String {

@@ -27,8 +27,8 @@ impl Allotment for Counting {
         self.0.allot(now, link, members)
     }
 
-    fn newcomer(&self, link: &Link<'_>, rtt: Duration) -> Limits {
-        self.0.newcomer(link, rtt)
+    fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {
+        self.0.newcomer(link)
     }
 
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String {

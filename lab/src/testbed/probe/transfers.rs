@@ -242,7 +242,9 @@ fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows
     if transfer.protocol == Protocol::Tcp {
         let retransmits = flows.iter().map(|flow| flow.retransmits(from_s, to_s)).sum::<f64>();
         let rtts: Vec<_> = flows.iter().flat_map(|flow| flow.rtts_ms(from_s, to_s)).collect();
+        let segments: f64 = flows.iter().map(|flow| flow.segments(from_s, to_s)).sum();
         outcome.set(point, "retransmits", retransmits);
+        outcome.set(point, "segments", segments);
         outcome.percentiles(point, "rtt_*_ms", &rtts, &[50, 99]);
     }
     shares
