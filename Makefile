@@ -1,6 +1,6 @@
 # giveway's commands. Each target installs what it needs first; nothing has to be done by hand.
 .DEFAULT_GOAL := help
-.PHONY: help need build demo test test-kernels kernels bench lint deb clean
+.PHONY: help need build demo test test-kernels kernels bench lint deb static clean
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PROFILE := release
@@ -34,9 +34,12 @@ lint: need ## Formatting and lints
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-deb: ## A Debian package of the committed version, checked by lintian (10 minutes)
+deb: ## A Debian package of the committed version, checked by lintian (10 minutes); ARCH=arm64 for that, on amd64
 	@packaging/need deb
-	@packaging/deb
+	@packaging/deb $(ARCH)
+
+static: need ## One file that needs no library: target/static
+	@packaging/static
 
 clean: ## Remove what was built
 	cargo clean
