@@ -135,14 +135,15 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link
 {
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
-	       !has_early_sockets && !has_nice_sockets && !socket_deadline(skb) && !p->has_option && !p->more_fragments &&
-	       skb->priority != 1;
+	       !socket_deadline(skb) && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
+	       !(has_early_sockets && treatment_before(skb));
 }
 
 SEC("tcx/egress")
 int gw_admit(struct __sk_buff *skb)
 {
 	struct gw_link_config *config = config_of(skb->ifindex);
+	struct gw_admission_counters *counters;
 	struct promise none = {};
 	struct packet p = {};
 	struct gw_rule *rule;
@@ -177,6 +178,9 @@ int gw_admit(struct __sk_buff *skb)
 		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
 	if (deadline_ns && !granted && !config->rate_bytes_per_s) {
+		counters = counters_at(config->number);
+		if (counters)
+			__sync_fetch_and_add(&counters->only_ordered, 1);
 		none.deadline_ns = deadline_ns;
 		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
 		mark(skb, config, &p, GW_CLASS_STANDARD);

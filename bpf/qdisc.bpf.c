@@ -275,18 +275,20 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	i = instance_of(sch, &number);
 	if (!i)
 		return NULL;
+	config = config_at(number);
+	if (!config)
+		return NULL;
 	now_ns = i->seen_ns;
 	i->seen_ns = 0;
 	if (!now_ns || (__s64)(i->free_ns - now_ns) < CLOSE_NS)
 		now_ns = bpf_ktime_get_ns();
-	if (i->free_ns && (__s64)(i->free_ns - now_ns) > 0) {
+	if (config->rate_bytes_per_s && (__s64)(i->free_ns - now_ns) > 0) {
 		sch->qstats.overlimits++;
 		bpf_qdisc_watchdog_schedule(sch, i->free_ns, 0);
 		return NULL;
 	}
-	config = config_at(number);
 	link = link_at(number);
-	if (!config || !link)
+	if (!link)
 		return NULL;
 	if (i->held && now_ns >= i->wake_ns)
 		release_limits(i, now_ns);

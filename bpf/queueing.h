@@ -209,6 +209,7 @@ struct gw_admission_counters {
 	__u64 expired;                  /* promises of packets that were lost before the link */
 	__u64 events_lost;
 	__u64 packets[GW_BANDS];        /* classified */
+	__u64 only_ordered;             /* of best effort, with a deadline that nothing promises: no rate is known */
 };
 
 #endif

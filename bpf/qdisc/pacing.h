@@ -37,9 +37,19 @@ static __noinline int note_late(struct gw_link *link, __u64 late_ns)
 	return 0;
 }
 
+/* A packet without a deadline goes to the link, and best effort gets some of what it is owed. */
+static __noinline int account_owed(struct gw_link *link, __u64 busy_ns, __u64 time_ns)
+{
+	bpf_spin_lock(&link->lock);
+	link->busy_ns = busy_ns;
+	link->owed_ns = link->owed_ns > (__s64)time_ns ? link->owed_ns - time_ns : 0;
+	bpf_spin_unlock(&link->lock);
+	return 0;
+}
+
 /*
- * A packet goes to the link. Without the lock where nothing is promised: only the qdisc writes these numbers, under its own
- * lock, and what admission reads of them half old is as if it had looked just before, or is on the safe side.
+ * A packet goes to the link. Without the lock where best effort is owed nothing: only the qdisc writes these numbers, under its
+ * own lock, and admission, which adds them up, may see one of them as it was just before.
  */
 static __always_inline void occupy_link(const struct gw_link_config *config, struct gw_link *link, const struct place *place,
 					enum gw_band band, __u64 now_ns)
@@ -62,9 +72,10 @@ static __always_inline void occupy_link(const struct gw_link_config *config, str
 	}
 	largest_ns = link->largest_ns - (link->largest_ns >> 10);
 	link->largest_ns = largest_ns < time_ns ? time_ns : largest_ns;
-	link->busy_ns = since_ns + time_ns;
 	if (link->owed_ns)
-		link->owed_ns = link->owed_ns > (__s64)time_ns ? link->owed_ns - time_ns : 0;
+		account_owed(link, since_ns + time_ns, time_ns);
+	else
+		link->busy_ns = since_ns + time_ns;
 }
 
 /* When the link has, or had, room for a packet below. */

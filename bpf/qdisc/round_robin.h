@@ -70,6 +70,8 @@ static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_
 }
 
 /* The outcome of one look at the first flow of a round. */
+#define LEAST_QUANTUM 1514
+
 enum look {
 	LOOK_FOUND,
 	LOOK_AGAIN,
@@ -101,7 +103,8 @@ static __always_inline enum look first_flow(struct instance *i, struct round *ro
 	flow = flow_at(i, list->head);
 	if (flow->deficit > 0)
 		return LOOK_FOUND;
-	flow->deficit += quantum;
+	/* A link that was given up has no configuration, and its packets leave all the same. */
+	flow->deficit += quantum ? quantum : LEAST_QUANTUM;
 	list->head = flow->next;
 	list_flow(i, &round->old_flows, *which);
 	/* It is alone. */

@@ -16,7 +16,7 @@ use giveway_engine::config::{Config, Deadline};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
-use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning, Uplink};
+use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, RootQdisc, Tuning, Uplink, may_replace};
 use libbpf_rs::MapHandle;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,8 @@ const FLOWS_OF_A_USER: usize = 256;
 const FLOWS_OF_USERS: usize = 1024;
 const FLOWS_ADDED: usize = 2048;
 
-/// Looks, ten a second, for which a queue that is wanted waits for what is in its place to be empty.
-const PUT_OFF: u32 = 10;
+/// For so long a queue that is wanted waits for what is in its place to be empty.
+const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// What a device's queue was before it was touched.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -118,8 +118,8 @@ struct Link {
     served: Option<(Duration, [Served; BANDS])>,
     /// Packets that wanted an order, where nothing of ours serves; None: not counted yet.
     ordered: Option<u64>,
-    /// Looks at which something waited in what serves instead.
-    put_off: u32,
+    /// Since when something has waited in what serves instead.
+    put_off: Option<Duration>,
 }
 
 type Named = BTreeMap<BackgroundFlow, Option<u32>>;
@@ -216,35 +216,44 @@ impl QueueActuator {
         self.undo(before.as_ref())
     }
 
-    /// Where packets are only marked: whether some came since the last time that a queue would have to order. What waits in
-    /// a qdisc is lost with it, so for a while a moment is waited for in which nothing does.
-    pub fn ordered(&mut self) -> Vec<u32> {
+    /// Of these, where a queue comes when it is wanted: those on which packets came since the last time that one would have to
+    /// order. What waits in a qdisc is lost with it, so for a while a moment is waited for in which nothing does.
+    pub fn ordered(&mut self, waiting: &[u32]) -> Vec<u32> {
         let Some(admission) = &self.admission else {
             return Vec::new();
         };
         let mut on = Vec::new();
         for (ifindex, link) in &mut self.links {
-            if link.plan.backend != Backend::None {
+            if link.plan.backend != Backend::None || !waiting.contains(ifindex) {
                 continue;
             }
             match admission.counters(link.number) {
                 Ok(counted) => {
                     let [realtime, stream, _, background] = counted.packets;
-                    let packets = realtime + stream + background;
+                    let packets = realtime + stream + background + counted.only_ordered;
                     if link.ordered.is_some_and(|before| before != packets) {
+                        let since = *link.put_off.get_or_insert_with(now);
                         let mut waits = || qdisc::counted(&mut self.netlink, *ifindex, ROOT);
-                        if link.put_off < PUT_OFF && matches!(waits(), Ok(Some(root)) if root.waiting_packets > 0) {
-                            link.put_off += 1;
+                        if now().saturating_sub(since) < PUT_OFF
+                            && matches!(waits(), Ok(Some(root)) if root.waiting_packets > 0)
+                        {
                             continue;
                         }
                         on.push(*ifindex);
                     }
-                    (link.ordered, link.put_off) = (Some(packets), 0);
+                    (link.ordered, link.put_off) = (Some(packets), None);
                 }
                 Err(error) => tracing::debug!("{}: {error:#}", link.name),
             }
         }
         on
+    }
+
+    /// A queue of ours serves this link.
+    pub fn serves(&self, ifindex: u32) -> bool {
+        self.links
+            .get(&ifindex)
+            .is_some_and(|link| link.plan.backend != Backend::None)
     }
 
     /// Changes the numbers that the queue in force on this link goes by. After an error nothing of it is left.
@@ -536,6 +545,14 @@ impl QueueActuator {
             !is_ours(&root.qdisc),
             "there is a qdisc of giveway's that is in no journal; delete it"
         );
+        // It may have been changed since the engine saw it.
+        let seen = RootQdisc {
+            kind: root.qdisc.kind.clone(),
+            handle: root.qdisc.handle,
+            entangled: root.entangled,
+            ours: false,
+        };
+        may_replace(name, &seen).map_err(|why| anyhow!(why))?;
         let before = Before {
             ifindex,
             name: name.to_owned(),
@@ -605,7 +622,7 @@ impl QueueActuator {
             ingress: None,
             served: None,
             ordered: Some(0),
-            put_off: 0,
+            put_off: None,
         };
         self.links.insert(ifindex, link);
         Ok(())
@@ -719,6 +736,7 @@ impl Link {
             expired: counted.expired,
             untold: counted.events_lost,
             served_t_ns: served_at.as_nanos() as u64,
+            only_ordered: counted.only_ordered,
             bands,
         })
     }
@@ -798,15 +816,14 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
         };
         netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)?;
     }
-    let now = qdisc::root(netlink, *ifindex)?.qdisc;
-    ensure!(
-        if qdisc.handle == 0 {
-            now.handle == 0
-        } else {
-            now == *qdisc
-        },
-        "{now:?} stands there in place of {qdisc:?}"
-    );
+    let now = qdisc::find_root(netlink, *ifindex)?.map(|root| root.qdisc);
+    let is_back = match &now {
+        // A device that is down gets its default when it comes up.
+        None => qdisc.handle == 0,
+        Some(now) if qdisc.handle == 0 => now.handle == 0,
+        Some(now) => now == qdisc,
+    };
+    ensure!(is_back, "{now:?} stands there in place of {qdisc:?}");
     Ok(())
 }
 

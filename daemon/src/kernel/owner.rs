@@ -205,6 +205,18 @@ impl OwnerReader {
         given.map_err(|why| anyhow!(why))
     }
 
+    /// Forgets the limits of commands that have ended, with their flows. Whether there were any.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell which processes have one.
+    pub fn forget_limits(&mut self, of_flows: &BTreeSet<LimitNumber>) -> Result<bool> {
+        if self.limits.all().next().is_none() {
+            return Ok(false);
+        }
+        let in_use = &self.choices()?.limits()? | of_flows;
+        Ok(self.limits.keep(&in_use))
+    }
+
     pub fn command_limits(&self) -> Vec<RateLimit> {
         self.limits.all().collect()
     }

@@ -59,6 +59,11 @@ pub fn tcmsg(ifindex: u32, handle: u32, parent: u32) -> Body {
 
 /// The root qdisc of a device.
 pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<Root> {
+    find_root(netlink, ifindex)?.context("the device has no root qdisc")
+}
+
+/// None: the kernel shows none, as of a device that is down and has lost its own.
+pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<Root>> {
     let all = netlink
         .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
         .context("cannot list the qdiscs")?;
@@ -78,14 +83,14 @@ pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<Root> {
             entangled = Some("has queues of its own");
         }
     }
-    let qdisc = root.context("the device has no root qdisc")?;
+    let Some(qdisc) = root else { return Ok(None) };
     if qdisc.handle != 0 && entangled.is_none() && has_filters(netlink, ifindex, qdisc.handle)? {
         entangled = Some("has filters");
     }
-    Ok(Root {
+    Ok(Some(Root {
         qdisc,
         entangled: entangled.map(str::to_owned),
-    })
+    }))
 }
 
 /// What the qdisc below this class has counted; None where there is none.

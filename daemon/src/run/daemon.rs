@@ -228,6 +228,7 @@ impl Running {
             self.supervise();
             self.look_at_walks();
             self.look_after_rules()?;
+            self.forget_limits()?;
             self.look_after_active()?;
             self.look_at_datagrams()?;
             self.look_at_processes()?;

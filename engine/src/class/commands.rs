@@ -32,7 +32,7 @@ impl CommandLimits {
         class: Class,
         in_use: &BTreeSet<LimitNumber>,
     ) -> Result<ChosenLimit, String> {
-        self.given.retain(|number, _| in_use.contains(number));
+        self.keep(in_use);
         let of = |is: fn(u32, u32) -> bool| self.given.values().filter(|(by, _)| is(*by, uid)).count();
         let own = of(|by, uid| by == uid);
         if uid != 0 && (own >= OF_A_USER || of(|by, _| by != 0) >= OF_USERS) {
@@ -54,6 +54,13 @@ impl CommandLimits {
         };
         self.given.insert(number, (uid, limit));
         Ok(ChosenLimit { number, bytes_per_s })
+    }
+
+    /// Those that are not `in_use` are over. Whether there were any.
+    pub fn keep(&mut self, in_use: &BTreeSet<LimitNumber>) -> bool {
+        let before = self.given.len();
+        self.given.retain(|number, _| in_use.contains(number));
+        self.given.len() != before
     }
 
     pub fn all(&self) -> impl Iterator<Item = RateLimit> {

@@ -346,6 +346,12 @@ impl Queue {
         self.plan.as_ref().is_some_and(|plan| plan.backend == Backend::None) && self.again.next().is_none()
     }
 
+    /// No queue is there, and one comes when there is something to hold.
+    pub fn is_without(&self) -> bool {
+        let is_free = self.plan.is_some() && self.standing().is_none();
+        is_free && self.uplink.as_ref().is_some_and(|uplink| self.waits_on(uplink))
+    }
+
     /// Its rate is found from what is sent.
     pub fn is_measured(&self) -> bool {
         self.rate.mbit == Some(RateMbit::Found) && self.standing().is_some()
@@ -384,6 +390,13 @@ impl Queue {
         let known = std::mem::replace(&mut self.uplink, uplink);
         self.rate = rate;
         let uplink = self.uplink.as_ref()?;
+        let had_rate = self
+            .standing()
+            .is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
+        if had_rate && self.rate(uplink).is_none() {
+            // What waits there is not lost with the rate.
+            self.demand.stays_on(Duration::from_nanos(self.view.counted_t_ns));
+        }
         if !uplink.root.ours {
             self.without_us.clone_from(&uplink.root.kind);
         }
@@ -431,11 +444,15 @@ impl Queue {
 
     /// Takes in what rules say. Returns what to ask for.
     pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Request> {
+        let were_limits = !self.limits.is_empty();
         (self.limits, self.packet_rules) = (limits, packet_rules);
         self.plan.as_ref()?;
+        let counted = Duration::from_nanos(self.view.counted_t_ns);
+        // Limits of commands come and go; the queue must not do so with them, and what they hold back waits in it.
         if !self.limits.is_empty() {
-            // Limits of commands come and go; the queue must not do so with them.
-            self.demand.begins(Duration::from_nanos(self.view.counted_t_ns));
+            self.demand.begins(counted);
+        } else if were_limits {
+            self.demand.stays_on(counted);
         }
         self.ask()
     }
@@ -488,9 +505,8 @@ impl Queue {
 
     pub fn view(&self, now: Duration) -> QueueView {
         let marks = |plan: &Plan| plan.tuning.marks.clone();
-        let is_free = self.plan.is_some() && self.standing().is_none();
         QueueView {
-            waits: is_free && self.uplink.as_ref().is_some_and(|uplink| self.waits_on(uplink)),
+            waits: self.is_without(),
             why: self.again.shown(now, &self.view.why),
             in_force: self.standing().cloned(),
             marks: self.marking().map(marks).unwrap_or_default(),
@@ -574,7 +590,7 @@ impl Queue {
                 uplink.name
             ));
         }
-        may_replace(uplink)?;
+        may_replace(&uplink.name, &uplink.root)?;
         let rate = self.rate(uplink);
         let (backend, why) = self.backend(uplink, rate)?;
         Ok((self.plan(uplink, backend, rate), why))
@@ -657,7 +673,7 @@ impl Queue {
             && self.limits.is_empty()
             && self.demand.is_over()
             && self.taken_over.is_none()
-            && may_replace(uplink).is_ok()
+            && may_replace(&uplink.name, &uplink.root).is_ok()
             && is_usable(Backend::Qdisc, &self.backends.qdisc)
             && is_usable(Backend::None, &self.backends.marks)
     }
@@ -802,20 +818,23 @@ fn is_fast(uplink: &Uplink) -> bool {
         .is_some_and(|mbit| f64::from(mbit) > FASTEST_AUTO_MBIT)
 }
 
-fn may_replace(uplink: &Uplink) -> Result<(), String> {
-    let root = &uplink.root;
+/// Whether what stands at the root of this link can be put back as it is.
+///
+/// # Errors
+/// Why not.
+pub fn may_replace(name: &str, root: &RootQdisc) -> Result<(), String> {
     if root.ours {
         return Ok(());
     }
     let alone = "it is left alone (`tc qdisc del` it, or backend = \"none\" in [queue])";
     if !REPLACEABLE.contains(&root.kind.as_str()) {
         return Err(format!(
-            "{} has the qdisc {}, which could not be put back as it is; {alone}",
-            uplink.name, root.kind
+            "{name} has the qdisc {}, which could not be put back as it is; {alone}",
+            root.kind
         ));
     }
     match &root.entangled {
-        Some(how) => Err(format!("the qdisc {} on {} {how}; {alone}", root.kind, uplink.name)),
+        Some(how) => Err(format!("the qdisc {} on {name} {how}; {alone}", root.kind)),
         None => Ok(()),
     }
 }

@@ -13,6 +13,11 @@ use crate::matcher::unit_of;
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
 impl Network {
+    /// On these a queue comes when there is something to hold.
+    pub fn links_without_queue(&self) -> Vec<u32> {
+        self.links.without_queue()
+    }
+
     pub fn status(&self, now: Duration) -> NetworkStatus {
         let links = self.links.views(now);
         NetworkStatus {

@@ -148,6 +148,17 @@ impl Running {
         Ok(limit)
     }
 
+    /// A limit that no command has any more holds no queue.
+    pub(super) fn forget_limits(&mut self) -> Result<()> {
+        let of_flows = self.daemon.engine.limits_of_flows();
+        let forgotten = self.daemon.owners.forget_limits(&of_flows);
+        if !self.tolerate(forgotten)?.unwrap_or(false) {
+            return Ok(());
+        }
+        let all = self.daemon.owners.command_limits();
+        self.step(Input::CommandLimits(all))
+    }
+
     fn change_background(&mut self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
         let queue = &mut self.daemon.queue;
         let changed = if add {

@@ -116,7 +116,14 @@ impl Running {
 
     /// At each pass's time, though nothing of TCP was sent: a packet of any kind may want an order.
     pub(super) fn look_for_ordered(&mut self) -> Result<()> {
-        let on = self.daemon.queue.ordered();
+        let waiting = self.daemon.engine.links_without_queue();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        // What waits in a qdisc is told by a dump.
+        self.sign.give_for(LONG_WORK);
+        let on = self.daemon.queue.ordered(&waiting);
+        self.sign.give();
         if on.is_empty() {
             return Ok(());
         }
@@ -197,7 +204,12 @@ impl Running {
                 // It stays what it was; the next second shows more.
                 Err(error) => {
                     tracing::debug!("{name}: {error:#}");
-                    uplinks.extend(self.told_uplinks.iter().find(|told| told.ifindex == ifindex).cloned());
+                    let told = self.told_uplinks.iter().find(|told| told.ifindex == ifindex).cloned();
+                    uplinks.extend(told.map(|mut told| {
+                        // A queue that was put up since is no other tool's.
+                        told.root.ours |= self.daemon.queue.serves(ifindex);
+                        told
+                    }));
                 }
             }
         }

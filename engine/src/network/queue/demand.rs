@@ -44,23 +44,30 @@ impl Demand {
         }
     }
 
-    /// While the queue stands. Whether that was the last one, and no rate limit holds.
+    /// While the queue stands, for whatever reason. Whether the last such packet was long enough ago, no rate limit holds, and
+    /// nothing waits.
     pub fn observe(&mut self, now: Duration, counters: &QueueCounters, is_limited: bool) -> bool {
         let bands = &counters.bands;
         let ordered = [&bands.realtime, &bands.stream, &bands.background];
-        let packets = ordered.iter().map(|band| band.classified).sum();
+        let packets = ordered.iter().map(|band| band.classified).sum::<u64>() + counters.only_ordered;
         let waiting = |band: &Band| band.served.map_or(0, |served| served.backlog_packets);
         let waits = ordered.iter().any(|band| waiting(band) > 0);
-        let Some(latest) = self.latest else {
-            self.packets = packets;
-            return false;
-        };
         if std::mem::replace(&mut self.packets, packets) != packets || waits || is_limited {
-            self.latest = Some(now);
-        } else if now.saturating_sub(latest) >= self.stays && waiting(&bands.best_effort) == 0 {
+            self.stays_on(now);
+            return false;
+        }
+        let is_over = |latest: Duration| now.saturating_sub(latest) >= self.stays && waiting(&bands.best_effort) == 0;
+        let is_over = self.latest.is_some_and(is_over);
+        if is_over {
             self.latest = None;
         }
-        self.latest.is_none()
+        is_over
+    }
+
+    /// A queue that stands for another reason, or did until now, stays as long as one that was wanted now.
+    pub fn stays_on(&mut self, now: Duration) {
+        self.latest = Some(now);
+        self.stays = self.stays.max(STAYS);
     }
 }
 
@@ -94,6 +101,24 @@ mod tests {
             assert!(!demand.observe(now - Duration::from_millis(1), &counters(2, 0), false));
             assert!(demand.observe(now, &counters(2, 0), false));
         }
+    }
+
+    #[test]
+    fn a_queue_that_stands_for_another_reason_does_not_go_while_it_has_something_to_order() {
+        let mut demand = Demand::new(&Config::default());
+        let at = Duration::from_secs;
+        assert!(!demand.observe(at(10), &counters(1, 0), false));
+        assert!(!demand.is_over(), "a packet came");
+        assert!(!demand.observe(at(69), &counters(1, 0), false));
+        assert!(demand.observe(at(70), &counters(1, 0), false));
+        assert!(
+            !demand.observe(at(80), &counters(1, 0), true) && !demand.is_over(),
+            "a limit"
+        );
+        let mut only_ordered = counters(1, 0);
+        assert!(demand.observe(at(140), &only_ordered, false));
+        only_ordered.only_ordered = 1;
+        assert!(!demand.observe(at(150), &only_ordered, false) && !demand.is_over());
     }
 
     #[test]

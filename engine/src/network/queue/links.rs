@@ -314,6 +314,12 @@ impl Links {
         all.collect()
     }
 
+    /// Those without a queue, on which one comes when there is something to hold.
+    pub fn without_queue(&self) -> Vec<u32> {
+        let links = self.links.iter().filter(|(_, link)| link.queue.is_without());
+        links.map(|(ifindex, _)| *ifindex).collect()
+    }
+
     /// Takes in the sockets of a pass. Returns what to ask for.
     pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<Action> {
         let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());

@@ -602,6 +602,28 @@ fn a_rate_limit_brings_the_queue_and_its_end_does_not_take_it_at_once() {
 }
 
 #[test]
+fn what_waits_is_not_lost_with_the_rate_of_its_link() {
+    let mut queue = waiting("");
+    let plan = see(&mut queue, Some(cable())).and_then(put_up).unwrap();
+    assert_eq!(plan.backend, Backend::Qdisc);
+    queue.conclude(NOW, Ok(()));
+    assert_eq!(queue.count(NOW, seen(0)), None);
+    // As while it negotiates.
+    let unknown = Uplink {
+        speed_mbit: None,
+        ..ours(cable())
+    };
+    let asked = see(&mut queue, Some(unknown));
+    let takes_down = |request: &Request| matches!(request, Request::Set(plan) if plan.as_ref().is_none_or(|plan| plan.backend != Backend::Qdisc));
+    assert!(!asked.as_ref().is_some_and(takes_down), "{asked:?}");
+    queue.conclude(NOW, Ok(()));
+    let later = |s| NOW + Duration::from_secs(s);
+    assert_eq!(queue.count(later(59), seen(0)), None);
+    let plan = put_up(queue.count(later(60), seen(0)).unwrap()).unwrap();
+    assert_eq!(plan.backend, Backend::None);
+}
+
+#[test]
 fn where_packets_cannot_be_seen_the_queue_does_not_wait() {
     let (plan, _) = first("", true, wifi());
     assert_eq!(plan.unwrap().backend, Backend::Qdisc);

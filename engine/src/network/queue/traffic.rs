@@ -23,6 +23,9 @@ pub struct QueueCounters {
     /// When the bands were read, CLOCK_MONOTONIC: htb's up to a second before everything else.
     #[serde(default)]
     pub served_t_ns: u64,
+    /// Of best effort, with a deadline that nothing promises since no rate is known.
+    #[serde(default)]
+    pub only_ordered: u64,
     pub bands: Bands,
 }
 
