@@ -119,7 +119,11 @@ fn without_a_rate_the_strict_band_is_for_whom_a_rule_names() {
         let stamp = admission.stamp(&link::frame(&link, &TIME_LEFT, usize::MAX));
         assert_eq!(stamp, (band.0, 0), "{rules}");
         // By these the queue comes where there is none yet.
-        assert_eq!(link.counters().only_ordered - before, u64::from(rules.is_empty()), "{rules}");
+        assert_eq!(
+            link.counters().only_ordered - before,
+            u64::from(rules.is_empty()),
+            "{rules}"
+        );
     }
 }
 
