@@ -98,6 +98,7 @@ pub struct QueueActuator {
     /// Loaded when the first queue is put up, and kept from then on.
     admission: Option<Admission>,
     qdisc: Option<BpfQdisc>,
+    is_prepared: bool,
     /// Loaded where there is a veth device beside the links.
     containers: Option<Result<Containers>>,
     /// The links that were in force when such devices were looked for.
@@ -154,6 +155,7 @@ impl QueueActuator {
             treated_processes: BTreeMap::new(),
             admission: None,
             qdisc: None,
+            is_prepared: false,
             containers: None,
             followed: None,
         })
@@ -213,7 +215,26 @@ impl QueueActuator {
         let link = self.links.get_mut(&ifindex).context("no queue is in force")?;
         (link.ingress, link.ordered) = (None, None);
         let before = link.before.take();
-        self.undo(before.as_ref())
+        let undone = self.undo(before.as_ref());
+        self.rest(ifindex);
+        undone
+    }
+
+    /// The queue of this link has gone: what watches the CPUs is for those that are left.
+    fn rest(&mut self, ifindex: u32) {
+        let mut others = self.links.iter().filter(|(other, _)| **other != ifindex);
+        let is_wanted = others.any(|(_, link)| link.plan.backend == Backend::Qdisc);
+        if let Some(qdisc) = &mut self.qdisc {
+            qdisc.watch_cpus(is_wanted);
+        }
+    }
+
+    /// Loads what takes long before it is needed. Once; where it fails, so will the queue, and says why.
+    pub fn prepare(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.is_prepared, true) {
+            true => Ok(()),
+            false => self.load(Backend::Qdisc),
+        }
     }
 
     /// Of these, where a queue comes when it is wanted: those on which packets came since the last time that one would have to
@@ -291,6 +312,7 @@ impl QueueActuator {
             admission.detach(ifindex);
             admission.configure(link.number, None)?;
         }
+        self.rest(ifindex);
         self.follow_htb()?;
         undone
     }
@@ -583,6 +605,7 @@ impl QueueActuator {
                 }
                 qdisc.set_limits(link.number, &plan.tuning)?;
                 qdisc.put_up(&mut self.netlink, ifindex)?;
+                qdisc.watch_cpus(true);
             }
             (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
             _ => return Ok(()),

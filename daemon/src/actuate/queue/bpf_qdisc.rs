@@ -6,14 +6,16 @@
 
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
+use std::ptr::null;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::network::queue::Tuning;
 use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, libbpf_sys};
+use nix::errno::Errno;
 
 use super::admission::Shared;
 use super::sojourn::percentile_us;
@@ -35,8 +37,10 @@ pub const KIND_PREFIX: &str = "gw";
 pub struct BpfQdisc {
     kind: String,
     registered: Link,
-    /// What runs on each CPU; without it the gate is always open.
-    gate: Result<Link>,
+    /// It sees what runs on each CPU; where it is not attached the gate is always open.
+    gate_program: OwnedFd,
+    /// Attached while a queue stands: it costs something at each switch between tasks.
+    gate: Option<Result<OwnedFd>>,
     counters: MapHandle,
     rate_limits: MapHandle,
 }
@@ -74,10 +78,12 @@ impl BpfQdisc {
         }
         let mut skeleton = explain("load the qdisc", || open.load())?;
         let registered = explain("register the qdisc", || skeleton.maps.gw_qdisc.attach_struct_ops())?;
+        let gate_program = skeleton.progs.gw_gate.as_fd().try_clone_to_owned();
         Ok(Self {
             kind,
             registered,
-            gate: explain("watch what the CPUs run", || skeleton.progs.gw_gate.attach()),
+            gate_program: gate_program.context("cannot keep the program that watches the CPUs")?,
+            gate: None,
             counters: MapHandle::try_from(&skeleton.maps.band_counters).context("cannot keep the qdisc's counters")?,
             rate_limits: MapHandle::try_from(&skeleton.maps.rate_limits).context("cannot keep the rate limits")?,
         })
@@ -85,7 +91,22 @@ impl BpfQdisc {
 
     /// Why background cannot be held for the CPU's sake; None if it can.
     pub fn gate_missing(&self) -> Option<String> {
-        self.gate.as_ref().err().map(|error| format!("{error:#}"))
+        let gate = self.gate.as_ref()?;
+        gate.as_ref().err().map(|error| format!("{error:#}"))
+    }
+
+    /// While a queue of ours stands on any link.
+    pub fn watch_cpus(&mut self, is_wanted: bool) {
+        if is_wanted == self.gate.is_some() {
+            return;
+        }
+        self.gate = is_wanted.then(|| {
+            // SAFETY: no pointer but the null one, which stands for what the program says itself; the result is checked.
+            let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(null(), self.gate_program.as_raw_fd()) };
+            let link = Errno::result(link).context("cannot watch what the CPUs run")?;
+            // SAFETY: a descriptor that was just made and that nobody else owns.
+            Ok(unsafe { OwnedFd::from_raw_fd(link) })
+        });
     }
 
     /// Puts it up at the root, unless it stands there. The link must have been configured before.

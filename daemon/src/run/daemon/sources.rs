@@ -120,8 +120,11 @@ impl Running {
         if waiting.is_empty() {
             return Ok(());
         }
-        // What waits in a qdisc is told by a dump.
+        // What waits in a qdisc is told by a dump; and the first time the queue's programs are loaded.
         self.sign.give_for(LONG_WORK);
+        if let Err(error) = self.daemon.queue.prepare() {
+            tracing::debug!("{error:#}");
+        }
         let on = self.daemon.queue.ordered(&waiting);
         self.sign.give();
         if on.is_empty() {
