@@ -536,7 +536,7 @@ mod in_guest {
     #[test]
     pub fn the_queue_comes_as_soon_as_something_is_to_be_held() {
         let Some(_turn) = turn_in_guest() else { return };
-        let settings = ["variants=comes,noqueue/1,giveway/1", "seconds=1", "warmup_s=0"];
+        let settings = ["variants=comes,noqueue/1,giveway/1", "seconds=1", "warmup_s=2"];
         let (result, _) = run_and_count_figures("line-rate", &settings);
         assert_eq!(metric(&result, "comes", "stays"), 1.0);
         for queue in ["noqueue/1", "giveway/1"] {

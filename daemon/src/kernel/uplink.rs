@@ -105,7 +105,8 @@ fn speed_mbit(name: &str) -> Result<Option<u32>> {
         return Ok(None);
     }
     for (to, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = byte.cast_signed();
+        // Signed or not, as the architecture has it.
+        *to = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_data = settings.as_mut_ptr().cast();
     let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);

@@ -376,7 +376,8 @@ fn a_commands_rate_limit_is_nobody_elses_while_a_socket_has_it_and_only_root_lif
     for _ in 0..20 {
         assert!(giveway(&[&limited[..], &["true"]].concat()).status.success());
         let known = limits(&daemon);
-        assert!(known.len() == 2 && known.contains(&kept), "{known:?} beside {kept}");
+        // Its own is over as soon as that is seen.
+        assert!(known.len() <= 2 && known.contains(&kept), "{known:?} beside {kept}");
     }
     // What root limits is not for its user to lift.
     let lift = format!("{} exec --class bulk --require -- true", copy.path());
