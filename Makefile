@@ -15,7 +15,7 @@ need: ## Install what is missing (Debian's packages; Rust where there is none)
 build: need ## Build giveway and giveway-lab
 	cargo build --release --workspace
 
-demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (6 minutes)
+demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (5 minutes)
 	@$(SUDO) packaging/demo
 
 test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (35 minutes)
