@@ -275,29 +275,24 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	i = instance_of(sch, &number);
 	if (!i)
 		return NULL;
-	config = config_at(number);
-	if (!config)
-		return NULL;
 	now_ns = i->seen_ns;
 	i->seen_ns = 0;
 	if (!now_ns || (__s64)(i->free_ns - now_ns) < CLOSE_NS)
 		now_ns = bpf_ktime_get_ns();
-	if (config->rate_bytes_per_s && (__s64)(i->free_ns - now_ns) > 0) {
+	if ((__s64)(i->free_ns - now_ns) > 0) {
 		sch->qstats.overlimits++;
 		bpf_qdisc_watchdog_schedule(sch, i->free_ns, 0);
 		return NULL;
 	}
+	config = config_at(number);
 	link = link_at(number);
-	if (!link)
+	if (!config || !link)
 		return NULL;
 	if (i->held && now_ns >= i->wake_ns)
 		release_limits(i, now_ns);
-	__builtin_memset(&chosen, 0, sizeof(chosen));
-	chosen.turn.sch = sch;
-	chosen.turn.config = config;
-	chosen.turn.now_ns = now_ns;
-	chosen.turn.number = number;
-	chosen.turn.band = GW_BEST_EFFORT;
+	chosen = (struct chosen){
+		.turn = { .sch = sch, .config = config, .now_ns = now_ns, .number = number, .band = GW_BEST_EFFORT },
+	};
 	is_plain = !(i->realtime_packets | i->servable[GW_STREAM] | i->servable[GW_BACKGROUND]);
 	if (is_plain)
 		look_for_packet(i, &chosen.turn);

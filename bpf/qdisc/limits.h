@@ -171,7 +171,7 @@ static __noinline enum look look_at_limit(struct instance *i, __u32 limit, struc
 	return look;
 }
 
-static __noinline enum look look_at_round(struct instance *i, struct turn *turn)
+static __always_inline enum look look_at_round(struct instance *i, struct turn *turn)
 {
 	struct round *round = round_of(i, turn->band);
 	enum look look;
@@ -194,17 +194,24 @@ static __noinline enum look look_at_round(struct instance *i, struct turn *turn)
 	return LOOK_AGAIN;
 }
 
-/* The first look or the second mostly finds; they need no iterator. The packet is in `turn`. */
-static __noinline int look_for_packet(struct instance *i, struct turn *turn)
+/* The second look mostly finds what the first did not, and needs no iterator. */
+static __noinline int look_again(struct instance *i, struct turn *turn)
 {
 	int n;
 
-	if (look_at_round(i, turn) != LOOK_AGAIN || look_at_round(i, turn) != LOOK_AGAIN)
+	if (look_at_round(i, turn) != LOOK_AGAIN)
 		return 0;
 	bpf_for(n, 0, 2 * ATTEMPTS)
 		if (look_at_round(i, turn) != LOOK_AGAIN)
 			break;
 	return 0;
+}
+
+/* The packet is in `turn`. The first look mostly finds, and needs no call. */
+static __always_inline void look_for_packet(struct instance *i, struct turn *turn)
+{
+	if (look_at_round(i, turn) == LOOK_AGAIN)
+		look_again(i, turn);
 }
 
 #endif

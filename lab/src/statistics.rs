@@ -20,6 +20,14 @@ pub fn mean(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
+/// Of the middle half.
+pub fn interquartile_mean(samples: &[f64]) -> Option<f64> {
+    let mut sorted: Vec<f64> = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let quarter = sorted.len() / 4;
+    mean(&sorted[quarter..sorted.len() - quarter])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +48,12 @@ mod tests {
         assert_eq!(percentile(&samples, 100.0), Some(40.0));
         assert_eq!(percentile(&[7.0], 1.0), Some(7.0));
         assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn a_mean_of_the_middle_half_leaves_out_what_is_far_off() {
+        assert_eq!(interquartile_mean(&[900.0, 2.0, 3.0, 0.0]), Some(2.5));
+        assert_eq!(interquartile_mean(&[7.0]), Some(7.0));
+        assert_eq!(interquartile_mean(&[]), None);
     }
 }

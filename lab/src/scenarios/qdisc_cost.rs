@@ -100,8 +100,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     Ok(Plan {
         variants,
         checks: vec![
-            // Not reached yet: docs/scenarios.md.
-            over("paced", Relation::AtMost(PACED)).goal(),
+            over("paced", Relation::AtMost(PACED)),
             over("paced, goal", Relation::AtMost(PACED_GOAL)).goal(),
             watching.always(),
         ],

@@ -20,14 +20,16 @@ use crate::namespace::Namespace;
 use crate::proc::numbers;
 use crate::role::Role;
 use crate::scheduling;
-use crate::statistics::percentile;
+use crate::statistics::interquartile_mean;
 
 /// At 100 Mbit/s 7.4 ms of each 10: every burst waits in a queue that paces, and is gone before the next.
 const BURST: u64 = 64;
 const EVERY_NS: u64 = 10_000_000;
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-const SPINS_AT_ONCE: u64 = 1_000;
+/// Some 400 instructions: six for each packet of a burst.
+const SPINS_AT_ONCE: u64 = 100;
 const CALIBRATIONS: usize = 200;
+const SPINS_OF_CALIBRATION: u32 = 100;
 /// The part of the time that is left over when nothing is sent.
 const CALM: f64 = 0.95;
 const CALM_INTERVALS: u64 = 5;
@@ -53,7 +55,8 @@ pub fn run(bursts: u64) -> Result<Spent> {
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
     socket.connect((NOBODY_ADDRESS, BEST_EFFORT_PORT))?;
     // What one count stands for.
-    let spins_ns = shortest_ns(CALIBRATIONS, || (0..10).for_each(|_| spin_once()))? as f64 / 10.0;
+    let all = || (0..SPINS_OF_CALIBRATION).for_each(|_| spin_once());
+    let spins_ns = shortest_ns(CALIBRATIONS, all)? as f64 / f64::from(SPINS_OF_CALIBRATION);
     thread::spawn(count_what_is_left);
     await_idleness(spins_ns)?;
     let (idle, ticks) = look_at(bursts, || Ok(()))?;
@@ -92,8 +95,8 @@ fn await_idleness(spins_ns: f64) -> Result<()> {
     bail!("the machine is too busy for the cost of a packet to be seen")
 }
 
-/// How often the machine had nothing else to do in the time of a burst, and its timers interrupted it: the medians, so
-/// that what happens now and then is nobody's.
+/// How often the machine had nothing else to do in the time of a burst, and its timers interrupted it: means of the
+/// middle half, so that what happens now and then is nobody's, and one timer more or less does not decide.
 fn look_at(bursts: u64, mut burst: impl FnMut() -> Result<()>) -> Result<(f64, f64)> {
     let mut next_ns = monotonic_ns()? + EVERY_NS;
     sleep_until(next_ns)?;
@@ -107,8 +110,8 @@ fn look_at(bursts: u64, mut burst: impl FnMut() -> Result<()>) -> Result<(f64, f
         left_over.push((SPINS.load(Ordering::Relaxed) - before.0) as f64);
         interrupts.push(timer_interrupts()? - before.1);
     }
-    let median = |of: &[f64]| percentile(of, 50.0).context("there were no bursts");
-    Ok((median(&left_over)?, median(&interrupts)?))
+    let middle = |of: &[f64]| interquartile_mean(of).context("there were no bursts");
+    Ok((middle(&left_over)?, middle(&interrupts)?))
 }
 
 /// Of all processors, since the machine's start.
