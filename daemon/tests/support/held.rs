@@ -170,6 +170,7 @@ fn asleep(what: &str, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
     let calls = [
         libc::SYS_getdents64,
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_mkdir,
         libc::SYS_mkdirat,
         libc::SYS_ioctl,
