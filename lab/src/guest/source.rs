@@ -157,6 +157,8 @@ fn make_root(architecture: Architecture, root: &Path) -> Result<()> {
     }
     let mut make = Command::new("mmdebstrap");
     make.args(["--quiet", "--variant=extract", "--mode=root"]);
+    // As in every Debian: /bin is /usr/bin.
+    make.arg("--setup-hook=/usr/share/mmdebstrap/hooks/merged-usr/setup00.sh");
     make.arg(format!("--architectures={}", architecture.debian()));
     make.arg(format!("--include={PACKAGES}"));
     make.arg(SUITE).arg(&begun).arg(mirror()?);
