@@ -32,17 +32,80 @@ fn main() -> Result<()> {
     ];
     for (shell, path, name) in shells {
         let folder = folder(path)?;
-        let written = generate_to(shell, &mut Cli::command(), "giveway", &folder)?;
+        let written = generate_to(shell, &mut shown(&Cli::command()), "giveway", &folder)?;
         fs::rename(written, folder.join(name))?;
     }
     Ok(())
+}
+
+/// Without the commands that users are not to see: completions would offer these too.
+fn shown(command: &clap::Command) -> clap::Command {
+    let kept = command.get_subcommands().filter(|command| !command.is_hide_set());
+    clap::Command::new("giveway")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(command.get_arguments().cloned())
+        .subcommands(kept.cloned())
 }
 
 /// giveway(1), giveway-status(1), ..., but for those that users are not to see.
 fn commands(folder: &Path) -> Result<()> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    pages_of(&command, folder)
+    pages_of(&command, folder)?;
+    let mut page = File::options().append(true).open(folder.join("giveway.1"))?;
+    Ok(page.write_all(around().as_bytes())?)
+}
+
+/// What giveway(1) has beside the command line.
+fn around() -> String {
+    let mut page = Roff::new();
+    let mut section = |name: &str, entries: &[(&str, &str)]| {
+        page.control("SH", [name]);
+        for (what, about) in entries {
+            page.control("TP", []);
+            page.text([bold(*what)]);
+            page.text([roman(*about)]);
+        }
+    };
+    section(
+        "FILES",
+        &[
+            (
+                "/etc/giveway/giveway.toml",
+                "The configuration, giveway.toml(5); read when the daemon starts.",
+            ),
+            (
+                "/etc/giveway/rules.d/*.toml",
+                "The administrator's rules for classes; `giveway reload` reads them again.",
+            ),
+            (
+                "/usr/share/giveway/rules.d/*.toml",
+                "Rules that come with the package; an earlier file's come first.",
+            ),
+            (
+                "/etc/giveway/group.key",
+                "The key of the group of devices, where one was made (`giveway key new`).",
+            ),
+            (
+                "/run/giveway",
+                "The sockets of the running daemon, and its journal of what is to be undone.",
+            ),
+        ],
+    );
+    section(
+        "EXIT STATUS",
+        &[
+            ("0", "It was done."),
+            ("1", "It could not be done; standard error says why."),
+            (
+                "2",
+                "The command line or the configuration is wrong; nothing was changed.",
+            ),
+        ],
+    );
+    page.control("SH", ["SEE ALSO"]);
+    page.text([bold("giveway.toml"), roman("(5), /usr/share/doc/giveway")]);
+    page.to_roff()
 }
 
 fn pages_of(command: &clap::Command, folder: &Path) -> Result<()> {
@@ -71,7 +134,7 @@ fn configuration(folder: &Path) -> Result<()> {
     page.text([roman("giveway.toml - the configuration of giveway")]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
-        "A TOML file, by default /etc/giveway/giveway.toml. An empty one is valid: each key has the default that is shown \
+        "A TOML file: /etc/giveway/giveway.toml, or the one that `giveway run --config` names. An empty one is valid: each key has the default that is shown \
          here. An unknown key is refused, with the nearest name. Sections in two brackets may be written as often as \
          wanted. `giveway config check FILE` checks a file.",
     )]);

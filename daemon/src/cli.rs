@@ -98,7 +98,7 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// The configuration (see `giveway config`); without one, the defaults
+    /// The configuration (see `giveway config`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A managed interface, once for each, that of the access point first; those with a default route if absent

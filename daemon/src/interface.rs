@@ -86,4 +86,20 @@ impl Choice {
     }
 }
 
+impl Choice {
+    /// Those that were named and are not up, where others are.
+    pub fn awaited(&self, found: &Found) -> impl Iterator<Item = String> {
+        let names = match self {
+            Self::Named(names) if !found.links.is_empty() => &**names,
+            _ => &[],
+        };
+        let is_missing = |name: &&String| !found.links.iter().any(|(_, there)| there == *name);
+        let missing = names.iter().filter(is_missing);
+        missing
+            .map(|name| format!("{name} is not up, and waited for"))
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+}
+
 const UP_OR_LOOPBACK: InterfaceFlags = InterfaceFlags::IFF_UP.union(InterfaceFlags::IFF_LOOPBACK);

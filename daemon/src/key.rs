@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::wire::{Key, Keyring};
 
 use crate::cli::KeyCommand;
@@ -61,7 +61,7 @@ impl KeyFile {
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&self.path);
-        let file = file.context("make one with `giveway key new`")?;
+        let file = file.map_err(|error| anyhow!("{error}: make one with `giveway key new {}`", self.path.display()))?;
         let about = file.metadata()?;
         if !about.is_file() {
             bail!("it is not a regular file");

@@ -132,7 +132,10 @@ impl Pins {
             return Ok(&self.own);
         }
         if !is_machines {
-            bail!("no BPF file system at {SHARED} can be used, and none can be mounted that outlives giveway");
+            bail!(
+                "no BPF file system at {SHARED} can be used ({}), and none can be mounted that outlives giveway",
+                fault(shared)
+            );
         }
         make_folder(&self.own)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -178,6 +181,21 @@ fn is_roots(folder: &Path) -> bool {
 /// Nobody but root may list it, or put anything there.
 fn is_closed(folder: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o066 == 0)
+}
+
+/// Why that cannot be used, and what mends it.
+fn fault(shared: &Path) -> String {
+    let Ok(about) = fs::metadata(shared) else {
+        return "there is none".to_owned();
+    };
+    if !is_bpffs(shared) {
+        return "none is mounted there: `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`".to_owned();
+    }
+    if !is_closed(shared) {
+        let mode = about.mode() & 0o7777;
+        return format!("others than root may list it or write to it, by its mode {mode:04o}: `chmod 700 {SHARED}`");
+    }
+    "no folder can be made there".to_owned()
 }
 
 fn is_ours(folder: &Path) -> bool {

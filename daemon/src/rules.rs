@@ -34,6 +34,8 @@ pub struct RuleFiles {
     /// The text of `main` when the daemon started.
     started_with: Option<String>,
     folders: Vec<PathBuf>,
+    /// They were named, so they must be there.
+    are_named: bool,
     units: Vec<PathBuf>,
 }
 
@@ -51,6 +53,7 @@ impl RuleFiles {
             main: main.map(Path::to_owned),
             started_with: main.and_then(|path| text(path, false).ok()),
             folders: usual,
+            are_named: !folders.is_empty(),
             units,
         }
     }
@@ -80,10 +83,21 @@ impl RuleFiles {
     pub fn read(&self) -> (Rules, Vec<Located>) {
         let folders = Folders {
             main: self.main.as_deref().map(|path| source(path, text(path, false))),
-            folders: self.folders.iter().map(|folder| sources(folder)).collect(),
+            folders: self.folders.iter().map(|folder| self.sources(folder)).collect(),
             units: units::read(&self.units),
         };
         Rules::of(folders, &uid_of)
+    }
+}
+
+impl RuleFiles {
+    /// Every file of rules in the folder.
+    fn sources(&self, folder: &Path) -> Vec<Source> {
+        let found = match names(folder, self.are_named) {
+            Ok(found) => found,
+            Err(why) => return vec![source(folder, Err(why))],
+        };
+        found.iter().map(|path| source(path, text(path, true))).collect()
     }
 }
 
@@ -96,19 +110,10 @@ fn source(path: &Path, text: Result<String, String>) -> Source {
     }
 }
 
-/// Every file of rules in the folder; none where there is no such folder.
-fn sources(folder: &Path) -> Vec<Source> {
-    let found = match names(folder) {
-        Ok(found) => found,
-        Err(why) => return vec![source(folder, Err(why))],
-    };
-    found.iter().map(|path| source(path, text(path, true))).collect()
-}
-
-fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
+fn names(folder: &Path, must_be_there: bool) -> Result<Vec<PathBuf>, String> {
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|error| error.to_string())?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !must_be_there => return Ok(Vec::new()),
+        entries => entries.map_err(|error| format!("cannot be read: {error}"))?,
     };
     check_owner(&fs::metadata(folder).map_err(|error| error.to_string())?)?;
     let mut found = Vec::new();
@@ -160,6 +165,8 @@ fn check_owner(about: &fs::Metadata) -> Result<(), String> {
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown};
 
+    use giveway_engine::config::read_rules;
+
     use super::*;
 
     const RULE: &str = "[[rule]]\nport = 873\nclass = \"background\"\n";
@@ -187,6 +194,35 @@ mod tests {
         assert!(told[1].contains("c.toml: belongs to uid 1000"), "{told:?}");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(files.read().0.len(), 0, "in a folder that others write to");
+    }
+
+    #[test]
+    fn a_folder_that_was_named_must_be_there() {
+        let told = problems(Path::new("/no/such/folder"));
+        assert!(
+            told[0].contains("/no/such/folder: cannot be read: No such file"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn each_rule_of_the_package_can_match_counts_and_has_its_reason() {
+        let path = Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../packaging/rules.d/50-background.toml"
+        ));
+        let text = fs::read_to_string(path).unwrap();
+        for (line, rule) in read_rules("50-background.toml", &text).unwrap() {
+            assert!(rule.reason.is_some(), "line {line} gives no reason");
+        }
+        let folders = Folders {
+            folders: vec![vec![source(path, Ok(text))]],
+            ..Folders::default()
+        };
+        let (rules, problems) = Rules::of(folders, &uid_of);
+        assert_eq!(problems, []);
+        assert_eq!(rules.without_a_match().next(), None);
+        assert_eq!(rules.never_reached().next(), None);
     }
 
     #[test]

@@ -31,12 +31,14 @@ use sections::{SECTIONS, TOP_KEYS};
 /// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum ConfigError {
-    #[error("not TOML: {}", one_line(.0))]
+    #[error("not TOML: {}{}", one_line(.0), remedy(.0))]
     Syntax(String),
-    #[error("unknown {what} `{}`{}", one_line(.name), hint(.nearest))]
+    #[error("unknown {what} `{}`{}", one_line(.name), hint(.belongs, .nearest))]
     Unknown {
         what: &'static str,
         name: String,
+        /// Where a key of this name belongs.
+        belongs: Option<String>,
         nearest: Option<String>,
     },
     #[error("`{old}` is called `{new}`")]
@@ -52,10 +54,24 @@ pub enum ConfigError {
     Value { key: String, problem: String },
 }
 
-fn hint(nearest: &Option<String>) -> String {
-    match nearest {
+fn hint(belongs: &Option<String>, nearest: &Option<String>) -> String {
+    let elsewhere = belongs
+        .as_ref()
+        .map(|place| format!("; a key of this name belongs {place}"));
+    let here = match nearest {
         Some(name) => format!("; did you mean `{name}`? (`giveway config` lists every key, its unit and default)"),
+        None if elsewhere.is_some() => String::new(),
         None => "; `giveway config` lists every key, its unit and default".to_owned(),
+    };
+    here + &elsewhere.unwrap_or_default()
+}
+
+/// TOML has each section and key once.
+fn remedy(syntax: &str) -> &'static str {
+    if syntax.contains("duplicate key") {
+        ": it stands above already, once, as TOML wants it: set a section's keys below the first"
+    } else {
+        ""
     }
 }
 

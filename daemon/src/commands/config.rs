@@ -14,6 +14,7 @@ use super::{counted, print};
 use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
 use crate::kernel::uid_of;
+use crate::rules;
 
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
@@ -28,7 +29,10 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
         match rules_of(path) {
             Ok(rules) => {
                 println!("{}: ok, {} for classes", path.display(), counted(rules.len(), "rule"));
-                idle(&rules).for_each(|line| println!("  {line}"));
+                let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
+                remarks.extend(realtime(path));
+                remarks.sort_by_key(|line| line_of(line));
+                remarks.iter().for_each(|line| println!("  {line}"));
             }
             Err(found) => problems.extend(found.iter().map(Located::to_string)),
         }
@@ -39,19 +43,61 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     Err(Usage(problems.join("\ngiveway: ")).into())
 }
 
+/// `FILE:LINE: ...`
+fn line_of(remark: &str) -> Option<u32> {
+    let (place, _) = remark.split_once(": ")?;
+    place.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Why the daemon would not read it among its folder's rules.
+fn unread(path: &Path) -> Option<String> {
+    if !is_in_a_folder_of_rules(path) {
+        return None;
+    }
+    let file = path.display();
+    if path.extension().is_none_or(|extension| extension != "toml") {
+        return Some(format!("{file}: is not read there: its name must end in .toml"));
+    }
+    rules::text(path, true)
+        .err()
+        .map(|why| format!("{file}: is not read there: {why}"))
+}
+
+/// Of programs that get real-time priority.
+fn realtime(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let Ok((config, _)) = config::read(&path.display().to_string(), &text) else {
+        return Vec::new();
+    };
+    let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
+    let idle = programs.filter_map(|exe| {
+        Some(format!(
+            "{}: the [[realtime]] of {exe} holds for nothing here: {}",
+            path.display(),
+            no_program(exe)?
+        ))
+    });
+    idle.collect()
+}
+
+/// Why nothing here is started from it.
+fn no_program(exe: &str) -> Option<String> {
+    match starts(exe) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no {exe} on this machine")),
+        Ok(start) if start == *b"#!" => Some(format!(
+            "{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`"
+        )),
+        _ => None,
+    }
+}
+
 /// What in it does nothing, here at least.
 fn idle(rules: &Rules) -> impl Iterator<Item = String> {
     let unreached = rules.never_reached().map(|(rule, earlier)| {
         format!("{rule}: never counts: the rule at {earlier}, which comes first, holds for all that it holds for")
     });
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
-        let why = match starts(exe) {
-            Err(error) if error.kind() == ErrorKind::NotFound => format!("there is no {exe} on this machine"),
-            Ok(start) if start == *b"#!" => {
-                format!("{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`")
-            }
-            _ => return None,
-        };
+        let why = no_program(exe)?;
         Some(format!("{rule}: holds for nothing here: {why}"))
     });
     let without = rules
@@ -73,6 +119,11 @@ fn starts(path: &str) -> std::io::Result<[u8; 2]> {
     Ok(start)
 }
 
+fn is_in_a_folder_of_rules(path: &Path) -> bool {
+    let folder = path.parent().and_then(Path::file_name);
+    folder.is_some_and(|name| name == "rules.d")
+}
+
 /// Its rules, or all that is wrong with it. A file in a folder `rules.d` has only rules.
 fn rules_of(path: &Path) -> Result<Rules, Vec<Located>> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
@@ -83,8 +134,7 @@ fn rules_of(path: &Path) -> Result<Rules, Vec<Located>> {
         name: String::new(),
         text,
     };
-    let folder = path.parent().and_then(Path::file_name);
-    let folders = match folder.is_some_and(|name| name == "rules.d") {
+    let folders = match is_in_a_folder_of_rules(path) {
         true => Folders {
             folders: vec![vec![source]],
             ..Folders::default()

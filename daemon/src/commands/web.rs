@@ -50,6 +50,7 @@ const JSON: &str = "application/json";
 
 pub fn run(args: &WebArgs) -> Result<()> {
     let admission = admission(args)?;
+    check_hosts(args)?;
     let feed = Feed::start(Place::here()?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the server")?;
@@ -79,6 +80,18 @@ fn admission(args: &WebArgs) -> Result<Admission> {
 fn uid_of(name: &str) -> Option<u32> {
     let by_name = || User::from_name(name).ok()?.map(|user| user.uid.as_raw());
     name.parse().ok().or_else(by_name)
+}
+
+/// Any user may serve on `::1`, which browsers try first for it, and would be the same origin.
+fn check_hosts(args: &WebArgs) -> Result<(), Usage> {
+    let is_local = |name: &String| name.eq_ignore_ascii_case("localhost");
+    if !args.hosts.iter().any(is_local) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "--host localhost: another user may serve under that name on ::1; open http://{}/ in place of it",
+        args.listen
+    )))
 }
 
 async fn serve(args: &WebArgs, feed: Feed, admission: Admission) -> Result<()> {

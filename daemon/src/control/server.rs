@@ -390,7 +390,9 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         | Request::RealtimeList
         | Request::Launch { .. } => Ok(()),
         _ if is_reader => Ok(()),
-        _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this".to_owned()),
+        _ => Err("only root and the members of the group in [control] (by default `giveway`) may ask this: try it with `sudo`, or \
+                   join the group (`usermod -aG giveway USER`, and log in again)"
+            .to_owned()),
     }
 }
 

@@ -4,12 +4,12 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use giveway_engine::change::Setting;
-use giveway_engine::config::{self, BackendName, Config};
+use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
@@ -43,6 +43,9 @@ use crate::place::Place;
 use crate::rules::RuleFiles;
 use crate::undo;
 
+/// The configuration where none is named.
+const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
+
 /// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
 const RULES_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -50,13 +53,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
     crate::kernel::walker::start();
-    let mut config = load_config(args.config.as_deref())?;
-    let open_to_others = args.config.as_deref().and_then(writable_by_others);
+    let file = args.config.clone().or_else(usual_configuration);
+    let mut config = load_config(file.as_deref())?;
+    let open_to_others = file.as_deref().and_then(writable_by_others);
     if !args.interface.is_empty() {
         (config.interface, config.interfaces) = (None, args.interface.clone());
         config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
     }
-    let rules = class_rules(args)?;
+    let rules = class_rules(RuleFiles::new(file.as_deref(), &args.rules))?;
     let sessions = Some(args).filter(|_| config.classes.follow_sessions).and_then(sessions);
     let choice = choose_interfaces(&config)?;
     let mut keys = config.group.key_file.as_deref().map(KeyFile::new);
@@ -114,8 +118,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
-    if choice.find().is_ok_and(|found| found.links.is_empty()) {
-        tracing::warn!("{choice}; meanwhile nothing is capped or queued");
+    match choice.find() {
+        Ok(found) if found.links.is_empty() => tracing::warn!("{choice}; meanwhile nothing is capped or queued"),
+        Ok(found) => choice.awaited(&found).for_each(|line| tracing::warn!("{line}")),
+        Err(_) => {}
     }
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
     let (sockets, mut degraded) = local_waits
@@ -130,6 +136,17 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
     if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
         degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
+    }
+    if let (true, Err(why)) = (finds_a_rate(&config), &qdisc) {
+        degraded.push(format!(
+            "rate_mbit = \"auto\" finds no rate, so nothing is paced and no deadline promised there: that takes the BPF qdisc, and \
+             {why}; give a number"
+        ));
+    }
+    if let Some(name) = missing_group(&config) {
+        degraded.push(format!(
+            "[control] group = \"{name}\": there is no such group, so only root may look"
+        ));
     }
     for line in &degraded {
         tracing::warn!("{line}");
@@ -201,6 +218,29 @@ pub fn run(args: &RunArgs) -> Result<()> {
     ended
 }
 
+fn usual_configuration() -> Option<PathBuf> {
+    let file = PathBuf::from(USUAL_CONFIGURATION);
+    let is_there = fs::symlink_metadata(&file).is_ok();
+    if is_there {
+        tracing::info!("the configuration is {USUAL_CONFIGURATION}");
+    }
+    is_there.then_some(file)
+}
+
+/// Somewhere at least.
+fn finds_a_rate(config: &Config) -> bool {
+    let uplinks = config.uplink.iter().map(|uplink| &uplink.rate_mbit);
+    let mut all = uplinks.chain([&config.link.rate_mbit]);
+    all.any(|rate| *rate == Some(RateMbit::Found))
+}
+
+/// One that was asked for; the usual one comes with the package.
+fn missing_group(config: &Config) -> Option<&str> {
+    let name = &config.control.group;
+    let is_missing = *name != Control::default().group && Group::from_name(name).is_ok_and(|group| group.is_none());
+    is_missing.then_some(name)
+}
+
 fn load_config(path: Option<&Path>) -> Result<Config> {
     let Some(path) = path else { return Ok(Config::default()) };
     let text = fs::read_to_string(path).map_err(|e| {
@@ -227,8 +267,7 @@ fn writable_by_others(path: &Path) -> Option<String> {
 }
 
 /// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.
-fn class_rules(args: &RunArgs) -> Result<ClassRules> {
-    let files = RuleFiles::new(args.config.as_deref(), &args.rules);
+fn class_rules(files: RuleFiles) -> Result<ClassRules> {
     let Some((rules, problems)) = files.read_within(RULES_PATIENCE) else {
         let late = ClassRules::late(files);
         late.missing(None).for_each(|line| tracing::warn!("{line}"));

@@ -225,15 +225,21 @@ impl Section {
     }
 
     /// As it stands in the default file.
+    /// As it is written in a file.
+    pub fn written(&self) -> String {
+        if self.repeated {
+            format!("[[{}]]", self.name)
+        } else {
+            format!("[{}]", self.name)
+        }
+    }
+
     pub fn render(&self, text: &mut String) {
         text.push('\n');
         comment(self.about, text);
         // An empty list entry would be one with nothing in it; an empty section changes nothing.
-        *text += &if self.repeated {
-            format!("#[[{}]]\n", self.name)
-        } else {
-            format!("[{}]\n", self.name)
-        };
+        *text += if self.repeated { "#" } else { "" };
+        *text += &format!("{}\n", self.written());
         for (key, absent) in self.keys() {
             key.render(&absent, text);
         }

@@ -73,13 +73,13 @@ fn of_entry(section: &Section, entry: &toml::Table) -> Vec<ConfigError> {
 
 /// The tables of a section: one, or as many as a list has.
 fn entries<'a>(section: &Section, value: &'a toml::Value) -> Result<Vec<&'a toml::Table>, ConfigError> {
-    let (tables, written) = if section.repeated {
+    let tables = if section.repeated {
         let list = value.as_array().map(|list| list.iter().map(toml::Value::as_table));
-        (list.and_then(Iterator::collect), format!("[[{}]]", section.name))
+        list.and_then(Iterator::collect)
     } else {
-        (value.as_table().map(|table| vec![table]), format!("[{}]", section.name))
+        value.as_table().map(|table| vec![table])
     };
-    tables.ok_or_else(|| wrong(section.name, format!("is a section: write {written}")))
+    tables.ok_or_else(|| wrong(section.name, format!("is a section: write {}", section.written())))
 }
 
 pub(super) fn unknown<'a>(
@@ -109,8 +109,19 @@ pub(super) fn unknown<'a>(
     ConfigError::Unknown {
         what,
         name: full(typed),
+        belongs: belongs(typed),
         nearest: nearest(typed, known).map(str::to_owned),
     }
+}
+
+/// Where a key of this name is known.
+fn belongs(typed: &str) -> Option<String> {
+    if TOP_KEYS.iter().any(|key| key.name == typed) {
+        return Some("above all sections".to_owned());
+    }
+    let has_it = |section: &&Section| section.keys().iter().any(|(key, _)| key.name == typed);
+    let sections: Vec<String> = SECTIONS.iter().filter(has_it).map(Section::written).collect();
+    (!sections.is_empty()).then(|| format!("below {}", sections.join(" or ")))
 }
 
 /// The known name that may be meant.

@@ -634,6 +634,10 @@ impl Queue {
         };
         let qdisc = || self.usable(Backend::Qdisc, &self.backends.qdisc);
         let htb = || match rate {
+            None if self.rate.mbit == Some(RateMbit::Found) => Err(format!(
+                "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
+                self.rate.said_in
+            )),
             None => Err(format!("htb cannot order without a rate, and {known}")),
             Some(_) => self.usable(Backend::Htb, &self.backends.htb),
         };

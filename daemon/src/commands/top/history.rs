@@ -58,6 +58,11 @@ impl Track {
     }
 }
 
+/// The standard library's sum of nothing is -0.
+fn sum(rates: impl Iterator<Item = f64>) -> f64 {
+    rates.fold(0.0, |all, rate| all + rate)
+}
+
 impl History {
     pub fn add(&mut self, status: &Status) {
         let (daemon, network) = (status.daemon.pid, &status.network);
@@ -73,7 +78,7 @@ impl History {
         self.add_bands(&network.links);
         if has_passed {
             let rates = self.sockets.values().filter_map(|socket| socket.out.rate());
-            let sum = rates.sum();
+            let sum = sum(rates);
             push(&mut self.out, sum);
         }
     }
@@ -89,11 +94,11 @@ impl History {
 
     /// Of all sockets, bits a second: sent, and received.
     pub fn totals(&self) -> (Option<f64>, Option<f64>) {
-        let sum = |of: fn(&Socket) -> &Track| {
+        let total = |of: fn(&Socket) -> &Track| {
             let rates = self.sockets.values().filter_map(move |socket| of(socket).rate());
-            (!self.out.is_empty()).then(|| rates.sum())
+            (!self.out.is_empty()).then(|| sum(rates))
         };
-        (sum(|socket| &socket.out), sum(|socket| &socket.arrived))
+        (total(|socket| &socket.out), total(|socket| &socket.arrived))
     }
 
     fn add_sockets<'a>(&mut self, flows: impl Iterator<Item = &'a Flow>) {

@@ -76,7 +76,7 @@ fn refusal(request: &Request, hosts: &[String]) -> Option<(StatusCode, &'static 
     };
     if !is_ours(&host, hosts) {
         let why =
-            "this is not a name of this page: use its address (http://127.0.0.1:9871/), or `giveway web --host NAME`\n";
+            "this is not a name of this page: use the address that `giveway web` told, or start it with --host NAME\n";
         return Some((StatusCode::MISDIRECTED_REQUEST, why));
     }
     // Ours has none; one that somebody else has set up while this server was down would stay in between.

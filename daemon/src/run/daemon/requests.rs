@@ -83,6 +83,14 @@ impl Running {
                  `interfaces`"
             )
         });
+        let rates = network
+            .links
+            .iter()
+            .filter_map(|link| link.queue.in_force.as_ref()?.tuning.rate_bytes_per_s);
+        let unpromised = (!daemon.config.deadline.is_empty() && rates.count() == 0).then(|| {
+            "[[deadline]] promises nothing: no rate of a link is known now (`rate_mbit` in [link], or in its [[uplink]])"
+                .to_owned()
+        });
         let paused = self.pause.as_ref().map(Pause::shown);
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
@@ -104,6 +112,8 @@ impl Running {
                     .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
                     .chain(left_out)
+                    .chain(daemon.choice.awaited(&self.found))
+                    .chain(unpromised)
                     .chain(daemon.rules.missing(queue))
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),

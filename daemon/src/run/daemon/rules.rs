@@ -76,7 +76,9 @@ impl ClassRules {
     pub fn missing(&self, queue: Option<Backend>) -> impl Iterator<Item = String> {
         let limits = !matches!(queue, Some(Backend::Htb | Backend::Qdisc)) && !self.in_force.limits().is_empty();
         let limits = limits.then(|| {
-            "rate limits of rules do not hold: no queue of giveway's is in force, whose business they are".to_owned()
+            "rate limits of rules do not hold: a queue of giveway's keeps them, and none is in force (`giveway status` says why at \
+             the link; `rate_mbit` in [link], or in its [[uplink]], tells its rate)"
+                .to_owned()
         });
         self.problems.iter().cloned().chain(self.blind.clone()).chain(limits)
     }

@@ -254,7 +254,11 @@ impl Running {
             Err(error) => {
                 let name = &interface.name;
                 let error = one_line(&error);
-                let line = format!("cannot reach the neighbours on {name}: {error}; working alone");
+                let port = self.daemon.config.group.port;
+                let line = format!(
+                    "cannot reach the neighbours on {name}, UDP port {port} ([group] port): {error}; working alone, and trying again \
+                     each second"
+                );
                 if self.alone_because.as_ref() != Some(&line) {
                     tracing::warn!("{line}");
                 }
