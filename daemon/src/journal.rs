@@ -6,9 +6,9 @@
 use std::collections::HashSet;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::marker::PhantomData;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -77,7 +77,7 @@ impl<E: Entry> Journal<E> {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(OpenOptions::new().append(true).create(true).open(&self.path)?),
+            none => none.insert(for_writing().append(true).create(true).open(&self.path)?),
         };
         let length = file.metadata()?.len();
         file.write_all(text_of(new).as_bytes()).inspect_err(|_| {
@@ -300,10 +300,23 @@ fn is_there(file: &File) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<String>> {
-    match fs::read(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        bytes => Ok(whole_lines(&bytes?)),
+    let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
     }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(whole_lines(&bytes))
+}
+
+/// For root alone: it tells what was given to whom. A named pipe keeps nobody waiting.
+fn for_writing() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags(libc::O_NONBLOCK);
+    options
 }
 
 /// Each once. A last line without its end was cut short before it was put to use.
@@ -336,7 +349,9 @@ fn text_of(lines: &[String]) -> String {
 /// As a whole or not at all.
 fn write(path: &Path, lines: &[String]) -> io::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, text_of(lines))?;
+    remove(&new)?;
+    let mut file = for_writing().write(true).create_new(true).open(&new)?;
+    file.write_all(text_of(lines).as_bytes())?;
     fs::rename(&new, path)
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 
 use crate::holder::Holder;
 use crate::journal::{left_of, remove};
@@ -119,8 +120,14 @@ impl Place {
     /// # Errors
     /// When another daemon holds it, naming its pid.
     pub fn lock(&self) -> Result<Lock> {
-        self.create()
-            .with_context(|| format!("cannot create {}: giveway needs root", self.directory.display()))?;
+        self.create().with_context(|| {
+            let needs = if geteuid().is_root() {
+                ""
+            } else {
+                ": giveway needs root"
+            };
+            format!("cannot create {}{needs}", self.directory.display())
+        })?;
         let path = self.directory.join(LOCK);
         let file = open_lock(&path)?;
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::actuate::nice::{MadeNice, Unnoted};
-use crate::actuate::queue::Before;
+use crate::actuate::queue::{Before, take_down_unjournalled};
 use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
 use crate::actuate::thread::Changed;
@@ -57,7 +57,15 @@ pub fn undo(place: &Place, dry_run: bool) -> Undone {
     undoing.threads();
     undoing.queue();
     undoing.rest();
-    undoing.files()
+    let mut undone = undoing.files();
+    if !dry_run && undone.failed.is_empty() {
+        match within(PATIENCE_WITH_KERNEL, take_down_unjournalled) {
+            Ok(Ok(lines)) => undone.lines.extend(lines),
+            Ok(Err(error)) => undone.fail(format!("{error:#}")),
+            Err(_) => undone.fail("the qdiscs do not let themselves be listed".to_owned()),
+        }
+    }
+    undone
 }
 
 /// How many tasks were left without a note; None where nothing was made nice, or files do not let themselves be read.

@@ -19,6 +19,7 @@ use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusa
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, RootQdisc, Tuning, Uplink, may_replace};
 use libbpf_rs::MapHandle;
 use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Entry, Journal};
@@ -597,6 +598,9 @@ impl QueueActuator {
         let admission = self.admission.as_mut().context("admission is not loaded")?;
         admission.attach(ifindex)?;
         let link = self.links.get_mut(&ifindex).context("the link has just gone")?;
+        if let Some(before) = &link.before {
+            check_unchanged(&mut self.netlink, before)?;
+        }
         match (plan.backend, &mut self.qdisc) {
             (Backend::Qdisc, Some(qdisc)) => {
                 // Unpinned it serves just as well, but cannot be put up again once this process is gone.
@@ -799,6 +803,49 @@ impl Entry for Before {
         };
         put_back(&mut Netlink::open()?, self, dry_run).with_context(context)
     }
+}
+
+/// Another tool may have put its own there since it was written down. (What it does from here to the put-up, some microseconds, is not
+/// seen: no call of the kernel's replaces one qdisc and no other.)
+fn check_unchanged(netlink: &mut Netlink, before: &Before) -> Result<()> {
+    let Some(root) = qdisc::find_root(netlink, before.ifindex)? else {
+        return Ok(());
+    };
+    let now = root.qdisc;
+    ensure!(
+        now == before.qdisc || is_ours(&now),
+        "another tool has just put {} on {} in place of {}",
+        now.kind,
+        before.name,
+        before.qdisc.kind
+    );
+    Ok(())
+}
+
+/// Takes off each queue of ours that is in no journal: the folder of these was lost with the daemon and its guardian. What was there
+/// before is not known, so the kernel's default comes. The caller holds the lock, and has undone what the journals know.
+pub fn take_down_unjournalled() -> Result<Vec<String>> {
+    let mut netlink = Netlink::open()?;
+    let mut lines = Vec::new();
+    for (ifindex, qdisc) in qdisc::roots(&mut netlink)? {
+        if !is_ours(&qdisc) {
+            continue;
+        }
+        let name = if_indextoname(ifindex)?.to_string_lossy().into_owned();
+        netlink
+            .change(libc::RTM_DELQDISC, 0, &tcmsg(ifindex, HANDLE, ROOT))
+            .with_context(|| {
+                format!("giveway's queue on {name}, which no journal has: `tc qdisc del dev {name} root`")
+            })?;
+        let mut line = format!("qdisc of {name}, which no journal had, back to the kernel's default");
+        if uplink::device(&mut netlink, ifindex)?.gso_max_segments == SINGLE_SEGMENTS {
+            line += &format!(
+                "; its gso_max_segs is 1, and what it was is not known: `ip link set {name} gso_max_segs 65535` is usual"
+            );
+        }
+        lines.push(line);
+    }
+    Ok(lines)
 }
 
 fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {

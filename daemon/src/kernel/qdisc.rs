@@ -62,6 +62,20 @@ pub fn root(netlink: &mut Netlink, ifindex: u32) -> Result<Root> {
     find_root(netlink, ifindex)?.context("the device has no root qdisc")
 }
 
+/// Of every device that has one.
+pub fn roots(netlink: &mut Netlink) -> Result<Vec<(u32, Qdisc)>> {
+    let all = netlink
+        .dump(libc::RTM_GETQDISC, &tcmsg(0, 0, 0))
+        .context("cannot list the qdiscs")?;
+    let mut roots = Vec::new();
+    for message in &all {
+        if u32_at(message, 12)? == ROOT {
+            roots.push((u32_at(message, 4)?, read(message, u32_at(message, 8)?)?));
+        }
+    }
+    Ok(roots)
+}
+
 /// None: the kernel shows none, as of a device that is down and has lost its own.
 pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<Root>> {
     let all = netlink

@@ -72,6 +72,26 @@ fn the_four_bands_stand_with_their_rates() {
     drop(daemon);
 }
 
+#[test]
+fn a_queue_that_is_in_no_journal_is_taken_off_by_revert_and_by_the_next_start() {
+    let _lab = Lab::enter();
+    // As it is left where the folder of the journals goes with the daemon and the guardian.
+    let leave = || run("tc qdisc replace dev gwv root handle 6777: htb");
+    let before = qdiscs();
+    leave();
+    let revert = giveway(&["revert"]);
+    let said = String::from_utf8(revert.stdout).unwrap();
+    assert!(
+        said.contains("left over: qdisc of gwv, which no journal had, back to the kernel's default"),
+        "{said}"
+    );
+    assert_eq!(qdiscs(), before);
+    leave();
+    let (daemon, _config) = daemon_with("no-journal.toml", "htb");
+    drop(daemon);
+    assert_eq!(qdiscs(), before);
+}
+
 /// Bytes and packets that the near end has sent.
 fn sent() -> [u64; 2] {
     let links: serde_json::Value = serde_json::from_str(&run("ip -json -statistics link show dev gwv")).unwrap();
