@@ -427,7 +427,7 @@ fn a_journal_that_cannot_be_read_keeps_nothing_from_being_undone() {
     let next = Daemon::start(&["--interface", "gwv"]);
     let degraded = next.status()["degraded"].to_string();
     assert!(
-        degraded.contains("queue: Is a directory") && !degraded.contains("garbage"),
+        degraded.contains("queue: it is not a regular file") && !degraded.contains("garbage"),
         "{degraded}"
     );
     drop(next);
