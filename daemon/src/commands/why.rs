@@ -2,6 +2,7 @@
 //! `giveway why`: the changes of one process, connection or device, oldest first, with rule, evidence and time.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Result;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
@@ -18,6 +19,7 @@ use serde_json::json;
 use crate::cli::WhyArgs;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
+use crate::kernel::now;
 use crate::place::Place;
 
 /// Characters of a name that is told as near another.
@@ -335,7 +337,13 @@ fn when(t_ns: u64, times: u64) -> String {
         1 => String::new(),
         times => format!(" (the latest of {times} times)"),
     };
-    format!("{:.3} s since boot{of_all}", t_ns as f64 / 1e9)
+    let ago = now().saturating_sub(Duration::from_nanos(t_ns)).as_secs();
+    let ago = match ago {
+        0..120 => format!("{ago} s"),
+        120..7_200 => format!("{} min", ago / 60),
+        _ => format!("{} h", ago / 3_600),
+    };
+    format!("{ago} ago, {:.3} s since boot{of_all}", t_ns as f64 / 1e9)
 }
 
 fn refusal_line(refusal: &Refusal, times: usize) -> String {

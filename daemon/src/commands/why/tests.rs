@@ -100,8 +100,11 @@ fn refusals_that_differ_in_time_only_are_one_line() {
 fn a_change_is_one_line() {
     let mut latest = latest(Subject::Kernel, Setting::File("/proc/x".to_owned()));
     latest.times = 3;
+    let line = change_line(&latest);
+    let (ago, rest) = line.split_once(" ago, ").unwrap();
+    assert!(ago.parse::<u64>().is_err(), "it has a unit: {ago}");
     assert_eq!(
-        change_line(&latest),
+        rest,
         "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
          rule lbe add by uid 0: the user has asked for it"
     );
