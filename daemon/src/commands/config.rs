@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
-use giveway_engine::config::{self, Config, Located};
+use giveway_engine::config::{self, CapPolicyName, Config, Located};
 use nix::net::if_::if_nametoindex;
 
 use super::{counted, print};
@@ -30,7 +30,7 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
             Ok(rules) => {
                 println!("{}: ok, {} for classes", path.display(), counted(rules.len(), "rule"));
                 let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
-                remarks.extend(realtime(path));
+                remarks.extend(idle_keys(path));
                 remarks.sort_by_key(|line| line_of(line));
                 remarks.iter().for_each(|line| println!("  {line}"));
             }
@@ -63,8 +63,8 @@ fn unread(path: &Path) -> Option<String> {
         .map(|why| format!("{file}: is not read there: {why}"))
 }
 
-/// Of programs that get real-time priority.
-fn realtime(path: &Path) -> Vec<String> {
+/// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
+fn idle_keys(path: &Path) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let Ok((config, _)) = config::read(&path.display().to_string(), &text) else {
         return Vec::new();
@@ -72,12 +72,19 @@ fn realtime(path: &Path) -> Vec<String> {
     let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
         Some(format!(
-            "{}: the [[realtime]] of {exe} holds for nothing here: {}",
-            path.display(),
+            "the [[realtime]] of {exe} holds for nothing here: {}",
             no_program(exe)?
         ))
     });
-    idle.collect()
+    let cap = &config.cap;
+    let other = match (cap.policy, cap.capacity_mbit, cap.fixed_segments) {
+        (CapPolicyName::Found, Some(_), _) => Some("policy = \"found\" finds the capacity"),
+        (_, Some(_), Some(_)) => Some("fixed_segments stands in for the formula"),
+        _ => None,
+    };
+    let unused = other.map(|why| format!("[cap] capacity_mbit does not count: {why}"));
+    let said = idle.chain(unused);
+    said.map(|line| format!("{}: {line}", path.display())).collect()
 }
 
 /// Why nothing here is started from it.
