@@ -73,6 +73,29 @@ fn the_four_bands_stand_with_their_rates() {
 }
 
 #[test]
+fn a_deadline_that_nothing_promises_is_told() {
+    let _lab = Lab::enter();
+    let deadline = "[[deadline]]\nport = 5005\ndeadline_ms = 10\n";
+    let start = |rate: &str| {
+        let config = Scratch::new("deadline.toml", &format!("{rate}{deadline}"));
+        (
+            Daemon::start(&["--config", config.path(), "--interface", "gwv"]),
+            config,
+        )
+    };
+    let told = |daemon: &Daemon| {
+        daemon.status()["degraded"]
+            .to_string()
+            .contains("[[deadline]] promises nothing")
+    };
+    let (daemon, _config) = start("");
+    until("it is told", || told(&daemon));
+    drop(daemon);
+    let (daemon, _config) = start(&slow_link("htb"));
+    until("a rate is known", || !told(&daemon));
+}
+
+#[test]
 fn a_queue_that_is_in_no_journal_is_taken_off_by_revert_and_by_the_next_start() {
     let _lab = Lab::enter();
     // As it is left where the folder of the journals goes with the daemon and the guardian.

@@ -83,12 +83,13 @@ impl Running {
                  `interfaces`"
             )
         });
-        let rates = network
-            .links
-            .iter()
-            .filter_map(|link| link.queue.in_force.as_ref()?.tuning.rate_bytes_per_s);
-        let unpromised = (!daemon.config.deadline.is_empty() && rates.count() == 0).then(|| {
-            "[[deadline]] promises nothing: no rate of a link is known now (`rate_mbit` in [link], or in its [[uplink]])"
+        let promises = |link: &LinkView| {
+            let plan = link.queue.in_force.as_ref();
+            plan.is_some_and(|plan| plan.backend != Backend::None && plan.tuning.rate_bytes_per_s.is_some())
+        };
+        let unpromised = (!daemon.config.deadline.is_empty() && !network.links.iter().any(promises)).then(|| {
+            "[[deadline]] promises nothing: no link has a queue with a known rate now (the lines of the links say why; `rate_mbit` in \
+             [link], or in its [[uplink]], names it)"
                 .to_owned()
         });
         let paused = self.pause.as_ref().map(Pause::shown);
