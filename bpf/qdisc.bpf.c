@@ -279,6 +279,7 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	i->seen_ns = 0;
 	if (!now_ns || (__s64)(i->free_ns - now_ns) < CLOSE_NS)
 		now_ns = bpf_ktime_get_ns();
+	/* Also where the rate has just gone: what the link still sends left at that rate. */
 	if ((__s64)(i->free_ns - now_ns) > 0) {
 		sch->qstats.overlimits++;
 		bpf_qdisc_watchdog_schedule(sch, i->free_ns, 0);

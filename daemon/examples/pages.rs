@@ -96,7 +96,10 @@ fn around() -> String {
         "EXIT STATUS",
         &[
             ("0", "It was done."),
-            ("1", "It could not be done; standard error says why."),
+            (
+                "1",
+                "It could not be done; standard error says why. `giveway exec` has the exit status of its command, as env(1).",
+            ),
             (
                 "2",
                 "The command line or the configuration is wrong; nothing was changed.",

@@ -88,17 +88,13 @@ impl Choice {
 
 impl Choice {
     /// Those that were named and are not up, where others are.
-    pub fn awaited(&self, found: &Found) -> impl Iterator<Item = String> {
-        let names = match self {
-            Self::Named(names) if !found.links.is_empty() => &**names,
-            _ => &[],
-        };
-        let is_missing = |name: &&String| !found.links.iter().any(|(_, there)| there == *name);
-        let missing = names.iter().filter(is_missing);
+    pub fn awaited(&self, found: &Found) -> Vec<String> {
+        let Self::Named(names) = self else { return Vec::new() };
+        let is_there = |name: &String| found.links.is_empty() || found.links.iter().any(|(_, there)| there == name);
+        let missing = names.iter().filter(|name| !is_there(name));
         missing
             .map(|name| format!("{name} is not up, and waited for"))
-            .collect::<Vec<_>>()
-            .into_iter()
+            .collect()
     }
 }
 

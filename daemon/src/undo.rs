@@ -55,17 +55,11 @@ fn is_machines(file: JournalFile) -> bool {
 pub fn undo(place: &Place, dry_run: bool) -> Undone {
     let mut undoing = Undoing::begin(place, dry_run);
     undoing.threads();
+    let begun = Instant::now();
     undoing.queue();
+    undoing.queues_in_no_journal(PATIENCE_WITH_KERNEL.saturating_sub(begun.elapsed()));
     undoing.rest();
-    let mut undone = undoing.files();
-    if !dry_run && undone.failed.is_empty() {
-        match within(PATIENCE_WITH_KERNEL, take_down_unjournalled) {
-            Ok(Ok(lines)) => undone.lines.extend(lines),
-            Ok(Err(error)) => undone.fail(format!("{error:#}")),
-            Err(_) => undone.fail("the qdiscs do not let themselves be listed".to_owned()),
-        }
-    }
-    undone
+    undoing.files()
 }
 
 /// How many tasks were left without a note; None where nothing was made nice, or files do not let themselves be read.
@@ -164,6 +158,20 @@ impl Undoing {
             undoing.pins_stay = true;
         }
         undoing
+    }
+
+    /// Not where a journal could not be read, or one of its entries is still to be put back.
+    fn queues_in_no_journal(&mut self, patience: Duration) {
+        if self.dry_run || !self.undone.failed.is_empty() {
+            return;
+        }
+        match within(patience, take_down_unjournalled) {
+            Ok(Ok(lines)) => self.undone.lines.extend(lines),
+            Ok(Err(error)) => self.undone.fail(format!("{error:#}")),
+            Err(_) => self
+                .undone
+                .fail("the qdiscs do not let themselves be listed".to_owned()),
+        }
     }
 
     /// What the real-time thread gave. The journals stay, for the daemon that may live on.

@@ -831,7 +831,9 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
         if !is_ours(&qdisc) {
             continue;
         }
-        let name = if_indextoname(ifindex)?.to_string_lossy().into_owned();
+        // A device that has just gone took its queue with it.
+        let Ok(name) = if_indextoname(ifindex) else { continue };
+        let name = name.to_string_lossy().into_owned();
         netlink
             .change(libc::RTM_DELQDISC, 0, &tcmsg(ifindex, HANDLE, ROOT))
             .with_context(|| {

@@ -26,11 +26,12 @@ pub fn run(args: &ConfigArgs) -> Result<()> {
 fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     let mut problems = Vec::new();
     for path in files.iter().map(AsRef::as_ref) {
-        match rules_of(path) {
+        let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
+        match rules_of(path, &text) {
             Ok(rules) => {
                 println!("{}: ok, {} for classes", path.display(), counted(rules.len(), "rule"));
                 let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
-                remarks.extend(idle_keys(path));
+                remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
                 remarks.sort_by_key(|line| line_of(line));
                 remarks.iter().for_each(|line| println!("  {line}"));
             }
@@ -64,9 +65,8 @@ fn unread(path: &Path) -> Option<String> {
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
-fn idle_keys(path: &Path) -> Vec<String> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let Ok((config, _)) = config::read(&path.display().to_string(), &text) else {
+fn idle_keys(path: &Path, text: &str) -> Vec<String> {
+    let Ok(config) = Config::parse(text) else {
         return Vec::new();
     };
     let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
@@ -132,14 +132,13 @@ fn is_in_a_folder_of_rules(path: &Path) -> bool {
 }
 
 /// Its rules, or all that is wrong with it. A file in a folder `rules.d` has only rules.
-fn rules_of(path: &Path) -> Result<Rules, Vec<Located>> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
+fn rules_of(path: &Path, text: &Result<String, String>) -> Result<Rules, Vec<Located>> {
     let of_text = |text: &String| config::problems(&path.display().to_string(), text);
     let mut all = text.as_ref().map(of_text).unwrap_or_default();
     let source = Source {
         path: path.display().to_string(),
         name: String::new(),
-        text,
+        text: text.clone(),
     };
     let folders = match is_in_a_folder_of_rules(path) {
         true => Folders {

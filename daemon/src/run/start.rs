@@ -120,7 +120,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     )?;
     match choice.find() {
         Ok(found) if found.links.is_empty() => tracing::warn!("{choice}; meanwhile nothing is capped or queued"),
-        Ok(found) => choice.awaited(&found).for_each(|line| tracing::warn!("{line}")),
+        Ok(found) => choice.awaited(&found).iter().for_each(|line| tracing::warn!("{line}")),
         Err(_) => {}
     }
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
