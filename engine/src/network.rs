@@ -351,7 +351,9 @@ impl Network {
 
     /// Reports that are due. What does not fit into one is not even looked at.
     fn report(&mut self, now: Duration) {
-        let senders: Vec<Sender> = self.own_senders().take(MAX_SENDERS).map(describe).collect();
+        let demand = self.policy.demand();
+        let told = self.own_senders().take(MAX_SENDERS);
+        let senders: Vec<Sender> = told.map(|tracked| describe(tracked, demand)).collect();
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             self.actions.push(Action::Report(report));
         }
@@ -519,7 +521,7 @@ fn link<'a>(neighbours: &'a Neighbourhood, sharing: Sharing, links: &'a Links, i
 }
 
 /// A sender as it is reported to the neighbours.
-fn describe(tracked: &Tracked) -> Sender {
+fn describe(tracked: &Tracked, demand: Option<f64>) -> Sender {
     let flow = &tracked.flow;
     let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     Sender {
@@ -532,8 +534,7 @@ fn describe(tracked: &Tracked) -> Sender {
         retransmits: flow.retransmits,
         direction: Direction::Up,
         class: tracked.class,
-        // Its queue was never empty while it was watched, so it takes whatever it gets.
-        demand_kbit: UNLIMITED_KBIT,
+        demand_kbit: demand.map_or(UNLIMITED_KBIT, |rate| (rate / 125.0) as u32),
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Member {
     /// Segments.
     pub cwnd: u32,
     pub delivery_rate_bytes_per_s: u64,
+    /// Since the connection began; wraps.
+    pub delivered_segments: u32,
     pub unsent_bytes: u64,
 }
 
@@ -81,6 +83,11 @@ pub trait Allotment: Send {
 
     /// The evidence behind the limits of a connection with this round-trip time, for `why`.
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;
+
+    /// What a connection of this device could use, in bytes a second, as neighbours are told; None: whatever it gets.
+    fn demand(&self) -> Option<f64> {
+        None
+    }
 
     /// While the same devices share the air, a limit that differs by less than one part in so many of the last one is
     /// taken as the same.

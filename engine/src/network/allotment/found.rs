@@ -6,21 +6,27 @@
 //! What a device measures itself decides how much is in flight; what neighbours say decides only how it is divided, within
 //! bounds. So no neighbour's word pushes a device below its floor, or makes it flood the air.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use crate::config::{Cap, Prefer};
+use crate::model::Cookie;
 use crate::network::limits::Limits;
 use crate::wire::Class;
 
 mod control;
 mod group;
+mod plain;
 
-use control::{Control, Phase, Seen};
+use control::{Control, Phase, Seen, Why};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
 
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
+/// With limits all get about the same: a neighbour that says it has more than so many times what most have is taken to have
+/// that. Less would hide how a group recovers from a collapse.
+const BELIEVED: f64 = 4.0;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
 
@@ -29,6 +35,10 @@ pub struct FoundCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
+    /// Of each connection of ours: segments delivered until the last look.
+    delivered: HashMap<Cookie, u32>,
+    /// Of a connection of ours.
+    weight: f64,
 }
 
 impl FoundCapacity {
@@ -39,10 +49,20 @@ impl FoundCapacity {
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
             control: Control::new(cap.prefer, floor),
+            delivered: HashMap::new(),
+            weight: 1.0,
         }
     }
 
-    fn look(&self, now: Duration, own: &[Sending], neighbours: &[Sending]) -> Option<Seen> {
+    /// What was delivered of ours since the last look.
+    fn moved_bytes(&mut self, members: &[Member]) -> f64 {
+        let delivered: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.delivered_segments)).collect();
+        let before = std::mem::replace(&mut self.delivered, delivered);
+        let since = |one: &Member| Some(one.delivered_segments.wrapping_sub(*before.get(&one.cookie)?));
+        members.iter().filter_map(since).map(f64::from).sum::<f64>() * self.segment_bytes
+    }
+
+    fn look(&self, now: Duration, own: &[Sending], neighbours: &[Sending], moved_bytes: f64) -> Option<Seen> {
         let weight: f64 = own.iter().map(|one| one.weight).sum();
         let aim_s = self.control.aim_s;
         let wanting = neighbours.iter().filter(|one| one.wants_more);
@@ -59,6 +79,13 @@ impl FoundCapacity {
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
             weights: weight + neighbours.iter().map(|one| one.weight).sum::<f64>(),
             senders: own.len() + neighbours.len(),
+            total: believed_total(own, neighbours),
+            moved_bytes,
+            own_weight: weight,
+            demands: neighbours
+                .iter()
+                .filter_map(|one| Some((one.demand?, one.weight)))
+                .collect(),
             theirs: median(wanting.map(|one| one.share(aim_s, self.segment_bytes))),
             their_queue_s: median_wait(neighbours.iter().map(Sending::queue_s)),
             segment_bytes: self.segment_bytes,
@@ -84,6 +111,17 @@ impl FoundCapacity {
     }
 }
 
+/// What all get, as far as neighbours are believed.
+fn believed_total(own: &[Sending], neighbours: &[Sending]) -> f64 {
+    let all = || own.iter().chain(neighbours);
+    let most_get = median(all().map(|one| one.rate() / one.weight)).unwrap_or(0.0);
+    let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
+    own.iter()
+        .map(Sending::rate)
+        .chain(neighbours.iter().map(believed))
+        .sum()
+}
+
 impl Allotment for FoundCapacity {
     fn name(&self) -> &'static str {
         "found"
@@ -92,9 +130,11 @@ impl Allotment for FoundCapacity {
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
         let own = group::own(members, self.segment_bytes);
         let neighbours = group::neighbours(link, self.segment_bytes);
-        match self.look(now, &own, &neighbours) {
+        let moved_bytes = self.moved_bytes(members);
+        self.weight = own.first().map_or(self.weight, |one| one.weight);
+        match self.look(now, &own, &neighbours, moved_bytes) {
             Some(seen) => self.control.step(&seen),
-            None => self.control.rest(now.as_secs_f64()),
+            None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
         }
         let of = |one: &Sending| match self.control.phase {
             Phase::Withdrawn { .. } => Limits::default(),
@@ -142,21 +182,41 @@ impl Allotment for FoundCapacity {
             Phase::Search { .. } => "no packet of ours waits, so it grows".to_owned(),
             Phase::Hold => format!("packets may wait {:.0} ms (prefer = \"{prefer}\")", control.aim_s * 1e3),
             Phase::Empty { .. } => "half of it, until the queue that formed has gone".to_owned(),
-            Phase::Withdrawn { .. } => {
-                return "the queue on the air is somebody else's: it stays though we give way, so nothing is limited for \
-                        some minutes"
-                    .to_owned();
+            Phase::Withdrawn { why, .. } => {
+                return match why {
+                    Why::Unknown => "nothing is limited for some seconds, to know what is moved so",
+                    Why::Strange => {
+                        "the queue on the air is somebody else's: it stays though we give way, so nothing is limited for \
+                         some minutes"
+                    }
+                    Why::Own => {
+                        "a queue on this device's own path stays though it gives way, so nothing is limited for some \
+                         seconds"
+                    }
+                    Why::Worse => {
+                        "less is moved with limits than they are worth, as beside a stranger that takes what is left: \
+                         nothing is limited for some minutes"
+                    }
+                }
+                .to_owned();
             }
         };
+        let part = control.part.map_or(String::new(), |part| {
+            format!("; the group moves {:.0}% of what it would without limits", 100.0 * part)
+        });
         let cliff = control.cliff_share().map_or(String::new(), |share| {
             format!("; more than {:.2} Mbit/s made the air slower", share / 125_000.0)
         });
         format!(
-            "a share of {:.2} Mbit/s, found by {} sending device{}: {doing}{cliff}",
+            "a share of {:.2} Mbit/s, found by {} sending device{}: {doing}{cliff}{part}",
             control.share / 125_000.0,
             link.sharing.devices,
             if link.sharing.devices == 1 { "" } else { "s" },
         )
+    }
+
+    fn demand(&self) -> Option<f64> {
+        self.control.demand(self.weight)
     }
 
     fn settled_within(&self) -> u64 {

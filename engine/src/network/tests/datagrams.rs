@@ -199,7 +199,7 @@ fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_s
     let mut rng = ChaCha20Rng::from_seed([9; 32]);
     let last = key.open(pair.heard.last().unwrap()).unwrap();
     let mut report = Report::decode(&last).unwrap();
-    let sender = pair.device.own_senders().map(describe).next();
+    let sender = pair.device.own_senders().map(|tracked| describe(tracked, None)).next();
     let before = pair.asked.load(Ordering::Relaxed);
     for _ in 0..2000 {
         report.counter += 1;

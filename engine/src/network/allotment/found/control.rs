@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use super::plain::{Demand, Plain, TRIAL_S};
 use crate::config::Prefer;
 
 /// The least wait of this long counts: acknowledgements that are held back for 40 ms are no queue.
@@ -56,15 +57,11 @@ const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 const CLOSE: f64 = 0.05;
 /// A queue is somebody else's that stands for so long, ...
 const STANDS_S: f64 = 8.0;
-/// ... that does not go though for so long we send half of what we got, ...
-const STAYS_S: f64 = 5.0;
-/// ... or for which we have three times in a row given this part of the share in so long (a rate that falls takes it once or twice), ...
-const GIVEN: f64 = 0.12;
-const GIVEN_IN_S: f64 = 5.0;
-const GIVEN_TIMES: u32 = 3;
-/// ... and this part so soon after a return. Then nothing is limited for so long, each time twice as long.
-const GIVEN_ON_RETURN: f64 = 0.2;
-const RETURN_S: f64 = 30.0;
+/// ... of which more than this part is left by each round of sending half of what is got, from the second on (the first
+/// begins with what was got before), ...
+const STAYS: f64 = 0.8;
+/// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long, each
+/// time twice as long.
 const WITHDRAWN_S: f64 = 60.0;
 const WITHDRAWN_MOST_S: f64 = 320.0;
 
@@ -77,14 +74,16 @@ pub struct Wish {
     too_long_least_s: f64,
     /// And at least so many packets, and so many of each sender.
     packets: (f64, f64),
+    /// Moving less than this part of what plain TCP would is not worth the shorter queue.
+    worth: f64,
 }
 
 impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
-        let (aim, aim_least_s, too_long, too_long_least_s, packets) = match prefer {
-            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5)),
-            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0)),
-            Prefer::Throughput => (0.5, 0.030, 1.2, 0.060, (4.0, 1.0)),
+        let (aim, aim_least_s, too_long, too_long_least_s, packets, worth) = match prefer {
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), 0.72),
+            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.79),
+            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.98),
         };
         Self {
             aim,
@@ -92,12 +91,13 @@ impl From<Prefer> for Wish {
             too_long,
             too_long_least_s,
             packets,
+            worth,
         }
     }
 }
 
 /// What there is to see at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Seen {
     pub now_s: f64,
     /// How long packets of ours wait, and their minimum RTT.
@@ -110,6 +110,13 @@ pub struct Seen {
     /// Of all senders, and how many there are.
     pub weights: f64,
     pub senders: usize,
+    /// What all of them get, as far as they are believed.
+    pub total: f64,
+    /// Of ours, since the last look; and the weight of ours.
+    pub moved_bytes: f64,
+    pub own_weight: f64,
+    /// What neighbours would get without limits, as they say.
+    pub demands: Vec<Demand>,
     /// The share that the windows of neighbours stand for.
     pub theirs: Option<f64>,
     /// How long their packets wait, as they say.
@@ -125,15 +132,30 @@ pub enum Phase {
         since_s: f64,
     },
     Hold,
-    /// `before`: the share that had been too much.
+    /// `before`: the share that had been too much; `waited_s`: at the begin of this round of it.
     Empty {
-        first_s: f64,
+        round: u32,
         since_s: f64,
+        waited_s: f64,
         before: f64,
     },
+    /// Nothing is limited.
     Withdrawn {
         until_s: f64,
+        why: Why,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Why {
+    /// To know what plain TCP moves here.
+    Unknown,
+    /// A queue stays though this device gives way, ...
+    Strange,
+    /// ... and no neighbour sees it.
+    Own,
+    /// Less is moved than plain TCP would.
+    Worse,
 }
 
 /// The latest queue that was emptied.
@@ -151,30 +173,6 @@ struct Cliff {
     hold_s: f64,
 }
 
-/// What the group gave for a queue.
-#[derive(Clone, Copy, Debug)]
-struct Given {
-    since_s: f64,
-    /// Then: of the neighbours, and our own.
-    share: f64,
-    own: f64,
-    /// Times the queue that is aimed at.
-    waited_s: f64,
-    times: u32,
-}
-
-impl Given {
-    fn new(since_s: f64, share: f64, own: f64) -> Self {
-        Self {
-            since_s,
-            share,
-            own,
-            waited_s: 0.0,
-            times: 0,
-        }
-    }
-}
-
 #[derive(Debug)]
 pub struct Control {
     wish: Wish,
@@ -190,6 +188,9 @@ pub struct Control {
     last_s: f64,
     waits: VecDeque<(f64, f64)>,
     mean_wait_s: f64,
+    waits_s: f64,
+    /// When a packet of ours was last delivered: what waits is as old.
+    delivered_s: f64,
     /// Since when: no queue, none for good, one that is too long.
     quiet_s: f64,
     gone_s: f64,
@@ -197,10 +198,15 @@ pub struct Control {
     longest_s: f64,
     emptied: Option<Emptied>,
     cliff: Option<Cliff>,
-    given: Given,
-    /// With this share after the last withdrawal, and when.
-    returned: Option<(f64, f64)>,
+    plain: Plain,
+    /// What is moved with limits, of what would be moved without.
+    pub part: Option<f64>,
     withdrawal_s: f64,
+}
+
+/// While a queue is emptied: a round of it is over.
+fn is_round(seen: &Seen, since_s: f64, wait_s: f64) -> bool {
+    seen.now_s - since_s > 2.0 * (seen.min_rtt_s + wait_s)
 }
 
 impl Control {
@@ -216,25 +222,29 @@ impl Control {
             last_s: 0.0,
             waits: VecDeque::new(),
             mean_wait_s: 0.0,
+            waits_s: 0.0,
+            delivered_s: 0.0,
             quiet_s: 0.0,
             gone_s: 0.0,
             stands_s: 0.0,
             longest_s: 0.0,
             emptied: None,
             cliff: None,
-            given: Given::new(0.0, 0.0, 0.0),
-            returned: None,
+            plain: Plain::default(),
+            part: None,
             withdrawal_s: WITHDRAWN_S,
         }
     }
 
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
-    pub fn rest(&mut self, now_s: f64) {
-        if !matches!(self.phase, Phase::Withdrawn { until_s } if until_s > now_s) {
+    pub fn rest(&mut self, now_s: f64, others_send: bool) {
+        self.plain.rest(now_s, others_send);
+        let stays = |until_s, why| until_s > now_s && matches!(why, Why::Strange | Why::Worse);
+        if !matches!(self.phase, Phase::Withdrawn { until_s, why } if stays(until_s, why)) {
             self.phase = Phase::Start;
         }
         (self.share, self.weights) = (0.0, 0.0);
-        (self.emptied, self.cliff, self.returned, self.before_join) = (None, None, None, None);
+        (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
         self.stands_s = 0.0;
     }
@@ -246,7 +256,7 @@ impl Control {
     pub fn step(&mut self, seen: &Seen) {
         let passed_s = seen.now_s - self.last_s;
         if passed_s > OLD_AFTER_S {
-            self.rest(seen.now_s);
+            self.rest(seen.now_s, true);
         }
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
@@ -265,19 +275,30 @@ impl Control {
         } else {
             0.0
         };
+        self.waits_s += (wait_s.min(3.0 * self.aim_s) - self.waits_s) * (dt_s / MEAN_OVER_S).min(1.0);
         self.pull(seen, wait_s, dt_s, shows_after_s);
-        let is_strange = self.is_strange(seen, wait_s, dt_s);
+        if self.phase == Phase::Start
+            && let Some(until_s) = self.plain.unknown_until(seen.now_s)
+        {
+            self.phase = Phase::Withdrawn {
+                until_s,
+                why: Why::Unknown,
+            };
+        }
         match self.phase {
-            Phase::Withdrawn { until_s } if seen.now_s < until_s => {}
-            Phase::Withdrawn { .. } => {
-                self.share = seen.rate.max(self.floor);
-                self.given = Given::new(seen.now_s, self.share, self.share);
-                self.returned = Some((self.share, seen.now_s));
-                self.stands_s = 0.0;
-                self.phase = Phase::Hold;
-            }
-            _ if is_strange => self.withdraw(seen.now_s),
-            Phase::Empty { .. } => self.empty(seen, wait_s),
+            Phase::Withdrawn { why: Why::Own, .. } => {}
+            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, dt_s),
+            _ => self.plain.compare(seen, self.phase == Phase::Hold, dt_s),
+        }
+        if seen.moved_bytes > 0.0 {
+            self.delivered_s = seen.now_s;
+        }
+        let strange = self.strange(seen, wait_s, too_long_s);
+        match (self.phase, strange) {
+            (Phase::Withdrawn { until_s, .. }, _) if seen.now_s < until_s => {}
+            (Phase::Withdrawn { .. }, _) => self.return_to_limits(seen, wait_s),
+            (_, Some(why)) => self.withdraw(seen.now_s, why),
+            (Phase::Empty { .. }, _) => self.empty(seen, wait_s),
             _ if wait_s > too_long_s => self.begin_to_empty(seen, wait_s),
             _ => self.find(seen, wait_s, dt_s, shows_after_s),
         }
@@ -300,11 +321,7 @@ impl Control {
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
-        self.given.share *= by;
-        self.given.own *= by;
-        if let Some((returned, _)) = &mut self.returned {
-            *returned *= by;
-        }
+        self.plain.changed();
         if let Some(cliff) = &mut self.cliff {
             cliff.share *= by;
         }
@@ -378,8 +395,9 @@ impl Control {
         }
         self.longest_s = wait_s;
         self.phase = Phase::Empty {
-            first_s: seen.now_s,
+            round: 0,
             since_s: seen.now_s,
+            waited_s: wait_s,
             before,
         };
         self.share = seen.rate.min(self.share).max(self.floor);
@@ -387,8 +405,9 @@ impl Control {
 
     fn empty(&mut self, seen: &Seen, wait_s: f64) {
         let Phase::Empty {
-            first_s,
+            round,
             since_s,
+            waited_s,
             before,
         } = self.phase
         else {
@@ -404,12 +423,15 @@ impl Control {
                 before,
                 longest_s: self.longest_s,
             });
-        } else if seen.now_s - since_s > 2.0 * (seen.min_rtt_s + wait_s) {
-            // The air carries less still.
-            self.share = seen.rate.min(self.share).max(self.floor);
+        } else if is_round(seen, since_s, wait_s) {
+            if wait_s > waited_s {
+                // The air carries less still.
+                self.share = seen.rate.min(self.share).max(self.floor);
+            }
             self.phase = Phase::Empty {
-                first_s,
+                round: round + 1,
                 since_s: seen.now_s,
+                waited_s: wait_s,
                 before,
             };
         }
@@ -512,43 +534,75 @@ impl Control {
         }
     }
 
-    fn is_strange(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
-        let stays_s = match self.phase {
-            Phase::Empty { first_s, .. } => seen.now_s - first_s,
-            Phase::Hold => 0.0,
-            _ => return false,
-        };
-        // What the group gives, not this device alone.
-        let share = seen.theirs.unwrap_or(self.share);
-        self.given.waited_s += (wait_s / self.aim_s).min(3.0) * dt_s;
-        let passed_s = seen.now_s - self.given.since_s;
-        let waits = self.given.waited_s > STOOD * passed_s;
-        let mut is_given = false;
-        if passed_s >= GIVEN_IN_S {
-            let less = waits && share < (1.0 - GIVEN) * self.given.share && self.share < self.given.own;
-            let times = if less { self.given.times + 1 } else { 0 };
-            is_given = times >= GIVEN_TIMES;
-            self.given = Given {
-                times,
-                ..Given::new(seen.now_s, share, self.share)
-            };
+    /// Whether a queue is somebody else's, or less is moved than limits are worth.
+    fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) -> Option<Why> {
+        if matches!(self.phase, Phase::Withdrawn { .. }) {
+            self.part = None;
+            return None;
         }
-        self.returned = self.returned.filter(|(_, at_s)| seen.now_s - at_s < RETURN_S);
-        let on_return = self
-            .returned
-            .is_some_and(|(returned, _)| self.share < (1.0 - GIVEN_ON_RETURN) * returned);
-        // A queue that only this device sees is on its own path: it need not be a stranger's, but where it stays nothing is
-        // gained by giving way to it.
-        let is_shared = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
-        let is_given_up = is_given || (on_return && waits);
-        stays_s > STAYS_S || self.stands_s > STANDS_S || (is_shared && is_given_up)
+        let own = self.plain.demand(seen.own_weight, seen.weights);
+        let own = own.map(|rate| (rate, seen.own_weight));
+        let demands: Vec<Demand> = seen.demands.iter().copied().chain(own).collect();
+        self.part = self.plain.part(&demands, seen.weights).or(self.part);
+        if self.plain.collapsed(&demands, seen.weights) {
+            return Some(Why::Worse);
+        }
+        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s) {
+            Why::Strange
+        } else {
+            Why::Own
+        };
+        match self.phase {
+            Phase::Empty {
+                round,
+                since_s,
+                waited_s,
+                ..
+            } => {
+                let is_left = round > 1 && wait_s > STAYS * waited_s.max(too_long_s);
+                let is_new = self.delivered_s > since_s;
+                (is_round(seen, since_s, wait_s) && is_left && is_new).then_some(stays)
+            }
+            Phase::Hold if self.stands_s > STANDS_S => Some(stays),
+            Phase::Hold => {
+                // Where nothing waits, it is not for a queue that less is moved.
+                let waits = self.waits_s > 0.5 * self.aim_s;
+                let part = self.plain.part(&demands, seen.weights);
+                (waits && part.is_some_and(|part| part < self.wish.worth)).then_some(Why::Worse)
+            }
+            _ => None,
+        }
     }
 
-    fn withdraw(&mut self, now_s: f64) {
+    fn withdraw(&mut self, now_s: f64, why: Why) {
+        // The group has to do without this device as long.
+        let for_s = if why == Why::Own { TRIAL_S } else { self.withdrawal_s };
+        if why != Why::Own {
+            self.withdrawal_s = (2.0 * for_s).min(WITHDRAWN_MOST_S);
+        }
         self.phase = Phase::Withdrawn {
-            until_s: now_s + self.withdrawal_s,
+            until_s: now_s + for_s,
+            why,
         };
-        self.withdrawal_s = (2.0 * self.withdrawal_s).min(WITHDRAWN_MOST_S);
+    }
+
+    fn return_to_limits(&mut self, seen: &Seen, wait_s: f64) {
+        self.plain.ends(seen);
+        self.share = seen.rate.max(self.floor);
+        self.stands_s = 0.0;
+        // No share of ours made this queue: nothing is learnt of a cliff.
+        self.phase = Phase::Empty {
+            round: 0,
+            since_s: seen.now_s,
+            waited_s: wait_s,
+            before: f64::INFINITY,
+        };
+        self.longest_s = wait_s;
+    }
+
+    /// What a connection of this weight would get without limits, where that is known.
+    pub fn demand(&self, weight: f64) -> Option<f64> {
+        self.plain.demand(weight, self.weights)
     }
 
     /// The part of the share that is to be used just now.

@@ -3,7 +3,7 @@
 //! report them. Whatever a neighbour says is bounded before it counts.
 
 use super::super::{Link, Member};
-use crate::wire::{Class, Direction};
+use crate::wire::{Class, Direction, UNLIMITED_KBIT};
 
 /// TCP payload of a segment: what is on the link, less IP and TCP headers with timestamps.
 const HEADER_BYTES: u32 = 52;
@@ -32,6 +32,8 @@ pub struct Sending {
     pub weight: f64,
     /// cwnd is what holds it.
     pub wants_more: bool,
+    /// What it would get without limits; a neighbour's, where it says so.
+    pub demand: Option<f64>,
 }
 
 impl Sending {
@@ -68,6 +70,7 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
         weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
         wants_more: member.unsent_bytes > 0,
+        demand: None,
     };
     members.iter().map(of).collect()
 }
@@ -88,6 +91,9 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
                 latest_rtt_s: None,
                 weight: weight(sender.class) / count,
                 wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
+                demand: Some(sender.demand_kbit)
+                    .filter(|kbit| *kbit != UNLIMITED_KBIT)
+                    .map(|kbit| f64::from(kbit) * 125.0),
             }
         }));
     }

@@ -20,6 +20,8 @@ struct Link {
     carries: f64,
     /// What others send who never give way.
     strangers: f64,
+    /// What all move where nobody is limited: a queue that makes an access point drop acknowledgements frees air.
+    unlimited: f64,
     queue_bytes: f64,
     devices: Vec<Control>,
     lie: Option<f64>,
@@ -31,6 +33,7 @@ impl Link {
         Self {
             carries: mbit(carries_mbit),
             strangers: 0.0,
+            unlimited: mbit(carries_mbit),
             queue_bytes: 0.0,
             devices: (0..devices).map(|_| Control::new(Prefer::Balanced, FLOOR)).collect(),
             lie: None,
@@ -53,18 +56,25 @@ impl Link {
         self.queue_bytes = (self.queue_bytes + (offered - self.carries) * PASS_S).max(0.0);
         let slower = (self.carries / offered).min(1.0);
         let shares: Vec<f64> = self.devices.iter().map(|device| device.share).collect();
+        let got: Vec<f64> = sent.iter().map(|sent| (sent * slower).max(1_000.0)).collect();
+        let demands: Vec<_> = self.devices.iter().map(|device| device.demand(1.0)).collect();
         let senders = self.devices.len() + usize::from(self.lie.is_some());
         for (index, device) in self.devices.iter_mut().enumerate() {
             let others = shares.iter().enumerate().filter(|(other, _)| *other != index);
             let told = others.map(|(_, share)| share.max(FLOOR)).chain(self.lie);
+            let others = demands.iter().enumerate().filter(|(other, _)| *other != index);
             device.step(&Seen {
                 now_s: self.now_s,
                 queue_s,
                 min_rtt_s: RTT_S,
                 least_rtt_s: RTT_S,
-                rate: (sent[index] * slower).max(1_000.0),
+                rate: got[index],
                 weights: senders as f64,
                 senders,
+                total: got.iter().sum(),
+                moved_bytes: got[index] * PASS_S,
+                own_weight: 1.0,
+                demands: others.filter_map(|(_, demand)| Some(((*demand)?, 1.0))).collect(),
                 theirs: median(told),
                 their_queue_s: None,
                 segment_bytes: SEGMENT_BYTES,
@@ -75,7 +85,7 @@ impl Link {
     fn sends(&self, device: &Control, queue_s: f64) -> f64 {
         match device.phase {
             _ if device.share == 0.0 => mbit(0.1),
-            Phase::Withdrawn { .. } => self.carries / self.devices.len() as f64,
+            Phase::Withdrawn { .. } => self.unlimited / self.devices.len() as f64,
             _ => device.part() * device.share * (RTT_S + device.aim_s) / (RTT_S + queue_s),
         }
     }
@@ -141,6 +151,66 @@ fn where_a_queue_stays_though_we_give_way_nothing_is_limited() {
     assert!(link.devices.iter().all(withdrawn));
 }
 
+#[test]
+fn an_unknown_link_is_first_used_without_limits() {
+    let mut link = Link::new(20.0, 3);
+    let limited = |link: &Link| link.devices.iter().filter(|device| !is_withdrawn(device)).count();
+    link.run(5.0);
+    assert_eq!(limited(&link), 0);
+    link.run(5.0);
+    assert_eq!(limited(&link), 3);
+    // It is known after a pause; and no longer, long after.
+    for (pause_s, expected) in [(60.0, 3), (700.0, 0)] {
+        link.devices
+            .iter_mut()
+            .for_each(|device| device.rest(link.now_s, false));
+        link.now_s += pause_s;
+        link.run(1.0);
+        assert_eq!(limited(&link), expected, "after {pause_s} s");
+    }
+}
+
+#[test]
+fn limits_that_cost_more_than_a_short_queue_is_worth_are_given_up() {
+    for (prefer, unlimited_mbit, is_worth_it) in [
+        (Prefer::Balanced, 23.0, true),
+        (Prefer::Balanced, 28.0, false),
+        (Prefer::Throughput, 23.0, false),
+        (Prefer::Delay, 26.0, true),
+    ] {
+        let mut link = Link::new(20.0, 4);
+        link.devices = (0..4).map(|_| Control::new(prefer, FLOOR)).collect();
+        link.unlimited = mbit(unlimited_mbit);
+        // Then it carries that much.
+        for _ in 0..600 {
+            let is_unlimited = link.devices.iter().all(is_withdrawn);
+            link.carries = if is_unlimited { link.unlimited } else { mbit(20.0) };
+            link.pass();
+        }
+        let kept = link.devices.iter().filter(|device| !is_withdrawn(device)).count();
+        assert_eq!(kept, if is_worth_it { 4 } else { 0 }, "{prefer:?} of {unlimited_mbit}");
+    }
+}
+
+#[test]
+fn a_rate_that_falls_is_no_stranger() {
+    let mut link = Link::new(20.0, 4);
+    link.run(30.0);
+    link.carries = mbit(4.0);
+    link.run(30.0);
+    assert!(!link.devices.iter().any(is_withdrawn));
+}
+
+#[test]
+fn one_members_demand_does_not_decide_what_limits_cost() {
+    let honest = (mbit(5.0), 1.0);
+    let plain = |lie_mbit: f64| plain::plain(&[honest, honest, honest, (mbit(lie_mbit), 1.0)], 4.0).expect("all say");
+    assert!((plain(5.0) / mbit(20.0) - 1.0).abs() < 1e-9);
+    assert!(plain(1e6) < 1.26 * mbit(20.0));
+    assert!(plain(0.0) > 0.74 * mbit(20.0));
+    assert_eq!(plain::plain(&[honest], 4.0), None, "too few have said it");
+}
+
 /// A device whose own packets wait so long whatever it sends, beside one neighbour.
 fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
     Seen {
@@ -151,6 +221,10 @@ fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
         rate: mbit(5.0),
         weights: 2.0,
         senders: 2,
+        total: mbit(10.0),
+        moved_bytes: mbit(5.0) * PASS_S,
+        own_weight: 1.0,
+        demands: Vec::new(),
         theirs: None,
         their_queue_s: Some(their_queue_s),
         segment_bytes: SEGMENT_BYTES,
@@ -167,16 +241,28 @@ fn is_withdrawn(control: &Control) -> bool {
     matches!(control.phase, Phase::Withdrawn { .. })
 }
 
+/// One that has begun to limit.
+fn limiting() -> Control {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    control.share = mbit(5.0);
+    control.phase = Phase::Hold;
+    control
+}
+
 #[test]
 fn a_queue_on_ones_own_path_that_stays_is_not_given_way_to_for_good() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
-    pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.0));
-    assert!(is_withdrawn(&control), "{:?}", control.phase);
+    let mut control = limiting();
+    let mut passes = 0;
+    for second in 0..60 {
+        pass(&mut control, f64::from(second), 1.0, |now_s| seen(now_s, 0.05, 0.0));
+        passes += u32::from(is_withdrawn(&control));
+    }
+    assert!((40..60).contains(&passes), "{passes} of 60 seconds without limits");
 }
 
 #[test]
 fn a_neighbour_that_starts_long_after_a_return_is_no_stranger() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    let mut control = limiting();
     pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.05));
     assert!(is_withdrawn(&control));
     let waits_as_it_should = |now_s| seen(now_s, 0.009, 0.009);
@@ -193,28 +279,37 @@ fn a_neighbour_that_starts_long_after_a_return_is_no_stranger() {
 
 #[test]
 fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
-    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
+    let mut control = limiting();
+    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
     assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
     control.step(&seen(30.0, 0.05, 0.05));
-    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+    // What the air carries is as unknown as at the beginning.
+    assert!(
+        matches!(
+            control.phase,
+            Phase::Withdrawn {
+                why: Why::Unknown,
+                until_s
+            } if until_s < 40.0
+        ),
+        "{:?}",
+        control.phase
+    );
 }
 
 #[test]
 fn what_was_learnt_of_a_cliff_goes_with_a_rest() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
-    control.share = mbit(5.0);
-    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
-    pass(&mut control, 2.0, 0.5, |now_s| seen(now_s, 0.0, 0.0));
+    let mut control = limiting();
+    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
+    pass(&mut control, 0.5, 0.5, |now_s| seen(now_s, 0.0, 0.0));
     assert!(control.cliff_share().is_some());
-    control.rest(3.0);
+    control.rest(3.0, false);
     assert_eq!(control.cliff_share(), None);
 }
 
 #[test]
 fn no_word_of_a_neighbour_raises_a_share_far_above_what_is_got() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
-    control.phase = Phase::Hold;
+    let mut control = limiting();
     let lie = |now_s| Seen {
         theirs: Some(mbit(10_000.0)),
         ..seen(now_s, 0.006, 0.006)
@@ -225,9 +320,7 @@ fn no_word_of_a_neighbour_raises_a_share_far_above_what_is_got() {
 
 #[test]
 fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
-    let mut control = Control::new(Prefer::Balanced, FLOOR);
-    control.share = mbit(5.0);
-    control.phase = Phase::Hold;
+    let mut control = limiting();
     let mut after = Vec::new();
     for cycle in 0..60 {
         for (weights, at_s) in [(6.0, 0.0), (2.0, 1.0)] {
@@ -255,8 +348,9 @@ fn the_floor_holds_while_a_queue_is_emptied() {
     let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
     let before = floor(&policy);
     policy.control.phase = Phase::Empty {
-        first_s: 0.0,
+        round: 0,
         since_s: 0.0,
+        waited_s: 0.0,
         before: 0.0,
     };
     assert_eq!(floor(&policy), before);
@@ -272,6 +366,7 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         latest_rtt: Duration::from_millis(rtt_ms),
         cwnd,
         delivery_rate_bytes_per_s: 250_000,
+        delivered_segments: 0,
         unsent_bytes: 1_000_000,
     }
 }
@@ -321,6 +416,10 @@ proptest! {
                 rate: mbit(5.0),
                 weights: 1.0 + weights,
                 senders,
+                total: theirs,
+                moved_bytes: mbit(5.0) * PASS_S,
+                own_weight: 1.0,
+                demands: vec![(theirs, weights)],
                 theirs: Some(theirs),
                 their_queue_s: Some(their_queue_s),
                 segment_bytes: SEGMENT_BYTES,
