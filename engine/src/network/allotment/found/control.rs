@@ -547,7 +547,7 @@ impl Control {
         if self.plain.collapsed(&demands, seen.weights) {
             return Some(Why::Worse);
         }
-        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s) {
+        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * wait_s) {
             Why::Strange
         } else {
             Why::Own
