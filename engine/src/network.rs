@@ -160,6 +160,9 @@ impl Network {
                 if let Some(interface) = &interface {
                     self.neighbourhood.set_ip_header(interface.ip_header_bytes());
                 }
+                if interface != self.interface {
+                    self.policy.forget();
+                }
                 self.interface = interface;
                 self.limit_idle(now);
             }

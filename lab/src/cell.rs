@@ -4,6 +4,7 @@
 //! Input: what it is to be. Output: the place in which an experiment happens, taken down when dropped.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -12,11 +13,14 @@ use crate::air::{Air, SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
+use crate::interrupt::wait_for;
 use crate::namespace::{Namespace, keep};
 use crate::network::{End, OFFLOADS_OFF};
 use crate::outcome::Outcome;
 use crate::role::Role;
 use crate::traffic::stream::{Source, start_sink};
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Fields go in this order: daemons revert while their namespaces still stand.
 pub struct Cell {
@@ -138,7 +142,15 @@ impl Cell {
             .iter()
             .zip(&self.daemons)
             .filter(|(_, daemon)| daemon.is_some());
-        managed.map(|(station, _)| answers::status(station)).collect()
+        // Beside many labs at once a daemon may answer late.
+        let answer = |station| {
+            wait_for(
+                "a daemon's status",
+                ANSWERS_WITHIN,
+                || Ok(answers::status(station).ok()),
+            )
+        };
+        managed.map(|(station, _)| answer(station)).collect()
     }
 
     /// Ends the daemons in order, so that one that ends badly is noticed.

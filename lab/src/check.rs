@@ -25,6 +25,9 @@ type Points = BTreeMap<String, Metrics>;
 /// Of what is in the air: later than this the stations do not have the air that the model says.
 const LATENESS_P99_US: f64 = 1_000.0;
 
+/// So many standard errors from the mean lie the limits of the 95% interval.
+const NORMAL_95: f64 = 1.96;
+
 /// A bound of every run on an access point at full length.
 pub fn of_lateness(points: &Points) -> Vec<Check> {
     let metric = "lateness_p99_us";
@@ -61,7 +64,9 @@ impl Quantity {
     pub fn variants(&self) -> Vec<&str> {
         match self {
             Quantity::Metric { variant, .. } => vec![variant],
-            Quantity::Ratio { variant, over, .. } | Quantity::Difference { variant, over, .. } => vec![variant, over],
+            Quantity::Ratio { variant, over, .. }
+            | Quantity::RatioAtLeast { variant, over, .. }
+            | Quantity::Difference { variant, over, .. } => vec![variant, over],
             Quantity::OfAllowed { variant, most, .. } => {
                 let others = most.iter().map(|allowance| allowance.of.as_str());
                 std::iter::once(variant.as_str()).chain(others).collect()
@@ -75,6 +80,17 @@ impl Quantity {
         match self {
             Quantity::Metric { variant, metric } => get(variant, metric),
             Quantity::Ratio { variant, over, metric } => Some(get(variant, metric)? / get(over, metric)?),
+            Quantity::RatioAtLeast {
+                variant,
+                over,
+                metric,
+                error,
+            } => {
+                let of = |name: &str| Some((get(name, metric)?, get(name, error)?));
+                let ((ours, our_error), (theirs, their_error)) = (of(variant)?, of(over)?);
+                let part = (our_error / ours).hypot(their_error / theirs);
+                Some(ours / theirs * (1.0 - NORMAL_95 * part))
+            }
             Quantity::Difference { variant, over, metric } => Some(get(variant, metric)? - get(over, metric)?),
             Quantity::OfAllowed { variant, metric, most } => {
                 let allowed = most.iter().map(|a| Some(a.part * get(&a.of, a.metric)?));
@@ -192,6 +208,25 @@ mod tests {
         assert!(judged(&[fixed, ("plain", "goodput_mbit", 11.0)]).ok);
         assert!(!judged(&[fixed]).ok);
         assert_eq!(judged(&[fixed, ("plain", "goodput_mbit", 0.0)]).value, None);
+    }
+
+    #[test]
+    fn the_lower_limit_of_a_ratio_is_further_off_where_the_rounds_differ() {
+        let of = || Quantity::RatioAtLeast {
+            variant: "ours".into(),
+            over: "plain".into(),
+            metric: "goodput_mbit",
+            error: "goodput_mbit_se",
+        };
+        let limit = |error| {
+            let values = [("ours", 2.0, error), ("plain", 2.0, 0.0)];
+            let values = values.iter().flat_map(|(point, mean, error)| {
+                [(*point, "goodput_mbit", *mean), (*point, "goodput_mbit_se", *error)]
+            });
+            of().value(&points(&values.collect::<Vec<_>>())).unwrap()
+        };
+        assert_eq!(limit(0.0), 1.0);
+        assert!((limit(0.1) - 0.902).abs() < 1e-9);
     }
 
     #[test]

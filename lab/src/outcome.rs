@@ -12,6 +12,8 @@ use serde_json::Value;
 use crate::histogram::Histogram;
 use crate::statistics::{mean, percentile};
 
+const GOODPUT: &str = "goodput_mbit";
+
 pub type Metrics = BTreeMap<String, f64>;
 /// By point and metric: the least and the most.
 pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
@@ -175,7 +177,7 @@ impl Results {
         several.map(|(point, rounds)| (point.clone(), of(rounds))).collect()
     }
 
-    /// The mean over the rounds; a metric that one round could not measure is left out. Of wake-ups those of all rounds
+    /// The mean over the rounds, and of goodput its standard error; a metric that one round could not measure is left out. Of wake-ups those of all rounds
     /// together.
     pub fn means(&self) -> BTreeMap<String, Metrics> {
         let merge = |rounds: &Vec<Metrics>| {
@@ -184,7 +186,18 @@ impl Results {
                 let values: Option<Vec<f64>> = rounds.iter().map(|round| round.get(metric).copied()).collect();
                 Some((metric.clone(), mean(&values?)?))
             });
-            merged.collect()
+            let mut merged: Metrics = merged.collect();
+            if let Some(goodput) = merged.get(GOODPUT) {
+                let squares = rounds
+                    .iter()
+                    .map(|round| (round[GOODPUT] - goodput).powi(2))
+                    .sum::<f64>();
+                let count = rounds.len() as f64;
+                if count > 1.0 {
+                    merged.insert(format!("{GOODPUT}_se"), (squares / (count - 1.0) / count).sqrt());
+                }
+            }
+            merged
         };
         let mut points: BTreeMap<String, Metrics> = self
             .rounds

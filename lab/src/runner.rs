@@ -39,12 +39,21 @@ pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, jobs: u8, out: 
     Ok(results)
 }
 
+/// Each round of each variant, the rounds of all before the next.
+fn turns<'a>(selected: &[&'a Variant], rounds: u64) -> Vec<(u64, &'a Variant)> {
+    let most = selected.iter().map(|variant| variant.rounds(rounds)).max().unwrap_or(0);
+    let round = |round| {
+        let has = move |variant: &&&'a Variant| round < variant.rounds(rounds);
+        selected.iter().filter(has).map(move |variant| (round, *variant))
+    };
+    (0..most).flat_map(round).collect()
+}
+
 fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Result<Results> {
     let raw = out.join("raw");
     std::fs::create_dir_all(&raw).with_context(|| format!("cannot create {}", raw.display()))?;
     let rounds = parameters.count("repeats");
-    let turns = (0..rounds).flat_map(|round| selected.iter().map(move |variant| (round, *variant)));
-    let turns: Vec<_> = turns.collect();
+    let turns = turns(selected, rounds);
     let total_s = turns.iter().map(|(_, variant)| variant.estimated_s).sum();
     let mut progress = Progress::new(turns.len(), total_s);
     let mut results = Results::of_kernel(nix::sys::utsname::uname()?.release());

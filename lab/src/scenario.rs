@@ -43,6 +43,8 @@ pub struct Variant {
     pub guest: Option<Guest>,
     /// Roughly how long one run takes, for the progress line and for a guest's limit.
     pub estimated_s: f64,
+    /// So many times the rounds of the others.
+    pub times: f64,
     /// Programs that the guest has for it besides the lab's own.
     pub programs: &'static [&'static str],
     /// Where it happens on an access point.
@@ -77,6 +79,13 @@ pub enum Quantity {
         variant: String,
         over: String,
         metric: &'static str,
+    },
+    /// The least that the ratio of two means is with a confidence of 95%, by their standard errors.
+    RatioAtLeast {
+        variant: String,
+        over: String,
+        metric: &'static str,
+        error: &'static str,
     },
     /// The metric of one variant less that of another.
     Difference {
@@ -283,10 +292,15 @@ impl Variant {
             name: name.into(),
             guest,
             estimated_s: RAISE_AND_REPORT_S + estimated_s,
+            times: 1.0,
             programs: &[],
             access_point: None,
             run: Box::new(run),
         }
+    }
+
+    pub fn rounds(&self, of_others: u64) -> u64 {
+        (of_others as f64 * self.times) as u64
     }
 
     /// With these programs in its guest.

@@ -17,6 +17,7 @@ mod join_leave;
 mod lift;
 mod line_rate;
 pub mod marking;
+mod mixed;
 mod monitor_cost;
 mod qdisc_cost;
 mod rate_limit;
@@ -55,6 +56,7 @@ pub const ALL: &[Scenario] = &[
     lift::SCENARIO,
     line_rate::SCENARIO,
     marking::SCENARIO,
+    mixed::SCENARIO,
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,

@@ -141,6 +141,22 @@ fn cooperative_stations_hold_the_papers_cap() {
 }
 
 #[test]
+fn stations_with_and_without_giveway_share_an_access_point() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "variants=beside-7",
+        "medium=fixed54",
+        "repeats=1",
+        "seconds=2",
+        "warmup_s=3",
+    ];
+    let result = run("mixed", &settings);
+    // In the first seconds on an unknown air ours is not limited.
+    let [theirs, ours] = ["first-7", "last-1"].map(|who| metric(&result, &format!("beside-7/{who}"), "goodput_mbit"));
+    assert!(theirs > 7.0 && ours > 0.0, "{theirs}, ours {ours}");
+}
+
+#[test]
 fn cells_side_by_side_are_those_of_one_table() {
     let Some(_turn) = turn_on_air() else { return };
     let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-jobs", std::process::id()));
@@ -621,6 +637,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     (
         "marking",
         Tests(&[in_guest::frames_of_each_class_leave_in_the_access_category_that_the_table_says]),
+    ),
+    (
+        "mixed",
+        Tests(&[stations_with_and_without_giveway_share_an_access_point]),
     ),
     ("monitor-cost", Tests(&[watching_is_cheaper_than_asking_ss])),
     ("qdisc-cost", Tests(&[in_guest::each_queue_costs_a_packet_something])),

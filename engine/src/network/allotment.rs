@@ -63,8 +63,8 @@ pub struct Member {
     /// Segments.
     pub cwnd: u32,
     pub delivery_rate_bytes_per_s: u64,
-    /// Since the connection began; wraps.
-    pub delivered_segments: u32,
+    /// Since the connection began.
+    pub acked_bytes: u64,
     pub unsent_bytes: u64,
 }
 
@@ -88,6 +88,9 @@ pub trait Allotment: Send {
     fn demand(&self) -> Option<f64> {
         None
     }
+
+    /// The managed interface is another, or on another network: what was learnt is of no air that is there.
+    fn forget(&mut self) {}
 
     /// While the same devices share the air, a limit that differs by less than one part in so many of the last one is
     /// taken as the same.

@@ -34,9 +34,7 @@ struct Lab<'a> {
 
 pub fn run(scenario: &str, variants: &[&Variant], parameters: &Parameters, jobs: usize, out: &Path) -> Result<Results> {
     let rounds = parameters.count("repeats");
-    let turns: Vec<_> = (0..rounds)
-        .flat_map(|round| variants.iter().map(move |variant| (round, *variant)))
-        .collect();
+    let turns = super::turns(variants, rounds);
     let total_s = turns.iter().map(|(_, variant)| variant.estimated_s).sum::<f64>() / jobs.min(turns.len()) as f64;
     let mut progress = Progress::new(turns.len(), total_s);
     let mut waiting = turns.into_iter();

@@ -21,6 +21,7 @@ mod plain;
 
 use control::{Control, Phase, Seen, Why};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
+use plain::Demand;
 
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
@@ -35,10 +36,8 @@ pub struct FoundCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
-    /// Of each connection of ours: segments delivered until the last look.
-    delivered: HashMap<Cookie, u32>,
-    /// Of a connection of ours.
-    weight: f64,
+    /// Of each connection of ours: bytes acknowledged until the last look.
+    acked: HashMap<Cookie, u64>,
 }
 
 impl FoundCapacity {
@@ -49,20 +48,26 @@ impl FoundCapacity {
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
             control: Control::new(cap.prefer, floor),
-            delivered: HashMap::new(),
-            weight: 1.0,
+            acked: HashMap::new(),
         }
     }
 
     /// What was delivered of ours since the last look.
     fn moved_bytes(&mut self, members: &[Member]) -> f64 {
-        let delivered: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.delivered_segments)).collect();
-        let before = std::mem::replace(&mut self.delivered, delivered);
-        let since = |one: &Member| Some(one.delivered_segments.wrapping_sub(*before.get(&one.cookie)?));
-        members.iter().filter_map(since).map(f64::from).sum::<f64>() * self.segment_bytes
+        let acked: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.acked_bytes)).collect();
+        let before = std::mem::replace(&mut self.acked, acked);
+        let since = |one: &Member| one.acked_bytes.checked_sub(*before.get(&one.cookie)?);
+        members.iter().filter_map(since).sum::<u64>() as f64
     }
 
-    fn look(&self, now: Duration, own: &[Sending], neighbours: &[Sending], moved_bytes: f64) -> Option<Seen> {
+    fn look(
+        &self,
+        now: Duration,
+        own: &[Sending],
+        neighbours: &[Sending],
+        moved_bytes: f64,
+        demands: &[Demand],
+    ) -> Option<Seen> {
         let weight: f64 = own.iter().map(|one| one.weight).sum();
         let aim_s = self.control.aim_s;
         let wanting = neighbours.iter().filter(|one| one.wants_more);
@@ -81,12 +86,12 @@ impl FoundCapacity {
             senders: own.len() + neighbours.len(),
             total: believed_total(own, neighbours),
             moved_bytes,
+            own: own.len(),
+            full_weights: weight + wanting.clone().map(|one| one.weight).sum::<f64>(),
+            light: neighbours.iter().filter(|one| !one.wants_more).map(Sending::rate).sum(),
             own_weight: weight,
-            demands: neighbours
-                .iter()
-                .filter_map(|one| Some((one.demand?, one.weight)))
-                .collect(),
-            theirs: median(wanting.map(|one| one.share(aim_s, self.segment_bytes))),
+            demands: demands.to_vec(),
+            theirs: median(wanting.clone().map(|one| one.share(aim_s, self.segment_bytes))),
             their_queue_s: median_wait(neighbours.iter().map(Sending::queue_s)),
             segment_bytes: self.segment_bytes,
         })
@@ -131,8 +136,8 @@ impl Allotment for FoundCapacity {
         let own = group::own(members, self.segment_bytes);
         let neighbours = group::neighbours(link, self.segment_bytes);
         let moved_bytes = self.moved_bytes(members);
-        self.weight = own.first().map_or(self.weight, |one| one.weight);
-        match self.look(now, &own, &neighbours, moved_bytes) {
+        let demands = group::demands(link);
+        match self.look(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
         }
@@ -187,23 +192,30 @@ impl Allotment for FoundCapacity {
                     Why::Unknown => "nothing is limited for some seconds, to know what is moved so",
                     Why::Strange => {
                         "the queue on the air is somebody else's: it stays though we give way, so nothing is limited for \
-                         some minutes"
+                         two minutes"
                     }
                     Why::Own => {
-                        "a queue on this device's own path stays though it gives way, so nothing is limited for some \
-                         seconds"
+                        "a queue of which neighbours see less stays though this device gives way, so nothing is limited for \
+                         some seconds"
                     }
                     Why::Worse => {
                         "less is moved with limits than they are worth, as beside a stranger that takes what is left: \
-                         nothing is limited for some minutes"
+                         nothing is limited for two minutes"
                     }
                 }
                 .to_owned();
             }
         };
         let part = control.part.map_or(String::new(), |part| {
-            format!("; the group moves {:.0}% of what it would without limits", 100.0 * part)
+            format!(
+                "; the group moves {:.0}% of what it would without limits",
+                100.0 * part.min(1.0)
+            )
         });
+        let part = match control.knows_plain() {
+            true => part,
+            false => format!("{part}; what would be moved without limits was not measured here"),
+        };
         let cliff = control.cliff_share().map_or(String::new(), |share| {
             format!("; more than {:.2} Mbit/s made the air slower", share / 125_000.0)
         });
@@ -216,7 +228,11 @@ impl Allotment for FoundCapacity {
     }
 
     fn demand(&self) -> Option<f64> {
-        self.control.demand(self.weight)
+        self.control.demand()
+    }
+
+    fn forget(&mut self) {
+        self.control = Control::new(self.prefer, self.floor);
     }
 
     fn settled_within(&self) -> u64 {

@@ -60,10 +60,14 @@ const STANDS_S: f64 = 8.0;
 /// ... of which more than this part is left by each round of sending half of what is got, from the second on (the first
 /// begins with what was got before), ...
 const STAYS: f64 = 0.8;
-/// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long, each
-/// time twice as long.
-const WITHDRAWN_S: f64 = 60.0;
-const WITHDRAWN_MOST_S: f64 = 320.0;
+/// ... that takes longer than this to empty, and so many round trips, ...
+const LASTS_S: f64 = 5.0;
+const LASTS_ROUNDS: f64 = 6.0;
+/// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long: the
+/// same each time and for all, or they would not be in step.
+const WITHDRAWN_S: f64 = 120.0;
+/// While it is emptied the air carries less still where a queue is so much longer after a round.
+const GROWS: f64 = 1.1;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -112,9 +116,13 @@ pub struct Seen {
     pub senders: usize,
     /// What all of them get, as far as they are believed.
     pub total: f64,
-    /// Of ours, since the last look; and the weight of ours.
+    /// Of ours, since the last look; how many they are, and their weight.
     pub moved_bytes: f64,
+    pub own: usize,
     pub own_weight: f64,
+    /// Of those with more to send than they may, and what the others get.
+    pub full_weights: f64,
+    pub light: f64,
     /// What neighbours would get without limits, as they say.
     pub demands: Vec<Demand>,
     /// The share that the windows of neighbours stand for.
@@ -135,6 +143,7 @@ pub enum Phase {
     /// `before`: the share that had been too much; `waited_s`: at the begin of this round of it.
     Empty {
         round: u32,
+        first_s: f64,
         since_s: f64,
         waited_s: f64,
         before: f64,
@@ -152,7 +161,7 @@ pub enum Why {
     Unknown,
     /// A queue stays though this device gives way, ...
     Strange,
-    /// ... and no neighbour sees it.
+    /// ... and neighbours see less of it.
     Own,
     /// Less is moved than plain TCP would.
     Worse,
@@ -201,7 +210,7 @@ pub struct Control {
     plain: Plain,
     /// What is moved with limits, of what would be moved without.
     pub part: Option<f64>,
-    withdrawal_s: f64,
+    senders: usize,
 }
 
 /// While a queue is emptied: a round of it is over.
@@ -232,7 +241,7 @@ impl Control {
             cliff: None,
             plain: Plain::default(),
             part: None,
-            withdrawal_s: WITHDRAWN_S,
+            senders: 0,
         }
     }
 
@@ -246,7 +255,7 @@ impl Control {
         (self.share, self.weights) = (0.0, 0.0);
         (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
-        self.stands_s = 0.0;
+        (self.stands_s, self.part) = (0.0, None);
     }
 
     pub fn cliff_share(&self) -> Option<f64> {
@@ -260,6 +269,7 @@ impl Control {
         }
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
+        self.senders = seen.senders;
         self.follow_members(seen);
         if self.share <= 0.0 {
             self.share = seen.rate.max(self.floor);
@@ -277,17 +287,14 @@ impl Control {
         };
         self.waits_s += (wait_s.min(3.0 * self.aim_s) - self.waits_s) * (dt_s / MEAN_OVER_S).min(1.0);
         self.pull(seen, wait_s, dt_s, shows_after_s);
-        if self.phase == Phase::Start
-            && let Some(until_s) = self.plain.unknown_until(seen.now_s)
-        {
-            self.phase = Phase::Withdrawn {
-                until_s,
-                why: Why::Unknown,
-            };
-        }
+        self.try_without(seen);
         match self.phase {
-            Phase::Withdrawn { why: Why::Own, .. } => {}
-            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, dt_s),
+            // What one has alone without limits is not what all would have.
+            Phase::Withdrawn {
+                why: Why::Own | Why::Strange,
+                ..
+            } => {}
+            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, passed_s),
             _ => self.plain.compare(seen, self.phase == Phase::Hold, dt_s),
         }
         if seen.moved_bytes > 0.0 {
@@ -296,11 +303,26 @@ impl Control {
         let strange = self.strange(seen, wait_s, too_long_s);
         match (self.phase, strange) {
             (Phase::Withdrawn { until_s, .. }, _) if seen.now_s < until_s => {}
-            (Phase::Withdrawn { .. }, _) => self.return_to_limits(seen, wait_s),
+            (Phase::Withdrawn { .. }, _) => self.return_to_limits(seen, wait_s, too_long_s),
             (_, Some(why)) => self.withdraw(seen.now_s, why),
             (Phase::Empty { .. }, _) => self.empty(seen, wait_s),
             _ if wait_s > too_long_s => self.begin_to_empty(seen, wait_s),
             _ => self.find(seen, wait_s, dt_s, shows_after_s),
+        }
+    }
+
+    /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
+    fn try_without(&mut self, seen: &Seen) {
+        let is_trial = matches!(self.phase, Phase::Start | Phase::Withdrawn { why: Why::Unknown, .. });
+        if is_trial {
+            self.phase = match (self.plain.unknown_until(seen), self.phase) {
+                (Some(until_s), _) => Phase::Withdrawn {
+                    until_s,
+                    why: Why::Unknown,
+                },
+                (None, Phase::Withdrawn { .. }) if !seen.demands.is_empty() => Phase::Start,
+                (None, phase) => phase,
+            };
         }
     }
 
@@ -322,6 +344,7 @@ impl Control {
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
         self.plain.changed();
+        self.part = None;
         if let Some(cliff) = &mut self.cliff {
             cliff.share *= by;
         }
@@ -396,6 +419,7 @@ impl Control {
         self.longest_s = wait_s;
         self.phase = Phase::Empty {
             round: 0,
+            first_s: seen.now_s,
             since_s: seen.now_s,
             waited_s: wait_s,
             before,
@@ -406,6 +430,7 @@ impl Control {
     fn empty(&mut self, seen: &Seen, wait_s: f64) {
         let Phase::Empty {
             round,
+            first_s,
             since_s,
             waited_s,
             before,
@@ -424,12 +449,13 @@ impl Control {
                 longest_s: self.longest_s,
             });
         } else if is_round(seen, since_s, wait_s) {
-            if wait_s > waited_s {
+            if wait_s > GROWS * waited_s {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
             self.phase = Phase::Empty {
                 round: round + 1,
+                first_s,
                 since_s: seen.now_s,
                 waited_s: wait_s,
                 before,
@@ -540,11 +566,9 @@ impl Control {
             self.part = None;
             return None;
         }
-        let own = self.plain.demand(seen.own_weight, seen.weights);
-        let own = own.map(|rate| (rate, seen.own_weight));
-        let demands: Vec<Demand> = seen.demands.iter().copied().chain(own).collect();
-        self.part = self.plain.part(&demands, seen.weights).or(self.part);
-        if self.plain.collapsed(&demands, seen.weights) {
+        let part = self.plain.part(seen);
+        self.part = part.or(self.part);
+        if self.plain.collapsed(seen) {
             return Some(Why::Worse);
         }
         let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * wait_s) {
@@ -555,19 +579,21 @@ impl Control {
         match self.phase {
             Phase::Empty {
                 round,
+                first_s,
                 since_s,
                 waited_s,
                 ..
             } => {
                 let is_left = round > 1 && wait_s > STAYS * waited_s.max(too_long_s);
                 let is_new = self.delivered_s > since_s;
-                (is_round(seen, since_s, wait_s) && is_left && is_new).then_some(stays)
+                let is_over = is_round(seen, since_s, wait_s) && is_new;
+                let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
+                (is_over && (is_left || lasts)).then_some(stays)
             }
             Phase::Hold if self.stands_s > STANDS_S => Some(stays),
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
                 let waits = self.waits_s > 0.5 * self.aim_s;
-                let part = self.plain.part(&demands, seen.weights);
                 (waits && part.is_some_and(|part| part < self.wish.worth)).then_some(Why::Worse)
             }
             _ => None,
@@ -576,33 +602,38 @@ impl Control {
 
     fn withdraw(&mut self, now_s: f64, why: Why) {
         // The group has to do without this device as long.
-        let for_s = if why == Why::Own { TRIAL_S } else { self.withdrawal_s };
-        if why != Why::Own {
-            self.withdrawal_s = (2.0 * for_s).min(WITHDRAWN_MOST_S);
-        }
+        let for_s = if why == Why::Own { TRIAL_S } else { WITHDRAWN_S };
         self.phase = Phase::Withdrawn {
             until_s: now_s + for_s,
             why,
         };
     }
 
-    fn return_to_limits(&mut self, seen: &Seen, wait_s: f64) {
+    fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
         self.plain.ends(seen);
         self.share = seen.rate.max(self.floor);
         self.stands_s = 0.0;
-        // No share of ours made this queue: nothing is learnt of a cliff.
-        self.phase = Phase::Empty {
-            round: 0,
-            since_s: seen.now_s,
-            waited_s: wait_s,
-            before: f64::INFINITY,
-        };
+        self.phase = Phase::Hold;
+        if wait_s > too_long_s {
+            // No share of ours made this queue: nothing is learnt of a cliff.
+            self.phase = Phase::Empty {
+                round: 0,
+                first_s: seen.now_s,
+                since_s: seen.now_s,
+                waited_s: wait_s,
+                before: f64::INFINITY,
+            };
+        }
         self.longest_s = wait_s;
     }
 
-    /// What a connection of this weight would get without limits, where that is known.
-    pub fn demand(&self, weight: f64) -> Option<f64> {
-        self.plain.demand(weight, self.weights)
+    /// What a connection of ours would get without limits, where that is known.
+    pub fn demand(&self) -> Option<f64> {
+        self.plain.demand(self.senders)
+    }
+
+    pub fn knows_plain(&self) -> bool {
+        self.plain.is_known()
     }
 
     /// The part of the share that is to be used just now.

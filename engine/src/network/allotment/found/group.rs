@@ -3,7 +3,8 @@
 //! report them. Whatever a neighbour says is bounded before it counts.
 
 use super::super::{Link, Member};
-use crate::wire::{Class, Direction, UNLIMITED_KBIT};
+use super::plain::Demand;
+use crate::wire::{Class, Direction, Peer, UNLIMITED_KBIT};
 
 /// TCP payload of a segment: what is on the link, less IP and TCP headers with timestamps.
 const HEADER_BYTES: u32 = 52;
@@ -32,8 +33,6 @@ pub struct Sending {
     pub weight: f64,
     /// cwnd is what holds it.
     pub wants_more: bool,
-    /// What it would get without limits; a neighbour's, where it says so.
-    pub demand: Option<f64>,
 }
 
 impl Sending {
@@ -70,7 +69,6 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
         weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
         wants_more: member.unsent_bytes > 0,
-        demand: None,
     };
     members.iter().map(of).collect()
 }
@@ -91,13 +89,27 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
                 latest_rtt_s: None,
                 weight: weight(sender.class) / count,
                 wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
-                demand: Some(sender.demand_kbit)
-                    .filter(|kbit| *kbit != UNLIMITED_KBIT)
-                    .map(|kbit| f64::from(kbit) * 125.0),
             }
         }));
     }
     known
+}
+
+/// What the neighbours would get without limits: of each device that says so.
+pub fn demands(link: &Link<'_>) -> Vec<Demand> {
+    let of = |peer: Peer<'_>| {
+        let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
+        let told = up.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
+        let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
+            (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
+        });
+        (connections > 0.0).then_some(Demand { rate, connections })
+    };
+    link.neighbours
+        .peers()
+        .filter(|peer| peer.believed)
+        .filter_map(of)
+        .collect()
 }
 
 /// Of an even number the geometric mean of the middle two.

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the group would move without limits, and whether giving way is worth what it costs.
 //!
-//! Who sends first on an unknown air does so without limits for some seconds, and those who begin soon after it. What each got
-//! then stands for what the whole group moves; the devices tell it to each other as their demand, and the mean of it is what
-//! the limits are measured against. A stranger that takes what we leave shows in it, whatever else the air does.
+//! Who sends first on an unknown air does so without limits for some seconds, and those who begin soon after it. What the
+//! connections of each got then are their demands, which the devices tell each other; the limits are measured against the
+//! sum. A stranger that takes what we leave shows in it, whatever else the air does. Without limits TCP knows no weights, so
+//! demands go by connection.
 
 use super::control::Seen;
-use super::group::median;
 
 /// Nothing is limited for so long, to know what is moved so; the end of it counts.
 pub const TRIAL_S: f64 = 7.5;
 const COUNTS_S: f64 = 4.0;
-/// It is known for so long without a packet of ours.
+/// It is known for so long without a packet of ours, and not tried more often.
 const KNOWN_S: f64 = 600.0;
+/// Between two that send at different times.
+const SILENCE_S: f64 = 15.0;
+/// So long after a return to limits the neighbours' reports are there again.
+const HEARD_S: f64 = 2.0;
 /// The group's rate is a mean over so long, and says something so long after the last search.
 const MEAN_S: f64 = 3.0;
 const SETTLES_S: f64 = 4.5;
@@ -22,7 +26,7 @@ const AIR: std::ops::RangeInclusive<f64> = 0.75..=1.33;
 const EARLIER_S: f64 = 2.5;
 /// Sooner after a search than it is judged: the others have to say so as well.
 const FOLLOWS_S: f64 = 2.0;
-/// So long after a return to limits ours have at least this part of what they had. That is a mean over so long.
+/// So long after a return to limits the group has at least this part of what it had. That is a mean over so long.
 const RETURNS_S: f64 = 3.5;
 const COLLAPSED: f64 = 0.25;
 const LATELY_S: f64 = 1.5;
@@ -30,35 +34,43 @@ const LATELY_S: f64 = 1.5;
 const RISES: f64 = 0.02;
 /// ... and before so many have said what they got.
 const MOST_SAY: f64 = 0.75;
-/// No member's word counts for more than so many times what most say.
+/// No neighbour's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
 const BOAST: f64 = 2.0;
+const BOAST_OF_TWO: f64 = 1.25;
 
-/// What a member would get without limits, and its weight.
-pub type Demand = (f64, f64);
+/// What a device's connections would get without limits, together, and how many they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    pub rate: f64,
+    pub connections: f64,
+}
 
 /// What was had without limits.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// By a connection of ours of weight 1, in bytes a second.
+    /// By a connection of ours, in bytes a second.
     each: f64,
-    /// The weights of the group in which it was; not known before its reports come again.
+    /// In a group of so many connections; not known before its reports come again.
     of: Option<f64>,
     at_s: f64,
 }
 
 #[derive(Debug, Default)]
 pub struct Plain {
-    /// Since when anybody sends.
+    /// Since when anybody sends, and since when nobody does.
     busy_since_s: Option<f64>,
+    silent_since_s: Option<f64>,
+    tried_s: Option<f64>,
     /// Without limits: bytes of ours, and in how long.
     moved: (f64, f64),
     known: Option<Known>,
-    /// What the group moves with limits, in the mean: by what is told, and by what ours get, since all have the same.
+    /// What the group moves with limits, in the mean: by what is told, and by what ours get, since all that have
+    /// enough to send have the same.
     told: f64,
     ours: f64,
     /// What it was some time ago, and when that was; and before that.
     earlier: [(f64, f64); 2],
-    /// What it was when it had last settled, and since when it settles.
+    /// What it was when the air last changed or was first seen, and for how long it has been settled.
     settled: Option<f64>,
     settled_s: f64,
     /// For so long since a return to limits, and what the group moved lately.
@@ -69,16 +81,47 @@ pub struct Plain {
 impl Plain {
     /// Nothing of ours sends.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
-        self.busy_since_s = others_send.then(|| self.busy_since_s.unwrap_or(now_s));
+        if others_send {
+            self.busy(now_s);
+        } else {
+            self.silent_since_s.get_or_insert(now_s);
+        }
         (self.moved, self.returned_s) = ((0.0, 0.0), None);
         self.changed();
     }
 
-    /// Until when nothing is to be limited, where nothing is known.
-    pub fn unknown_until(&mut self, now_s: f64) -> Option<f64> {
+    /// Somebody sends: since when.
+    fn busy(&mut self, now_s: f64) -> f64 {
+        let was_silent = self
+            .silent_since_s
+            .take()
+            .is_some_and(|since_s| now_s - since_s > SILENCE_S);
+        if was_silent {
+            self.busy_since_s = None;
+        }
+        *self.busy_since_s.get_or_insert(now_s)
+    }
+
+    /// Until when nothing is to be limited, where nothing is known and nobody says what there is to know.
+    pub fn unknown_until(&mut self, seen: &Seen) -> Option<f64> {
+        let now_s = seen.now_s;
+        let busy_since_s = self.busy(now_s);
         self.known = self.known.filter(|known| now_s - known.at_s < KNOWN_S);
-        let until_s = *self.busy_since_s.get_or_insert(now_s) + TRIAL_S;
-        (self.known.is_none() && now_s < until_s).then_some(until_s)
+        let was_tried = self
+            .tried_s
+            .is_some_and(|at_s| (TRIAL_S..KNOWN_S).contains(&(now_s - at_s)));
+        if self.known.is_some() || was_tried || !seen.demands.is_empty() || now_s - busy_since_s >= TRIAL_S {
+            return None;
+        }
+        self.tried_s.get_or_insert(now_s);
+        if self.tried_s.is_some_and(|at_s| now_s - at_s >= KNOWN_S) {
+            self.tried_s = Some(now_s);
+        }
+        Some(busy_since_s + TRIAL_S)
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
     }
 
     /// A pass without limits, which end at that time.
@@ -93,7 +136,7 @@ impl Plain {
         let (bytes, seconds) = std::mem::take(&mut self.moved);
         if seconds > 0.5 * COUNTS_S {
             self.known = Some(Known {
-                each: bytes / seconds / seen.own_weight,
+                each: bytes / seconds / seen.own.max(1) as f64,
                 of: None,
                 at_s: seen.now_s,
             });
@@ -109,8 +152,15 @@ impl Plain {
 
     /// A pass with limits; `holds`: nothing is searched or emptied.
     pub fn compare(&mut self, seen: &Seen, holds: bool, dt_s: f64) {
+        self.busy(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
         self.lately += (seen.total - self.lately) * (dt_s / LATELY_S).min(1.0);
+        if let Some(known) = &mut self.known {
+            known.at_s = seen.now_s;
+            if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
+                known.of.get_or_insert(seen.senders as f64);
+            }
+        }
         if !holds {
             self.changed();
             return;
@@ -119,10 +169,10 @@ impl Plain {
             (self.told, self.ours) = (seen.total, seen.total);
             self.earlier = [(seen.total, seen.now_s); 2];
         }
-        let ours = seen.moved_bytes / dt_s.max(1e-3) * seen.weights / seen.own_weight;
         let part = (dt_s / MEAN_S).min(1.0);
         self.told += (seen.total - self.told) * part;
-        self.ours += (ours - self.ours) * part;
+        let ours = seen.moved_bytes * seen.full_weights / seen.own_weight;
+        self.ours += ours / MEAN_S + (seen.light - self.ours) * part;
         let settled_before_s = self.settled_s;
         self.settled_s += dt_s;
         let is_later = seen.now_s - self.earlier[0].1 > EARLIER_S;
@@ -132,41 +182,60 @@ impl Plain {
         if self.settled_s > FOLLOWS_S && (is_later || settled_before_s <= FOLLOWS_S) {
             self.follow_air();
         }
-        if let Some(known) = &mut self.known {
-            known.at_s = seen.now_s;
-            if self.settled_s > SETTLES_S {
-                known.of.get_or_insert(seen.weights);
-            }
-        }
     }
 
     /// Limits were returned to, and cost most of what was had.
-    pub fn collapsed(&self, demands: &[Demand], weights: f64) -> bool {
-        self.returned_s
-            .is_some_and(|since_s| (RETURNS_S..2.0 * RETURNS_S).contains(&since_s))
-            && plain(demands, weights).is_some_and(|plain| self.lately < COLLAPSED * plain)
+    pub fn collapsed(&self, seen: &Seen) -> bool {
+        let returns = |since_s| (RETURNS_S..2.0 * RETURNS_S).contains(&since_s);
+        self.returned_s.is_some_and(returns) && self.plain(seen).is_some_and(|plain| self.lately < COLLAPSED * plain)
     }
 
     /// What the group moves, of what it would move without limits; once both are known.
-    pub fn part(&self, demands: &[Demand], weights: f64) -> Option<f64> {
+    pub fn part(&self, seen: &Seen) -> Option<f64> {
         let rises = self.limited() > (1.0 + RISES) * self.earlier[1].0;
         if self.settled_s < SETTLES_S || rises {
             return None;
         }
-        Some(self.limited() / plain(demands, weights)?)
+        Some(self.limited() / self.plain(seen)?)
     }
 
-    /// What a connection of this weight would have, in a group of these weights.
-    pub fn demand(&self, weight: f64, weights: f64) -> Option<f64> {
+    /// What a connection of ours would have, in a group of so many.
+    pub fn demand(&self, connections: usize) -> Option<f64> {
         let known = self.known?;
-        Some(known.each * weight * known.of.map_or(1.0, |of| of / weights))
+        Some(known.each * known.of.map_or(1.0, |of| of / connections.max(1) as f64))
+    }
+
+    /// What the group would move without limits, where most of it have said so. Our own measurement is believed.
+    pub fn plain(&self, seen: &Seen) -> Option<f64> {
+        let each = |demand: &Demand| demand.rate / demand.connections;
+        let own = self.demand(seen.senders).map(|each| Demand {
+            rate: each * seen.own as f64,
+            connections: seen.own as f64,
+        });
+        let mut said: Vec<f64> = seen.demands.iter().chain(&own).map(each).collect();
+        said.sort_by(f64::total_cmp);
+        let most_say = *said.get(said.len().saturating_sub(1) / 2)?;
+        let believed = match (&own, said.len()) {
+            (Some(own), 2) => BOAST_OF_TWO * each(own),
+            _ => BOAST * most_say,
+        };
+        let others = seen.demands.iter();
+        let others_rate: f64 = others
+            .map(|demand| demand.connections * each(demand).min(believed))
+            .sum();
+        let known: f64 = seen.demands.iter().chain(&own).map(|demand| demand.connections).sum();
+        let all = seen.senders as f64;
+        let plain = (others_rate + own.map_or(0.0, |own| own.rate)) * all / known;
+        (known >= MOST_SAY * all && plain > 0.0).then_some(plain)
     }
 
     fn follow_air(&mut self) {
-        let changed = self.settled.map_or(1.0, |settled| self.limited() / settled);
-        if let Some(known) = &mut self.known
-            && !AIR.contains(&changed)
-        {
+        let settled = *self.settled.get_or_insert(self.limited());
+        let changed = self.limited() / settled.max(1.0);
+        if AIR.contains(&changed) {
+            return;
+        }
+        if let Some(known) = &mut self.known {
             known.each *= changed;
         }
         self.settled = Some(self.limited());
@@ -175,16 +244,4 @@ impl Plain {
     fn limited(&self) -> f64 {
         self.told.max(self.ours)
     }
-}
-
-/// What the group would move without limits, where most of it have said so.
-pub(super) fn plain(demands: &[Demand], weights: f64) -> Option<f64> {
-    let known = demands.iter().map(|(_, weight)| weight).sum::<f64>();
-    let most_say = median(demands.iter().map(|(rate, weight)| rate * weights / weight))?;
-    let within = |(rate, weight): &Demand| {
-        let says = rate * weights / weight;
-        weight * says.min(BOAST * most_say)
-    };
-    let plain = demands.iter().map(within).sum::<f64>() / known;
-    (known >= MOST_SAY * weights && plain > 0.0).then_some(plain)
 }
