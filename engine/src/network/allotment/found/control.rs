@@ -320,7 +320,11 @@ impl Control {
                     until_s,
                     why: Why::Unknown,
                 },
-                (None, Phase::Withdrawn { .. }) if !seen.demands.is_empty() => Phase::Start,
+                (None, Phase::Withdrawn { .. }) if !seen.demands.is_empty() => {
+                    // What was counted so far, where that is enough.
+                    self.plain.ends(seen);
+                    Phase::Start
+                }
                 (None, phase) => phase,
             };
         }
@@ -571,7 +575,7 @@ impl Control {
         if self.plain.collapsed(seen) {
             return Some(Why::Worse);
         }
-        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * wait_s) {
+        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > STAYS * too_long_s) {
             Why::Strange
         } else {
             Why::Own
@@ -584,7 +588,9 @@ impl Control {
                 waited_s,
                 ..
             } => {
-                let is_left = round > 1 && wait_s > STAYS * waited_s.max(too_long_s);
+                // Whose queue is it, where nobody else of the group sends?
+                let rounds = if seen.senders == seen.own { 1 } else { 2 };
+                let is_left = round >= rounds && wait_s > STAYS * waited_s.max(too_long_s);
                 let is_new = self.delivered_s > since_s;
                 let is_over = is_round(seen, since_s, wait_s) && is_new;
                 let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
