@@ -63,8 +63,9 @@ pub struct Member {
     /// Segments.
     pub cwnd: u32,
     pub delivery_rate_bytes_per_s: u64,
-    /// Since the connection began.
-    pub acked_bytes: u64,
+    /// Since the connection began, those acknowledged selectively included; wraps.
+    pub delivered_segments: u32,
+    pub mss_bytes: u32,
     pub unsent_bytes: u64,
 }
 

@@ -85,7 +85,8 @@ impl Tracked {
             latest_rtt: Duration::from_micros(self.flow.latest_rtt_us.into()),
             cwnd: self.flow.cwnd,
             delivery_rate_bytes_per_s: self.flow.delivery_rate_bytes_per_s,
-            acked_bytes: self.flow.acked_bytes,
+            delivered_segments: self.flow.delivered_segments,
+            mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
         })
     }

@@ -36,8 +36,8 @@ pub struct FoundCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
-    /// Of each connection of ours: bytes acknowledged until the last look.
-    acked: HashMap<Cookie, u64>,
+    /// Of each connection of ours: segments delivered until the last look.
+    delivered: HashMap<Cookie, u32>,
 }
 
 impl FoundCapacity {
@@ -48,16 +48,19 @@ impl FoundCapacity {
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
             control: Control::new(cap.prefer, floor),
-            acked: HashMap::new(),
+            delivered: HashMap::new(),
         }
     }
 
     /// What was delivered of ours since the last look.
     fn moved_bytes(&mut self, members: &[Member]) -> f64 {
-        let acked: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.acked_bytes)).collect();
-        let before = std::mem::replace(&mut self.acked, acked);
-        let since = |one: &Member| one.acked_bytes.checked_sub(*before.get(&one.cookie)?);
-        members.iter().filter_map(since).sum::<u64>() as f64
+        let delivered: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.delivered_segments)).collect();
+        let before = std::mem::replace(&mut self.delivered, delivered);
+        let since = |one: &Member| {
+            let segments = one.delivered_segments.wrapping_sub(*before.get(&one.cookie)?);
+            Some(f64::from(segments) * f64::from(one.mss_bytes))
+        };
+        members.iter().filter_map(since).sum()
     }
 
     fn look(

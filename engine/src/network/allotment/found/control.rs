@@ -60,6 +60,9 @@ const STANDS_S: f64 = 8.0;
 /// ... of which more than this part is left by each round of sending half of what is got, from the second on (the first
 /// begins with what was got before), ...
 const STAYS: f64 = 0.8;
+/// (a neighbour that sees this part of what is too long sees the same queue; on one's own path, where it is so many times too long), ...
+const SHARED: f64 = 0.6;
+const OWN: f64 = 1.5;
 /// ... that takes longer than this to empty, and so many round trips, ...
 const LASTS_S: f64 = 5.0;
 const LASTS_ROUNDS: f64 = 6.0;
@@ -85,8 +88,8 @@ pub struct Wish {
 impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
         let (aim, aim_least_s, too_long, too_long_least_s, packets, worth) = match prefer {
-            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), 0.72),
-            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.79),
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), 0.7),
+            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.77),
             Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.98),
         };
         Self {
@@ -575,7 +578,7 @@ impl Control {
         if self.plain.collapsed(seen) {
             return Some(Why::Worse);
         }
-        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > STAYS * too_long_s) {
+        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > SHARED * too_long_s) {
             Why::Strange
         } else {
             Why::Own
@@ -590,7 +593,8 @@ impl Control {
             } => {
                 // Whose queue is it, where nobody else of the group sends?
                 let rounds = if seen.senders == seen.own { 1 } else { 2 };
-                let is_left = round >= rounds && wait_s > STAYS * waited_s.max(too_long_s);
+                let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
+                let is_left = round >= rounds && wait_s > least_s.max(STAYS * waited_s);
                 let is_new = self.delivered_s > since_s;
                 let is_over = is_round(seen, since_s, wait_s) && is_new;
                 let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);

@@ -427,7 +427,8 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         latest_rtt: Duration::from_millis(rtt_ms),
         cwnd,
         delivery_rate_bytes_per_s: 250_000,
-        acked_bytes: 0,
+        delivered_segments: 0,
+        mss_bytes: 1_448,
         unsent_bytes: 1_000_000,
     }
 }
