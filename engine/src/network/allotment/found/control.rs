@@ -69,6 +69,8 @@ const LASTS_ROUNDS: f64 = 6.0;
 /// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long: the
 /// same each time and for all, or they would not be in step.
 const WITHDRAWN_S: f64 = 120.0;
+/// Too little is moved once it is for so long.
+const SURE_S: f64 = 4.0;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
 const GROWS: f64 = 1.1;
 
@@ -81,16 +83,18 @@ pub struct Wish {
     too_long_least_s: f64,
     /// And at least so many packets, and so many of each sender.
     packets: (f64, f64),
-    /// Moving less than this part of what plain TCP would is not worth the shorter queue.
+    /// Moving less than this part of what plain TCP would for some seconds is not worth the shorter queue, ...
     worth: f64,
+    /// ... and less than this part at once.
+    clearly: f64,
 }
 
 impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
-        let (aim, aim_least_s, too_long, too_long_least_s, packets, worth) = match prefer {
-            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), 0.7),
-            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.77),
-            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), 0.98),
+        let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly)) = match prefer {
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63)),
+            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7)),
+            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98)),
         };
         Self {
             aim,
@@ -99,6 +103,7 @@ impl From<Prefer> for Wish {
             too_long_least_s,
             packets,
             worth,
+            clearly,
         }
     }
 }
@@ -213,6 +218,8 @@ pub struct Control {
     plain: Plain,
     /// What is moved with limits, of what would be moved without.
     pub part: Option<f64>,
+    /// For how long that has been too little.
+    worse_s: f64,
     senders: usize,
 }
 
@@ -244,6 +251,7 @@ impl Control {
             cliff: None,
             plain: Plain::default(),
             part: None,
+            worse_s: 0.0,
             senders: 0,
         }
     }
@@ -303,7 +311,7 @@ impl Control {
         if seen.moved_bytes > 0.0 {
             self.delivered_s = seen.now_s;
         }
-        let strange = self.strange(seen, wait_s, too_long_s);
+        let strange = self.strange(seen, wait_s, too_long_s, dt_s);
         match (self.phase, strange) {
             (Phase::Withdrawn { until_s, .. }, _) if seen.now_s < until_s => {}
             (Phase::Withdrawn { .. }, _) => self.return_to_limits(seen, wait_s, too_long_s),
@@ -568,13 +576,17 @@ impl Control {
     }
 
     /// Whether a queue is somebody else's, or less is moved than limits are worth.
-    fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) -> Option<Why> {
+    fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
         if matches!(self.phase, Phase::Withdrawn { .. }) {
             self.part = None;
             return None;
         }
         let part = self.plain.part(seen);
         self.part = part.or(self.part);
+        self.worse_s = match part {
+            Some(part) if part < self.wish.worth => self.worse_s + dt_s,
+            _ => 0.0,
+        };
         if self.plain.collapsed(seen) {
             return Some(Why::Worse);
         }
@@ -604,7 +616,8 @@ impl Control {
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
                 let waits = self.waits_s > 0.5 * self.aim_s;
-                (waits && part.is_some_and(|part| part < self.wish.worth)).then_some(Why::Worse)
+                let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
+                (waits && is_clear).then_some(Why::Worse)
             }
             _ => None,
         }
