@@ -177,8 +177,8 @@ impl Results {
         several.map(|(point, rounds)| (point.clone(), of(rounds))).collect()
     }
 
-    /// The mean over the rounds, and of goodput its standard error; a metric that one round could not measure is left out. Of wake-ups those of all rounds
-    /// together.
+    /// The mean over the rounds, and of goodput its standard error; a metric that one round could not measure is left
+    /// out. Of wake-ups those of all rounds together.
     pub fn means(&self) -> BTreeMap<String, Metrics> {
         let merge = |rounds: &Vec<Metrics>| {
             let first = rounds.first().into_iter().flat_map(BTreeMap::keys);

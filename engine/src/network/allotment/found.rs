@@ -58,7 +58,8 @@ impl FoundCapacity {
         let before = std::mem::replace(&mut self.delivered, delivered);
         let since = |one: &Member| {
             let segments = one.delivered_segments.wrapping_sub(*before.get(&one.cookie)?);
-            Some(f64::from(segments) * f64::from(one.mss_bytes))
+            // Less than before is no progress.
+            (segments <= u32::MAX / 2).then_some(f64::from(segments) * f64::from(one.mss_bytes))
         };
         members.iter().filter_map(since).sum()
     }
