@@ -3,8 +3,9 @@
 //! grows until packets of ours begin to wait. cwnd and pacing rate are limited together. `docs/shares.md` has the
 //! reasoning.
 //!
-//! What a device measures itself decides how much is in flight; what neighbours say decides only how it is divided, within
-//! bounds. So no neighbour's word pushes a device below its floor, or makes it flood the air.
+//! What a device measures itself decides how much is in flight; what neighbours say decides how it is divided, within
+//! bounds, and whether limits are worth what they cost (`plain`). So a neighbour's word may take the limits away, which
+//! leaves plain TCP; none pushes a device below its floor, or makes it send more than plain TCP would.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -210,7 +211,7 @@ impl Allotment for FoundCapacity {
                 .to_owned();
             }
         };
-        let part = control.part.map_or(String::new(), |part| {
+        let part = control.of_plain.map_or(String::new(), |part| {
             format!(
                 "; the group moves {:.0}% of what it would without limits",
                 100.0 * part.min(1.0)

@@ -171,7 +171,7 @@ pub enum Why {
     Strange,
     /// ... and neighbours see less of it.
     Own,
-    /// Less is moved than plain TCP would.
+    /// Less is moved, of what plain TCP would, than a short queue is worth.
     Worse,
 }
 
@@ -204,6 +204,7 @@ pub struct Control {
     before_join: Option<(f64, f64)>,
     last_s: f64,
     waits: VecDeque<(f64, f64)>,
+    /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
     /// When a packet of ours was last delivered: what waits is as old.
@@ -217,7 +218,7 @@ pub struct Control {
     cliff: Option<Cliff>,
     plain: Plain,
     /// What is moved with limits, of what would be moved without.
-    pub part: Option<f64>,
+    pub of_plain: Option<f64>,
     /// For how long that has been too little.
     worse_s: f64,
     senders: usize,
@@ -250,7 +251,7 @@ impl Control {
             emptied: None,
             cliff: None,
             plain: Plain::default(),
-            part: None,
+            of_plain: None,
             worse_s: 0.0,
             senders: 0,
         }
@@ -266,7 +267,7 @@ impl Control {
         (self.share, self.weights) = (0.0, 0.0);
         (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
-        (self.stands_s, self.part) = (0.0, None);
+        (self.stands_s, self.of_plain) = (0.0, None);
     }
 
     pub fn cliff_share(&self) -> Option<f64> {
@@ -359,7 +360,7 @@ impl Control {
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
         self.plain.changed();
-        self.part = None;
+        self.of_plain = None;
         if let Some(cliff) = &mut self.cliff {
             cliff.share *= by;
         }
@@ -578,11 +579,11 @@ impl Control {
     /// Whether a queue is somebody else's, or less is moved than limits are worth.
     fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
         if matches!(self.phase, Phase::Withdrawn { .. }) {
-            self.part = None;
+            self.of_plain = None;
             return None;
         }
         let part = self.plain.part(seen);
-        self.part = part.or(self.part);
+        self.of_plain = part.or(self.of_plain);
         self.worse_s = match part {
             Some(part) if part < self.wish.worth => self.worse_s + dt_s,
             _ => 0.0,

@@ -113,8 +113,7 @@ impl Plain {
         if self.known.is_some() || was_tried || !seen.demands.is_empty() || now_s - busy_since_s >= TRIAL_S {
             return None;
         }
-        self.tried_s.get_or_insert(now_s);
-        if self.tried_s.is_some_and(|at_s| now_s - at_s >= KNOWN_S) {
+        if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
             self.tried_s = Some(now_s);
         }
         Some(busy_since_s + TRIAL_S)
