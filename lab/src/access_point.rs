@@ -8,6 +8,8 @@ use crate::parameters::Parameters;
 pub struct AccessPoint {
     pub medium: &'static str,
     pub rtt_ms: u64,
+    /// In place of it: of the stations in turn.
+    pub different_rtts_ms: &'static [u64],
     pub stations: usize,
     /// What the daemons do; without it none runs.
     pub giveway: Option<Cap>,
@@ -44,13 +46,22 @@ pub enum Cap {
 }
 
 pub const FIXED54: &str = "fixed54";
+pub const FIXED6: &str = "fixed6";
 pub const ARF: &str = "arf";
 pub const ARF_LOSSY: &str = "arf-lossy";
 pub const ARF_CLASSIC: &str = "arf-classic";
 /// The same two with the access categories of 802.11e.
 pub const FIXED54_EDCA: &str = "fixed54-edca";
 pub const ARF_LOSSY_EDCA: &str = "arf-lossy-edca";
-pub const MEDIA: &[&str] = &[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC, FIXED54_EDCA, ARF_LOSSY_EDCA];
+pub const MEDIA: &[&str] = &[
+    FIXED54,
+    FIXED6,
+    ARF,
+    ARF_LOSSY,
+    ARF_CLASSIC,
+    FIXED54_EDCA,
+    ARF_LOSSY_EDCA,
+];
 
 impl AccessPoint {
     /// With the RTT and the number of stations that the user set.
@@ -63,11 +74,21 @@ impl AccessPoint {
         Self {
             medium,
             rtt_ms: parameters.count("rtt_ms"),
+            different_rtts_ms: &[],
             stations,
             giveway,
             background: None,
             managed: Managed::All,
         }
+    }
+
+    /// Of each station.
+    pub fn rtts_ms(&self) -> Vec<u64> {
+        let in_turn = |station: usize| match self.different_rtts_ms {
+            [] => self.rtt_ms,
+            rtts_ms => rtts_ms[station % rtts_ms.len()],
+        };
+        (0..self.stations).map(in_turn).collect()
     }
 
     pub fn has_daemon(&self, station: usize) -> bool {

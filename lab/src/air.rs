@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use crate::access_point::AccessPoint;
 use crate::medium::report::{Report, SenderCounters};
 use crate::namespace::Namespace;
 use crate::role::Role;
@@ -24,7 +25,7 @@ pub struct Period<'a> {
 }
 
 impl Air {
-    pub fn start(stations: &[Namespace], server: &Namespace, medium: &str, rtt_ms: u64, seed: u64) -> Result<Self> {
+    pub fn start(stations: &[Namespace], server: &Namespace, access_point: &AccessPoint, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("medium");
         let mut air = Self(Role::run("medium", command)?);
@@ -33,8 +34,8 @@ impl Air {
         let answer: Value = air.0.ask(json!({
             "stations": stations,
             "server": joins(server, SERVER_DEVICE),
-            "medium": medium,
-            "rtt_ms": rtt_ms,
+            "medium": access_point.medium,
+            "rtts_ms": access_point.rtts_ms(),
             "seed": seed,
         }))?;
         ensure!(answer["ready"] == true, "the medium is not ready");
@@ -48,6 +49,11 @@ impl Air {
     /// Takes a station (counted from 0) off the air or puts it back.
     pub fn set_present(&mut self, station: usize, present: bool) -> Result<()> {
         self.0.tell(json!({"station": station, "present": present}))
+    }
+
+    /// From now on every sender's rate control is that of this medium.
+    pub fn set_rates(&mut self, medium: &str) -> Result<()> {
+        self.0.tell(json!({"rates": medium}))
     }
 
     pub fn stay(&mut self) -> Result<[i32; 2]> {

@@ -57,7 +57,7 @@ impl Cell {
         let role = |number| Namespace::create(&format!("sta{number}"));
         let stations: Vec<_> = (1..=access_point.stations).map(role).collect::<Result<_>>()?;
         let server = Namespace::create("server")?;
-        let air = Air::start(&stations, &server, access_point.medium, access_point.rtt_ms, run.seed)?;
+        let air = Air::start(&stations, &server, access_point, run.seed)?;
         connect(&stations, &server)?;
         let mut cell = Self {
             daemons: (0..access_point.stations).map(|_| None).collect(),

@@ -50,9 +50,14 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Of the group in this folder.
+pub fn key_file(folder: &Path) -> PathBuf {
+    folder.join("group.key")
+}
+
 /// Writes a new group key.
 pub fn new_key(folder: &Path) -> Result<PathBuf> {
-    let key = folder.join("group.key");
+    let key = key_file(folder);
     if key.exists() {
         std::fs::remove_file(&key)?;
     }

@@ -119,6 +119,7 @@ const ROLES: &[(&str, Act)] = &[
     ("injector", scenarios::faults::injector::run),
     ("kernels-far", kernels::run_far),
     ("kernels-near", kernels::run_near),
+    ("liar", traffic::liar::run),
     ("marking-sender", |d| report(d, scenarios::marking::sender::run)),
     ("marking-sink", scenarios::marking::sender::run_sink),
     ("plain-bursts", |d| report(d, realtime::plain::run)),

@@ -9,11 +9,13 @@ mod chain;
 mod contention;
 mod cooperative;
 mod deadline;
+mod demand;
 pub mod fails_open;
 pub mod faults;
 mod foreground;
 mod gate;
 mod join_leave;
+mod liar;
 mod lift;
 mod line_rate;
 pub mod marking;
@@ -21,6 +23,7 @@ mod mixed;
 mod monitor_cost;
 mod qdisc_cost;
 mod rate_limit;
+mod rtt_mix;
 mod rules_cost;
 pub mod runaway;
 mod shares;
@@ -28,6 +31,7 @@ mod single_cap;
 mod soak;
 mod starts;
 mod starve;
+mod step_rate;
 mod strangers;
 pub mod switch_cost;
 mod turmoil;
@@ -48,11 +52,13 @@ pub const ALL: &[Scenario] = &[
     contention::SCENARIO,
     cooperative::SCENARIO,
     deadline::SCENARIO,
+    demand::SCENARIO,
     fails_open::SCENARIO,
     faults::SCENARIO,
     foreground::SCENARIO,
     gate::SCENARIO,
     join_leave::SCENARIO,
+    liar::SCENARIO,
     lift::SCENARIO,
     line_rate::SCENARIO,
     marking::SCENARIO,
@@ -60,6 +66,7 @@ pub const ALL: &[Scenario] = &[
     monitor_cost::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,
+    rtt_mix::SCENARIO,
     rules_cost::SCENARIO,
     runaway::SCENARIO,
     shares::SCENARIO,
@@ -67,6 +74,7 @@ pub const ALL: &[Scenario] = &[
     soak::SCENARIO,
     starts::SCENARIO,
     starve::SCENARIO,
+    step_rate::SCENARIO,
     strangers::SCENARIO,
     switch_cost::SCENARIO,
     turmoil::SCENARIO,

@@ -2,7 +2,8 @@
 //! What the stations send: `iperf3` measures goodput, `stream` starts and stops at exact times,
 //! `crowd` holds thousands of connections of which a few speak; `realtime` sends packets with deadlines beside floods;
 //! `application` uploads as a phone's programs do; `endless` holds transfers and notes what of them arrives when;
-//! `hostile` sends what no honest stack would; `http` is a phone's browser beside its upload, `work` a program that
+//! `hostile` sends what no honest stack would; `liar` tells neighbours what is not true; `uploads` are those of all stations of
+//! an access point, at rates that change; `http` is a phone's browser beside its upload, `work` a program that
 //! computes beside it.
 
 pub mod application;
@@ -11,6 +12,8 @@ pub mod endless;
 pub mod hostile;
 pub mod http;
 pub mod iperf3;
+pub mod liar;
 pub mod realtime;
 pub mod stream;
+pub mod uploads;
 pub mod work;

@@ -10,7 +10,7 @@
 //! slots count, and whoever reaches its slot sends. Two in the same slot collide and all of them lose. A frame is
 //! delivered when its exchange ends, that is with its acknowledgement.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
@@ -34,6 +34,8 @@ pub struct Config {
     pub loss: f64,
     /// From the access point to the server, and as long again on the way back.
     pub one_way_delay_ns: u64,
+    /// By station: so much longer is the way back to it; without an entry 0.
+    pub longer_ns: Vec<u64>,
     pub queue_packets: usize,
     pub seed: u64,
 }
@@ -83,7 +85,9 @@ pub struct Medium {
     exchange: Option<Exchange>,
     idle_from_ns: u64,
     to_server: VecDeque<(u64, Rc<[u8]>)>,
-    from_server: VecDeque<(u64, Packet)>,
+    /// By the time at which they arrive, and in the order in which they were sent.
+    from_server: BTreeMap<(u64, u64), Packet>,
+    sent_by_server: u64,
     rng: ChaCha8Rng,
     pub counters: AirCounters,
 }
@@ -115,7 +119,8 @@ impl Medium {
             exchange: None,
             idle_from_ns: 0,
             to_server: VecDeque::new(),
-            from_server: VecDeque::new(),
+            from_server: BTreeMap::new(),
+            sent_by_server: 0,
             rng: ChaCha8Rng::seed_from_u64(config.seed),
             counters: AirCounters::default(),
             config,
@@ -146,15 +151,24 @@ impl Medium {
         };
         let packet = Packet { from, to, frame };
         match from {
-            Port::Server => self
-                .from_server
-                .push_back((self.now_ns + self.config.one_way_delay_ns, packet)),
+            Port::Server => {
+                self.sent_by_server += 1;
+                let due_ns = self.now_ns + self.config.one_way_delay_ns + self.longer_ns(to);
+                self.from_server.insert((due_ns, self.sent_by_server), packet);
+            }
             Port::Station(index) if self.is_present(index) => self.enqueue(index, packet),
             Port::Station(index) => {
                 if let Some(sender) = self.senders.get_mut(index) {
                     sender.counters.absent_drops += 1;
                 }
             }
+        }
+    }
+
+    fn longer_ns(&self, to: Destination) -> u64 {
+        match to {
+            Destination::One(Port::Station(index)) => self.config.longer_ns.get(index).copied().unwrap_or(0),
+            _ => 0,
         }
     }
 
@@ -198,7 +212,7 @@ impl Medium {
                 let longest_ns = air_ns.max().unwrap_or(0);
                 let others = [
                     self.to_server.front().map(|(due, _)| *due),
-                    self.from_server.front().map(|(due, _)| *due),
+                    self.from_server.keys().next().map(|(due, _)| *due),
                 ];
                 others.into_iter().flatten().chain([at_ns + longest_ns]).min()
             }
@@ -218,7 +232,8 @@ impl Medium {
             }),
         };
         let to_server = self.to_server.front().map(|(due_ns, _)| (*due_ns, Event::ToServer));
-        let from_server = self.from_server.front().map(|(due_ns, _)| (*due_ns, Event::FromServer));
+        let from_server = self.from_server.keys().next();
+        let from_server = from_server.map(|(due_ns, _)| (*due_ns, Event::FromServer));
         [to_server, from_server, air]
             .into_iter()
             .flatten()
@@ -226,7 +241,7 @@ impl Medium {
     }
 
     fn arrive_from_server(&mut self) {
-        if let Some((_, packet)) = self.from_server.pop_front()
+        if let Some((_, packet)) = self.from_server.pop_first()
             && packet.to != Destination::One(Port::Server)
         {
             self.enqueue(self.config.stations, packet);

@@ -150,6 +150,7 @@ impl Driver {
             match Command::parse(&line, self.medium.stations().len()).context(Malformed)? {
                 Command::Stats { .. } => self.say_stats()?,
                 Command::Presence { station, present } => self.medium.set_present(station, present),
+                Command::Rates { rates } => self.medium.set_rate_control(&rates.rate_control()),
             }
         }
         Ok(())

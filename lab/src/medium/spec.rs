@@ -24,6 +24,9 @@ pub struct Spec {
     pub medium: Preset,
     #[serde(default = "default_rtt_ms")]
     pub rtt_ms: f64,
+    /// Of each station, in place of `rtt_ms`.
+    #[serde(default)]
+    pub rtts_ms: Vec<f64>,
     #[serde(default = "default_queue_packets")]
     pub queue_packets: usize,
     #[serde(default = "default_seed")]
@@ -42,6 +45,7 @@ pub struct Attachment {
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
     Fixed54,
+    Fixed6,
     Arf,
     ArfLossy,
     ArfClassic,
@@ -52,8 +56,17 @@ pub enum Preset {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Command {
-    Stats { stats: bool },
-    Presence { station: usize, present: bool },
+    Stats {
+        stats: bool,
+    },
+    Presence {
+        station: usize,
+        present: bool,
+    },
+    /// Every sender's rate control is that of this preset from now on.
+    Rates {
+        rates: Preset,
+    },
 }
 
 fn default_rtt_ms() -> f64 {
@@ -76,10 +89,17 @@ impl Spec {
             "stations: {} given, 1 to {MAX_STATIONS} possible",
             spec.stations.len()
         );
+        for rtt_ms in spec.rtts_ms.iter().chain([&spec.rtt_ms]) {
+            ensure!(
+                (0.0..=MAX_RTT_MS).contains(rtt_ms),
+                "rtt_ms, rtts_ms: {rtt_ms} is not within 0 and {MAX_RTT_MS}"
+            );
+        }
         ensure!(
-            (0.0..=MAX_RTT_MS).contains(&spec.rtt_ms),
-            "rtt_ms: {} is not within 0 and {MAX_RTT_MS}",
-            spec.rtt_ms
+            [0, spec.stations.len()].contains(&spec.rtts_ms.len()),
+            "rtts_ms: {} given, and {} stations",
+            spec.rtts_ms.len(),
+            spec.stations.len()
         );
         ensure!(
             spec.queue_packets >= 1,
@@ -93,19 +113,21 @@ impl Spec {
     }
 
     pub fn config(&self) -> dcf::Config {
+        let shortest_ms = self.rtts_ms.iter().copied().reduce(f64::min).unwrap_or(self.rtt_ms);
         dcf::Config {
             stations: self.stations.len(),
-            rate_control: match self.medium {
-                Preset::Fixed54 | Preset::Fixed54Edca => RateControl::Fixed54,
-                Preset::Arf | Preset::ArfLossy | Preset::ArfLossyEdca => RateControl::arf(),
-                Preset::ArfClassic => RateControl::arf_classic(),
-            },
+            rate_control: self.medium.rate_control(),
             has_categories: self.medium.has_categories(),
             loss: match self.medium {
                 Preset::ArfLossy | Preset::ArfLossyEdca => LOSS_OF_ARF_LOSSY,
-                Preset::Fixed54 | Preset::Arf | Preset::ArfClassic | Preset::Fixed54Edca => 0.0,
+                Preset::Fixed54 | Preset::Fixed6 | Preset::Arf | Preset::ArfClassic | Preset::Fixed54Edca => 0.0,
             },
-            one_way_delay_ns: (self.rtt_ms * 1e6 / 2.0) as u64,
+            one_way_delay_ns: (shortest_ms * 1e6 / 2.0) as u64,
+            longer_ns: self
+                .rtts_ms
+                .iter()
+                .map(|rtt_ms| ((rtt_ms - shortest_ms) * 1e6) as u64)
+                .collect(),
             queue_packets: self.queue_packets,
             seed: self.seed,
         }
@@ -113,6 +135,15 @@ impl Spec {
 }
 
 impl Preset {
+    pub fn rate_control(self) -> RateControl {
+        match self {
+            Self::Fixed54 | Self::Fixed54Edca => RateControl::Fixed54,
+            Self::Fixed6 => RateControl::Fixed6,
+            Self::Arf | Self::ArfLossy | Self::ArfLossyEdca => RateControl::arf(),
+            Self::ArfClassic => RateControl::arf_classic(),
+        }
+    }
+
     pub fn has_categories(self) -> bool {
         matches!(self, Self::Fixed54Edca | Self::ArfLossyEdca)
     }
@@ -145,8 +176,10 @@ impl Command {
                 station < stations,
                 "station {station} is not one of the {stations}, which count from 0"
             ),
-            Ok(Self::Stats { stats: true }) => {}
-            _ => bail!("{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}}"),
+            Ok(Self::Stats { stats: true } | Self::Rates { .. }) => {}
+            _ => bail!(
+                "{line:?} is neither {{\"stats\":true}} nor {{\"station\":N,\"present\":BOOL}} nor {{\"rates\":MEDIUM}}"
+            ),
         }
         Ok(command?)
     }
@@ -172,6 +205,14 @@ mod tests {
     }
 
     #[test]
+    fn a_station_may_be_further_away_than_another() {
+        let second = r#"},{"netns":"b","device":"wlan0"}],"rtts_ms":[300,20],"#;
+        let config = Spec::parse(&GOOD.replace("}],", second)).unwrap().config();
+        assert_eq!(config.one_way_delay_ns, 10_000_000);
+        assert_eq!(config.longer_ns, [280_000_000, 0]);
+    }
+
+    #[test]
     fn a_wrong_value_is_named() {
         assert!(refusal(&GOOD.replace("arf-lossy", "fixed11")).contains("fixed11"));
         assert!(refusal(&GOOD.replace("wlan0", "a name far too long")).contains("device"));
@@ -179,13 +220,15 @@ mod tests {
         assert!(refusal(&GOOD.replace("}],", "}],\"speed\":1,")).contains("speed"));
         assert!(refusal(&GOOD.replace("}],", "}],\"rtt_ms\":-1,")).contains("rtt_ms"));
         assert!(refusal(&GOOD.replace("}],", "}],\"queue_packets\":0,")).contains("queue_packets"));
+        assert!(refusal(&GOOD.replace("}],", "}],\"rtts_ms\":[-1],")).contains("rtts_ms"));
+        assert!(refusal(&GOOD.replace("}],", "}],\"rtts_ms\":[1,2],")).contains("rtts_ms"));
         assert!(refusal(r#"{"stations":[],"server":{"netns":"s","device":"e"},"medium":"arf"}"#).contains("stations"));
         refusal("");
         refusal("[1,2]");
     }
 
     #[test]
-    fn commands_are_stats_and_presence_and_nothing_else() {
+    fn commands_are_stats_presence_and_rates_and_nothing_else() {
         assert_eq!(
             Command::parse(r#"{"stats":true}"#, 2).unwrap(),
             Command::Stats { stats: true }
@@ -195,11 +238,14 @@ mod tests {
             present: false,
         };
         assert_eq!(Command::parse(r#"{"station":1,"present":false}"#, 2).unwrap(), gone);
+        let slow = Command::Rates { rates: Preset::Fixed6 };
+        assert_eq!(Command::parse(r#"{"rates":"fixed6"}"#, 2).unwrap(), slow);
         for bad in [
             r#"{"station":2,"present":false}"#,
             r#"{"station":-1,"present":true}"#,
             r#"{"stats":false}"#,
             r#"{"stats":true,"station":1}"#,
+            r#"{"rates":"fixed7"}"#,
             "{}",
             "x",
         ] {

@@ -20,6 +20,7 @@ fn config(stations: usize) -> Config {
         has_categories: false,
         loss: 0.0,
         one_way_delay_ns: 128_000_000,
+        longer_ns: Vec::new(),
         queue_packets: 100,
         seed: 1,
     }

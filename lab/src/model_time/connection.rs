@@ -18,7 +18,7 @@ pub enum Application {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub station: usize,
-    /// Behind the access point and back.
+    /// Behind the access point and back; one for all of a station.
     pub rtt_ms: u64,
     pub from_s: f64,
     pub to_s: f64,

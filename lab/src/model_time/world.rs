@@ -5,7 +5,6 @@
 //! seed gives one run.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use anyhow::Result;
 use giveway_engine::wire::Outgoing;
@@ -42,10 +41,7 @@ pub struct World {
     now_ns: u64,
     next_pass_ns: Vec<u64>,
     next_write_ns: u64,
-    /// What the server sends, delayed by more than the shortest path: when, to which station, what.
-    behind: Vec<VecDeque<(u64, Rc<[u8]>)>>,
     steps: VecDeque<(u64, RateControl)>,
-    shortest_ms: u64,
     releases: Vec<Release>,
     pub reports: u64,
 }
@@ -54,6 +50,10 @@ impl World {
     pub fn new(description: &Description) -> Result<Self> {
         let plans = &description.connections;
         let shortest_ms = plans.iter().map(|plan| plan.rtt_ms).min().unwrap_or(2);
+        let longer_ns = |station| {
+            let plan = plans.iter().find(|plan| plan.station == station);
+            plan.map_or(0, |plan| (plan.rtt_ms - shortest_ms) * 1_000_000)
+        };
         let device = |(station, text): (usize, &Option<String>)| {
             let text = text.as_ref()?;
             Some(Device::new(station, text, description.seed))
@@ -67,6 +67,7 @@ impl World {
                 has_categories: false,
                 loss: description.loss,
                 one_way_delay_ns: shortest_ms * 500_000,
+                longer_ns: (0..stations).map(longer_ns).collect(),
                 queue_packets: QUEUE_PACKETS,
                 seed: description.seed,
             }),
@@ -75,13 +76,11 @@ impl World {
             now_ns: 0,
             next_pass_ns: (0..stations).map(|i| PASS_NS * i as u64 / stations as u64).collect(),
             next_write_ns: 0,
-            behind: plans.iter().map(|_| VecDeque::new()).collect(),
             steps: description
                 .steps
                 .iter()
                 .map(|(at_s, control)| ((at_s * 1e9) as u64, control.clone()))
                 .collect(),
-            shortest_ms,
             releases: Vec::new(),
             reports: 0,
         })
@@ -116,7 +115,6 @@ impl World {
             };
             open.into_iter().chain(connection.receiver.due_ns).min()
         });
-        let behind = self.behind.iter().map(|queue| queue.front().map(|(at_ns, _)| *at_ns));
         let engines = self
             .devices
             .iter()
@@ -128,7 +126,6 @@ impl World {
         let step = self.steps.front().map(|(at_ns, _)| *at_ns);
         let rest = [step, Some(self.next_write_ns)];
         connections
-            .chain(behind)
             .chain(engines)
             .chain(rest)
             .flatten()
@@ -148,9 +145,6 @@ impl World {
                 .for_each(|connection| connection.write(now_ns));
         }
         for index in 0..self.connections.len() {
-            while let Some((_, frame)) = self.behind[index].pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
-                self.medium.offer(Port::Server, frame);
-            }
             self.act_for(index);
         }
         for station in 0..self.devices.len() {
@@ -267,14 +261,10 @@ impl World {
         }
     }
 
-    /// From the server, over the rest of the connection's path.
+    /// From the server.
     fn answer(&mut self, index: usize, packet: Packet) {
-        let plan = &self.connections[index].plan;
-        let frame = packet.frame(plan.station);
-        match plan.rtt_ms - self.shortest_ms {
-            0 => self.medium.offer(Port::Server, frame),
-            more_ms => self.behind[index].push_back((self.now_ns + more_ms * 1_000_000, frame)),
-        }
+        let station = self.connections[index].plan.station;
+        self.medium.offer(Port::Server, packet.frame(station));
     }
 
     fn run_engine(&mut self, station: usize) {

@@ -11,8 +11,10 @@ use anyhow::Result;
 
 use super::place::{Host, Place};
 use crate::experiment::Run;
+use crate::giveway;
 use crate::process::Process;
 use crate::traffic::http::start_upload;
+use crate::traffic::liar::{self, Lie};
 use crate::traffic::realtime::flood::{self, Flood};
 use crate::traffic::realtime::icmp;
 
@@ -33,6 +35,8 @@ pub enum Load {
     Computing { processes: usize },
     /// TCP in both directions.
     Bulk,
+    /// This sender tells its neighbours what is not true, with the group's key or without.
+    Liar { sender: usize, lie: Lie },
 }
 
 /// Between the first sender and the far end, where a load names no others.
@@ -45,6 +49,7 @@ pub fn start(loads: &[Load], place: &mut Place, run: &Run) -> Result<Vec<Process
     for load in loads {
         let senders = match load {
             Load::Upload { senders, .. } => senders.clone(),
+            Load::Liar { sender, .. } => *sender..sender + 1,
             _ => 0..1,
         };
         for number in senders {
@@ -81,6 +86,10 @@ impl Load {
                     .collect()
             }
             Load::Bulk => start_bulk(near, far, run),
+            Load::Liar { lie, .. } => {
+                let liar = liar::start(near.at, near.address, *lie, &giveway::key_file(run.raw))?;
+                Ok(vec![liar.into_process()?])
+            }
         }
     }
 }

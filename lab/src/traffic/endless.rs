@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
 //! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
-//! sends a small datagram every so often. The role `endless-observed-sender` writes, too, and notes the connection's
-//! smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
+//! sends a small datagram every so often. The role `endless-observed-sender` writes, too, as much as it can or at rates
+//! that change, and notes the connection's smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
 mod rates;
 
@@ -29,6 +29,9 @@ const PROBE_PORT: u16 = 5_450;
 const PROBE_EVERY_NS: u64 = 20_000_000;
 const OBSERVED_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
+const PART_BYTES: usize = 8 * 1024;
+const UNSENT_LIMIT_BYTES: u32 = 32 * 1024;
+const WRITE_EVERY_NS: u64 = 5_000_000;
 
 /// What has come.
 #[derive(Default, Deserialize, Serialize)]
@@ -51,7 +54,18 @@ pub fn start_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> R
 
 /// As `start_sender`; it reports when it saw which smoothed round trip, nanoseconds and microseconds.
 pub fn start_observed_sender(at: &Namespace, far: &str, port: u16, congestion: &str) -> Result<Role> {
-    Role::start(at, "endless-observed-sender", &(far, port, congestion))
+    spawn_observed_sender(at, far, port, congestion, &[])?.ready()
+}
+
+/// Not waited for. From these moments on (nanoseconds, CLOCK_MONOTONIC) it writes so many Mbit/s; none: as much as it can.
+pub fn spawn_observed_sender(
+    at: &Namespace,
+    far: &str,
+    port: u16,
+    congestion: &str,
+    rates: &[(u64, Option<f64>)],
+) -> Result<Role> {
+    Role::spawn(at, "endless-observed-sender", &((far, port, congestion), rates))
 }
 
 pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
@@ -60,14 +74,21 @@ pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
 
 /// The role `endless-sender`.
 pub fn run_sender(description: &str) -> Result<()> {
-    write_for_ever(connect(description)?)
+    let connection = connect(serde_json::from_str(description)?)?;
+    write(connection, &[])
 }
 
 /// The role `endless-observed-sender`.
 pub fn run_observed_sender(description: &str) -> Result<()> {
-    let connection = connect(description)?;
+    let (to, rates): (_, Vec<(u64, Option<f64>)>) = serde_json::from_str(description)?;
+    let connection = connect(to)?;
     let observed = connection.try_clone()?;
-    std::thread::spawn(move || write_for_ever(connection));
+    if !rates.is_empty() {
+        // What it wants less of is not still in its socket.
+        let limited = SockRef::from(&connection).set_tcp_notsent_lowat(UNSENT_LIMIT_BYTES);
+        limited.context("cannot limit the unsent data")?;
+    }
+    std::thread::spawn(move || write(connection, &rates));
     let (ended, ends) = channel::<()>();
     std::thread::spawn(move || {
         let _ = stdin().read_to_end(&mut Vec::new());
@@ -81,8 +102,7 @@ pub fn run_observed_sender(description: &str) -> Result<()> {
     Ok(())
 }
 
-fn connect(description: &str) -> Result<TcpStream> {
-    let (far, port, congestion): (Ipv4Addr, u16, String) = serde_json::from_str(description)?;
+fn connect((far, port, congestion): (Ipv4Addr, u16, String)) -> Result<TcpStream> {
     // Before it connects: giveway leaves alone what is chosen after it has seen the socket.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
     setsockopt(&socket, sockopt::TcpCongestion, &congestion.as_str().into())
@@ -96,10 +116,25 @@ fn connect(description: &str) -> Result<TcpStream> {
     Ok(connection)
 }
 
-fn write_for_ever(mut connection: TcpStream) -> Result<()> {
+/// Until it breaks, at the rate of the moment.
+fn write(mut connection: TcpStream, rates: &[(u64, Option<f64>)]) -> Result<()> {
     let zeros = [0; CHUNK_BYTES];
+    // Small where the rate changes, as nothing ends a write.
+    let most = if rates.is_empty() { CHUNK_BYTES } else { PART_BYTES };
+    let mut written_ns = monotonic_ns()?;
     loop {
-        connection.write_all(&zeros).context("the transfer broke")?;
+        let now_ns = monotonic_ns()?;
+        let latest = rates.iter().rev().find(|(from_ns, _)| *from_ns <= now_ns);
+        let bytes = match latest.and_then(|(_, mbit)| *mbit) {
+            Some(mbit) => {
+                sleep_until(now_ns + WRITE_EVERY_NS)?;
+                let passed_ns = monotonic_ns()? - written_ns;
+                ((mbit * passed_ns as f64 / 8e3) as usize).min(most)
+            }
+            None => most,
+        };
+        written_ns = monotonic_ns()?;
+        connection.write_all(&zeros[..bytes]).context("the transfer broke")?;
     }
 }
 

@@ -239,6 +239,7 @@ fn measure_flows(outcome: &mut Outcome, point: &str, transfer: &Transfers, flows
         .map(|(flow, share)| share * share_of_time(flow))
         .sum::<f64>();
     outcome.set(point, "goodput_mbit", total);
+    outcome.set(point, "least_mbit", shares.iter().copied().reduce(f64::min));
     if transfer.protocol == Protocol::Tcp {
         let retransmits = flows.iter().map(|flow| flow.retransmits(from_s, to_s)).sum::<f64>();
         let rtts: Vec<_> = flows.iter().flat_map(|flow| flow.rtts_ms(from_s, to_s)).collect();

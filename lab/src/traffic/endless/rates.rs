@@ -11,10 +11,13 @@ const SHARE_NS: u64 = 500_000_000;
 
 impl Arrivals {
     /// Mbit/s on the link, headers included.
-    pub fn mbit(&self, port: u16, (from_ns, to_ns): (u64, u64)) -> f64 {
+    pub fn mbit(&self, port: u16, during_ns: (u64, u64)) -> f64 {
+        self.goodput_mbit(port, during_ns) * PACKET_BYTES as f64 / PAYLOAD_BYTES
+    }
+
+    pub fn goodput_mbit(&self, port: u16, (from_ns, to_ns): (u64, u64)) -> f64 {
         let payload: u64 = self.bins(port, (from_ns, to_ns)).map(u64::from).sum();
-        let bytes = payload as f64 * PACKET_BYTES as f64 / PAYLOAD_BYTES;
-        bytes * 8e3 / (to_ns - from_ns) as f64
+        payload as f64 * 8e3 / (to_ns - from_ns) as f64
     }
 
     /// Those that begin within this time.

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A device on the link that tells its neighbours what is not true: the role `liar`, until its input ends.
+//! Input: which lie. Output: reports as giveway sends them, from the engine's own protocol, with false numbers in them. It
+//! transfers nothing; what its machine sends besides, others send.
+
+use std::io::{ErrorKind, Read, stdin};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use giveway_engine::model::CaState;
+use giveway_engine::wire::{Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender};
+use nix::sys::socket::{setsockopt, sockopt};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+use serde::{Deserialize, Serialize};
+
+use crate::air::STATION_DEVICE;
+use crate::namespace::Namespace;
+use crate::role::Role;
+
+const GROUP_PORT: u16 = 48_048;
+const WAIT: Duration = Duration::from_millis(10);
+const FLAPS_EVERY: Duration = Duration::from_secs(1);
+/// More would be a flood of the air, for which nobody needs giveway.
+const IDENTITIES_EVERY: Duration = Duration::from_millis(20);
+const IDENTITIES: usize = 1_000;
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Lie {
+    /// A member that has, wants and could use more than there is.
+    Everything,
+    /// A member that has nothing, and could use nothing.
+    Nothing,
+    /// A member that says each second that it begins or ends.
+    Flapping,
+    /// A thousand devices, with a key that is not the group's.
+    Identities,
+}
+
+/// Begins to lie at once.
+pub fn start(at: &Namespace, own: Ipv4Addr, lie: Lie, key: &Path) -> Result<Role> {
+    Role::start(at, "liar", &(own, lie, key))
+}
+
+/// The role `liar`.
+pub fn run(description: &str) -> Result<()> {
+    let (own, lie, key): (Ipv4Addr, Lie, PathBuf) = serde_json::from_str(description)?;
+    let socket = socket(own)?;
+    let mut random = ChaCha20Rng::seed_from_u64(1);
+    let text = match lie {
+        Lie::Identities => Key::from_secret([1; 32]).reveal(),
+        _ => std::fs::read_to_string(&key).context("no key")?,
+    };
+    println!();
+    let ends = std::thread::spawn(|| stdin().read_to_end(&mut Vec::new()));
+    let begun = Instant::now();
+    let mut liars = Vec::new();
+    while !ends.is_finished() {
+        let now = begun.elapsed();
+        let wanted = match lie {
+            Lie::Identities => (now.as_millis() / IDENTITIES_EVERY.as_millis()) as usize,
+            _ => 1,
+        };
+        while liars.len() < wanted.min(IDENTITIES) {
+            let keyring = Keyring::parse(&text).context("the key cannot be read")?;
+            liars.push(Liar::new(now, &mut random, keyring));
+        }
+        let mut buffer = [0; MAX_DATAGRAM_BYTES];
+        let heard = match socket.recv_from(&mut buffer) {
+            Ok((bytes, from)) => Some((from.ip(), &buffer[..bytes])),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+            Err(error) => return Err(error).context("cannot hear the neighbours"),
+        };
+        let now = begun.elapsed();
+        for liar in &mut liars {
+            if let Some((from, datagram)) = heard {
+                let _ = liar.neighbourhood.receive(now, from, datagram);
+            }
+            liar.lie(now, lie, &socket);
+        }
+    }
+    Ok(())
+}
+
+fn socket(own: Ipv4Addr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(("0.0.0.0", GROUP_PORT)).with_context(|| format!("cannot bind for {own}"))?;
+    setsockopt(&socket, sockopt::BindToDevice, &STATION_DEVICE.into())?;
+    socket.set_broadcast(true)?;
+    setsockopt(&socket, sockopt::Ipv4Ttl, &255)?;
+    socket.set_read_timeout(Some(WAIT))?;
+    Ok(socket)
+}
+
+struct Liar {
+    neighbourhood: Neighbourhood,
+    sends: bool,
+    changed: Duration,
+}
+
+impl Liar {
+    fn new(now: Duration, random: &mut ChaCha20Rng, keyring: Keyring) -> Self {
+        Self {
+            neighbourhood: Neighbourhood::new(now, random, Some(keyring), PaceConfig::default()),
+            sends: false,
+            changed: now,
+        }
+    }
+
+    fn lie(&mut self, now: Duration, lie: Lie, socket: &UdpSocket) {
+        self.neighbourhood.expire(now);
+        let is_due = now - self.changed >= FLAPS_EVERY;
+        if !self.sends || (lie == Lie::Flapping && is_due) {
+            self.sends = !self.sends;
+            self.changed = now;
+            match self.sends {
+                true => self.neighbourhood.sender_started(now),
+                false => self.neighbourhood.sender_stopped(now),
+            }
+        }
+        let senders = if self.sends { vec![claim(lie)] } else { Vec::new() };
+        while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+            let to = report.to.unwrap_or(Ipv4Addr::BROADCAST.into());
+            // What does not leave is lost like any other.
+            let _ = socket.send_to(&report.datagram, (to, GROUP_PORT));
+        }
+    }
+}
+
+fn claim(lie: Lie) -> Sender {
+    let rtt_us = 256_000;
+    let honest = Sender {
+        cwnd_segments: 40,
+        min_rtt_us: rtt_us,
+        srtt_us: rtt_us,
+        queue_bytes: u32::MAX,
+        ca_state: CaState::Open,
+        delivery_rate_kbit: 2_000,
+        retransmits: 0,
+        direction: Direction::Up,
+        class: Class::Standard,
+        demand_kbit: 2_000,
+    };
+    match lie {
+        Lie::Nothing => Sender {
+            cwnd_segments: 1,
+            queue_bytes: 0,
+            delivery_rate_kbit: 0,
+            demand_kbit: 0,
+            ..honest
+        },
+        Lie::Everything | Lie::Flapping | Lie::Identities => Sender {
+            cwnd_segments: u32::MAX,
+            delivery_rate_kbit: u32::MAX,
+            class: Class::Realtime,
+            demand_kbit: u32::MAX - 1,
+            ..honest
+        },
+    }
+}
