@@ -30,6 +30,7 @@ mod link;
 mod medium;
 mod meter;
 mod model_time;
+mod modem;
 mod namespace;
 mod network;
 mod outcome;

@@ -157,6 +157,71 @@ fn stations_with_and_without_giveway_share_an_access_point() {
 }
 
 #[test]
+fn stations_at_different_distances_send_beside_each_other() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "stations=4",
+        "variants=balanced",
+        "repeats=1",
+        "seconds=3",
+        "warmup_s=3",
+    ];
+    let result = run("rtt-mix", &settings);
+    assert!(metric(&result, "balanced", "goodput_mbit") > 5.0);
+    // The one 300 ms away is as far.
+    let worst_ms = metric(&result, "balanced", "rtt_p99_ms");
+    assert!((300.0..900.0).contains(&worst_ms), "{worst_ms} ms");
+}
+
+#[test]
+fn a_station_that_wants_little_gets_that_and_no_more() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "stations=2",
+        "rtt_ms=20",
+        "variants=balanced",
+        "repeats=1",
+        "seconds=6",
+        "warmup_s=3",
+    ];
+    let result = run("demand", &settings);
+    let light = metric(&result, "balanced", "light_mbit");
+    assert!((0.4..0.6).contains(&light), "{light} Mbit/s");
+    assert!(metric(&result, "balanced", "little_mbit") > 8.0);
+}
+
+#[test]
+fn an_air_that_becomes_slow_carries_less() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "stations=2",
+        "rtt_ms=20",
+        "variants=plain",
+        "repeats=1",
+        "seconds=4",
+        "warmup_s=4",
+    ];
+    let result = run("step-rate", &settings);
+    let [fast, slow] = ["fast_mbit", "slow_mbit"].map(|what| metric(&result, "plain", what));
+    assert!(fast > 10.0 && (1.0..6.0).contains(&slow), "{fast}, then {slow} Mbit/s");
+}
+
+#[test]
+fn a_member_that_lies_is_heard_and_takes_nobody_off_the_air() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "stations=3",
+        "variants=everything",
+        "repeats=1",
+        "seconds=3",
+        "warmup_s=4",
+    ];
+    let result = run("liar", &settings);
+    assert_eq!(metric(&result, "everything", "neighbours"), 2.0);
+    assert!(metric(&result, "everything/honest", "least_mbit") > 0.1);
+}
+
+#[test]
 fn cells_side_by_side_are_those_of_one_table() {
     let Some(_turn) = turn_on_air() else { return };
     let out = std::env::temp_dir().join(format!("giveway-lab-test-{}-jobs", std::process::id()));
@@ -618,6 +683,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             in_guest::admitted_deadlines_are_kept_and_every_refusal_is_told,
         ]),
     ),
+    ("demand", Tests(&[a_station_that_wants_little_gets_that_and_no_more])),
     ("fails-open", Tests(&[nothing_is_left_of_a_daemon_that_was_killed])),
     (
         "faults",
@@ -629,6 +695,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("gate", Tests(&[in_guest::an_upload_waits_for_a_program_that_computes])),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),
+    (
+        "liar",
+        Tests(&[a_member_that_lies_is_heard_and_takes_nobody_off_the_air]),
+    ),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
     (
         "line-rate",
@@ -653,6 +723,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("rules-cost", Tests(&[each_process_that_connects_has_its_class])),
     (
+        "rtt-mix",
+        Tests(&[stations_at_different_distances_send_beside_each_other]),
+    ),
+    (
         "runaway",
         Tests(&[
             what_never_stops_loses_its_priority,
@@ -667,6 +741,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         "starve",
         Tests(&[in_guest::background_lives_on_below_a_full_uplink_and_takes_it_again]),
     ),
+    ("step-rate", Tests(&[an_air_that_becomes_slow_carries_less])),
     (
         "strangers",
         Tests(&[a_marked_and_slowed_background_leaves_strangers_nearly_all]),

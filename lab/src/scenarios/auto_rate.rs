@@ -2,8 +2,6 @@
 //! An upload behind a modem whose rate nobody has told: what it moves and what waits, with giveway told the rate,
 //! giveway that finds it, and without giveway; on links of one rate and on one whose rate moves within seconds.
 
-mod modem;
-
 use std::time::Instant;
 
 use anyhow::Result;
@@ -12,6 +10,7 @@ use serde_json::{Value, json};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
+use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
@@ -19,7 +18,6 @@ use crate::statistics::percentile;
 use crate::traffic::endless::{Arrivals, start_observed_sender, start_probe, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
-use modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "auto-rate",
@@ -34,6 +32,7 @@ pub const SCENARIO: Scenario = Scenario {
 /// It has the BPF qdisc, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
 const UPLOAD: u16 = 5_501;
+const RTT_MS: u64 = 100;
 const LINKS: [(&str, Link); 4] = [
     ("1", Link::Steady(1.0)),
     ("10", Link::Steady(10.0)),
@@ -132,7 +131,7 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
             };
             [fixed, below].iter().flat_map(beside).collect()
         }
-        Link::Trace => vec![
+        Link::Trace | Link::Steps(_) => vec![
             ratio(&plain, "goodput_mbit", Relation::AtLeast(0.85)),
             ratio(&plain, "rtt_p95_ms", Relation::AtMost(0.25)),
             ratio(&plain, "probe_p95_ms", Relation::AtMost(0.25)),
@@ -170,7 +169,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
         Method::FqCodel => Some("fq_codel"),
         Method::Fixed | Method::Below | Method::Auto => None,
     };
-    let modem = Modem::raise(queue, trial.link, run.seed, end_s)?;
+    let modem = Modem::raise(queue, RTT_MS, trial.link, (run.seed, end_s))?;
     let daemon = start_daemon(&modem, trial, run)?;
     let sink = start_sink(&modem.far, &[UPLOAD])?;
     let _probe = start_probe(&modem.device, FAR_ADDRESS)?;
@@ -216,7 +215,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
 
 /// Where nobody sends, giveway neither sends nor changes anything.
 fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
-    let modem = Modem::raise(None, Link::Steady(10.0), run.seed, seconds)?;
+    let modem = Modem::raise(None, RTT_MS, Link::Steady(10.0), (run.seed, seconds))?;
     let mut daemon = Daemon::launch(&modem.device, &configuration(json!("auto")), &run.file(""))?;
     daemon.wait_until_queueing(&modem.device)?;
     let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };

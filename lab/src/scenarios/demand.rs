@@ -88,6 +88,7 @@ impl Demand {
             pause(until_s - from_s)?;
         }
         let uploaded = uploads.finish()?;
+        run.keep(&uploaded)?;
         let mbit = |stations, from_s, to_s| uploaded.goodput_mbit(stations, from_s, to_s);
         let little_s = (f64::midpoint(self.falls_s, self.rises_s), self.rises_s);
         let after_s = (f64::midpoint(self.rises_s, self.end_s), self.end_s);

@@ -64,6 +64,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let plain = format!("{PLAIN}/{HONEST}");
     for (name, lie) in LIES {
         variants.push(variant(name, Some(Cap::Found("balanced")), lie));
+        // A member is believed, whatever it says; who has no key is not.
+        let is_member = !matches!(lie, None | Some(Lie::Identities));
+        let neighbours = honest as f64 - if is_member { 0.0 } else { 1.0 };
+        checks.push(Check::metric(
+            name,
+            "neighbours",
+            Relation::Within {
+                of: neighbours,
+                tolerance: 0.2,
+            },
+        ));
         let ours = format!("{name}/{HONEST}");
         let beside_plain =
             |metric, holds| Check::ratio(format!("{ours} over {plain}, {metric}"), &ours, &plain, metric, holds);

@@ -87,8 +87,8 @@ impl Load {
             }
             Load::Bulk => start_bulk(near, far, run),
             Load::Liar { lie, .. } => {
-                let liar = liar::start(near.at, near.address, *lie, &giveway::key_file(run.raw))?;
-                Ok(vec![liar.into_process()?])
+                let key = giveway::key_file(run.raw);
+                Ok(vec![liar::start(near.at, near.address, *lie, &key)?])
             }
         }
     }

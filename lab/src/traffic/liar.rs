@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device on the link that tells its neighbours what is not true: the role `liar`, until its input ends.
+//! A device on the link that tells its neighbours what is not true: the role `liar`, until it is killed.
 //! Input: which lie. Output: reports as giveway sends them, from the engine's own protocol, with false numbers in them. It
 //! transfers nothing; what its machine sends besides, others send.
 
-use std::io::{ErrorKind, Read, stdin};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::air::STATION_DEVICE;
 use crate::namespace::Namespace;
+use crate::process::Process;
 use crate::role::Role;
 
 const GROUP_PORT: u16 = 48_048;
@@ -40,8 +41,8 @@ pub enum Lie {
 }
 
 /// Begins to lie at once.
-pub fn start(at: &Namespace, own: Ipv4Addr, lie: Lie, key: &Path) -> Result<Role> {
-    Role::start(at, "liar", &(own, lie, key))
+pub fn start(at: &Namespace, own: Ipv4Addr, lie: Lie, key: &Path) -> Result<Process> {
+    Role::start(at, "liar", &(own, lie, key))?.into_process()
 }
 
 /// The role `liar`.
@@ -54,10 +55,9 @@ pub fn run(description: &str) -> Result<()> {
         _ => std::fs::read_to_string(&key).context("no key")?,
     };
     println!();
-    let ends = std::thread::spawn(|| stdin().read_to_end(&mut Vec::new()));
     let begun = Instant::now();
     let mut liars = Vec::new();
-    while !ends.is_finished() {
+    loop {
         let now = begun.elapsed();
         let wanted = match lie {
             Lie::Identities => (now.as_millis() / IDENTITIES_EVERY.as_millis()) as usize,
@@ -81,7 +81,6 @@ pub fn run(description: &str) -> Result<()> {
             liar.lie(now, lie, &socket);
         }
     }
-    Ok(())
 }
 
 fn socket(own: Ipv4Addr) -> Result<UdpSocket> {

@@ -6,14 +6,16 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use serde::Serialize;
 
 use super::endless::{Arrivals, spawn_observed_sender, start_sink};
 use super::realtime::monotonic_ns;
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::outcome::{Curve, Trace};
 use crate::role::Role;
+use crate::statistics::mean;
 
-const FIRST_PORT: u16 = 5_601;
+pub const FIRST_PORT: u16 = 5_601;
 /// Over which a mean is taken.
 const HALF_S: f64 = 0.5;
 const STEP_S: f64 = 0.02;
@@ -27,11 +29,23 @@ pub struct Uploads {
     begun_ns: u64,
 }
 
+#[derive(Serialize)]
 pub struct Uploaded {
     arrivals: Arrivals,
     /// By station: when, and the smoothed RTT in microseconds.
     rtts_us: Vec<Vec<(u64, u32)>>,
     begun_ns: u64,
+}
+
+impl Uploaded {
+    /// Of one sender, to that port.
+    pub fn of_one(begun_ns: u64, arrivals: Arrivals, rtts_us: Vec<(u64, u32)>) -> Self {
+        Self {
+            arrivals,
+            rtts_us: vec![rtts_us],
+            begun_ns,
+        }
+    }
 }
 
 impl Uploads {
@@ -66,6 +80,10 @@ impl Uploads {
 }
 
 impl Uploaded {
+    pub fn stations(&self) -> Range<usize> {
+        0..self.rtts_us.len()
+    }
+
     /// Of these stations together.
     pub fn goodput_mbit(&self, stations: Range<usize>, from_s: f64, to_s: f64) -> f64 {
         let during_ns = (self.at_ns(from_s), self.at_ns(to_s));
@@ -80,16 +98,14 @@ impl Uploaded {
     }
 
     /// Seconds until the mean smoothed RTT of all is at most this and stays so; none: it does not.
-    pub fn stays_below_s(&self, (from_s, to_s): (f64, f64), rtt_ms: f64) -> Option<f64> {
-        let is_above = |end_s: &f64| {
-            self.mean_rtt_ms(end_s - HALF_S / 2.0, *end_s)
-                .is_none_or(|ms| ms > rtt_ms)
-        };
-        let last_s = times(from_s + HALF_S / 2.0, to_s).filter(is_above).last();
-        match last_s {
-            None => Some(0.0),
-            Some(last_s) => (last_s + HALF_S < to_s).then_some(last_s - from_s),
-        }
+    pub fn stays_below_s(&self, during_s: (f64, f64), rtt_ms: f64) -> Option<f64> {
+        stays_below_s(during_s, rtt_ms, |from_s, to_s| mean(&self.rtts_ms(from_s, to_s)))
+    }
+
+    /// The same of what packets of others wait.
+    pub fn probes_stay_below_s(&self, during_s: (f64, f64), wait_ms: f64) -> Option<f64> {
+        let waits_ms = |from_s, to_s| self.arrivals.delays_ms((self.at_ns(from_s), self.at_ns(to_s)));
+        stays_below_s(during_s, wait_ms, |from_s, to_s| mean(&waits_ms(from_s, to_s)))
     }
 
     pub fn rtts_ms(&self, from_s: f64, to_s: f64) -> Vec<f64> {
@@ -109,15 +125,21 @@ impl Uploaded {
                 .map(|end_s| (end_s, self.goodput_mbit(station..station + 1, end_s - HALF_S, end_s)))
                 .collect(),
         };
-        (0..self.rtts_us.len()).map(curve).collect()
-    }
-
-    fn mean_rtt_ms(&self, from_s: f64, to_s: f64) -> Option<f64> {
-        crate::statistics::mean(&self.rtts_ms(from_s, to_s))
+        self.stations().map(curve).collect()
     }
 
     fn at_ns(&self, seconds: f64) -> u64 {
         self.begun_ns + (seconds.max(0.0) * 1e9) as u64
+    }
+}
+
+/// By the mean of a quarter of a second each.
+fn stays_below_s((from_s, to_s): (f64, f64), most: f64, mean_of: impl Fn(f64, f64) -> Option<f64>) -> Option<f64> {
+    let is_above = |end_s: &f64| mean_of(end_s - HALF_S / 2.0, *end_s).is_none_or(|mean| mean > most);
+    let last_s = times(from_s + HALF_S / 2.0, to_s).filter(is_above).last();
+    match last_s {
+        None => Some(0.0),
+        Some(last_s) => (last_s + HALF_S < to_s).then_some(last_s - from_s),
     }
 }
 

@@ -96,6 +96,8 @@ struct Observed {
     end: Report,
     caps: Vec<f64>,
     expired: Option<f64>,
+    /// In the end: neighbours that a daemon believes, in the mean.
+    neighbours: Option<f64>,
 }
 
 struct Transferring<'a> {
@@ -172,8 +174,14 @@ impl Measure for Transferring<'_> {
         }
         if let Network::AccessPoint(cell) = &place.network {
             if cell.has_daemons() {
+                let statuses = cell.statuses()?;
                 let expired = |status: &Status| status.network.reports.counters.expired as f64;
-                observed.expired = Some(cell.statuses()?.iter().map(expired).sum());
+                observed.expired = Some(statuses.iter().map(expired).sum());
+                let believed = |status: &Status| {
+                    let neighbours = status.network.neighbours.iter();
+                    neighbours.filter(|neighbour| neighbour.believed).count() as f64
+                };
+                observed.neighbours = mean(&statuses.iter().map(believed).collect::<Vec<_>>());
             }
             self.observed = Some(observed);
         }
@@ -261,6 +269,7 @@ fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observe
     if let Some(expired) = observed.expired {
         outcome.set(point, "report_airtime_percent", air.report_airtime_percent());
         outcome.set(point, "false_expiries", expired);
+        outcome.set(point, "neighbours", observed.neighbours);
         outcome.set(point, "observed_h", end.elapsed_ns as f64 / 3.6e12);
         // While the number of senders changes there is no one cap.
         let is_steady = transfer.senders.iter().all(|s| s.from_s <= from_s && s.to_s >= to_s);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One device behind a modem with a deep queue: the link's rate is the modem's, and nothing in the device knows it.
-//! Input: what queues in the device, and the link. Output: three namespaces, connected; gone when dropped. All of the
+//! Input: what queues in the device, the round trip, and the link's rate over time. Output: three namespaces, connected; gone when dropped. All of the
 //! round trip's delay is on the way back, so whatever a packet waits on its way out it waits in a queue.
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ use crate::namespace::Namespace;
 use crate::network::{End, join};
 use crate::uplink::PACKET_BYTES;
 
-pub const RTT_MS: u64 = 100;
 pub const FAR_ADDRESS: &str = "10.79.3.2";
 /// The modem's device towards the far end.
 const CORE: &str = "core";
@@ -32,6 +31,8 @@ const MOST_MBIT: f64 = 20.0;
 pub enum Link {
     Steady(f64),
     Trace,
+    /// From these seconds on, the first being 0, so many Mbit/s.
+    Steps([(f64, f64); 3]),
 }
 
 /// Fields go in this order: the middle last, as its ends are pairs with the others'.
@@ -39,15 +40,19 @@ pub struct Modem {
     pub device: Namespace,
     pub far: Namespace,
     modem: Namespace,
-    mbit: Vec<f64>,
+    /// From when on, seconds.
+    rates_mbit: Vec<(f64, f64)>,
 }
 
 impl Link {
-    /// Its rate in each step of so many seconds.
-    fn mbit(self, seed: u64, seconds: f64) -> Vec<f64> {
+    fn rates_mbit(self, seed: u64, seconds: f64) -> Vec<(f64, f64)> {
         match self {
-            Self::Steady(mbit) => vec![mbit],
-            Self::Trace => trace(seed).take((seconds / STEP_S).ceil() as usize + 1).collect(),
+            Self::Steady(mbit) => vec![(0.0, mbit)],
+            Self::Trace => (0..=(seconds / STEP_S).ceil() as u32)
+                .map(|step| f64::from(step) * STEP_S)
+                .zip(trace(seed))
+                .collect(),
+            Self::Steps(rates_mbit) => rates_mbit.to_vec(),
         }
     }
 }
@@ -74,20 +79,20 @@ fn trace(seed: u64) -> impl Iterator<Item = f64> {
 }
 
 impl Modem {
-    /// `queue`: lines for `tc` about the device's own.
-    pub fn raise(queue: Option<&str>, link: Link, seed: u64, seconds: f64) -> Result<Self> {
+    /// `queue`: a line for `tc` about the device's own.
+    pub fn raise(queue: Option<&str>, rtt_ms: u64, link: Link, (seed, seconds): (u64, f64)) -> Result<Self> {
         let modem = Self {
             device: Namespace::create("device")?,
             far: Namespace::create("far")?,
             modem: Namespace::create("modem")?,
-            mbit: link.mbit(seed, seconds),
+            rates_mbit: link.rates_mbit(seed, seconds),
         };
         modem.wire(1, &modem.device, "lan")?;
         modem.wire(3, &modem.far, CORE)?;
         modem.modem.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {RTT_MS}ms limit {BACK_LIMIT_PACKETS}");
+        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {rtt_ms}ms limit {BACK_LIMIT_PACKETS}");
         modem.far.tc(&back)?;
-        modem.set_rate("add", modem.mbit[0])?;
+        modem.set_rate("add", modem.rates_mbit[0].1)?;
         if let Some(queue) = queue {
             modem
                 .device
@@ -99,10 +104,9 @@ impl Modem {
     /// Lets so much time pass since `begun`, while the link changes its rate.
     pub fn pass(&self, begun: Instant, from_s: f64, to_s: f64) -> Result<()> {
         let at = |s: f64| begun + Duration::from_secs_f64(s);
-        let steps = self.mbit.iter().enumerate().skip(1);
-        for (step, mbit) in steps.map(|(step, mbit)| (step as f64 * STEP_S, mbit)) {
-            if (from_s..to_s).contains(&step) {
-                pause_until(at(step))?;
+        for (step_s, mbit) in self.rates_mbit.iter().skip(1) {
+            if (from_s..to_s).contains(step_s) {
+                pause_until(at(*step_s))?;
                 self.set_rate("change", *mbit)?;
             }
         }
