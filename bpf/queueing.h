@@ -71,6 +71,7 @@ struct gw_link_config {
 	__u32 realtime_percent;       /* of the rate, for packets with deadlines: 1 to 100 */
 	__u32 guard_us;               /* kept free before each deadline, for delays between admission and enqueue */
 	__u32 path_budget_us;         /* taken from each deadline for what comes after the link; a rule's own wins */
+	__u32 below_us;               /* taken as well, for a queue after the link that was measured */
 	__u32 codel_target_us;        /* RFC 8289; 0: no sojourn bound */
 	__u32 codel_interval_us;
 	__u32 rules;                  /* how many entries deadline_rules has */

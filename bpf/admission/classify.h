@@ -118,7 +118,8 @@ static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct g
 					   const struct packet *p, const struct gw_rule *rule, bool *granted)
 {
 	__u64 deadline_ns = socket_deadline(skb);
-	__u64 budget_ns = 1000ULL * (rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us);
+	__u32 path_us = rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us;
+	__u64 budget_ns = 1000ULL * path_us + 1000ULL * config->below_us;
 
 	if (!deadline_ns && p->has_option)
 		deadline_ns = bpf_ktime_get_ns() + 1000ULL * p->option_us;

@@ -200,6 +200,8 @@ fn heading(metric: &str) -> (&str, &str) {
         "fast_rtt_p50_ms" => ("before", "RTT, ms"),
         "slow_rtt_p50_ms" => ("slow", "RTT, ms"),
         "down_s" => ("down", "s"),
+        "late_percent" => ("late", "%"),
+        "promised_percent" => ("promised", "%"),
         "others_down_s" => ("others'", "s"),
         "up_s" => ("up", "s"),
         "little_mbit" => ("one less", "Mbit/s"),

@@ -42,6 +42,8 @@ const IP_HEADERS_BYTES: u32 = 52;
 const TCP_OPTIONS_BYTES: u32 = 12;
 /// A rate that is found is written where it differs by so much from what is in force.
 const LEAST_CHANGE: f64 = 0.01;
+/// Nobody waits that long in a queue, whatever was measured.
+const LONGEST_BELOW_MS: u32 = 60_000;
 /// The delay that is worth as much as the whole link.
 const A_DELAY_S: f64 = 0.05;
 /// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
@@ -172,6 +174,9 @@ pub struct Tuning {
     pub realtime_percent: u32,
     pub guard_us: u32,
     pub path_budget_us: u32,
+    /// What a packet waits in a queue that is not ours; taken from each deadline, too.
+    #[serde(default)]
+    pub below_us: u32,
     /// Of what is promised, for each user; None: equal shares.
     #[serde(default)]
     pub user_percent: Option<u32>,
@@ -361,13 +366,13 @@ impl Queue {
     pub fn measure(&mut self, now: Duration, sockets: &[Socket]) -> Option<Request> {
         let passed = passed(self.counters()?);
         self.measured.observe(now, sockets, passed);
-        let worth_it = match (
-            self.measured.paced_bytes_per_s(),
-            self.plan.as_ref()?.tuning.rate_bytes_per_s,
-        ) {
+        let tuning = &self.plan.as_ref()?.tuning;
+        let is_another_rate = match (self.measured.paced_bytes_per_s(), tuning.rate_bytes_per_s) {
             (Some(now), Some(then)) => (now / then as f64 - 1.0).abs() >= LEAST_CHANGE,
             (now, then) => now.is_some() != then.is_some(),
         };
+        let promise = (tuning.admission, tuning.realtime_percent, tuning.below_us);
+        let worth_it = is_another_rate || self.promise(tuning.rate_bytes_per_s) != promise;
         // The outcome of the last one comes first.
         if worth_it && self.asked.is_none() {
             self.ask()
@@ -709,13 +714,15 @@ impl Queue {
             .queue
             .sojourn_target_ms
             .map_or((packet_us * 3 / 2).max(5_000) + patience_us, |ms| (ms * 1000.0) as u64);
+        let (admission, realtime_percent, below_us) = self.promise(rate_bytes_per_s);
         let tuning = Tuning {
             rate_bytes_per_s,
             rate_source: rate.map(|(_, source)| source),
             overhead_bytes,
             max_packet_bytes,
             driver_bytes: self.rate.driver_bytes.unwrap_or(max_packet_bytes),
-            realtime_percent: self.queue.realtime_percent,
+            realtime_percent,
+            below_us,
             guard_us: self.queue.guard_us.unwrap_or(100),
             path_budget_us: self.queue.path_budget_us,
             user_percent: self.queue.user_percent,
@@ -725,9 +732,9 @@ impl Queue {
                 .filter(|_| backend != Backend::None),
             sojourn_target_us: u32::try_from(target_us).unwrap_or(u32::MAX),
             sojourn_interval_us: u32::try_from((2 * target_us).max(100_000)).unwrap_or(u32::MAX),
-            // A rate that may be another one at any moment is nothing to promise a deadline by.
-            admission: self.queue.admission && !is_found,
-            drop_late: self.queue.drop_late && !is_found,
+            admission,
+            // Where nothing is promised a deadline is an order, which no packet is dropped for.
+            drop_late: self.queue.drop_late && (admission || !is_found),
             gate: self.queue.gate,
             call_marks: self.queue.call_marks,
             limits: self.limits.clone(),
@@ -747,6 +754,23 @@ impl Queue {
                     || tuning.limits.iter().any(RateLimit::needs_single_segments)),
             tuning,
         }
+    }
+
+    /// Whether deadlines are promised, for which part of the pacing rate, and what a packet waits below. Where the rate is found
+    /// that part is of what held (docs/link-rate.md).
+    fn promise(&self, rate_bytes_per_s: Option<u64>) -> (bool, u32, u32) {
+        let percent = self.queue.realtime_percent;
+        if self.rate.mbit != Some(RateMbit::Found) {
+            return (self.queue.admission, percent, 0);
+        }
+        let found = self.measured.promise().zip(rate_bytes_per_s);
+        let Some((promise, paced)) = found.filter(|_| self.queue.admission) else {
+            return (false, percent, 0);
+        };
+        let held = (promise.bytes_per_s / paced as f64).min(1.0);
+        let of_paced = ((f64::from(percent) * held) as u32).max(1);
+        let below_ms = (promise.below.as_micros().div_ceil(1_000) as u32).min(LONGEST_BELOW_MS);
+        (true, of_paced, 1_000 * below_ms)
     }
 
     /// docs/queue.md, *The trickle*.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! P3: packets with deadlines beside a flood, over a link of 100 Mbit/s. What each queue of the kernel makes of
-//! them, and giveway's with and without admission.
+//! them, and giveway's with and without admission; and over a link whose rate nobody has told.
+
+mod unknown;
 
 use anyhow::Result;
 
@@ -20,6 +22,13 @@ pub const SCENARIO: Scenario = Scenario {
     parameters: &[
         Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
         Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
+        Parameter::range(
+            "unknown_s",
+            60,
+            1,
+            3_600,
+            "of packets with deadlines, where the rate is not told",
+        ),
         Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
         Parameter::choice(
             "kernel",
@@ -129,11 +138,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
     }
     checks.extend(inversion());
+    let (unknown, promises) = unknown::plan(parameters.count("unknown_s") as f64);
+    variants.extend(unknown);
+    checks.extend(promises);
     Ok(Plan {
         variants,
         checks,
         plots: vec![figure("paper", "/B"), figure("tight", "/B"), figure("overload", "")],
-        columns: "sent refused refused_told late total_mean_us total_max_us",
+        columns: "sent refused refused_told late late_percent promised_percent total_mean_us total_max_us",
     })
 }
 

@@ -15,7 +15,7 @@ pub mod service;
 
 use std::hint::black_box;
 use std::io::{IoSlice, Read as _, stdin};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -25,7 +25,6 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg, setsockopt
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
-use crate::link::wire::RECEIVER_ADDRESS;
 use crate::link::{PAYLOAD_MAGIC, Payload, payload_bytes, read_payload};
 
 pub const PORT: u16 = 5_005;
@@ -128,7 +127,7 @@ pub fn send_due<const BYTES: usize>(
 
 /// Where packets with deadlines come to.
 fn listen() -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((RECEIVER_ADDRESS, PORT)).context("cannot listen")?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("cannot listen")?;
     socket.set_read_timeout(Some(LOOK_EVERY))?;
     Ok(socket)
 }

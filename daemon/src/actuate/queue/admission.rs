@@ -377,6 +377,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         realtime_percent: plan.tuning.realtime_percent,
         guard_us: plan.tuning.guard_us,
         path_budget_us: plan.tuning.path_budget_us,
+        below_us: plan.tuning.below_us,
         codel_target_us: plan.tuning.sojourn_target_us,
         codel_interval_us: plan.tuning.sojourn_interval_us,
         user_percent: plan.tuning.user_percent.unwrap_or(0),

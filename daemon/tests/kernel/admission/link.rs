@@ -303,6 +303,7 @@ fn tuning() -> Tuning {
         realtime_percent: 80,
         guard_us: 100,
         path_budget_us: 0,
+        below_us: 0,
         user_percent: None,
         trickle_bytes_per_s: 0,
         short_mss: None,

@@ -70,9 +70,12 @@ const GIVES_WAY: f64 = 0.95;
 /// long each time.
 const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
 const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
-/// The share of the time for which the rate has been at least `held_bytes_per_s`.
+/// The share of the time for which the rate has been at least `held_bytes_per_s`, and the wait below no longer than
+/// `held_below_us`: what deadlines are promised by, ...
 const HELD_PERCENT: usize = 90;
 const HELD_OVER: Duration = Duration::from_secs(20);
+/// ... once it was measured for so long of these.
+const HELD_AT_LEAST: Duration = Duration::from_secs(10);
 const LEAST_BYTES_PER_S: f64 = 4_000.0;
 
 /// A TCP socket that sends by this link.
@@ -149,6 +152,12 @@ pub struct MeasuredView {
     pub rate_bytes_per_s: Option<u64>,
     /// What it carried at least for nine tenths of the last 20 s that it was measured.
     pub held_bytes_per_s: Option<u64>,
+    /// What packets waited below at most, for as much of that time.
+    #[serde(default)]
+    pub held_below_us: u64,
+    /// Deadlines are promised by these two.
+    #[serde(default)]
+    pub promises: bool,
     pub found: Found,
     /// The wait in the queue below ours, as of when it was last measured.
     pub below_us: u64,
@@ -172,15 +181,31 @@ impl MeasuredView {
             Found::Held => "it holds: nobody fills the link, or nobody tells",
         };
         let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
+        let promises = if self.promises {
+            format!(
+                "; deadlines are promised by what held for {HELD_PERCENT}% of the time, and {:.0} ms below",
+                self.held_below_us as f64 / 1e3
+            )
+        } else {
+            "; no deadline is promised before it was measured for 10 of the last 20 s".to_owned()
+        };
         format!(
             "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
-             the bytes tell)",
+             the bytes tell){promises}",
             mbit(self.rate_bytes_per_s),
             mbit(self.held_bytes_per_s),
             self.below_us as f64 / 1e3,
             self.seen_percent
         )
     }
+}
+
+/// What deadlines may be promised by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    pub bytes_per_s: f64,
+    /// What a packet waits below at most.
+    pub below: Duration,
 }
 
 /// A sum over time.
@@ -212,7 +237,8 @@ pub struct Measured {
     /// Until when others have the queue below, and how long we stay away the next time.
     withdrawn_until: Option<Duration>,
     withdraws_for: Duration,
-    held: VecDeque<(Duration, f64)>,
+    /// When, the rate, and how long packets waited below.
+    held: VecDeque<(Duration, f64, f64)>,
     view: MeasuredView,
 }
 
@@ -278,6 +304,15 @@ impl Measured {
         Duration::from_secs_f64(VARYING_PATIENCE_S * self.varies())
     }
 
+    /// None: nothing is paced, or it was not measured for long enough of late.
+    pub fn promise(&self) -> Option<Promise> {
+        let bytes_per_s = self.view.held_bytes_per_s.filter(|_| self.view.promises)? as f64;
+        Some(Promise {
+            bytes_per_s,
+            below: Duration::from_micros(self.view.held_below_us),
+        })
+    }
+
     pub fn view(&self) -> MeasuredView {
         self.view
     }
@@ -306,7 +341,7 @@ impl Measured {
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
             self.judge(now, &shown, before, passed);
         }
-        self.tell();
+        self.tell(now);
     }
 
     /// The queue is another one, or the link is: sums begin anew.
@@ -539,8 +574,8 @@ impl Measured {
         } else {
             (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
         }
-        self.held.push_back((now, rate));
-        let is_old = |(t, _): &(Duration, f64)| now.saturating_sub(*t) > HELD_OVER;
+        self.held.push_back((now, rate, queue_s));
+        let is_old = |(t, ..): &(Duration, f64, f64)| now.saturating_sub(*t) > HELD_OVER;
         while self.held.front().is_some_and(is_old) {
             self.held.pop_front();
         }
@@ -566,12 +601,20 @@ impl Measured {
         }
     }
 
-    fn tell(&mut self) {
-        let mut rates: Vec<f64> = self.held.iter().map(|(_, rate)| *rate).collect();
-        rates.sort_by(f64::total_cmp);
-        let held = rates.get(rates.len() * (100 - HELD_PERCENT) / 100);
+    fn tell(&mut self, now: Duration) {
+        let at = |percent: usize, of: fn(&(Duration, f64, f64)) -> f64| {
+            let mut sorted: Vec<f64> = self.held.iter().map(of).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len() * percent / 100).copied()
+        };
+        let held = at(100 - HELD_PERCENT, |(_, rate, _)| *rate);
+        let below_s = at(HELD_PERCENT, |(.., queue_s)| *queue_s);
+        let measured = || Some((self.held.front()?.0, self.held.back()?.0));
+        self.view.promises = self.paced.is_some()
+            && measured().is_some_and(|(from, to)| to - from >= HELD_AT_LEAST && now.saturating_sub(to) < HELD_OVER);
         self.view.rate_bytes_per_s = self.rate.map(|rate| rate as u64);
-        self.view.held_bytes_per_s = held.map(|rate| *rate as u64);
+        self.view.held_bytes_per_s = held.map(|rate| rate as u64);
+        self.view.held_below_us = below_s.map_or(0, |s| (s * 1e6) as u64);
         self.view.varies_percent = (self.varies() * 100.0).round() as u32;
         if self.rate.is_none() {
             self.view.found = Found::Nothing;

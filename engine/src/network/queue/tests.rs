@@ -140,7 +140,7 @@ fn background_has_short_segments_where_a_long_one_takes_long() {
 }
 
 #[test]
-fn a_rate_that_is_found_paces_nothing_before_it_is_and_promises_nothing() {
+fn a_rate_that_is_found_paces_and_promises_nothing_before_it_is() {
     let (plan, why) = first("[link]\nrate_mbit = \"auto\"", true, wifi());
     let plan = plan.unwrap();
     assert_eq!((plan.tuning.rate_bytes_per_s, plan.tuning.admission), (None, false));
@@ -197,6 +197,49 @@ fn what_is_found_is_tuned_quietly_and_once() {
         };
         assert_eq!(see(&mut queue, Some(Uplink { root, ..wifi() })), None);
     }
+}
+
+#[test]
+fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
+    let mut queue = queue("[link]\nrate_mbit = \"auto\"", true);
+    see(&mut queue, Some(wifi())).unwrap();
+    queue.conclude(NOW, Ok(()));
+    let mut sent = 0;
+    for at in 0..400_u64 {
+        // Every tenth of two seconds it carries half.
+        let segments = if at % 20 < 3 { 40 } else { 80 };
+        sent += segments * 1514;
+        let mut counters = QueueCounters::default();
+        counters.bands.best_effort.served = Some(Served {
+            sent_bytes: sent,
+            ..Served::default()
+        });
+        let now = NOW + Duration::from_millis(100 * at);
+        queue.count(now, Some(counters));
+        let socket = Socket {
+            cookie: Cookie(1),
+            delivered_segments: (sent / 1514) as u32,
+            latest_rtt: None,
+            // A round trip, and a short queue below.
+            in_flight_bytes: 1448 * segments * 3 / 10,
+            segment_bytes: 1448,
+            min_rtt: Some(Duration::from_millis(20)),
+            smoothed_rtt: Duration::from_millis(30),
+        };
+        if queue.measure(now, &[socket]).is_some() {
+            queue.conclude(NOW, Ok(()));
+        }
+        let tuning = queue.view(NOW).in_force.unwrap().tuning;
+        assert!(at > 100 || (!tuning.admission && !tuning.drop_late), "not before 10 s");
+    }
+    let view = queue.view(NOW);
+    let (tuning, measured) = (view.in_force.unwrap().tuning, view.measured.unwrap());
+    assert!(tuning.admission && tuning.drop_late);
+    let promised = tuning.rate_bytes_per_s.unwrap() * u64::from(tuning.realtime_percent) / 100;
+    let held = measured.held_bytes_per_s.unwrap() * 80 / 100;
+    assert!(promised <= held && promised > held * 9 / 10, "{promised} of {held}");
+    assert!(held < measured.rate_bytes_per_s.unwrap() * 80 / 100);
+    assert!(tuning.below_us >= 1_000 && u64::from(tuning.below_us) >= measured.held_below_us);
 }
 
 #[test]

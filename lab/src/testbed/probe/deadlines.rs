@@ -168,6 +168,7 @@ impl Sending<'_> {
                 seed: seed.wrapping_add(number as u64),
                 marking: (marking != Marking::None).then_some(REALTIME_MARKS),
                 in_tai: marking == Marking::ClassesAndTai,
+                to: None,
             };
             Role::spawn(at, "realtime-sender", &flow)
         };

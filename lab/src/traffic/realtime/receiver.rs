@@ -16,6 +16,7 @@ pub const REALTIME_PRIORITY: i32 = 10;
 pub struct Delivered {
     pub flow: u32,
     pub number: u32,
+    pub deadline_ns: u64,
     pub at_ns: u64,
 }
 
@@ -27,8 +28,12 @@ pub fn run((): ()) -> Result<Vec<Delivered>> {
     let _ = take_fifo(REALTIME_PRIORITY);
     let mut delivered = Vec::new();
     receive_all(&socket, |payload, _, _, at_ns| {
-        let (flow, number) = (payload.flow, payload.number);
-        delivered.push(Delivered { flow, number, at_ns });
+        delivered.push(Delivered {
+            flow: payload.flow,
+            number: payload.number,
+            deadline_ns: payload.deadline_ns,
+            at_ns,
+        });
         Ok(())
     })?;
     Ok(delivered)

@@ -33,6 +33,8 @@ pub struct Flow {
     pub marking: Option<(i32, i32)>,
     /// `etf` takes no other clock.
     pub in_tai: bool,
+    /// None: the receiver of a wire.
+    pub to: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -43,7 +45,7 @@ pub struct Counts {
 
 /// The role `realtime-sender`.
 pub fn run(flow: Flow) -> Result<Counts> {
-    let socket = open(&flow, RECEIVER_ADDRESS)?;
+    let socket = open(&flow, flow.to.as_deref().unwrap_or(RECEIVER_ADDRESS))?;
     // As for the receiver.
     let _ = take_fifo(REALTIME_PRIORITY);
     let mut random = ChaCha8Rng::seed_from_u64(flow.seed);

@@ -43,6 +43,35 @@ fn on_a_steady_link_it_is_as_good_as_the_truth() {
 }
 
 #[test]
+fn a_rate_is_promised_by_once_it_was_measured_for_ten_seconds_and_until_twenty_after() {
+    let mut measured = Measured::default();
+    let mut pass = |at: u64, segments: u64| {
+        let sent = 125_000 * at.min(segments);
+        let socket = Socket {
+            cookie: Cookie(1),
+            delivered_segments: (sent / 1_514) as u32,
+            in_flight_bytes: if at < segments { 35_000 } else { 0 },
+            segment_bytes: 1_448,
+            min_rtt: Some(Duration::from_millis(20)),
+            smoothed_rtt: Duration::from_millis(26),
+            latest_rtt: None,
+        };
+        let passed = Passed {
+            sent_bytes: sent,
+            backlog_bytes: 0,
+        };
+        measured.observe(Duration::from_millis(100 * at), &[socket], passed);
+        measured.promise()
+    };
+    let promises: Vec<bool> = (0..500).map(|at| pass(at, 200).is_some()).collect();
+    let first = promises.iter().position(|promise| *promise).expect("it is promised by");
+    let last = promises.iter().rposition(|promise| *promise).expect("as above");
+    assert!((100..130).contains(&first), "promised by from {first}");
+    assert!((390..=400).contains(&last), "promised by until {last}");
+    assert!(promises[first..=last].iter().all(|promise| *promise));
+}
+
+#[test]
 fn a_link_that_gets_faster_is_used_within_five_seconds() {
     let link = Link::new(|t_s| if t_s < 20.0 { 10.0 } else { 50.0 });
     let ran = run(&link, &[Load::Cubic { round_trip_ms: 40 }; 4], Way::Auto, 25.0, 10.0);
