@@ -135,6 +135,9 @@ pub struct PolicyView {
     pub connections: u32,
     /// False without a key: this device works alone.
     pub cooperates: bool,
+    /// What the policy does just now, and why, where it says so.
+    #[serde(default)]
+    pub doing: Option<String>,
     pub dry_run: bool,
 }
 

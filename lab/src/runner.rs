@@ -97,7 +97,11 @@ fn select<'a>(plan: &'a Plan, words: &[String]) -> Result<Vec<&'a Variant>> {
     };
     if let Some(word) = words.iter().find(|word| !is_known(word)) {
         let hint = nearest(word, plan.variants.iter().map(|variant| variant.name.as_str()));
-        return Err(usage(format!("unknown variant `{word}`{hint}")));
+        let all: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
+        return Err(usage(format!(
+            "unknown variant `{word}`{hint}; there are: {}",
+            all.join(", ")
+        )));
     }
     let selected = plan.variants.iter().filter(|variant| is_selected(&variant.name, words));
     Ok(selected.collect())

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
-use giveway_engine::config::{self, CapPolicyName, Config, Located};
+use giveway_engine::config::{self, BackendName, CapPolicyName, Config, Located, Prefer, RateMbit};
 use nix::net::if_::if_nametoindex;
 
 use super::{counted, print};
@@ -83,7 +83,26 @@ fn idle_keys(path: &Path, text: &str) -> Vec<String> {
         _ => None,
     };
     let unused = other.map(|why| format!("[cap] capacity_mbit does not count: {why}"));
-    let said = idle.chain(unused);
+    let is_found = cap.policy == CapPolicyName::Found;
+    let of_found = [
+        (
+            is_found && config.group.key_file.is_none(),
+            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and your other devices are strangers to it",
+        ),
+        (
+            !is_found && cap.prefer != Prefer::default(),
+            "[cap] prefer does not count without policy = \"found\"",
+        ),
+        (
+            config.link.rate_mbit == Some(RateMbit::Found) && config.queue.backend == BackendName::Htb,
+            "[link] rate_mbit = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"htb\" excludes",
+        ),
+    ];
+    let of_found = of_found
+        .into_iter()
+        .filter(|(holds, _)| *holds)
+        .map(|(_, why)| why.to_owned());
+    let said = idle.chain(unused).chain(of_found);
     said.map(|line| format!("{}: {line}", path.display())).collect()
 }
 

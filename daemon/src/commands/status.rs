@@ -182,11 +182,14 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
         "none" => "none: only watching (no capacity_mbit is configured, or policy is \"none\")".to_owned(),
-        name => format!(
-            "{name}: shared by {} and {} of this one{dry}",
-            counted(p.senders as usize, "sending device"),
-            counted(p.connections as usize, "connection")
-        ),
+        name => {
+            let doing = p.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
+            format!(
+                "{name}: shared by {} and {} of this one{dry}{doing}",
+                counted(p.senders as usize, "sending device"),
+                counted(p.connections as usize, "connection")
+            )
+        }
     }
 }
 

@@ -205,8 +205,9 @@ section! {
     LinkSection {
         /// What the link really carries, Mbit/s, all headers included. Without it a wired physical device's own speed
         /// counts; elsewhere (Wi-Fi, LTE, virtual devices) nothing is paced and no deadline is promised. "auto": it is found
-        /// from what TCP connections deliver, and paced at; no deadline is promised (docs/link-rate.md). Not beside
-        /// several `interfaces`: each has its own, in [[uplink]].
+        /// from what TCP connections deliver, and paced at; deadlines are promised by what held of it for 90% of the last
+        /// 20 s, once TCP has measured it for 10 (docs/link-rate.md). Not beside several `interfaces`: each has its own, in
+        /// [[uplink]].
         rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
         /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.

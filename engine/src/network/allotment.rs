@@ -85,6 +85,11 @@ pub trait Allotment: Send {
     /// The evidence behind the limits of a connection with this round-trip time, for `why`.
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String;
 
+    /// What it does just now, where that is the same for all connections; for `status`.
+    fn doing(&self, _: &Link<'_>) -> Option<String> {
+        None
+    }
+
     /// What a connection of this device could use, in bytes a second, as neighbours are told; None: whatever it gets.
     fn demand(&self) -> Option<f64> {
         None

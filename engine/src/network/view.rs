@@ -28,6 +28,7 @@ impl Network {
                 senders: self.sharing.devices,
                 connections: self.sharing.connections,
                 cooperates: self.cooperates,
+                doing: self.policy.doing(&self.link()),
                 dry_run: self.dry_run,
             },
             flows: self.flow_views(Protocol::Tcp),

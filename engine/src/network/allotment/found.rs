@@ -196,8 +196,8 @@ impl Allotment for FoundCapacity {
                 return match why {
                     Why::Unknown => "nothing is limited for some seconds, to know what is moved so",
                     Why::Strange => {
-                        "the queue on the air is somebody else's: it stays though we give way, so nothing is limited for \
-                         two minutes"
+                        "a queue stays though this device and its neighbours give way, as somebody else's would: nothing is \
+                         limited for two minutes"
                     }
                     Why::Own => {
                         "a queue of which neighbours see less stays though this device gives way, so nothing is limited for \
@@ -230,6 +230,10 @@ impl Allotment for FoundCapacity {
             link.sharing.devices,
             if link.sharing.devices == 1 { "" } else { "s" },
         )
+    }
+
+    fn doing(&self, link: &Link<'_>) -> Option<String> {
+        (link.sharing.connections > 0).then(|| self.reason(link, Duration::ZERO))
     }
 
     fn demand(&self) -> Option<f64> {
