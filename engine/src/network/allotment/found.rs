@@ -87,7 +87,7 @@ impl FoundCapacity {
             min_rtt_s: median(own.iter().map(|one| one.min_rtt_s))?,
             least_rtt_s,
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
-            weights: weight + neighbours.iter().map(|one| one.weight).sum::<f64>(),
+            weights: weight + neighbours.iter().map(|one| one.part(self.control.share)).sum::<f64>(),
             senders: own.len() + neighbours.len(),
             total: believed_total(own, neighbours),
             moved_bytes,

@@ -17,6 +17,8 @@ const WINDOW_S: f64 = 0.15;
 const LONG_WINDOW_S: f64 = 0.4;
 /// A report comes about this much later.
 const REPORT_S: f64 = 0.5;
+/// What all together want is the same within this part.
+const SAME: f64 = 0.04;
 /// Who left so soon after a start gives back all that it took.
 const JOINED_S: f64 = 10.0;
 /// What was seen is old after so long without a look: a pause, or a process that was stopped.
@@ -342,10 +344,14 @@ impl Control {
         }
     }
 
-    /// A start or a stop changes all shares at once; what a stop leaves, by no more than can be checked.
+    /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
+    /// checked.
     fn follow_members(&mut self, seen: &Seen) {
         let by = self.weights / seen.weights;
-        let is_change = self.weights > 0.0 && (by - 1.0).abs() > 1e-9;
+        if self.weights > 0.0 && (by - 1.0).abs() < SAME {
+            return;
+        }
+        let is_change = self.weights > 0.0;
         self.weights = seen.weights;
         if !is_change || self.phase == Phase::Start {
             return;

@@ -25,6 +25,8 @@ pub fn weight(class: Class) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     pub cwnd_bytes: f64,
+    /// At most: of one that has little to send, what it has.
+    pub in_flight_bytes: f64,
     pub rate: f64,
     pub min_rtt_s: f64,
     pub srtt_s: f64,
@@ -39,8 +41,17 @@ impl Sending {
     /// What is in flight over the time it takes (Little). Sooner right than the delivery rate, and above it by what was
     /// lost.
     pub fn rate(&self) -> f64 {
-        let in_flight = self.cwnd_bytes / self.srtt_s;
+        let in_flight = self.in_flight_bytes / self.srtt_s;
         self.rate.clamp(0.5 * in_flight, in_flight)
+    }
+
+    /// Its part of what all may have, where weight 1 may have `share`: who wants less has no more than what it gets.
+    pub fn part(&self, share: f64) -> f64 {
+        if self.wants_more || share <= 0.0 {
+            self.weight
+        } else {
+            self.weight.min(self.rate() / share)
+        }
     }
 
     /// How long the latest packet waited.
@@ -63,6 +74,7 @@ pub fn payload_bytes(segment_bytes: u32) -> f64 {
 pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
     let of = |member: &Member| Sending {
         cwnd_bytes: f64::from(member.cwnd) * segment_bytes,
+        in_flight_bytes: f64::from(member.cwnd) * segment_bytes,
         rate: member.delivery_rate_bytes_per_s as f64,
         min_rtt_s: member.min_rtt.as_secs_f64(),
         srtt_s: member.rtt.max(member.min_rtt).as_secs_f64(),
@@ -83,6 +95,7 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
             let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
             Sending {
                 cwnd_bytes,
+                in_flight_bytes: cwnd_bytes.min(f64::from(sender.queue_bytes)),
                 rate: f64::from(sender.delivery_rate_kbit) * 125.0,
                 min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
                 srtt_s: f64::from(sender.srtt_us) / 1e6,
