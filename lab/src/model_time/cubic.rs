@@ -176,6 +176,16 @@ impl Cubic {
         self.ssthresh
     }
 
+    /// Another congestion control for a moment, then this one again, which begins at the cwnd there is and knows nothing.
+    pub fn ease(&mut self) {
+        *self = Self {
+            cwnd: self.cwnd,
+            ssthresh: self.cwnd,
+            clamp: self.clamp,
+            ..Self::default()
+        };
+    }
+
     /// A retransmission timeout: `bictcp_reset`.
     pub fn time_out(&mut self) {
         *self = Self {

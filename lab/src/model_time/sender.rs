@@ -118,7 +118,10 @@ impl TcpSender {
         let cwnd = self.cubic.cwnd;
         let restarts = clamp == u32::MAX || (cwnd >= self.cubic.ssthresh && cwnd < old && cwnd < clamp);
         self.cubic.clamp = clamp;
-        self.cubic.ssthresh = if restarts { cwnd } else { clamp };
+        self.cubic.ssthresh = clamp;
+        if restarts {
+            self.cubic.ease();
+        }
     }
 
     /// When to ask for segments or for a timeout next.
