@@ -73,6 +73,8 @@ const LASTS_ROUNDS: f64 = 6.0;
 const WITHDRAWN_S: f64 = 120.0;
 /// Too little is moved once it is for so long.
 const SURE_S: f64 = 4.0;
+/// Soon after a trial, for so long.
+const EARLY_S: f64 = 0.5;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
 const GROWS: f64 = 1.1;
 
@@ -89,14 +91,16 @@ pub struct Wish {
     worth: f64,
     /// ... and less than this part at once.
     clearly: f64,
+    /// Soon after a trial, less than this part.
+    early: f64,
 }
 
 impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
-        let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly)) = match prefer {
-            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63)),
-            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7)),
-            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98)),
+        let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly, early)) = match prefer {
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63, 0.7)),
+            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7, 0.81)),
+            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98, 0.81)),
         };
         Self {
             aim,
@@ -106,6 +110,7 @@ impl From<Prefer> for Wish {
             packets,
             worth,
             clearly,
+            early,
         }
     }
 }
@@ -223,12 +228,13 @@ pub struct Control {
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
     worse_s: f64,
+    early_s: f64,
     senders: usize,
 }
 
-/// While a queue is emptied: a round of it is over.
+/// While a queue is emptied: a round of it is over. Not before those with longer paths can have given way as well.
 fn is_round(seen: &Seen, since_s: f64, wait_s: f64) -> bool {
-    seen.now_s - since_s > 2.0 * (seen.min_rtt_s + wait_s)
+    seen.now_s - since_s > (2.0 * (seen.min_rtt_s + wait_s)).max(REPORT_S)
 }
 
 impl Control {
@@ -255,6 +261,7 @@ impl Control {
             plain: Plain::default(),
             of_plain: None,
             worse_s: 0.0,
+            early_s: 0.0,
             senders: 0,
         }
     }
@@ -301,7 +308,7 @@ impl Control {
         };
         self.waits_s += (wait_s.min(3.0 * self.aim_s) - self.waits_s) * (dt_s / MEAN_OVER_S).min(1.0);
         self.pull(seen, wait_s, dt_s, shows_after_s);
-        self.try_without(seen);
+        self.try_without(seen, wait_s, too_long_s);
         match self.phase {
             // What one has alone without limits is not what all would have.
             Phase::Withdrawn {
@@ -326,7 +333,7 @@ impl Control {
     }
 
     /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
-    fn try_without(&mut self, seen: &Seen) {
+    fn try_without(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
         let is_trial = matches!(self.phase, Phase::Start | Phase::Withdrawn { why: Why::Unknown, .. });
         if is_trial {
             self.phase = match (self.plain.unknown_until(seen), self.phase) {
@@ -336,8 +343,12 @@ impl Control {
                 },
                 (None, Phase::Withdrawn { .. }) if !seen.demands.is_empty() => {
                     // What was counted so far, where that is enough.
-                    self.plain.ends(seen);
-                    Phase::Start
+                    self.return_to_limits(seen, wait_s, too_long_s);
+                    if self.plain.is_known() {
+                        self.phase
+                    } else {
+                        Phase::Start
+                    }
                 }
                 (None, phase) => phase,
             };
@@ -594,7 +605,7 @@ impl Control {
             Some(part) if part < self.wish.worth => self.worse_s + dt_s,
             _ => 0.0,
         };
-        if self.plain.collapsed(seen) {
+        if self.is_worse_early(seen, wait_s, dt_s) {
             return Some(Why::Worse);
         }
         let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > SHARED * too_long_s) {
@@ -613,7 +624,8 @@ impl Control {
                 // Whose queue is it, where nobody else of the group sends?
                 let rounds = if seen.senders == seen.own { 1 } else { 2 };
                 let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
-                let is_left = round >= rounds && wait_s > least_s.max(STAYS * waited_s);
+                // One that was short and has grown again did answer.
+                let is_left = round >= rounds && wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
                 let is_new = self.delivered_s > since_s;
                 let is_over = is_round(seen, since_s, wait_s) && is_new;
                 let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
@@ -630,7 +642,24 @@ impl Control {
         }
     }
 
+    /// Soon after a trial what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not
+    /// wait until the share has settled: packets wait, here and elsewhere, and it is not for a share that is too large.
+    fn is_worse_early(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
+        let is_less = self.plain.early_part(seen).is_some_and(|part| part < self.wish.early);
+        // A wait of more than a round trip is the collapse with which a trial may end, and one that nothing has passed since
+        // says nothing of now.
+        let waits = (self.aim_s..seen.min_rtt_s).contains(&wait_s) && seen.now_s - self.delivered_s < REPORT_S;
+        let they_wait = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
+        self.early_s = if is_less && waits && they_wait {
+            self.early_s + dt_s
+        } else {
+            (self.early_s - dt_s).max(0.0)
+        };
+        self.early_s > EARLY_S
+    }
+
     fn withdraw(&mut self, now_s: f64, why: Why) {
+        self.early_s = 0.0;
         // The group has to do without this device as long.
         let for_s = if why == Why::Own { TRIAL_S } else { WITHDRAWN_S };
         self.phase = Phase::Withdrawn {
@@ -641,7 +670,9 @@ impl Control {
 
     fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
         self.plain.ends(seen);
-        self.share = seen.rate.max(self.floor);
+        // What is got at this very moment may be a recovery from losses.
+        let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
+        self.share = seen.rate.max(had).max(self.floor);
         self.stands_s = 0.0;
         self.phase = Phase::Hold;
         if wait_s > too_long_s {

@@ -26,9 +26,9 @@ const AIR: std::ops::RangeInclusive<f64> = 0.75..=1.33;
 const EARLIER_S: f64 = 2.5;
 /// Sooner after a search than it is judged: the others have to say so as well.
 const FOLLOWS_S: f64 = 2.0;
-/// So long after a return to limits the group has at least this part of what it had. That is a mean over so long.
-const RETURNS_S: f64 = 3.5;
-const COLLAPSED: f64 = 0.25;
+/// What was had without limits is fresh for so long after a return to limits, from when the group can have it again.
+const FRESH_S: std::ops::Range<f64> = 3.0..10.0;
+/// What is moved lately is a mean over so long.
 const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
 const RISES: f64 = 0.02;
@@ -140,7 +140,7 @@ impl Plain {
                 at_s: seen.now_s,
             });
         }
-        (self.returned_s, self.lately, self.settled) = (Some(0.0), 0.0, None);
+        (self.returned_s, self.lately, self.settled) = (Some(0.0), seen.total, None);
         self.changed();
     }
 
@@ -183,10 +183,15 @@ impl Plain {
         }
     }
 
-    /// Limits were returned to, and cost most of what was had.
-    pub fn collapsed(&self, seen: &Seen) -> bool {
-        let returns = |since_s| (RETURNS_S..2.0 * RETURNS_S).contains(&since_s);
-        self.returned_s.is_some_and(returns) && self.plain(seen).is_some_and(|plain| self.lately < COLLAPSED * plain)
+    /// What the group moves lately, of what it moved without limits a moment ago.
+    pub fn early_part(&self, seen: &Seen) -> Option<f64> {
+        self.returned_s.filter(|since_s| FRESH_S.contains(since_s))?;
+        Some(self.lately / self.plain(seen)?)
+    }
+
+    /// By a connection of ours, where that is known.
+    pub fn each(&self) -> Option<f64> {
+        self.known.map(|known| known.each)
     }
 
     /// What the group moves, of what it would move without limits; once both are known.

@@ -463,6 +463,97 @@ fn what_wants_more_by_its_class_has_more() {
     assert_eq!(own[0].weight, 2.0 * own[1].weight);
 }
 
+/// A trial in which this device got 5 Mbit/s, and its return to limits at 8 s.
+fn after_a_trial() -> Control {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 8.0, |now_s| seen(now_s, 0.0, 0.0));
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+    control
+}
+
+/// One neighbour says that it had 5 Mbit/s; both together get so much.
+fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
+    Seen {
+        demands: vec![Demand {
+            rate: mbit(5.0),
+            connections: 1.0,
+        }],
+        total: mbit(total_mbit),
+        ..seen(now_s, queue_s, queue_s)
+    }
+}
+
+#[test]
+fn soon_after_a_trial_too_little_is_seen_at_once() {
+    for (total_mbit, queue_s, prefer_limits) in [
+        (7.5, 0.012, false),
+        (8.5, 0.012, true),
+        // Nothing waits: it is for the share.
+        (7.5, 0.002, true),
+    ] {
+        let mut control = after_a_trial();
+        pass(&mut control, 8.0, 6.0, |now_s| together(now_s, total_mbit, queue_s));
+        assert_eq!(
+            !is_withdrawn(&control),
+            prefer_limits,
+            "{total_mbit} Mbit/s, {queue_s} s"
+        );
+    }
+}
+
+#[test]
+fn a_group_whose_reports_come_late_does_not_give_its_limits_up() {
+    let mut control = after_a_trial();
+    pass(&mut control, 8.0, 8.0, |now_s| together(now_s, 1.0, 0.001));
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn a_queue_that_went_and_came_again_is_no_strangers_queue() {
+    let mut control = limiting();
+    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
+    control.phase = Phase::Empty {
+        round: 2,
+        first_s: 0.0,
+        since_s: 0.0,
+        waited_s: 0.008,
+        before: mbit(5.0),
+    };
+    pass(&mut control, 0.5, 0.3, |now_s| seen(now_s, 0.03, 0.03));
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn a_short_path_waits_until_long_ones_have_given_way() {
+    let mut control = limiting();
+    let short = |now_s| Seen {
+        min_rtt_s: 0.01,
+        least_rtt_s: 0.01,
+        ..seen(now_s, 0.02, 0.02)
+    };
+    pass(&mut control, 0.0, 1.2, short);
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+}
+
+#[test]
+fn a_trial_that_a_word_ends_leaves_what_was_got_in_it() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    let slow = |now_s| Seen {
+        rate: mbit(0.1),
+        moved_bytes: mbit(0.1) * PASS_S,
+        ..seen(now_s, 0.0, 0.0)
+    };
+    pass(&mut control, 0.0, 1.0, slow);
+    pass(&mut control, 1.0, 5.8, |now_s| seen(now_s, 0.0, 0.0));
+    // It just recovers from losses.
+    control.step(&Seen {
+        rate: mbit(0.5),
+        ..together(6.8, 10.0, 0.0)
+    });
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+    assert!(control.share > mbit(4.0), "{}", control.share / mbit(1.0));
+}
+
 proptest! {
     #[test]
     fn no_word_of_a_neighbour_pushes_a_device_below_its_floor(
