@@ -44,6 +44,9 @@ const TCP_OPTIONS_BYTES: u32 = 12;
 const LEAST_CHANGE: f64 = 0.01;
 /// Nobody waits that long in a queue, whatever was measured.
 const LONGEST_BELOW_MS: u32 = 60_000;
+/// What is promised by is written in steps of so much of the link, and of a quarter of the wait below.
+const PERCENT_STEP: u32 = 4;
+const BELOW_STEP: u32 = 4;
 /// The delay that is worth as much as the whole link.
 const A_DELAY_S: f64 = 0.05;
 /// Below it a router on the way may have an MTU problem of its own (RFC 791: 576 bytes in all).
@@ -197,6 +200,13 @@ pub struct Tuning {
     pub packet_rules: Vec<PacketRule>,
     #[serde(default)]
     pub marks: LinkMarks,
+}
+
+impl Tuning {
+    /// There is no rate, or one that is found and has not yet held: not that an administrator wants no admission.
+    pub fn promises_nothing(&self) -> bool {
+        self.rate_bytes_per_s.is_none() || (self.rate_source == Some(RateSource::Measured) && !self.admission)
+    }
 }
 
 /// Packets that are background wherever they are met: P0's triple, seen from here.
@@ -639,7 +649,7 @@ impl Queue {
         };
         let qdisc = || self.usable(Backend::Qdisc, &self.backends.qdisc);
         let htb = || match rate {
-            None if self.rate.mbit == Some(RateMbit::Found) => Err(format!(
+            _ if self.rate.mbit == Some(RateMbit::Found) => Err(format!(
                 "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
                 self.rate.said_in
             )),
@@ -768,9 +778,13 @@ impl Queue {
             return (false, percent, 0);
         };
         let held = (promise.bytes_per_s / paced as f64).min(1.0);
-        let of_paced = ((f64::from(percent) * held) as u32).max(1);
-        let below_ms = (promise.below.as_micros().div_ceil(1_000) as u32).min(LONGEST_BELOW_MS);
-        (true, of_paced, 1_000 * below_ms)
+        // In steps, so that not each pass writes another one.
+        let of_paced = (f64::from(percent) * held) as u32 / PERCENT_STEP * PERCENT_STEP;
+        let mut below_ms = 1;
+        while below_ms < LONGEST_BELOW_MS && Duration::from_millis(below_ms.into()) < promise.below {
+            below_ms += below_ms.div_ceil(BELOW_STEP);
+        }
+        (true, of_paced.clamp(1, percent), 1_000 * below_ms)
     }
 
     /// docs/queue.md, *The trickle*.

@@ -83,12 +83,12 @@ impl FoundCapacity {
             .fold(f64::INFINITY, f64::min);
         Some(Seen {
             now_s: now.as_secs_f64(),
-            queue_s: median(own.iter().map(Sending::queue_s))?,
-            min_rtt_s: median(own.iter().map(|one| one.min_rtt_s))?,
+            queue_s: median(own.iter().map(|one| (one.queue_s(), one.voice)))?,
+            min_rtt_s: median(own.iter().map(|one| (one.min_rtt_s, one.voice)))?,
             least_rtt_s,
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
             weights: weight + neighbours.iter().map(|one| one.part(self.control.share)).sum::<f64>(),
-            senders: own.len() + neighbours.len(),
+            senders: own.len() + group::devices(neighbours),
             total: believed_total(own, neighbours),
             moved_bytes,
             own: own.len(),
@@ -96,8 +96,12 @@ impl FoundCapacity {
             light: neighbours.iter().filter(|one| !one.wants_more).map(Sending::rate).sum(),
             own_weight: weight,
             demands: demands.to_vec(),
-            theirs: median(wanting.clone().map(|one| one.share(aim_s, self.segment_bytes))),
-            their_queue_s: median_wait(neighbours.iter().map(Sending::queue_s)),
+            theirs: median(
+                wanting
+                    .clone()
+                    .map(|one| (one.share(aim_s, self.segment_bytes), one.voice)),
+            ),
+            their_queue_s: median_wait(neighbours.iter().map(|one| (one.queue_s(), one.voice))),
             segment_bytes: self.segment_bytes,
         })
     }
@@ -124,7 +128,7 @@ impl FoundCapacity {
 /// What all get, as far as neighbours are believed.
 fn believed_total(own: &[Sending], neighbours: &[Sending]) -> f64 {
     let all = || own.iter().chain(neighbours);
-    let most_get = median(all().map(|one| one.rate() / one.weight)).unwrap_or(0.0);
+    let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
     let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
     own.iter()
         .map(Sending::rate)
@@ -158,7 +162,7 @@ impl Allotment for FoundCapacity {
         let theirs = median(
             neighbours
                 .iter()
-                .map(|one| one.share(self.control.aim_s, self.segment_bytes)),
+                .map(|one| (one.share(self.control.aim_s, self.segment_bytes), one.voice)),
         );
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(theirs);
         let Some(share) = known.filter(|_| !matches!(self.control.phase, Phase::Withdrawn { .. })) else {

@@ -70,12 +70,17 @@ const GIVES_WAY: f64 = 0.95;
 /// long each time.
 const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
 const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
-/// The share of the time for which the rate has been at least `held_bytes_per_s`, and the wait below no longer than
-/// `held_below_us`: what deadlines are promised by, ...
-const HELD_PERCENT: usize = 90;
+/// The share of the time for which the rate has been at least `held_bytes_per_s`, and as much for which the wait below was
+/// no longer than `held_below_us`: what deadlines are promised by, so that both held for nine tenths, ...
+const HELD_PERCENT: usize = 95;
 const HELD_OVER: Duration = Duration::from_secs(20);
-/// ... once it was measured for so long of these.
-const HELD_AT_LEAST: Duration = Duration::from_secs(10);
+/// ... once the link was filled, so that it told, for so long of these.
+const HELD_AT_LEAST_S: f64 = 10.0;
+/// Between two passes that tell; what stood before a longer pause does not stand still.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Segments of less than this part of a full one are reckoned as long as they are, over so long.
+const SMALL: f64 = 0.5;
+const SIZE_OVER_S: f64 = 2.0;
 const LEAST_BYTES_PER_S: f64 = 4_000.0;
 
 /// A TCP socket that sends by this link.
@@ -84,6 +89,7 @@ pub struct Socket {
     pub cookie: Cookie,
     /// Since it connected; wraps. What was acknowledged selectively counts.
     pub delivered_segments: u32,
+    pub acked_bytes: u64,
     /// Sent, and neither acknowledged nor thought to be lost; what waits in our queue counts.
     pub in_flight_bytes: u64,
     pub segment_bytes: u32,
@@ -97,6 +103,7 @@ pub struct Socket {
 const NOTHING: Socket = Socket {
     cookie: Cookie(0),
     delivered_segments: 0,
+    acked_bytes: 0,
     in_flight_bytes: 0,
     segment_bytes: 0,
     min_rtt: None,
@@ -110,6 +117,7 @@ impl From<&Flow> for Socket {
         Self {
             cookie: flow.cookie,
             delivered_segments: flow.delivered_segments,
+            acked_bytes: flow.acked_bytes,
             in_flight_bytes: flow.in_flight_bytes,
             segment_bytes: flow.mss_bytes,
             min_rtt: flow.min_rtt_us.map(time),
@@ -150,7 +158,7 @@ pub enum Found {
 pub struct MeasuredView {
     /// What the link is thought to carry.
     pub rate_bytes_per_s: Option<u64>,
-    /// What it carried at least for nine tenths of the last 20 s that it was measured.
+    /// What it carried at least for 95% of the last 20 s that it was measured.
     pub held_bytes_per_s: Option<u64>,
     /// What packets waited below at most, for as much of that time.
     #[serde(default)]
@@ -183,11 +191,11 @@ impl MeasuredView {
         let mbit = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 / 125e3);
         let promises = if self.promises {
             format!(
-                "; deadlines are promised by what held for {HELD_PERCENT}% of the time, and {:.0} ms below",
+                "; deadlines are promised by the latter, and as if {:.0} ms were waited below",
                 self.held_below_us as f64 / 1e3
             )
         } else {
-            "; no deadline is promised before it was measured for 10 of the last 20 s".to_owned()
+            "; no deadline is promised before connections have filled it for 10 of the last 20 s".to_owned()
         };
         format!(
             "found {:.2} Mbit/s, and at least {:.2} for {HELD_PERCENT}% of the time: {how} ({:.0} ms wait below, {}% of \
@@ -206,6 +214,15 @@ pub struct Promise {
     pub bytes_per_s: f64,
     /// What a packet waits below at most.
     pub below: Duration,
+}
+
+/// A pass in which the link told its rate.
+#[derive(Clone, Copy)]
+struct Held {
+    at: Duration,
+    passed_s: f64,
+    rate: f64,
+    below_s: f64,
 }
 
 /// A sum over time.
@@ -237,8 +254,9 @@ pub struct Measured {
     /// Until when others have the queue below, and how long we stay away the next time.
     withdrawn_until: Option<Duration>,
     withdraws_for: Duration,
-    /// When, the rate, and how long packets waited below.
-    held: VecDeque<(Duration, f64, f64)>,
+    held: VecDeque<Held>,
+    /// The latest pass that was judged.
+    judged: Duration,
     view: MeasuredView,
 }
 
@@ -257,6 +275,9 @@ struct Known {
     socket: Socket,
     /// Bytes, fading.
     delivers: f64,
+    /// Segments delivered and bytes acknowledged, fading.
+    segments: f64,
+    acked: f64,
 }
 
 /// What one pass shows.
@@ -287,6 +308,7 @@ impl Default for Measured {
             withdrawn_until: None,
             withdraws_for: WITHDRAWS_FOR,
             held: VecDeque::new(),
+            judged: Duration::ZERO,
             view: MeasuredView::default(),
         }
     }
@@ -351,6 +373,8 @@ impl Measured {
             seen: now,
             socket: *socket,
             delivers: 0.0,
+            segments: 0.0,
+            acked: 0.0,
         };
         let sockets = sockets.iter().take(MOST_SOCKETS);
         self.sockets = sockets.map(|socket| (socket.cookie, known(socket))).collect();
@@ -371,22 +395,35 @@ impl Measured {
             if self.sockets.len() >= MOST_SOCKETS && !self.sockets.contains_key(&socket.cookie) {
                 continue;
             }
-            let with_headers = 1.0 + HEADER_BYTES / f64::from(socket.segment_bytes.max(64));
-            let segment = f64::from(socket.segment_bytes) * with_headers;
             let known = self.sockets.get(&socket.cookie);
             let is_new = socket.delivered_segments <= SEGMENTS_OF_A_NEW_ONE;
             let before = known.map(|known| known.socket);
             let since = before.or(is_new.then_some(NOTHING)).unwrap_or(*socket);
             let segments = socket.delivered_segments.wrapping_sub(since.delivered_segments);
-            let bytes = f64::from(segments) * segment;
-            let known = Known {
+            // A count that has fallen is of another connection of the same socket.
+            let (since, segments) = if segments > u32::MAX / 2 {
+                (*socket, 0)
+            } else {
+                (since, segments)
+            };
+            let fades = (-passed_s / SIZE_OVER_S).exp();
+            let acked = socket.acked_bytes.saturating_sub(since.acked_bytes) as f64;
+            let mut known = Known {
                 seen: now,
                 socket: *socket,
-                delivers: known.map_or(0.0, |known| known.fades(now)) + bytes,
+                delivers: known.map_or(0.0, |known| known.fades(now)),
+                segments: known.map_or(0.0, |known| known.segments * fades) + f64::from(segments),
+                acked: known.map_or(0.0, |known| known.acked * fades) + acked,
             };
+            // Of one segment: the kernel counts short ones as it counts full ones.
+            let full = f64::from(socket.segment_bytes.max(64));
+            let size = known.segment_bytes(full);
+            let segment = size + HEADER_BYTES;
+            let bytes = f64::from(segments) * segment;
+            known.delivers += bytes;
             self.sockets.insert(socket.cookie, known);
-            let own = socket.in_flight_bytes as f64 * with_headers;
-            let own_before = since.in_flight_bytes as f64 * with_headers;
+            let own = socket.in_flight_bytes as f64 / full * segment;
+            let own_before = since.in_flight_bytes as f64 / full * segment;
             delivered += bytes;
             entered += (bytes + own - own_before).max(0.0);
             in_flight += own;
@@ -445,7 +482,12 @@ impl Measured {
         let share = self.share();
         self.view.seen_percent = (share * 100.0).round() as u32;
         if share < LEAST_SHARE {
+            // Nobody tells what there is to promise by.
+            self.held.clear();
             return;
+        }
+        if now.saturating_sub(std::mem::replace(&mut self.judged, now)) > PAUSE {
+            (self.queued_since, self.gives_way) = (None, None);
         }
         // TCP's bytes that have left our queue, and with them as many of others'.
         let below = shown.in_flight / share - passed.backlog_bytes as f64;
@@ -496,11 +538,20 @@ impl Measured {
             self.raise(shown.passed_s, feedback_s);
         }
         self.pace(now, queue_s, wanted_s, feedback_s);
+        let is_filled = is_limited_by_us || queue_s >= steady_queue_s(packet_s) / 2.0;
+        if let Some(rate) = self.rate.filter(|_| is_filled) {
+            self.held.push_back(Held {
+                at: now,
+                passed_s: shown.passed_s,
+                rate,
+                below_s: queue_s,
+            });
+        }
     }
 
     /// The queue below ours that is best.
     fn wanted_queue_s(&self, packet_s: f64) -> f64 {
-        let steady = STEADY_QUEUE_S.max(STEADY_QUEUE_PACKETS * packet_s);
+        let steady = steady_queue_s(packet_s);
         steady + (VARYING_QUEUE_S - steady).max(0.0) * self.varies()
     }
 
@@ -574,11 +625,6 @@ impl Measured {
         } else {
             (self.gives_way, self.withdraws_for) = (None, WITHDRAWS_FOR);
         }
-        self.held.push_back((now, rate, queue_s));
-        let is_old = |(t, ..): &(Duration, f64, f64)| now.saturating_sub(*t) > HELD_OVER;
-        while self.held.front().is_some_and(is_old) {
-            self.held.pop_front();
-        }
     }
 
     /// A queue that stays though we give way is somebody else's: giving way for ever would leave us nothing.
@@ -602,16 +648,23 @@ impl Measured {
     }
 
     fn tell(&mut self, now: Duration) {
-        let at = |percent: usize, of: fn(&(Duration, f64, f64)) -> f64| {
+        let is_old = |held: &Held| now.saturating_sub(held.at) > HELD_OVER;
+        while self.held.front().is_some_and(is_old) {
+            self.held.pop_front();
+        }
+        let at = |percent: usize, of: fn(&Held) -> f64| {
             let mut sorted: Vec<f64> = self.held.iter().map(of).collect();
             sorted.sort_by(f64::total_cmp);
             sorted.get(sorted.len() * percent / 100).copied()
         };
-        let held = at(100 - HELD_PERCENT, |(_, rate, _)| *rate);
-        let below_s = at(HELD_PERCENT, |(.., queue_s)| *queue_s);
-        let measured = || Some((self.held.front()?.0, self.held.back()?.0));
-        self.view.promises = self.paced.is_some()
-            && measured().is_some_and(|(from, to)| to - from >= HELD_AT_LEAST && now.saturating_sub(to) < HELD_OVER);
+        let held = at(100 - HELD_PERCENT, |held| held.rate);
+        let below_s = at(HELD_PERCENT, |held| held.below_s);
+        let told_s: f64 = self
+            .held
+            .iter()
+            .map(|held| held.passed_s.min(PAUSE.as_secs_f64()))
+            .sum();
+        self.view.promises = self.paced.is_some() && told_s >= HELD_AT_LEAST_S;
         self.view.rate_bytes_per_s = self.rate.map(|rate| rate as u64);
         self.view.held_bytes_per_s = held.map(|rate| rate as u64);
         self.view.held_below_us = below_s.map_or(0, |s| (s * 1e6) as u64);
@@ -622,7 +675,21 @@ impl Measured {
     }
 }
 
+fn steady_queue_s(packet_s: f64) -> f64 {
+    STEADY_QUEUE_S.max(STEADY_QUEUE_PACKETS * packet_s)
+}
+
 impl Known {
+    /// In the mean of late: of an application that writes little at a time they are short.
+    fn segment_bytes(&self, full: f64) -> f64 {
+        let mean = self.acked / self.segments.max(1.0);
+        if self.segments >= 1.0 && mean < SMALL * full {
+            mean
+        } else {
+            full
+        }
+    }
+
     fn fades(&self, now: Duration) -> f64 {
         self.delivers * (-now.saturating_sub(self.seen).as_secs_f64() / DELIVERS_OVER_S).exp()
     }

@@ -169,6 +169,7 @@ fn what_is_found_is_tuned_quietly_and_once() {
         let socket = Socket {
             cookie: Cookie(1),
             delivered_segments: (sent / 1514) as u32,
+            acked_bytes: sent / 1514 * 1448,
             latest_rtt: None,
             in_flight_bytes: 1448 * 200,
             segment_bytes: 1448,
@@ -219,6 +220,7 @@ fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
         let socket = Socket {
             cookie: Cookie(1),
             delivered_segments: (sent / 1514) as u32,
+            acked_bytes: sent / 1514 * 1448,
             latest_rtt: None,
             // A round trip, and a short queue below.
             in_flight_bytes: 1448 * segments * 3 / 10,

@@ -126,7 +126,7 @@ pub struct Seen {
     pub least_rtt_s: f64,
     /// What a connection of ours of weight 1 gets.
     pub rate: f64,
-    /// Of all senders, and how many there are.
+    /// What all together want, in shares of weight 1; and how many there are: connections of ours, and other devices.
     pub weights: f64,
     pub senders: usize,
     /// What all of them get, as far as they are believed.

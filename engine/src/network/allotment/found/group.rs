@@ -33,6 +33,8 @@ pub struct Sending {
     /// Of the latest packet; a neighbour's is not told.
     pub latest_rtt_s: Option<f64>,
     pub weight: f64,
+    /// Of what its device says: each device counts once, however many senders it lists.
+    pub voice: f64,
     /// cwnd is what holds it.
     pub wants_more: bool,
 }
@@ -80,6 +82,7 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         srtt_s: member.rtt.max(member.min_rtt).as_secs_f64(),
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
         weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
+        voice: 1.0,
         wants_more: member.unsent_bytes > 0,
     };
     members.iter().map(of).collect()
@@ -101,6 +104,7 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
                 srtt_s: f64::from(sender.srtt_us) / 1e6,
                 latest_rtt_s: None,
                 weight: weight(sender.class) / count,
+                voice: 1.0 / count,
                 wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
             }
         }));
@@ -108,11 +112,16 @@ pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
     known
 }
 
+/// Each counts once, however many senders it lists.
+pub fn devices(neighbours: &[Sending]) -> usize {
+    neighbours.iter().map(|one| one.voice).sum::<f64>().round() as usize
+}
+
 /// What the neighbours would get without limits: of each device that says so.
 pub fn demands(link: &Link<'_>) -> Vec<Demand> {
     let of = |peer: Peer<'_>| {
         let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
-        let told = up.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
+        let told = up.filter(|sender| ![0, UNLIMITED_KBIT].contains(&sender.demand_kbit));
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });
@@ -125,19 +134,32 @@ pub fn demands(link: &Link<'_>) -> Vec<Demand> {
         .collect()
 }
 
-/// Of an even number the geometric mean of the middle two.
-pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// Where two are in the middle, their geometric mean. Each value has a voice.
+pub fn median(values: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     middle(values).map(|(lower, upper)| (lower * upper).sqrt())
 }
 
-/// Of an even number the mean of the middle two: of times that may be 0, which one of two must not make of both.
-pub fn median_wait(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// Where two are in the middle, their mean: of times that may be 0, which one of two must not make of both.
+pub fn median_wait(values: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     middle(values).map(|(lower, upper)| f64::midpoint(lower, upper))
 }
 
-fn middle(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    Some((sorted[(sorted.len() - 1) / 2], upper))
+fn middle(values: impl Iterator<Item = (f64, f64)>) -> Option<(f64, f64)> {
+    let mut sorted: Vec<(f64, f64)> = values.collect();
+    sorted.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let half = sorted.iter().map(|(_, voice)| voice).sum::<f64>() / 2.0;
+    let mut below = 0.0;
+    let mut reached = sorted.iter().map(|(value, voice)| {
+        below += voice;
+        (*value, below)
+    });
+    // A sum of parts may miss a half by a rounding.
+    const ROUNDING: f64 = 1e-9;
+    let (lower, at) = reached.find(|(_, below)| *below >= half - ROUNDING)?;
+    let upper = if at <= half + ROUNDING {
+        reached.next().map_or(lower, |(value, _)| value)
+    } else {
+        lower
+    };
+    Some((lower, upper))
 }

@@ -227,10 +227,11 @@ impl Plain {
         let others_rate: f64 = others
             .map(|demand| demand.connections * each(demand).min(believed))
             .sum();
-        let known: f64 = seen.demands.iter().chain(&own).map(|demand| demand.connections).sum();
-        let all = seen.senders as f64;
-        let plain = (others_rate + own.map_or(0.0, |own| own.rate)) * all / known;
-        (known >= MOST_SAY * all && plain > 0.0).then_some(plain)
+        // By device, or who lists many senders and says nothing of them would keep the others from judging.
+        let devices = (seen.senders - seen.own + 1) as f64;
+        let saying = said.len() as f64;
+        let plain = (others_rate + own.map_or(0.0, |own| own.rate)) * devices / saying;
+        (saying >= MOST_SAY * devices && plain > 0.0).then_some(plain)
     }
 
     fn follow_air(&mut self) {

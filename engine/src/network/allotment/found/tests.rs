@@ -79,7 +79,7 @@ impl Link {
                 full_weights: senders as f64,
                 light: 0.0,
                 demands: others.filter_map(|(_, told)| Some(demand((*told)?))).collect(),
-                theirs: median(told),
+                theirs: median(told.map(|share| (share, 1.0))),
                 their_queue_s: None,
                 segment_bytes: SEGMENT_BYTES,
             });
@@ -461,6 +461,41 @@ fn what_wants_more_by_its_class_has_more() {
         SEGMENT_BYTES,
     );
     assert_eq!(own[0].weight, 2.0 * own[1].weight);
+}
+
+#[test]
+fn a_device_that_lists_many_senders_has_one_voice() {
+    let values = |many: usize| {
+        let honest = [(4.0, 1.0), (5.0, 1.0), (6.0, 1.0)];
+        let lied = std::iter::repeat_n((0.1, 1.0 / many as f64), many);
+        honest.into_iter().chain(lied)
+    };
+    for many in [1, 3, 16] {
+        assert!(
+            (median(values(many)).expect("a median") - 20_f64.sqrt()).abs() < 1e-9,
+            "{many}"
+        );
+    }
+}
+
+#[test]
+fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
+    let mut control = after_a_trial();
+    let beside = |now_s: f64| Seen {
+        // Seven that tell what they had, and one that does not.
+        senders: 8,
+        demands: vec![
+            Demand {
+                rate: mbit(5.0),
+                connections: 1.0
+            };
+            6
+        ],
+        total: mbit(12.0),
+        ..seen(now_s, 0.03, 0.03)
+    };
+    pass(&mut control, 8.0, 6.0, beside);
+    assert!(is_withdrawn(&control), "{:?}", control.phase);
 }
 
 /// A trial in which this device got 5 Mbit/s, and its return to limits at 8 s.

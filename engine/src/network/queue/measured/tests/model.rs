@@ -353,6 +353,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                     Some(Socket {
                         cookie: Cookie(number as u64),
                         delivered_segments: flow.delivered,
+                        acked_bytes: u64::from(flow.delivered) * u64::from(SEGMENT),
                         in_flight_bytes: flow.in_flight * u64::from(SEGMENT),
                         segment_bytes: SEGMENT,
                         min_rtt: Some(Duration::from_millis(flow.round_trip_ms?)),
