@@ -33,7 +33,7 @@ const POLICIES: [(&str, Option<Cap>); 4] = [
     ("delay", Some(Cap::Found("delay"))),
 ];
 const LITTLE_MBIT: f64 = 0.5;
-/// Of what they have in the end.
+/// Of what all had before, less what the light one wants; and of an equal share of it.
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
 /// Its limit is there again, and then three round trips.
@@ -93,11 +93,12 @@ impl Demand {
         let little_s = (f64::midpoint(self.falls_s, self.rises_s), self.rises_s);
         let after_s = (f64::midpoint(self.rises_s, self.end_s), self.end_s);
         let (light, others) = (0..1, 1..stations);
-        let others_mbit = mbit(others.clone(), little_s.0, little_s.1);
-        let share_mbit = mbit(light.clone(), after_s.0, after_s.1);
+        let before_mbit = mbit(0..stations, self.falls_s / 2.0, self.falls_s);
+        let others_mbit = before_mbit - LITTLE_MBIT;
+        let share_mbit = before_mbit / stations as f64;
         let mut outcome = Outcome::default();
         for (metric, value) in [
-            ("before_mbit", Some(mbit(0..stations, self.falls_s / 2.0, self.falls_s))),
+            ("before_mbit", Some(before_mbit)),
             ("little_mbit", Some(mbit(0..stations, little_s.0, little_s.1))),
             ("light_mbit", Some(mbit(light.clone(), little_s.0, little_s.1))),
             ("after_mbit", Some(mbit(0..stations, after_s.0, after_s.1))),

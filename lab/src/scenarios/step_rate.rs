@@ -47,6 +47,8 @@ const ON_WIRE: [(&str, Method); 3] = [
 /// Of what was moved before the fall.
 const IN_USE: f64 = 0.9;
 const UP_S: f64 = 5.0;
+/// Of plain TCP's goodput.
+const ENOUGH: f64 = 0.8;
 
 /// Beside two round trips.
 const DOWN_S: f64 = 2.0;
@@ -90,6 +92,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     ];
     for (name, rtt_ms) in [("balanced", rtt_ms), ("delay", rtt_ms), ("wire/balanced", wire_ms)] {
         checks.extend(in_time(name, rtt_ms));
+    }
+    // Who sends nothing has no queue either.
+    let on_air = ["balanced", "delay", "throughput"].map(|name| (name, "plain"));
+    let on_wire = ["wire/auto", "wire/balanced"].map(|name| (name, "wire/plain"));
+    for (name, plain) in on_air.into_iter().chain(on_wire) {
+        for metric in ["fast_mbit", "slow_mbit"] {
+            let enough = Relation::AtLeast(ENOUGH);
+            checks.push(Check::ratio(
+                format!("{name} over {plain}, {metric}"),
+                name,
+                plain,
+                metric,
+                enough,
+            ));
+        }
     }
     Ok(Plan {
         variants,

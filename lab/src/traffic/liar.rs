@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use giveway_engine::model::CaState;
-use giveway_engine::wire::{Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender};
+use giveway_engine::wire::codec::MAX_SENDERS;
+use giveway_engine::wire::{
+    Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT,
+};
 use nix::sys::socket::{setsockopt, sockopt};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -36,6 +39,8 @@ pub enum Lie {
     Nothing,
     /// A member that says each second that it begins or ends.
     Flapping,
+    /// A member with as many senders as a report can list, which tells nothing of what they could use.
+    Crowd,
     /// A thousand devices, with a key that is not the group's.
     Identities,
 }
@@ -118,7 +123,12 @@ impl Liar {
                 false => self.neighbourhood.sender_stopped(now),
             }
         }
-        let senders = if self.sends { vec![claim(lie)] } else { Vec::new() };
+        let count = if lie == Lie::Crowd { MAX_SENDERS } else { 1 };
+        let senders = if self.sends {
+            vec![claim(lie); count]
+        } else {
+            Vec::new()
+        };
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             let to = report.to.unwrap_or(Ipv4Addr::BROADCAST.into());
             // What does not leave is lost like any other.
@@ -147,6 +157,10 @@ fn claim(lie: Lie) -> Sender {
             queue_bytes: 0,
             delivery_rate_kbit: 0,
             demand_kbit: 0,
+            ..honest
+        },
+        Lie::Crowd => Sender {
+            demand_kbit: UNLIMITED_KBIT,
             ..honest
         },
         Lie::Everything | Lie::Flapping | Lie::Identities => Sender {

@@ -45,7 +45,9 @@ pub fn plan(seconds: f64) -> (Vec<Variant>, Vec<Check>) {
             let name = format!("{how}/{link_name}");
             let run = move |run: &Run| experiment(run, link, rate, seconds);
             variants.push(Variant::new(&name, Some(GUEST), WARMUP_S + seconds, run));
-            checks.push(Check::metric(&name, "refused_miscounted", Relation::Exactly(0.0)).always());
+            for metric in ["refused_miscounted", "promised_miscounted"] {
+                checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
+            }
             if rate == Rate::Found {
                 let late = Relation::AtMost(100.0 - CONFIDENCE_PERCENT);
                 checks.push(Check::metric(&name, "late_percent", late));
@@ -113,8 +115,13 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
         all_in_time += in_time;
     }
     describe(&mut outcome, run.name, all, all_in_time);
-    let miscounted = counted.refused.total.abs_diff(all.refused);
-    outcome.set(run.name, "refused_miscounted", miscounted as f64);
+    // What was promised is what giveway says that it promised, and not what it did not refuse.
+    for (metric, counted, told) in [
+        ("refused_miscounted", counted.refused.total, all.refused),
+        ("promised_miscounted", counted.admitted, all.sent - all.refused),
+    ] {
+        outcome.set(run.name, metric, counted.abs_diff(told) as f64);
+    }
     Ok(outcome)
 }
 
