@@ -147,6 +147,13 @@ pub struct Seen {
     pub segment_bytes: f64,
 }
 
+impl Seen {
+    /// A neighbour says what there is to have here. That it would have nothing tells nothing.
+    pub fn is_told(&self) -> bool {
+        self.demands.iter().any(|demand| demand.rate > 0.0)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
     /// Until a queue is seen; slow start does the rest.
@@ -341,7 +348,7 @@ impl Control {
                     until_s,
                     why: Why::Unknown,
                 },
-                (None, Phase::Withdrawn { .. }) if !seen.demands.is_empty() => {
+                (None, Phase::Withdrawn { .. }) if seen.is_told() => {
                     // What was counted so far, where that is enough.
                     self.return_to_limits(seen, wait_s, too_long_s);
                     if self.plain.is_known() {

@@ -121,7 +121,7 @@ pub fn devices(neighbours: &[Sending]) -> usize {
 pub fn demands(link: &Link<'_>) -> Vec<Demand> {
     let of = |peer: Peer<'_>| {
         let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
-        let told = up.filter(|sender| ![0, UNLIMITED_KBIT].contains(&sender.demand_kbit));
+        let told = up.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });

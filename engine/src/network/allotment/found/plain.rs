@@ -110,7 +110,7 @@ impl Plain {
         let was_tried = self
             .tried_s
             .is_some_and(|at_s| (TRIAL_S..KNOWN_S).contains(&(now_s - at_s)));
-        if self.known.is_some() || was_tried || !seen.demands.is_empty() || now_s - busy_since_s >= TRIAL_S {
+        if self.known.is_some() || was_tried || seen.is_told() || now_s - busy_since_s >= TRIAL_S {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
@@ -179,7 +179,7 @@ impl Plain {
             self.earlier = [(self.limited(), seen.now_s), self.earlier[0]];
         }
         if self.settled_s > FOLLOWS_S && (is_later || settled_before_s <= FOLLOWS_S) {
-            self.follow_air();
+            self.follow_air(seen);
         }
     }
 
@@ -234,13 +234,15 @@ impl Plain {
         (saying >= MOST_SAY * devices && plain > 0.0).then_some(plain)
     }
 
-    fn follow_air(&mut self) {
+    fn follow_air(&mut self, seen: &Seen) {
         let settled = *self.settled.get_or_insert(self.limited());
         let changed = self.limited() / settled.max(1.0);
         if AIR.contains(&changed) {
             return;
         }
-        if let Some(known) = &mut self.known {
+        // More than before, but not more than without limits: it had not settled, or a stranger has left.
+        let is_faster = self.plain(seen).is_some_and(|plain| self.limited() > plain);
+        if let Some(known) = self.known.as_mut().filter(|_| changed < 1.0 || is_faster) {
             known.each *= changed;
         }
         self.settled = Some(self.limited());

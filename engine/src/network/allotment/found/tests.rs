@@ -498,6 +498,42 @@ fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
     assert!(is_withdrawn(&control), "{:?}", control.phase);
 }
 
+#[test]
+fn a_neighbour_that_would_have_nothing_ends_no_trial() {
+    for (told_mbit, has_trial) in [(0.0, true), (5.0, false)] {
+        let mut control = Control::new(Prefer::Balanced, FLOOR);
+        let beside = |now_s: f64| Seen {
+            senders: 2,
+            demands: vec![Demand {
+                rate: mbit(told_mbit),
+                connections: 1.0,
+            }],
+            ..seen(now_s, 0.0, 0.0)
+        };
+        pass(&mut control, 0.0, 3.0, beside);
+        assert_eq!(is_withdrawn(&control), has_trial, "{told_mbit} Mbit/s");
+    }
+}
+
+#[test]
+fn what_settled_late_or_was_a_strangers_is_no_faster_air() {
+    let mut control = after_a_trial();
+    // Plain TCP had 10 of both; with limits they have 6, and then 9.
+    let both = |now_s: f64| {
+        let total_mbit = if now_s < 20.0 { 6.0 } else { 9.0 };
+        Seen {
+            moved_bytes: mbit(total_mbit / 2.0) * PASS_S,
+            ..together(now_s, total_mbit, 0.0)
+        }
+    };
+    control.phase = Phase::Search { since_s: 8.0 };
+    control.step(&both(8.0));
+    control.phase = Phase::Hold;
+    pass(&mut control, 8.1, 24.0, both);
+    let part = control.of_plain.expect("it is compared");
+    assert!((0.85..0.95).contains(&part), "{part}");
+}
+
 /// A trial in which this device got 5 Mbit/s, and its return to limits at 8 s.
 fn after_a_trial() -> Control {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
