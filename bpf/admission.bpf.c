@@ -177,7 +177,7 @@ int gw_admit(struct __sk_buff *skb)
 	if (said >> GW_LIMIT_SHIFT && !granted)
 		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
-	if (deadline_ns && !granted && config->flags & GW_ONLY_NAMED) {
+	if (deadline_ns && !granted && (!config->rate_bytes_per_s || config->flags & GW_ONLY_NAMED)) {
 		counters = counters_at(config->number);
 		if (counters)
 			__sync_fetch_and_add(&counters->only_ordered, 1);

@@ -35,7 +35,7 @@ enum gw_link_flag {
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
-	GW_ONLY_NAMED = 128, /* nothing can be promised: the strict band is for whom the configuration names */
+	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
 
 /* What a flow is for; the daemon's classes in their order. */

@@ -203,9 +203,9 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// There is no rate, or one that is found and has not yet held: not that an administrator wants no admission.
-    pub fn promises_nothing(&self) -> bool {
-        self.rate_bytes_per_s.is_none() || (self.rate_source == Some(RateSource::Measured) && !self.admission)
+    /// The rate is found, and has not yet held for long enough.
+    pub fn promises_nothing_yet(&self) -> bool {
+        self.rate_source == Some(RateSource::Measured) && !self.admission
     }
 }
 

@@ -352,7 +352,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.gate, flag::GW_GATE),
         (plan.ingress, flag::GW_LEARN),
         (plan.tuning.call_marks, flag::GW_CALLS),
-        (plan.tuning.promises_nothing(), flag::GW_ONLY_NAMED),
+        (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
     ];
     let (class_of_band, class_of_limits) = match plan.backend {
         Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),

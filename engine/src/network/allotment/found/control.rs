@@ -73,6 +73,9 @@ const LASTS_ROUNDS: f64 = 6.0;
 const WITHDRAWN_S: f64 = 120.0;
 /// Too little is moved once it is for so long.
 const SURE_S: f64 = 4.0;
+/// However much the group moves, less than this part of an equal share of what plain TCP would is not worth it to this device: then
+/// somebody takes it, in the group or not.
+const FAIR: f64 = 0.58;
 /// Soon after a trial, for so long.
 const EARLY_S: f64 = 0.5;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
@@ -608,10 +611,9 @@ impl Control {
         }
         let part = self.plain.part(seen);
         self.of_plain = part.or(self.of_plain);
-        self.worse_s = match part {
-            Some(part) if part < self.wish.worth => self.worse_s + dt_s,
-            _ => 0.0,
-        };
+        let is_robbed = self.plain.own_part(seen).is_some_and(|own| own < FAIR);
+        let is_worse = is_robbed || part.is_some_and(|part| part < self.wish.worth);
+        self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
         if self.is_worse_early(seen, wait_s, dt_s) {
             return Some(Why::Worse);
         }

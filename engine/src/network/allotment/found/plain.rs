@@ -27,7 +27,7 @@ const EARLIER_S: f64 = 2.5;
 /// Sooner after a search than it is judged: the others have to say so as well.
 const FOLLOWS_S: f64 = 2.0;
 /// What was had without limits is fresh for so long after a return to limits, from when the group can have it again.
-const FRESH_S: std::ops::Range<f64> = 3.0..10.0;
+const FRESH_S: std::ops::Range<f64> = 4.0..10.0;
 /// What is moved lately is a mean over so long.
 const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
@@ -85,8 +85,9 @@ impl Plain {
             self.busy(now_s);
         } else {
             self.silent_since_s.get_or_insert(now_s);
+            self.moved = (0.0, 0.0);
         }
-        (self.moved, self.returned_s) = ((0.0, 0.0), None);
+        self.returned_s = None;
         self.changed();
     }
 
@@ -114,7 +115,7 @@ impl Plain {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
-            self.tried_s = Some(now_s);
+            (self.tried_s, self.moved) = (Some(now_s), (0.0, 0.0));
         }
         Some(busy_since_s + TRIAL_S)
     }
@@ -153,7 +154,9 @@ impl Plain {
     pub fn compare(&mut self, seen: &Seen, holds: bool, dt_s: f64) {
         self.busy(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
-        self.lately += (seen.total - self.lately) * (dt_s / LATELY_S).min(1.0);
+        // Reports are lost in the queue of a trial: what ours get, as all with enough to send have the same, stands in for them.
+        let now = seen.total.max(seen.rate * seen.full_weights + seen.light);
+        self.lately += (now - self.lately) * (dt_s / LATELY_S).min(1.0);
         if let Some(known) = &mut self.known {
             known.at_s = seen.now_s;
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
@@ -203,6 +206,12 @@ impl Plain {
         Some(self.limited() / self.plain(seen)?)
     }
 
+    /// The same by what ours get alone, whatever the others have or say that they have.
+    pub fn own_part(&self, seen: &Seen) -> Option<f64> {
+        self.part(seen)?;
+        Some(self.ours / self.plain(seen)?)
+    }
+
     /// What a connection of ours would have, in a group of so many.
     pub fn demand(&self, connections: usize) -> Option<f64> {
         let known = self.known?;
@@ -227,11 +236,11 @@ impl Plain {
         let others_rate: f64 = others
             .map(|demand| demand.connections * each(demand).min(believed))
             .sum();
-        // By device, or who lists many senders and says nothing of them would keep the others from judging.
+        // By device, or who lists many senders and says nothing of them would keep the others from judging. Who says nothing had
+        // hardly anything: its connection came up late, or was starved.
         let devices = (seen.senders - seen.own + 1) as f64;
-        let saying = said.len() as f64;
-        let plain = (others_rate + own.map_or(0.0, |own| own.rate)) * devices / saying;
-        (saying >= MOST_SAY * devices && plain > 0.0).then_some(plain)
+        let plain = others_rate + own.map_or(0.0, |own| own.rate);
+        (said.len() as f64 >= MOST_SAY * devices && plain > 0.0).then_some(plain)
     }
 
     fn follow_air(&mut self, seen: &Seen) {

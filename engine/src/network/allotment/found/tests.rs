@@ -516,15 +516,27 @@ fn a_neighbour_that_would_have_nothing_ends_no_trial() {
 }
 
 #[test]
+fn who_is_robbed_gives_its_limits_up_though_the_group_moves_enough() {
+    for (own_mbit, is_robbed) in [(2.5, true), (4.0, false)] {
+        let mut control = after_a_trial();
+        // Of 10 that plain TCP had all but one is moved, and the neighbour has the rest.
+        let beside = |now_s: f64| Seen {
+            rate: mbit(own_mbit),
+            moved_bytes: mbit(own_mbit) * PASS_S,
+            ..together(now_s, 9.0, 0.012)
+        };
+        pass(&mut control, 8.0, 24.0, beside);
+        assert_eq!(is_withdrawn(&control), is_robbed, "{own_mbit} Mbit/s");
+    }
+}
+
+#[test]
 fn what_settled_late_or_was_a_strangers_is_no_faster_air() {
     let mut control = after_a_trial();
     // Plain TCP had 10 of both; with limits they have 6, and then 9.
     let both = |now_s: f64| {
         let total_mbit = if now_s < 20.0 { 6.0 } else { 9.0 };
-        Seen {
-            moved_bytes: mbit(total_mbit / 2.0) * PASS_S,
-            ..together(now_s, total_mbit, 0.0)
-        }
+        together(now_s, total_mbit, 0.0)
     };
     control.phase = Phase::Search { since_s: 8.0 };
     control.step(&both(8.0));
@@ -550,6 +562,8 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
             connections: 1.0,
         }],
         total: mbit(total_mbit),
+        rate: mbit(total_mbit / 2.0),
+        moved_bytes: mbit(total_mbit / 2.0) * PASS_S,
         ..seen(now_s, queue_s, queue_s)
     }
 }
