@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::plain::{Demand, Plain, TRIAL_S};
+use super::plain::{Demand, MOST_SAY, Plain, TRIAL_S};
 use crate::config::Prefer;
 
 /// The least wait of this long counts: acknowledgements that are held back for 40 ms are no queue.
@@ -75,7 +75,7 @@ const WITHDRAWN_S: f64 = 120.0;
 const SURE_S: f64 = 4.0;
 /// However much the group moves, less than this part of an equal share of what plain TCP would is not worth it to this device: then
 /// somebody takes it, in the group or not.
-const FAIR: f64 = 0.58;
+const FAIR: f64 = 0.7;
 /// Soon after a trial, for so long.
 const EARLY_S: f64 = 0.5;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
@@ -151,9 +151,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// A neighbour says what there is to have here. That it would have nothing tells nothing.
+    /// Most neighbours say what there is to have here: one alone would keep all others from knowing. That it would have nothing
+    /// tells nothing.
     pub fn is_told(&self) -> bool {
-        self.demands.iter().any(|demand| demand.rate > 0.0)
+        let others = self.senders.saturating_sub(self.own) as f64;
+        let say = self.demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
+        say > 0.0 && say >= MOST_SAY * others
     }
 }
 

@@ -33,7 +33,7 @@ const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
 const RISES: f64 = 0.02;
 /// ... and before so many have said what they got.
-const MOST_SAY: f64 = 0.75;
+pub const MOST_SAY: f64 = 0.75;
 /// No neighbour's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
 const BOAST: f64 = 2.0;
 const BOAST_OF_TWO: f64 = 1.25;

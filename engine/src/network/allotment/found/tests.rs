@@ -500,10 +500,11 @@ fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
 
 #[test]
 fn a_neighbour_that_would_have_nothing_ends_no_trial() {
-    for (told_mbit, has_trial) in [(0.0, true), (5.0, false)] {
+    // And one alone of seven ends none, whatever it says.
+    for (told_mbit, senders, has_trial) in [(0.0, 2, true), (5.0, 2, false), (5.0, 8, true)] {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let beside = |now_s: f64| Seen {
-            senders: 2,
+            senders,
             demands: vec![Demand {
                 rate: mbit(told_mbit),
                 connections: 1.0,
