@@ -71,8 +71,8 @@ const GIVES_WAY: f64 = 0.95;
 const WITHDRAWS_FOR: Duration = Duration::from_secs(60);
 const WITHDRAWS_FOR_AT_MOST: Duration = Duration::from_secs(320);
 /// The share of the time for which the rate has been at least `held_bytes_per_s`, and as much for which the wait below was
-/// no longer than `held_below_us`: what deadlines are promised by, so that both held for nine tenths, ...
-const HELD_PERCENT: usize = 95;
+/// no longer than `held_below_us`: what deadlines are promised by, ...
+const HELD_PERCENT: usize = 90;
 const HELD_OVER: Duration = Duration::from_secs(20);
 /// ... once the link was filled, so that it told, for so long of these.
 const HELD_AT_LEAST_S: f64 = 10.0;
@@ -158,7 +158,7 @@ pub enum Found {
 pub struct MeasuredView {
     /// What the link is thought to carry.
     pub rate_bytes_per_s: Option<u64>,
-    /// What it carried at least for 95% of the last 20 s that it was measured.
+    /// What it carried at least for nine tenths of the last 20 s that it was measured.
     pub held_bytes_per_s: Option<u64>,
     /// What packets waited below at most, for as much of that time.
     #[serde(default)]
