@@ -970,6 +970,26 @@ fn a_check_names_the_rules_that_do_nothing() {
 }
 
 #[test]
+fn a_check_names_the_keys_that_do_nothing() {
+    let rules = Rules::new();
+    let key = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
+    for (text, told) in [
+        ("[cap]\npolicy = \"found\"\n".to_owned(), "finds a share alone"),
+        ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
+        (
+            "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
+            "excludes",
+        ),
+        (format!("[cap]\npolicy = \"found\"\nprefer = \"delay\"\n{key}"), "ok"),
+    ] {
+        let file = rules.write("giveway.toml", &text);
+        let output = giveway(&["config", "check", file.to_str().unwrap()]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.contains(told), "{text}: {said}");
+    }
+}
+
+#[test]
 fn the_vendors_rules_are_right() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rules.d/50-background.toml");
     let output = giveway(&["config", "check", file]);

@@ -29,6 +29,8 @@ fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
         let port = near.local_addr().unwrap().port().to_string();
         let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
         assert!(why.contains("pacing rate") && why.contains("a share of "), "{why}");
+        let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
+        assert!(shown.contains("found by 1 sending device"), "{shown}");
         daemon.signal(ends);
         until("its pacing rate is its own again", || {
             max_pacing_rate(&near) == UNLIMITED

@@ -127,6 +127,36 @@ fn without_a_rate_the_strict_band_is_for_whom_a_rule_names() {
     }
 }
 
+/// A rate that is found promises nothing at first.
+#[test]
+fn while_a_rate_promises_nothing_the_strict_band_is_for_whom_a_rule_names() {
+    let lab = Lab::enter();
+    for (rules, band) in [
+        ("", types::gw_band::GW_BEST_EFFORT),
+        ("[[deadline]]\nport = 12289\n", types::gw_band::GW_REALTIME),
+    ] {
+        let link = Link::with(&lab, rules);
+        let admission = Program::configured(&link, 1_250_000, |config| {
+            config.flags &= !types::gw_link_flag::GW_ADMIT.0;
+            config.flags |= types::gw_link_flag::GW_ONLY_NAMED.0;
+        });
+        let (stamped, _) = admission.stamp(&link::frame(&link, &TIME_LEFT, usize::MAX));
+        assert_eq!(stamped, band.0, "{rules}");
+    }
+}
+
+/// 197 ms are left to one packet, a second to the other.
+#[test]
+fn what_waits_below_is_taken_from_each_deadline() {
+    let lab = Lab::enter();
+    let link = Link::of(&lab);
+    for (below_us, admitted) in [(0, [true, true]), (200_000, [false, true]), (2_000_000, [false, false])] {
+        let admission = Program::configured(&link, 1_250_000, |config| config.below_us = below_us);
+        let frames = [TIME_LEFT, A_SECOND_LEFT].map(|left| link::frame(&link, &left, usize::MAX));
+        assert_eq!(frames.map(|frame| admission.admits(&frame)), admitted, "{below_us} us");
+    }
+}
+
 /// Numbers of datagrams are used again, from 0 to 65,535 in IPv4.
 #[test]
 fn a_refusal_is_for_one_datagram_and_not_for_later_ones_of_its_number() {

@@ -197,6 +197,11 @@ pub struct Program {
 impl Program {
     /// Admission as it is attached, told that the BPF qdisc serves behind it, at this rate; 0: no rate is known.
     pub fn before_the_qdisc(link: &Link, rate_bytes_per_s: u64) -> Self {
+        Self::configured(link, rate_bytes_per_s, |_| {})
+    }
+
+    /// The same, with what else is to be configured.
+    pub fn configured(link: &Link, rate_bytes_per_s: u64, also: impl Fn(&mut types::gw_link_config)) -> Self {
         let id = attached(link.lab.ifindex);
         let with_maps = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
         let maps = with_maps.filter(|program| program.id == id).flat_map(|it| it.map_ids);
@@ -207,11 +212,12 @@ impl Program {
         let config = MapHandle::from_map_id(config).unwrap();
         let key = 0_u32.to_ne_bytes();
         let bytes = config.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        let edf = types::gw_link_config {
+        let mut edf = types::gw_link_config {
             backend: types::gw_backend::GW_BACKEND_EDF,
             rate_bytes_per_s,
             ..record(&bytes).unwrap()
         };
+        also(&mut edf);
         config.update(&key, bytes_of(&edf), MapFlags::ANY).unwrap();
         // SAFETY: no pointers; the result is checked.
         let descriptor = Errno::result(unsafe { bpf_prog_get_fd_by_id(id) }).unwrap();

@@ -150,6 +150,30 @@ fn a_rate_that_is_found_paces_and_promises_nothing_before_it_is() {
     );
 }
 
+/// The queue has sent so much of best effort.
+fn best_effort(sent_bytes: u64) -> QueueCounters {
+    let mut counters = QueueCounters::default();
+    counters.bands.best_effort.served = Some(Served {
+        sent_bytes,
+        ..Served::default()
+    });
+    counters
+}
+
+/// All of it was one upload's, which has so many segments under way.
+fn uploading(sent_bytes: u64, in_flight: u64) -> Socket {
+    Socket {
+        cookie: Cookie(1),
+        delivered_segments: (sent_bytes / 1514) as u32,
+        acked_bytes: sent_bytes / 1514 * 1448,
+        latest_rtt: None,
+        in_flight_bytes: 1448 * in_flight,
+        segment_bytes: 1448,
+        min_rtt: Some(Duration::from_millis(20)),
+        smoothed_rtt: Duration::from_millis(220),
+    }
+}
+
 #[test]
 fn what_is_found_is_tuned_quietly_and_once() {
     let mut queue = queue("[link]\nrate_mbit = \"auto\"", true);
@@ -159,24 +183,8 @@ fn what_is_found_is_tuned_quietly_and_once() {
     let mut pass = |queue: &mut Queue, at: u64, segments: u32| {
         let now = NOW + Duration::from_millis(100 * at);
         sent += u64::from(segments) * 1514;
-        let served = Served {
-            sent_bytes: sent,
-            ..Served::default()
-        };
-        let mut counters = QueueCounters::default();
-        counters.bands.best_effort.served = Some(served);
-        queue.count(now, Some(counters));
-        let socket = Socket {
-            cookie: Cookie(1),
-            delivered_segments: (sent / 1514) as u32,
-            acked_bytes: sent / 1514 * 1448,
-            latest_rtt: None,
-            in_flight_bytes: 1448 * 200,
-            segment_bytes: 1448,
-            min_rtt: Some(Duration::from_millis(20)),
-            smoothed_rtt: Duration::from_millis(220),
-        };
-        let sockets = [socket];
+        queue.count(now, Some(best_effort(sent)));
+        let sockets = [uploading(sent, 200)];
         queue.measure(now, if segments > 0 { &sockets } else { &[] })
     };
     let mut tunings = 0;
@@ -210,25 +218,10 @@ fn deadlines_are_promised_by_what_held_of_the_rate_and_the_wait_below() {
         // Every tenth of two seconds it carries half.
         let segments = if at % 20 < 3 { 40 } else { 80 };
         sent += segments * 1514;
-        let mut counters = QueueCounters::default();
-        counters.bands.best_effort.served = Some(Served {
-            sent_bytes: sent,
-            ..Served::default()
-        });
         let now = NOW + Duration::from_millis(100 * at);
-        queue.count(now, Some(counters));
-        let socket = Socket {
-            cookie: Cookie(1),
-            delivered_segments: (sent / 1514) as u32,
-            acked_bytes: sent / 1514 * 1448,
-            latest_rtt: None,
-            // A round trip, and a short queue below.
-            in_flight_bytes: 1448 * segments * 3 / 10,
-            segment_bytes: 1448,
-            min_rtt: Some(Duration::from_millis(20)),
-            smoothed_rtt: Duration::from_millis(30),
-        };
-        if queue.measure(now, &[socket]).is_some() {
+        queue.count(now, Some(best_effort(sent)));
+        // A round trip, and a short queue below.
+        if queue.measure(now, &[uploading(sent, segments * 3 / 10)]).is_some() {
             queue.conclude(NOW, Ok(()));
         }
         let tuning = queue.view(NOW).in_force.unwrap().tuning;
