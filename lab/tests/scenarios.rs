@@ -436,7 +436,7 @@ fn what_does_not_exist_is_answered_with_the_nearest_name() {
         "did you mean `stations`?",
     );
     assert_usage_error(
-        &["run", "cooperative", "--set", "medium=fixed"],
+        &["run", "cooperative", "--set", "medium=fixd54"],
         "did you mean `fixed54`?",
     );
     assert_usage_error(&["run", "cooperative", "--set", "stations=0"], "from 1 to 16");
