@@ -4,10 +4,11 @@
  *
  * The kernel sets ssthresh along with the clamp. Where a cap held cwnd and is raised, or the connection is in slow
  * start anyway, that is right: it grows fast, and no further than the cap. But a lift makes ssthresh infinite, and a
- * connection whose cwnd the network holds below our cap would forget what it learnt. In these cases a CUBIC or Reno
- * connection is eased: for a moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the
- * present cwnd, and then its own again, which goes on from there in congestion avoidance. Where that one is not
- * registered, the write stays a plain one.
+ * connection whose cwnd the network holds below our cap would forget what it learnt. (In its first slow start, with a
+ * cap that it has not reached, it has learnt nothing yet.) In these cases a CUBIC or Reno connection is eased: for a
+ * moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the present cwnd, and then its own
+ * again, which goes on from there in congestion avoidance. Where that one is not registered, the write stays a plain
+ * one.
  */
 #ifndef GIVEWAY_CLAMP_H
 #define GIVEWAY_CLAMP_H
@@ -40,7 +41,7 @@ static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, 
 	__u32 cwnd = tp->snd_cwnd;
 
 	if (o->wanted == GW_UNLIMITED)
-		return true;
+		return cwnd >= o->old_clamp || tp->snd_ssthresh < o->old_clamp;
 	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
 }
 

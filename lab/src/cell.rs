@@ -14,6 +14,7 @@ use crate::experiment::Run;
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::wait_for;
+use crate::meter;
 use crate::namespace::{Namespace, keep};
 use crate::network::{End, OFFLOADS_OFF};
 use crate::outcome::Outcome;
@@ -54,7 +55,7 @@ impl Cell {
     }
 
     fn raise(access_point: &AccessPoint, run: &Run) -> Result<Self> {
-        let role = |number| Namespace::create(&format!("sta{number}"));
+        let role = |number| Namespace::create_small(&format!("sta{number}"));
         let stations: Vec<_> = (1..=access_point.stations).map(role).collect::<Result<_>>()?;
         let server = Namespace::create("server")?;
         let air = Air::start(&stations, &server, access_point, run.seed)?;
@@ -116,6 +117,14 @@ impl Cell {
 
     pub fn has_daemons(&self) -> bool {
         self.daemons.iter().any(Option::is_some)
+    }
+
+    /// How long each daemon has waited for a processor until now, in ns.
+    pub fn daemons_waited_ns(&self) -> Result<Vec<f64>> {
+        let daemons = self.daemons.iter().flatten();
+        daemons
+            .map(|daemon| meter::daemon_waited_ns(daemon.process.id()))
+            .collect()
     }
 
     /// Hands the daemon over to an experiment that kills it.

@@ -228,7 +228,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     let results = runner::run(scenario.name, &plan, &parameters, arguments.jobs, &out)?;
 
     let variants = results.means();
-    plan.checks.extend(check::of_lateness(&variants));
+    plan.checks.extend(check::of_machine(&variants));
     let at_defaults = scenario.is_at_defaults(&parameters);
     let words = parameters.list("variants");
     let is_selected = |name: &str| runner::is_selected(name, words);

@@ -134,6 +134,17 @@ pub fn daemon_ns(pid: i32) -> Result<f64> {
     Ok(cpu_ns(pid, |_| true)? + walker)
 }
 
+/// Time for which these two waited for a processor.
+pub fn daemon_waited_ns(pid: i32) -> Result<f64> {
+    let mut total = 0.0;
+    for process in [Some(pid), walker(pid)?].into_iter().flatten() {
+        for thread in threads(process)? {
+            total += number(&format!("/proc/{process}/task/{thread}/schedstat"), "", 1)?;
+        }
+    }
+    Ok(total)
+}
+
 /// Memory that the process which walks over sockets has for itself alone.
 pub fn walker_mb(daemon: i32) -> Result<f64> {
     let walker = walker(daemon)?.context("the daemon has no process that walks over sockets")?;

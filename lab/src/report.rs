@@ -211,6 +211,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "has_s" => ("has again", "s"),
         "least_mbit" => ("least", "Mbit/s"),
         "lateness_p99_us" => ("late p99", "us"),
+        "daemon_waited_percent" => ("daemon waits", "%"),
         "refused_wrongly_percent" => ("refused", "wrongly %"),
         other => (other, ""),
     }

@@ -607,6 +607,19 @@ fn a_lift_does_not_restart_slow_start() {
 }
 
 #[test]
+fn a_cap_that_the_first_slow_start_has_not_reached_leaves_nothing_behind() {
+    let lab = Lab::enter();
+    let (near, _far) = lab.connect(FAR_V4);
+    let cookie = walked(&mut lab.monitor(), &near).cookie;
+    let mut actuator = actuator();
+    for cap in [Some(500), None] {
+        let outcome = apply_one(&mut actuator, cookie, cap);
+        assert_eq!(outcome.result, CapResult::Applied { eased: false });
+    }
+    assert_eq!(walked(&mut lab.monitor(), &near).ssthresh, None);
+}
+
+#[test]
 fn a_cap_above_what_the_network_allows_keeps_ssthresh() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::change::{Setting, Value};
 use crate::config::Protocol;
-use crate::model::{Cookie, Flow, FlowEvent};
+use crate::model::{CaState, Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
 use crate::network::limits::{Held, shown_by};
@@ -15,7 +15,7 @@ use crate::wire::Class;
 
 /// A socket sends when data was queued in this many successive passes ...
 const SENDING_AFTER_PASSES: u32 = 2;
-/// ... and no longer when none was for this long.
+/// ... and no longer when none was for this long, unless it repeats what was lost.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
 /// One socket, with its history.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ impl Tracked {
     }
 
     fn expire(&mut self, now: Duration) {
-        self.sending &= now.saturating_sub(self.last_queued) < STOPPED_AFTER;
+        let repeats = matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss);
+        self.sending &= repeats || now.saturating_sub(self.last_queued) < STOPPED_AFTER;
     }
 
     /// The round-trip time that this connection's share is computed from.

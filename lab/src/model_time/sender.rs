@@ -116,7 +116,10 @@ impl TcpSender {
         let old = self.cubic.clamp;
         let clamp = clamp.unwrap_or(u32::MAX);
         let cwnd = self.cubic.cwnd;
-        let restarts = clamp == u32::MAX || (cwnd >= self.cubic.ssthresh && cwnd < old && cwnd < clamp);
+        let restarts = match clamp {
+            u32::MAX => cwnd >= old || self.cubic.ssthresh < old,
+            _ => cwnd >= self.cubic.ssthresh && cwnd < old && cwnd < clamp,
+        };
         self.cubic.clamp = clamp;
         self.cubic.ssthresh = clamp;
         if restarts {

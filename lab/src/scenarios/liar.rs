@@ -98,6 +98,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             },
             Plot::timeline(Trace::Goodput, &names),
         ],
-        columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms least_mbit lateness_p99_us",
+        columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms least_mbit lateness_p99_us daemon_waited_percent",
     })
 }

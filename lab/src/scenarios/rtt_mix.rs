@@ -65,6 +65,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             },
             Plot::timeline(Trace::Goodput, &names),
         ],
-        columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms lateness_p99_us",
+        columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms lateness_p99_us daemon_waited_percent",
     })
 }

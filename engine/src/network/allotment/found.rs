@@ -28,7 +28,7 @@ use plain::Demand;
 const PACING: f64 = 1.2;
 /// With limits all get about the same: a neighbour that says it has more than so many times what most have is taken to have
 /// that. Less would hide how a group recovers from a collapse.
-const BELIEVED: f64 = 4.0;
+const BELIEVED: f64 = 1.25;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
 
@@ -76,11 +76,10 @@ impl FoundCapacity {
         let weight: f64 = own.iter().map(|one| one.weight).sum();
         let aim_s = self.control.aim_s;
         let wanting = neighbours.iter().filter(|one| one.wants_more);
-        let least_rtt_s = own
-            .iter()
-            .chain(neighbours)
-            .map(|one| one.min_rtt_s)
-            .fold(f64::INFINITY, f64::min);
+        let all = || own.iter().chain(neighbours);
+        let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
+        let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
+        let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
         Some(Seen {
             now_s: now.as_secs_f64(),
             queue_s: median(own.iter().map(|one| (one.queue_s(), one.voice)))?,
@@ -89,11 +88,15 @@ impl FoundCapacity {
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
             weights: weight + neighbours.iter().map(|one| one.part(self.control.share)).sum::<f64>(),
             senders: own.len() + group::devices(neighbours),
-            total: believed_total(own, neighbours),
+            total: own
+                .iter()
+                .map(Sending::rate)
+                .chain(neighbours.iter().map(&believed))
+                .sum(),
             moved_bytes,
             own: own.len(),
             full_weights: weight + wanting.clone().map(|one| one.weight).sum::<f64>(),
-            light: neighbours.iter().filter(|one| !one.wants_more).map(Sending::rate).sum(),
+            light: neighbours.iter().filter(|one| !one.wants_more).map(&believed).sum(),
             own_weight: weight,
             demands: demands.to_vec(),
             theirs: median(
@@ -125,17 +128,6 @@ impl FoundCapacity {
     }
 }
 
-/// What all get, as far as neighbours are believed.
-fn believed_total(own: &[Sending], neighbours: &[Sending]) -> f64 {
-    let all = || own.iter().chain(neighbours);
-    let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
-    let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
-    own.iter()
-        .map(Sending::rate)
-        .chain(neighbours.iter().map(believed))
-        .sum()
-}
-
 impl Allotment for FoundCapacity {
     fn name(&self) -> &'static str {
         "found"
@@ -164,7 +156,11 @@ impl Allotment for FoundCapacity {
                 .iter()
                 .map(|one| (one.share(self.control.aim_s, self.segment_bytes), one.voice)),
         );
-        let known = Some(self.control.share).filter(|share| *share > 0.0).or(theirs);
+        // Who knows nothing, and is not told, has no limits at first; one that is set and lifted again ends slow start. What
+        // the others have just now may be the beginning of their own trial.
+        let others = group::devices(&neighbours);
+        let told = theirs.filter(|_| plain::is_told(&group::demands(link), others));
+        let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
         let Some(share) = known.filter(|_| !matches!(self.control.phase, Phase::Withdrawn { .. })) else {
             return Box::new(|_| Limits::default());
         };
@@ -206,6 +202,10 @@ impl Allotment for FoundCapacity {
                     Why::Own => {
                         "a queue of which neighbours see less stays though this device gives way, so nothing is limited for \
                          some seconds"
+                    }
+                    Why::Others => {
+                        "a queue stays though this device gives way, and most of the others have far more in flight, as without \
+                         limits: nothing is limited for two minutes"
                     }
                     Why::Worse => {
                         "less is moved with limits than they are worth, as beside a stranger that takes what is left: \

@@ -98,6 +98,8 @@ struct Observed {
     expired: Option<f64>,
     /// In the end: neighbours that a daemon believes, in the mean.
     neighbours: Option<f64>,
+    /// Of the measured time, how long the daemon that waited longest for a processor did.
+    waited_percent: Option<f64>,
 }
 
 struct Transferring<'a> {
@@ -150,6 +152,7 @@ impl Measure for Transferring<'_> {
         let end_s = transfers.warmup_s + transfers.seconds;
         let begun = Instant::now();
         self.begun_ns = monotonic_ns()?;
+        let mut waited = Vec::new();
         for (at_s, step) in steps(transfers) {
             while begun.elapsed().as_secs_f64() < at_s {
                 run.progress
@@ -163,12 +166,23 @@ impl Measure for Transferring<'_> {
                     let (at, senders) = (place.sender(running.span.station)?.at, place.senders());
                     running.start(at, place.far()?.address, senders, end_s)?;
                 }
-                (Step::Begin, Network::AccessPoint(cell)) => observed.begin = cell.air.counters()?,
+                (Step::Begin, Network::AccessPoint(cell)) => {
+                    observed.begin = cell.air.counters()?;
+                    waited = cell.daemons_waited_ns()?;
+                }
                 (Step::ReadCaps, Network::AccessPoint(cell)) if cell.has_daemons() => {
                     let caps = cell.statuses()?.into_iter().flat_map(|status| caps_in_force(&status));
                     observed.caps.extend(caps.map(|cap| cap as f64));
                 }
-                (Step::End, Network::AccessPoint(cell)) => observed.end = cell.air.counters()?,
+                (Step::End, Network::AccessPoint(cell)) => {
+                    observed.end = cell.air.counters()?;
+                    let since = cell
+                        .daemons_waited_ns()?
+                        .into_iter()
+                        .zip(&waited)
+                        .map(|(end, begin)| end - begin);
+                    observed.waited_percent = since.reduce(f64::max).map(|ns| ns / 1e7 / transfers.seconds);
+                }
                 _ => {}
             }
         }
@@ -270,6 +284,7 @@ fn measure_air(outcome: &mut Outcome, point: &str, transfer: &Transfers, observe
         outcome.set(point, "report_airtime_percent", air.report_airtime_percent());
         outcome.set(point, "false_expiries", expired);
         outcome.set(point, "neighbours", observed.neighbours);
+        outcome.set(point, "daemon_waited_percent", observed.waited_percent);
         outcome.set(point, "observed_h", end.elapsed_ns as f64 / 3.6e12);
         // While the number of senders changes there is no one cap.
         let is_steady = transfer.senders.iter().all(|s| s.from_s <= from_s && s.to_s >= to_s);

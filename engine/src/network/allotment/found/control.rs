@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::plain::{Demand, MOST_SAY, Plain, TRIAL_S};
+use super::plain::{self, Demand, Plain, TRIAL_S};
 use crate::config::Prefer;
 
 /// The least wait of this long counts: acknowledgements that are held back for 40 ms are no queue.
@@ -21,6 +21,8 @@ const REPORT_S: f64 = 0.5;
 const SAME: f64 = 0.04;
 /// Who left so soon after a start gives back all that it took.
 const JOINED_S: f64 = 10.0;
+/// In the same time: more turns from coming to going and back are not believed.
+const TURNS: usize = 4;
 /// What was seen is old after so long without a look: a pause, or a process that was stopped.
 const OLD_AFTER_S: f64 = 3.0;
 /// Each part of the minimum RTT by which the queue is too short raises the share by this part of it, in a time in which
@@ -57,6 +59,8 @@ const CLIFF_MOST_S: f64 = 320.0;
 const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// Close enough to theirs below a cliff, where each change can be one too many.
 const CLOSE: f64 = 0.05;
+/// The others have no limits where they have so many times what this device had.
+const OUTGROWN: f64 = 2.0;
 /// A queue is somebody else's that stands for so long, ...
 const STANDS_S: f64 = 8.0;
 /// ... of which more than this part is left by each round of sending half of what is got, from the second on (the first
@@ -65,6 +69,8 @@ const STAYS: f64 = 0.8;
 /// (a neighbour that sees this part of what is too long sees the same queue; on one's own path, where it is so many times too long), ...
 const SHARED: f64 = 0.6;
 const OWN: f64 = 1.5;
+/// ... (but not for so long after a trial), ...
+const OTHERS_END_S: f64 = 3.0;
 /// ... that takes longer than this to empty, and so many round trips, ...
 const LASTS_S: f64 = 5.0;
 const LASTS_ROUNDS: f64 = 6.0;
@@ -102,8 +108,8 @@ impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
         let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly, early)) = match prefer {
             Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63, 0.7)),
-            Prefer::Balanced => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7, 0.81)),
-            Prefer::Throughput => (0.06, 0.009, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98, 0.81)),
+            Prefer::Balanced => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7, 0.81)),
+            Prefer::Throughput => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98, 0.81)),
         };
         Self {
             aim,
@@ -151,12 +157,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Most neighbours say what there is to have here: one alone would keep all others from knowing. That it would have nothing
-    /// tells nothing.
     pub fn is_told(&self) -> bool {
-        let others = self.senders.saturating_sub(self.own) as f64;
-        let say = self.demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
-        say > 0.0 && say >= MOST_SAY * others
+        plain::is_told(&self.demands, self.senders.saturating_sub(self.own))
     }
 }
 
@@ -193,6 +195,8 @@ pub enum Why {
     Own,
     /// Less is moved, of what plain TCP would, than a short queue is worth.
     Worse,
+    /// The others have no limits any more.
+    Others,
 }
 
 /// The latest queue that was emptied.
@@ -220,6 +224,9 @@ pub struct Control {
     /// The queue that is aimed at.
     pub aim_s: f64,
     weights: f64,
+    /// What all wanted when it last differed, and when that turned from more to less or back.
+    last_weights: f64,
+    turns: VecDeque<(bool, f64)>,
     /// The share before others came lately, and when they did.
     before_join: Option<(f64, f64)>,
     last_s: f64,
@@ -241,6 +248,7 @@ pub struct Control {
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
     worse_s: f64,
+    outgrown_s: f64,
     early_s: f64,
     senders: usize,
 }
@@ -259,6 +267,8 @@ impl Control {
             share: 0.0,
             aim_s: Wish::from(prefer).aim_least_s,
             weights: 0.0,
+            last_weights: 0.0,
+            turns: VecDeque::new(),
             before_join: None,
             last_s: 0.0,
             waits: VecDeque::new(),
@@ -274,6 +284,7 @@ impl Control {
             plain: Plain::default(),
             of_plain: None,
             worse_s: 0.0,
+            outgrown_s: 0.0,
             early_s: 0.0,
             senders: 0,
         }
@@ -282,11 +293,11 @@ impl Control {
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         self.plain.rest(now_s, others_send);
-        let stays = |until_s, why| until_s > now_s && matches!(why, Why::Strange | Why::Worse);
+        let stays = |until_s, why| until_s > now_s && matches!(why, Why::Strange | Why::Worse | Why::Others);
         if !matches!(self.phase, Phase::Withdrawn { until_s, why } if stays(until_s, why)) {
             self.phase = Phase::Start;
         }
-        (self.share, self.weights) = (0.0, 0.0);
+        (self.share, self.weights, self.last_weights) = (0.0, 0.0, 0.0);
         (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
         (self.stands_s, self.of_plain) = (0.0, None);
@@ -372,7 +383,8 @@ impl Control {
     /// checked.
     fn follow_members(&mut self, seen: &Seen) {
         let by = self.weights / seen.weights;
-        if self.weights > 0.0 && (by - 1.0).abs() < SAME {
+        let flaps = self.flaps(seen);
+        if self.weights > 0.0 && ((by - 1.0).abs() < SAME || flaps && by > 1.0) {
             return;
         }
         let is_change = self.weights > 0.0;
@@ -400,6 +412,24 @@ impl Control {
         if let Phase::Empty { before, .. } = &mut self.phase {
             *before *= by;
         }
+    }
+
+    /// Whether somebody comes and goes so often that a stop says nothing: what it left would be taken back in the next second, and
+    /// nothing would ever settle.
+    fn flaps(&mut self, seen: &Seen) -> bool {
+        let by = seen.weights / self.last_weights;
+        if self.last_weights > 0.0 && (by - 1.0).abs() >= SAME {
+            if self.turns.back().is_none_or(|(rose, _)| *rose != (by > 1.0)) {
+                self.turns.push_back((by > 1.0, seen.now_s));
+            }
+            self.last_weights = seen.weights;
+        } else if self.last_weights <= 0.0 {
+            self.last_weights = seen.weights;
+        }
+        while self.turns.front().is_some_and(|(_, at_s)| seen.now_s - at_s > JOINED_S) {
+            self.turns.pop_front();
+        }
+        self.turns.len() > TURNS
     }
 
     /// The same for all, or those with less of it would give way to those with more.
@@ -620,6 +650,9 @@ impl Control {
         if self.is_worse_early(seen, wait_s, dt_s) {
             return Some(Why::Worse);
         }
+        if self.is_outgrown(seen, wait_s, too_long_s, dt_s) {
+            return Some(Why::Others);
+        }
         let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > SHARED * too_long_s) {
             Why::Strange
         } else {
@@ -631,14 +664,20 @@ impl Control {
                 first_s,
                 since_s,
                 waited_s,
-                ..
+                before,
             } => {
                 // Whose queue is it, where nobody else of the group sends?
                 let rounds = if seen.senders == seen.own { 1 } else { 2 };
                 let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
                 // One that was short and has grown again did answer.
-                let is_left = round >= rounds && wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
-                let is_new = self.delivered_s > since_s;
+                // Those who began later end their trial later.
+                let is_after_trial = before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+                let is_left =
+                    round >= rounds && !is_after_trial && wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
+                let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
+                // Where the others see no queue, who gets less than half of its floor repeats what was lost: how long that took
+                // is no queue either.
+                let is_new = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
                 let is_over = is_round(seen, since_s, wait_s) && is_new;
                 let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
                 (is_over && (is_left || lasts)).then_some(stays)
@@ -646,12 +685,24 @@ impl Control {
             Phase::Hold if self.stands_s > STANDS_S => Some(stays),
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
-                let waits = self.waits_s > 0.5 * self.aim_s;
+                let waits = self.waits_s > 0.8 * self.aim_s;
                 let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
                 (waits && is_clear).then_some(Why::Worse)
             }
             _ => None,
         }
+    }
+
+    /// While a queue is emptied those who give way have small windows. Where most have far larger ones than this device had
+    /// before, they have given their limits up, and whoever keeps them is starved.
+    fn is_outgrown(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
+        let had = match self.phase {
+            Phase::Empty { before, .. } if wait_s > too_long_s => before.max(self.share),
+            _ => f64::INFINITY,
+        };
+        let is_outgrown = seen.theirs.is_some_and(|theirs| theirs > OUTGROWN * had);
+        self.outgrown_s = if is_outgrown { self.outgrown_s + dt_s } else { 0.0 };
+        self.outgrown_s > REPORT_S
     }
 
     /// Soon after a trial what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not

@@ -15,6 +15,9 @@ const COUNTS_S: f64 = 4.0;
 const KNOWN_S: f64 = 600.0;
 /// Between two that send at different times.
 const SILENCE_S: f64 = 15.0;
+/// Who begins so soon after the first ends the trial with it, so that all have limits again at once. Who begins later has one of
+/// its own, unless it is told: a neighbour that is there and says nothing does not make it a short one.
+const TOGETHER_S: f64 = 2.5;
 /// So long after a return to limits the neighbours' reports are there again.
 const HEARD_S: f64 = 2.0;
 /// The group's rate is a mean over so long, and says something so long after the last search.
@@ -33,7 +36,7 @@ const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
 const RISES: f64 = 0.02;
 /// ... and before so many have said what they got.
-pub const MOST_SAY: f64 = 0.75;
+const MOST_SAY: f64 = 0.75;
 /// No neighbour's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
 const BOAST: f64 = 2.0;
 const BOAST_OF_TWO: f64 = 1.25;
@@ -43,6 +46,13 @@ const BOAST_OF_TWO: f64 = 1.25;
 pub struct Demand {
     pub rate: f64,
     pub connections: f64,
+}
+
+/// Most of so many other devices say what there is to have here: one alone would keep all others from knowing. That it would
+/// have nothing tells nothing.
+pub fn is_told(demands: &[Demand], others: usize) -> bool {
+    let say = demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
+    say > 0.0 && say >= MOST_SAY * others as f64
 }
 
 /// What was had without limits.
@@ -60,6 +70,8 @@ pub struct Plain {
     /// Since when anybody sends, and since when nobody does.
     busy_since_s: Option<f64>,
     silent_since_s: Option<f64>,
+    /// Since when we do, and when we last did.
+    sends: Option<(f64, f64)>,
     tried_s: Option<f64>,
     /// Without limits: bytes of ours, and in how long.
     moved: (f64, f64),
@@ -103,21 +115,32 @@ impl Plain {
         *self.busy_since_s.get_or_insert(now_s)
     }
 
+    /// We send: since when.
+    fn sends(&mut self, now_s: f64) -> f64 {
+        let lately = self.sends.filter(|(_, last_s)| now_s - last_s <= SILENCE_S);
+        let since_s = lately.map_or(now_s, |(since_s, _)| since_s);
+        self.sends = Some((since_s, now_s));
+        since_s
+    }
+
     /// Until when nothing is to be limited, where nothing is known and nobody says what there is to know.
     pub fn unknown_until(&mut self, seen: &Seen) -> Option<f64> {
         let now_s = seen.now_s;
         let busy_since_s = self.busy(now_s);
+        let sends_since_s = self.sends(now_s);
+        let is_together = sends_since_s - busy_since_s < TOGETHER_S;
+        let began_s = if is_together { busy_since_s } else { sends_since_s };
         self.known = self.known.filter(|known| now_s - known.at_s < KNOWN_S);
         let was_tried = self
             .tried_s
             .is_some_and(|at_s| (TRIAL_S..KNOWN_S).contains(&(now_s - at_s)));
-        if self.known.is_some() || was_tried || seen.is_told() || now_s - busy_since_s >= TRIAL_S {
+        if self.known.is_some() || was_tried || seen.is_told() || now_s - began_s >= TRIAL_S {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
             (self.tried_s, self.moved) = (Some(now_s), (0.0, 0.0));
         }
-        Some(busy_since_s + TRIAL_S)
+        Some(began_s + TRIAL_S)
     }
 
     pub fn is_known(&self) -> bool {
@@ -153,6 +176,7 @@ impl Plain {
     /// A pass with limits; `holds`: nothing is searched or emptied.
     pub fn compare(&mut self, seen: &Seen, holds: bool, dt_s: f64) {
         self.busy(seen.now_s);
+        self.sends(seen.now_s);
         self.returned_s = self.returned_s.map(|since_s| since_s + dt_s);
         // Reports are lost in the queue of a trial: what ours get, as all with enough to send have the same, stands in for them.
         let now = seen.total.max(seen.rate * seen.full_weights + seen.light);
@@ -236,10 +260,11 @@ impl Plain {
         let others_rate: f64 = others
             .map(|demand| demand.connections * each(demand).min(believed))
             .sum();
-        // By device, or who lists many senders and says nothing of them would keep the others from judging. Who says nothing had
-        // hardly anything: its connection came up late, or was starved.
+        // By device, or who lists many senders and says nothing of them would keep the others from judging. Who says nothing
+        // began later, and has taken its part of what the others say since: it would have as much as they.
         let devices = (seen.senders - seen.own + 1) as f64;
-        let plain = others_rate + own.map_or(0.0, |own| own.rate);
+        let said_rate = others_rate + own.map_or(0.0, |own| own.rate);
+        let plain = said_rate * devices / said.len() as f64;
         (said.len() as f64 >= MOST_SAY * devices && plain > 0.0).then_some(plain)
     }
 
