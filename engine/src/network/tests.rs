@@ -97,6 +97,29 @@ fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
     )
 }
 
+#[test]
+fn who_repeats_what_was_lost_still_sends() {
+    for (ca_state, still_sends) in [(CaState::Open, false), (CaState::Loss, true)] {
+        let mut engine = asking();
+        let flow = Flow {
+            unsent_bytes: 0,
+            ca_state,
+            ..upload()
+        };
+        for ms in (300..2_000).step_by(100) {
+            engine.step(
+                Duration::from_millis(ms),
+                Input::Pass {
+                    flows: vec![flow.clone()],
+                    complete: false,
+                    queues: Default::default(),
+                },
+            );
+        }
+        assert_eq!(engine.sharing.connections > 0, still_sends, "{ca_state:?}");
+    }
+}
+
 fn answer(engine: &mut Network, outcome: Outcome) -> Vec<Action> {
     engine.step(
         Duration::from_millis(200),

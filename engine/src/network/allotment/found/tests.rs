@@ -253,6 +253,35 @@ fn whoever_starts_in_a_group_that_knows_does_not_try_without_limits() {
     assert!(!is_withdrawn(&control), "{:?}", control.phase);
 }
 
+/// Others send from 0 on and tell nothing; this device begins at `begins_s`. For how long it has no limits.
+fn trial_s(begins_s: f64) -> f64 {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    for second in 0..=begins_s as u32 {
+        control.rest(f64::from(second), true);
+    }
+    let mut unlimited_s = 0.0;
+    for pass in 0..200 {
+        control.step(&seen(begins_s + f64::from(pass) * PASS_S, 0.0, 0.0));
+        unlimited_s += if is_withdrawn(&control) { PASS_S } else { 0.0 };
+    }
+    unlimited_s
+}
+
+#[test]
+fn a_neighbour_that_says_nothing_does_not_make_a_trial_short() {
+    for begins_s in [5.0, 60.0] {
+        assert!(
+            (7.0..8.0).contains(&trial_s(begins_s)),
+            "{begins_s} s after the neighbour"
+        );
+    }
+}
+
+#[test]
+fn those_who_begin_together_end_their_trial_together() {
+    assert!((5.0..6.0).contains(&trial_s(2.0)), "{}", trial_s(2.0));
+}
+
 #[test]
 fn short_transfers_do_not_each_begin_a_trial() {
     let mut control = Control::new(Prefer::Balanced, FLOOR);
@@ -359,6 +388,29 @@ fn a_pause_while_a_queue_is_emptied_is_no_strangers_queue() {
 }
 
 #[test]
+fn where_most_have_far_more_in_flight_nobody_gives_way_alone() {
+    for (theirs_mbit, is_alone) in [(5.0, false), (20.0, true)] {
+        let mut control = limiting();
+        let beside = |now_s| Seen {
+            theirs: Some(mbit(theirs_mbit)),
+            ..seen(now_s, 0.05, 0.05)
+        };
+        pass(&mut control, 0.0, 0.8, beside);
+        let found = matches!(control.phase, Phase::Withdrawn { why: Why::Others, .. });
+        assert_eq!(found, is_alone, "{theirs_mbit} Mbit/s: {:?}", control.phase);
+    }
+}
+
+#[test]
+fn after_a_trial_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.05, 0.05));
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+    pass(&mut control, 10.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
+    assert!(is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
 fn what_was_learnt_of_a_cliff_goes_with_a_rest() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
@@ -398,6 +450,39 @@ fn a_member_that_comes_and_goes_each_second_takes_nothing_for_good() {
         after.push(control.share / mbit(1.0));
     }
     assert!(after.iter().all(|share| *share > 2.0), "{after:?}");
+}
+
+#[test]
+fn a_member_that_comes_and_goes_each_second_hides_nothing() {
+    let mut control = after_a_trial();
+    // Of 10 that plain TCP had 9 are moved, and 6 from 20 s on.
+    let beside = |now_s: f64| Seen {
+        weights: if now_s as u32 % 2 == 0 { 6.0 } else { 2.0 },
+        ..together(now_s, if now_s < 20.0 { 9.0 } else { 6.0 }, 0.012)
+    };
+    pass(&mut control, 8.0, 12.0, beside);
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+    pass(&mut control, 20.0, 14.0, beside);
+    assert!(is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
+    let policy = FoundCapacity::from_config(&Cap::default());
+    let own = group::own(&[member(100, 50)], SEGMENT_BYTES);
+    for wants_more in [true, false] {
+        let boasts = Sending {
+            in_flight_bytes: 1e12,
+            rate: 1e12,
+            latest_rtt_s: None,
+            wants_more,
+            ..own[0]
+        };
+        let seen = policy.look(Duration::ZERO, &own, &[boasts, own[0], own[0]], 0.0, &[]);
+        let seen = seen.expect("something of ours sends");
+        assert!(seen.total < 4.3 * own[0].rate(), "{}", seen.total / own[0].rate());
+        assert!(seen.light < 1.3 * own[0].rate(), "{}", seen.light / own[0].rate());
+    }
 }
 
 #[test]
