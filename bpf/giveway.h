@@ -51,6 +51,7 @@ struct gw_flow {
 	__u32 retransmits;
 	__u32 delivered; /* segments, those acknowledged selectively included; wraps */
 	__u32 latest_rtt_us; /* of the packet that was acknowledged last; 0: none */
+	__u32 receiver_rtt_us; /* as the receiving end sees it, by timestamps that come back; 0: none */
 	__u32 pid; /* 0: no process was seen to use the socket */
 	__u32 state;
 	__u32 ca_state;
@@ -62,6 +63,7 @@ struct gw_flow {
 	__u8 tos; /* IP_TOS: the DSCP and two bits of ECN */
 	__u8 tclass; /* the same for IPv6 */
 	__u16 protocol; /* of UDP, what TCP alone has is not known */
+	__u32 offered_bytes; /* that may still come, whatever is offered from now on */
 };
 
 enum gw_event_kind {
@@ -116,9 +118,14 @@ struct gw_control_outcome {
 	char found[GW_CA_NAME_LEN]; /* before */
 };
 
-/* Whether a connection's window for what it receives is to give way. */
+/* What is to become of a connection's window for what it receives. */
+enum gw_window_wish {
+	GW_WINDOW_FREE = 0, /* as it was found */
+	GW_WINDOW_GIVES_WAY = 0xffffffff, /* by the rule; a number between: at most so many bytes */
+};
+
 struct gw_receiver_wanted {
-	__u32 gives_way;
+	__u32 window;
 };
 
 /* What became of that. */
@@ -128,7 +135,7 @@ struct gw_receiver_outcome {
 	__s32 error;
 };
 
-/* Somebody else has set the window of a connection that gave way. */
+/* Somebody else has set the window of a connection whose window was ours. */
 struct gw_receiver_lost {
 	__u64 cookie;
 	__u64 found; /* bytes */

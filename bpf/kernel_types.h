@@ -281,6 +281,8 @@ struct tcp_sock {
 	__u32 total_retrans;
 	__u64 bytes_received;
 	__u32 rcv_nxt;
+	__u32 rcv_wup; /* rcv_nxt when the window was last offered, and that window */
+	__u32 rcv_wnd;
 	__u32 data_segs_in; /* packets with data, in whatever order */
 	struct {
 		__u32 rtt_us;

@@ -5,7 +5,8 @@
  *
  * The daemon names connections in `wanted_receivers` and runs `gw_apply_receivers` over all sockets once. From then on
  * the kernel asks `gw_offer` before each packet that such a socket sends, acknowledgements included, while it can still
- * change the window that the packet offers.
+ * change the window that the packet offers. A connection that has a share of its link is named with that: its window is
+ * held at so many bytes, by no rule of ours, and by the same means.
  *
  * A round trip is the time from an acknowledgement to the first packet that echoes its timestamp. The kernel never takes
  * back what was offered, so a window that shrinks does so as packets come in.
@@ -49,6 +50,7 @@ struct receiver {
 	__u32 gap_us;       /* the least between two times in this round and the one before */
 	__u32 next_gap_us;  /* in this round */
 	__u32 counted_to;   /* sequence number up to which holes were counted as lost */
+	__u32 held;         /* bytes, where it is no rule that says how large the window is; else 0 */
 	__u8 is_begun;      /* a transfer is under way, and its window ours */
 	__u8 has_filled;    /* the window, in this round; it counts in the next one too */
 	__u8 was_marked;    /* by ECN, at the last packet */
@@ -77,6 +79,7 @@ struct {
 
 /* Puts the types of the border into the skeleton. */
 struct gw_receiver_wanted *wanted_type __attribute__((unused));
+enum gw_window_wish *wish_type __attribute__((unused));
 struct gw_receiver_outcome *outcome_type __attribute__((unused));
 struct gw_receiver_lost *lost_type __attribute__((unused));
 
@@ -196,13 +199,13 @@ static __always_inline void give_up(struct bpf_sock_ops *ops, struct receiver *r
 }
 
 /*
- * Offers the rule's window, but no more than somebody had set. Nothing is written that cannot be marked. What has arrived
+ * Offers this window, but no more than somebody had set. Nothing is written that cannot be marked. What has arrived
  * beyond a hole (`beyond`, in bytes) is under way no longer: without it the sender would stop until the hole is filled.
  */
 static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark, struct receiver *r,
-				  struct tcp_sock *tp, __u32 beyond)
+				  struct tcp_sock *tp, __u64 bytes, __u32 beyond)
 {
-	__u32 packets = greatest(r->lbe.window / PACKET, LEAST / PACKET), present = tp->window_clamp, before, window;
+	__u32 present = tp->window_clamp, before, window;
 
 	if (!is_known(mark))
 		return;
@@ -211,7 +214,7 @@ static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark
 		give_up(ops, r, tp, mark);
 		return;
 	}
-	window = greatest(least((__u64)packets * segment_of(tp) + beyond, MOST_BYTES), LEAST_BYTES);
+	window = greatest(least(bytes + beyond, MOST_BYTES), LEAST_BYTES);
 	if (!is_kernels(tp, before))
 		window = least(window, before);
 	if (window == present && before != present)
@@ -222,6 +225,11 @@ static __always_inline void offer(struct bpf_sock_ops *ops, struct gw_mark *mark
 	mark->ours |= GW_WINDOW_CLAMP;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window)))
 		mark->window_ours = present;
+}
+
+static __always_inline __u64 window_of_rule(const struct receiver *r, const struct tcp_sock *tp)
+{
+	return (__u64)greatest(r->lbe.window / PACKET, LEAST / PACKET) * segment_of(tp);
 }
 
 /* Nothing tells how long a round trip takes any more (a middlebox takes timestamps away): the window is not ours to keep. */
@@ -300,6 +308,13 @@ int gw_offer(struct bpf_sock_ops *ops)
 	tp = r && !r->is_given_up ? bpf_skc_to_tcp_sock(bpf_sk) : NULL;
 	if (!tp)
 		return 1;
+	if (r->held) {
+		look_beyond(tp, tp->rcv_nxt, &b);
+		mark = bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+		if (mark)
+			offer(ops, mark, r, tp, r->held, b.end - tp->rcv_nxt);
+		return 1;
+	}
 	now_us = bpf_ktime_get_ns() / NSEC_PER_USEC;
 	now = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
 	packets = tp->data_segs_in - r->arrived;
@@ -351,11 +366,11 @@ int gw_offer(struct bpf_sock_ops *ops)
 		end_our_round(r, tp, &b, now);
 	mark = r->is_begun ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
 	if (mark)
-		offer(ops, mark, r, tp, b.end - tp->rcv_nxt);
+		offer(ops, mark, r, tp, window_of_rule(r, tp), b.end - tp->rcv_nxt);
 	return 1;
 }
 
-static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_outcome *o)
+static __always_inline void switch_on(struct tcp_sock *tp, __u32 held, struct gw_receiver_outcome *o)
 {
 	struct sock *sk = (struct sock *)tp;
 	struct gw_mark *mark = bpf_sk_storage_get(&gw_marks, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
@@ -369,7 +384,14 @@ static __always_inline void switch_on(struct tcp_sock *tp, struct gw_receiver_ou
 	r = bpf_sk_storage_get(&receivers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!r)
 		return;
+	if (held && r->held) {
+		r->held = held;
+		o->kind = GW_APPLIED;
+		o->error = 0;
+		return;
+	}
 	__builtin_memset(r, 0, sizeof(*r));
+	r->held = held;
 	r->arrived = tp->data_segs_in;
 	r->counted_to = tp->rcv_nxt;
 	r->trusted_ms = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
@@ -421,10 +443,10 @@ int gw_apply_receivers(struct bpf_iter__tcp *ctx)
 	wanted = bpf_map_lookup_elem(&wanted_receivers, &o.cookie);
 	if (!wanted || !has_room(seq, &o, sizeof(o)))
 		return 0;
-	if (wanted->gives_way)
-		switch_on(tp, &o);
-	else
+	if (wanted->window == GW_WINDOW_FREE)
 		switch_off(tp, &o);
+	else
+		switch_on(tp, wanted->window == GW_WINDOW_GIVES_WAY ? 0 : wanted->window, &o);
 	bpf_seq_write(seq, &o, sizeof(o));
 	return 0;
 }

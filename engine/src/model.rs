@@ -76,6 +76,14 @@ impl TcpState {
         }
     }
 
+    /// Nothing more is to come.
+    pub fn far_end_has_finished(self) -> bool {
+        matches!(
+            self,
+            Self::CloseWait | Self::LastAck | Self::Closing | Self::TimeWait | Self::Close
+        )
+    }
+
     /// The application can queue no more data here: once the queue is empty it stays empty.
     pub fn application_has_finished(self) -> bool {
         !matches!(
@@ -171,6 +179,12 @@ pub struct Flow {
     /// giveway's record.
     #[serde(default)]
     pub latest_rtt_us: u32,
+    /// As this end sees it of what it receives, by the timestamps that come back; 0: none, or of an older giveway's record.
+    #[serde(default)]
+    pub receiver_rtt_us: u32,
+    /// That may still come, whatever window is offered from now on. 0 in records of an older giveway.
+    #[serde(default)]
+    pub offered_bytes: u64,
     pub ca_state: CaState,
     pub congestion_control: String,
 }

@@ -31,6 +31,7 @@ use owners::Owners;
 use queue::links::Links;
 use queue::traffic::Refusal;
 use queue::{Backends, BackgroundFlow};
+use receivers::Downlink;
 
 pub mod action;
 pub mod allotment;
@@ -45,6 +46,8 @@ pub mod nice;
 mod owners;
 mod pause;
 pub mod queue;
+mod receivers;
+mod receiving;
 mod told;
 mod turns;
 mod view;
@@ -63,6 +66,8 @@ pub struct Setup {
     /// The RTTs at which the kernel distinguishes new connections, ascending.
     pub rtt_resolution: Vec<Duration>,
     pub background: Background,
+    /// Whether the windows of what is received can be held at a size.
+    pub holds_windows: bool,
     /// Decide and explain, but ask for no change of a socket.
     pub dry_run: bool,
     /// What can put packets in order here.
@@ -80,6 +85,7 @@ pub struct Background {
 
 pub struct Network {
     policy: Box<dyn Allotment>,
+    downlink: Option<Downlink>,
     neighbourhood: Neighbourhood,
     /// Whether there is a key.
     cooperates: bool,
@@ -113,6 +119,7 @@ impl Network {
         let mut rng = ChaCha20Rng::from_seed(setup.seed);
         Self {
             policy: allotment::from_config(&config.cap),
+            downlink: Downlink::new(&config.cap, setup.holds_windows),
             cooperates: setup.keys.is_some(),
             neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
             flows: Flows::default(),
@@ -162,6 +169,7 @@ impl Network {
                 }
                 if interface != self.interface {
                     self.policy.forget();
+                    self.forget_downlink();
                 }
                 self.interface = interface;
                 self.limit_idle(now);
@@ -325,6 +333,7 @@ impl Network {
             }));
         }
         self.undecided |= self.devices(self.sharing.connections) != self.sharing.devices;
+        self.undecided |= self.receiving_has_changed();
     }
 
     fn expire(&mut self, now: Duration) {
@@ -343,10 +352,14 @@ impl Network {
         self.expire(now);
         (self.decided, self.undecided) = (now, false);
         self.count_senders(now);
+        self.count_receivers(now);
         match is_pass && self.paused.is_some() {
             // What was put off, or came after the pause.
             true => self.withdraw(now),
-            false => self.limit_senders(now, is_pass),
+            false => {
+                self.limit_senders(now, is_pass);
+                self.limit_receivers(now, is_pass);
+            }
         }
         self.limit_new_connections();
         self.report(now);
@@ -355,8 +368,8 @@ impl Network {
     /// Reports that are due. What does not fit into one is not even looked at.
     fn report(&mut self, now: Duration) {
         let demand = self.policy.demand();
-        let told = self.own_senders().take(MAX_SENDERS);
-        let senders: Vec<Sender> = told.map(|tracked| describe(tracked, demand)).collect();
+        let told = self.own_senders().map(|tracked| describe(tracked, demand));
+        let senders: Vec<Sender> = told.chain(self.receivers_told(now)).take(MAX_SENDERS).collect();
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             self.actions.push(Action::Report(report));
         }
@@ -378,7 +391,7 @@ impl Network {
 
     /// Those that send, this one with so many connections.
     fn devices(&self, connections: u32) -> u32 {
-        self.neighbourhood.sending_devices() as u32 + u32::from(connections > 0)
+        self.neighbourhood.devices(Direction::Up) as u32 + u32::from(connections > 0)
     }
 
     fn count_senders(&mut self, now: Duration) {

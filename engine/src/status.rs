@@ -138,7 +138,21 @@ pub struct PolicyView {
     /// What the policy does just now, and why, where it says so.
     #[serde(default)]
     pub doing: Option<String>,
+    /// Of what is received; None where nothing of it is limited.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub receiving: Option<ReceivingView>,
     pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ReceivingView {
+    /// Devices that receive in bulk, this one included.
+    pub devices: u32,
+    /// This device's connections that do.
+    pub connections: u32,
+    /// As [`PolicyView::doing`].
+    #[serde(default)]
+    pub doing: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -169,7 +183,13 @@ pub struct FlowView {
     /// What it receives gives way too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub receive_gives_way: bool,
+    /// The most that may be under way to it, bytes, by its share of the link.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub receive_window: Option<u64>,
     pub sender: bool,
+    /// It receives in bulk.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub receiver: bool,
     /// Another tool holds a setting of this socket, and giveway leaves that alone.
     pub stepped_back: bool,
     /// Of the owner.

@@ -339,9 +339,15 @@ impl Neighbourhood {
         })
     }
 
-    /// Other devices that are believed and send.
+    /// Other devices that are believed and have connections to report.
     pub fn sending_devices(&self) -> usize {
         self.sessions.believed().filter(|s| !s.senders.is_empty()).count()
+    }
+
+    /// Of these, those of whose connections some go this way.
+    pub fn devices(&self, direction: Direction) -> usize {
+        let goes = |sender: &Sender| sender.direction == direction;
+        self.sessions.believed().filter(|s| s.senders.iter().any(goes)).count()
     }
 
     pub fn counters(&self) -> Counters {

@@ -11,6 +11,8 @@ pub struct AccessPoint {
     /// In place of it: of the stations in turn.
     pub different_rtts_ms: &'static [u64],
     pub stations: usize,
+    /// Of the access point and of each station; none: as the medium has it.
+    pub queue_packets: Option<u64>,
     /// What the daemons do; without it none runs.
     pub giveway: Option<Cap>,
     /// What they do with connections to the server, which are all background then.
@@ -76,6 +78,7 @@ impl AccessPoint {
             rtt_ms: parameters.count("rtt_ms"),
             different_rtts_ms: &[],
             stations,
+            queue_packets: None,
             giveway,
             background: None,
             managed: Managed::All,

@@ -31,13 +31,17 @@ impl Air {
         let mut air = Self(Role::run("medium", command)?);
         let joins = |namespace: &Namespace, device| json!({"netns": namespace.name(), "device": device});
         let stations: Vec<_> = stations.iter().map(|s| joins(s, STATION_DEVICE)).collect();
-        let answer: Value = air.0.ask(json!({
+        let mut medium = json!({
             "stations": stations,
             "server": joins(server, SERVER_DEVICE),
             "medium": access_point.medium,
             "rtts_ms": access_point.rtts_ms(),
             "seed": seed,
-        }))?;
+        });
+        if let Some(packets) = access_point.queue_packets {
+            medium["queue_packets"] = packets.into();
+        }
+        let answer: Value = air.0.ask(medium)?;
         ensure!(answer["ready"] == true, "the medium is not ready");
         Ok(air)
     }

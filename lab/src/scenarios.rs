@@ -10,6 +10,7 @@ mod contention;
 mod cooperative;
 mod deadline;
 mod demand;
+mod downlink;
 pub mod fails_open;
 pub mod faults;
 mod foreground;
@@ -53,6 +54,7 @@ pub const ALL: &[Scenario] = &[
     cooperative::SCENARIO,
     deadline::SCENARIO,
     demand::SCENARIO,
+    downlink::SCENARIO,
     fails_open::SCENARIO,
     faults::SCENARIO,
     foreground::SCENARIO,

@@ -11,7 +11,7 @@ use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
-use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, Status};
+use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
 
 use crate::cli::Json;
 use crate::commands::{WIDE, counted, hanging, print, print_json, terminal_columns};
@@ -77,6 +77,15 @@ fn render(status: &Status, columns: Option<usize>) -> String {
             text += "
 ";
         }
+        if let Some(bytes) = flow.receive_window {
+            let window = format!(
+                "receives {:.0} kB in a round trip at most: its share",
+                bytes as f64 / 1e3
+            );
+            text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &window, columns);
+            text += "
+";
+        }
     }
     if !network.forwarded.is_empty() {
         text += "\n  FORWARDED FOR\n";
@@ -129,6 +138,13 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
         None => "none now: watching only, until there is a default route or the one that was named is up".to_owned(),
     };
     let mut lines = vec![("interface", interface), ("caps", policy_line(network))];
+    lines.extend(
+        network
+            .policy
+            .receiving
+            .as_ref()
+            .map(|view| ("downloads", receiving_line(view))),
+    );
     lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
     let of_each = |line: fn(&QueueView) -> Option<String>| {
         let lines = network
@@ -191,6 +207,15 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
             )
         }
     }
+}
+
+fn receiving_line(view: &ReceivingView) -> String {
+    let doing = view.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
+    format!(
+        "shared by {} and {} of this one, by their receive windows{doing}",
+        counted(view.devices as usize, "receiving device"),
+        counted(view.connections as usize, "connection")
+    )
 }
 
 /// Of each link the queue that is in force, at what rate, and why.

@@ -166,9 +166,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
             },
             false => Background {
                 control: sockets.background_control().map(str::to_owned),
-                receive_window: sockets.has(&Setting::ReceiveWindow),
+                receive_window: config.classes.receive_window && sockets.has(&Setting::ReceiveWindow),
             },
         },
+        holds_windows: args.dry_run || sockets.has(&Setting::ReceiveWindow),
         dry_run: args.dry_run || sockets.is_empty(),
         backends: Backends {
             qdisc,

@@ -142,8 +142,8 @@ section! {
         /// With policy "found": "balanced" (a smoothed RTT of at most 1.25 of the minimum, or 15 ms above it where that is
         /// more), "delay" (1.1, or 5 ms) or "throughput" (a longer queue, where it moves more).
         prefer: Prefer = Prefer::Balanced;
-        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send
-        /// this much, Mbit/s.
+        /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send,
+        /// or receive, this much, Mbit/s.
         floor_mbit: f64 = 0.1, in 0.0..=1e6;
     }
 }

@@ -10,7 +10,7 @@ use crate::config::{Cap, CapPolicyName};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
-use crate::wire::{Class, Neighbourhood};
+use crate::wire::{Class, Direction, Neighbourhood};
 
 mod fixed;
 mod found;
@@ -19,12 +19,12 @@ mod found;
 /// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
 pub const FLOOR_SEGMENTS: u32 = 4;
 
-/// How many share the air: devices that send, and the connections among which this one divides its share.
+/// How many share the air one way: devices that send, or receive, and the connections among which this one divides its share.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sharing {
-    /// Devices that send, this one included where it does.
+    /// Devices that do, this one included where it does.
     pub devices: u32,
-    /// This device's connections that send.
+    /// This device's connections that do.
     pub connections: u32,
 }
 
@@ -48,7 +48,8 @@ pub struct Link<'a> {
     pub queue: Option<&'a QueueCounters>,
 }
 
-/// A connection of this device that sends over the managed link.
+/// A connection of this device that sends over the managed link, or that receives: then its window is the one that it
+/// offers, its rate what arrives, and round trips are as this end sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub cookie: Cookie,
@@ -67,6 +68,8 @@ pub struct Member {
     pub delivered_segments: u32,
     pub mss_bytes: u32,
     pub unsent_bytes: u64,
+    /// A receiver that had offered more than it does now, and to which that still comes.
+    pub is_draining: bool,
 }
 
 /// A policy. One is in force at a time.
@@ -90,6 +93,11 @@ pub trait Allotment: Send {
         None
     }
 
+    /// Whether its limits, where there are some, are what holds a connection that wants more.
+    fn is_tight(&self) -> bool {
+        true
+    }
+
     /// What a connection of this device could use, in bytes a second, as neighbours are told; None: whatever it gets.
     fn demand(&self) -> Option<f64> {
         None
@@ -108,7 +116,15 @@ pub trait Allotment: Send {
 /// The policy that a configuration asks for.
 pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
     match cap.policy {
-        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(cap)),
+        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(cap, Direction::Up)),
         _ => Box::new(fixed::Fixed::from_config(cap)),
+    }
+}
+
+/// The policy for what is received; None: nothing of it is limited. A fixed capacity is that of senders alone.
+pub fn of_receivers(cap: &Cap) -> Option<Box<dyn Allotment>> {
+    match cap.policy {
+        CapPolicyName::Found => Some(Box::new(found::FoundCapacity::from_config(cap, Direction::Down))),
+        _ => None,
     }
 }

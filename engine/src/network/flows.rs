@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sockets of this device as the monitor shows them over time: which are senders, and what limits
+//! The sockets of this device as the monitor shows them over time: which are senders or receivers, and what limits
 //! each of them. Input: samples and events. Output: facts; the policy is elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,7 @@ use crate::model::{CaState, Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
 use crate::network::limits::{Held, shown_by};
+use crate::network::receiving::Receiving;
 use crate::wire::Class;
 
 /// A socket sends when data was queued in this many successive passes ...
@@ -22,6 +23,7 @@ const STOPPED_AFTER: Duration = Duration::from_secs(1);
 pub struct Tracked {
     pub flow: Flow,
     pub sending: bool,
+    pub receiving: Receiving,
     pub class: Class,
     pub judged: Judged,
     /// What limits it, or once did.
@@ -35,6 +37,7 @@ impl Tracked {
         Self {
             flow,
             sending: false,
+            receiving: Receiving::default(),
             class: Class::Standard,
             judged: Judged::default(),
             held: BTreeMap::new(),
@@ -52,6 +55,7 @@ impl Tracked {
             self.queued_passes = 0;
             self.sending &= !flow.state.application_has_finished();
         }
+        self.receiving.observe(now, &flow);
         self.flow = flow;
         self.held.values_mut().for_each(|held| held.deferred = false);
         self.expire(now);
@@ -89,6 +93,7 @@ impl Tracked {
             delivered_segments: self.flow.delivered_segments,
             mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
+            is_draining: false,
         })
     }
 
@@ -126,6 +131,8 @@ pub struct Flows {
     tracked: BTreeMap<Cookie, Tracked>,
     /// Those of them that send: few, where the sockets may be many.
     sending: BTreeSet<Cookie>,
+    /// And those that receive in bulk.
+    receiving: BTreeSet<Cookie>,
     /// Caps of connections that the kernel capped as they were made and no pass has shown yet; and whether they are
     /// older than the last complete pass.
     capped_at_connect: BTreeMap<Cookie, (u32, bool)>,
@@ -161,6 +168,9 @@ impl Flows {
             if tracked.sending {
                 self.sending.insert(cookie);
             }
+            if tracked.receiving.is_bulk() {
+                self.receiving.insert(cookie);
+            }
             seen.doubtful
                 .extend(tracked.doubtful().map(|setting| (cookie, setting)));
         }
@@ -175,6 +185,12 @@ impl Flows {
             tracked.get_mut(cookie).is_some_and(|t| {
                 t.expire(now);
                 t.sending
+            })
+        });
+        self.receiving.retain(|cookie| {
+            tracked.get_mut(cookie).is_some_and(|t| {
+                t.receiving.expire(now);
+                t.receiving.is_bulk()
             })
         });
     }
@@ -199,6 +215,7 @@ impl Flows {
     pub fn forget(&mut self, cookie: Cookie) {
         self.tracked.remove(&cookie);
         self.sending.remove(&cookie);
+        self.receiving.remove(&cookie);
         self.capped_at_connect.remove(&cookie);
     }
 
@@ -230,6 +247,14 @@ impl Flows {
     /// The senders whose packets leave by `ifindex`.
     pub fn senders(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
         self.sending
+            .iter()
+            .filter_map(|cookie| self.tracked.get(cookie))
+            .filter(move |t| t.flow.ifindex == ifindex)
+    }
+
+    /// Those that receive in bulk, and whose answers leave by `ifindex`.
+    pub fn receivers(&self, ifindex: u32) -> impl Iterator<Item = &Tracked> {
+        self.receiving
             .iter()
             .filter_map(|cookie| self.tracked.get(cookie))
             .filter(move |t| t.flow.ifindex == ifindex)

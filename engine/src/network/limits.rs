@@ -24,9 +24,10 @@ pub struct Limits {
     /// Segments.
     pub cwnd: Option<u32>,
     pub pacing_rate_bytes_per_s: Option<u64>,
+    pub receive_window_bytes: Option<u64>,
 }
 
-/// The settings that [`Limits`] covers.
+/// The settings by which senders are limited.
 pub const SETTINGS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
 
 impl Limits {
@@ -34,6 +35,7 @@ impl Limits {
         match setting {
             Setting::Cap => self.cwnd.into(),
             Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
+            Setting::ReceiveWindow => self.receive_window_bytes.into(),
             _ => Value::default(),
         }
     }

@@ -15,7 +15,7 @@ mod datagrams;
 mod forwarded;
 mod pause;
 
-fn interface(index: u32) -> Interface {
+pub fn interface(index: u32) -> Interface {
     Interface {
         name: format!("eth{index}"),
         index,
@@ -24,7 +24,7 @@ fn interface(index: u32) -> Interface {
 }
 const COOKIE: Cookie = Cookie(7);
 
-fn upload() -> Flow {
+pub fn upload() -> Flow {
     let address: SocketAddr = (Ipv4Addr::LOCALHOST, 5201).into();
     Flow {
         cookie: COOKIE,
@@ -55,6 +55,8 @@ fn upload() -> Flow {
         acked_bytes: 0,
         received_bytes: 0,
         latest_rtt_us: 0,
+        receiver_rtt_us: 0,
+        offered_bytes: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
     }
@@ -69,6 +71,7 @@ fn engine(config: &str, dry_run: bool) -> Network {
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
         background: Background::default(),
+        holds_windows: false,
         dry_run,
         backends: Backends::none(),
     };

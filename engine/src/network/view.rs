@@ -29,6 +29,7 @@ impl Network {
                 connections: self.sharing.connections,
                 cooperates: self.cooperates,
                 doing: self.policy.doing(&self.link()),
+                receiving: self.receiving_view(),
                 dry_run: self.dry_run,
             },
             flows: self.flow_views(Protocol::Tcp),
@@ -82,13 +83,22 @@ impl Network {
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),
             background_control: text(tracked.in_force(&Setting::CongestionControl)),
-            receive_gives_way: tracked.in_force(&Setting::ReceiveWindow) != Value::default(),
+            receive_gives_way: text(tracked.in_force(&Setting::ReceiveWindow)).is_some(),
+            receive_window: number(tracked.in_force(&Setting::ReceiveWindow)),
+            receiver: tracked.receiving.is_bulk(),
             sender: tracked.sending,
             stepped_back: tracked.held.values().any(|held| held.stepped_back),
             exe: self.owners.process(flow).map(|process| process.exe.clone()),
             unit: cgroup.as_deref().and_then(unit_of).map(str::to_owned),
             cgroup,
         }
+    }
+}
+
+fn number(value: Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => Some(number),
+        _ => None,
     }
 }
 

@@ -103,6 +103,7 @@ impl World {
             keys,
             rtt_resolution: vec![Duration::from_millis(1)],
             background: Background::default(),
+            holds_windows: false,
             dry_run: false,
             backends: Backends::none(),
         };
@@ -389,6 +390,8 @@ fn bulk_upload(cookie: Cookie) -> Flow {
         acked_bytes: 0,
         received_bytes: 0,
         latest_rtt_us: 0,
+        receiver_rtt_us: 0,
+        offered_bytes: 0,
         ca_state: CaState::Open,
         congestion_control: "cubic".to_owned(),
     }

@@ -50,6 +50,7 @@ impl Device {
             keys: Some(Keyring::parse(KEY)?),
             rtt_resolution: resolution.clone(),
             background: Background::default(),
+            holds_windows: false,
             dry_run: false,
             backends: Backends::none(),
         };
@@ -178,6 +179,8 @@ fn shown(cookie: u64, sender: &TcpSender) -> Flow {
         received_bytes: 0,
         delivered_segments: sender.rate.delivered() as u32,
         latest_rtt_us: us(sender.rtt.latest_ns),
+        receiver_rtt_us: 0,
+        offered_bytes: 0,
         ca_state: sender.ca_state,
         congestion_control: "cubic".to_owned(),
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Goodput by Debian's iperf3: one server and one client per transfer.
-//! Input: which station sends from when to when. Output: per half second, what the server received and
-//! what the client's socket showed. Times are seconds since the traffic of the variant began.
+//! Input: which station sends from when to when, or is sent to. Output: per half second, what was received and
+//! what the sender's socket showed. Times are seconds since the traffic of the variant began.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -42,6 +42,8 @@ pub struct Span {
     pub mbit: Option<f64>,
     /// TCP's congestion control; else CUBIC.
     pub congestion: Option<&'static str>,
+    /// The far end sends, and the station receives.
+    pub down: bool,
 }
 
 /// A transfer under way.
@@ -51,8 +53,8 @@ pub struct Running {
     protocol: Protocol,
     server: Process,
     client: Option<Process>,
-    received: PathBuf,
-    sent: PathBuf,
+    at_server: PathBuf,
+    at_client: PathBuf,
 }
 
 /// What became of one transfer.
@@ -96,18 +98,19 @@ impl Running {
     pub fn prepare(server: &Namespace, span: &Span, protocol: Protocol, stem: &Path) -> Result<Self> {
         let port = FIRST_PORT + span.station as u16;
         let file = |what| PathBuf::from(format!("{}.{what}.json", stem.display()));
-        let received = file("received");
+        let (received, sent) = (file("received"), file("sent"));
+        let (at_server, at_client) = if span.down { (sent, received) } else { (received, sent) };
         let mut command = server.command("iperf3")?;
         command.args(["-s", "-1", "-J", "-i", "0.5", "-p", &port.to_string()]);
-        command.stdin(Stdio::null()).stdout(File::create(&received)?);
+        command.stdin(Stdio::null()).stdout(File::create(&at_server)?);
         Ok(Self {
             span: *span,
             protocol,
             port,
             server: Process::spawn(command)?,
             client: None,
-            received,
-            sent: file("sent"),
+            at_server,
+            at_client,
         })
     }
 
@@ -120,6 +123,9 @@ impl Running {
         let length = (to_s - from_s + tail_s).ceil().to_string();
         let far = far.to_string();
         command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
+        if self.span.down {
+            command.arg("-R");
+        }
         match self.protocol {
             Protocol::Tcp => {
                 let offered = mbit.map(|mbit| format!("{:.0}K", mbit * 1000.0));
@@ -132,7 +138,7 @@ impl Running {
                 command.args(["-u", "-l", "1448", "-b", &offered])
             }
         };
-        command.stdin(Stdio::null()).stdout(File::create(&self.sent)?);
+        command.stdin(Stdio::null()).stdout(File::create(&self.at_client)?);
         self.client = Some(Process::spawn(command)?);
         Ok(())
     }
@@ -140,7 +146,11 @@ impl Running {
     /// Waits for both ends and reads what they saw.
     pub fn finish(mut self) -> Result<Flow> {
         let Span {
-            station, from_s, to_s, ..
+            station,
+            from_s,
+            to_s,
+            down,
+            ..
         } = self.span;
         let client = self.client.as_mut().context("the transfer was never started")?;
         let deadline = Instant::now() + END_LIMIT;
@@ -152,12 +162,18 @@ impl Running {
                 || process.exit(),
             )?;
         }
+        let [at_server, at_client] = [&self.at_server, &self.at_client].map(|file| read(file, from_s));
+        let (received, sent) = if down {
+            (at_client, at_server)
+        } else {
+            (at_server, at_client)
+        };
         Ok(Flow {
             station,
             from_s,
             to_s,
-            received: read(&self.received, from_s)?,
-            sent: read(&self.sent, from_s)?,
+            received: received?,
+            sent: sent?,
         })
     }
 }
@@ -182,7 +198,7 @@ fn parse(text: &str, from_s: f64) -> Result<Vec<Interval>> {
 }
 
 impl Flow {
-    /// Mbit/s that the server received in its part of the window.
+    /// Mbit/s that were received in its part of the window.
     pub fn goodput_mbit(&self, from_s: f64, to_s: f64) -> f64 {
         let (from_s, to_s) = (from_s.max(self.from_s), to_s.min(self.to_s));
         if to_s <= from_s {

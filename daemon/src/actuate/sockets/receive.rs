@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lets the window that a background connection offers give way, so that what others send to this machine does. Input:
-//! which connections. Output: what became of each, and whose window somebody else has set meanwhile: that is left alone.
-//! The rule is the kernel's side's (bpf/rledbat.bpf.c).
+//! The window that a connection offers, by which what others send to this machine is held back. Input: which connections,
+//! and for each that it is to give way, by a rule that is the kernel's side's (bpf/rledbat.bpf.c), or how large its window
+//! may be. Output: what became of each, and whose window somebody else has set meanwhile: that is left alone.
 //!
 //! What it puts on a socket outlives the process: the socket is marked before ([`marks`]). Without marks that outlive
 //! the process it is not to be had.
@@ -114,10 +114,7 @@ impl SocketActuator for ReceiveActuator {
         if let Some(journal) = &mut self.journal {
             journal.add(&[Capped::Marked { map_id: self.map_id }])?;
         }
-        let named = |(cookie, value): &(Cookie, Value)| {
-            let gives_way = u32::from(*value != Value::default());
-            (*cookie, types::gw_receiver_wanted { gives_way })
-        };
+        let named = |(cookie, value): &(Cookie, Value)| (*cookie, types::gw_receiver_wanted { window: wish(value) });
         let (told, gone) = self.walk.run(wanted.iter().map(named).collect(), of)?;
         let gone = gone.into_iter().map(|cookie| (cookie, Outcome::Gone));
         Ok(told.iter().map(outcome).chain(gone).collect())
@@ -135,6 +132,15 @@ impl SocketActuator for ReceiveActuator {
             .iter()
             .map(|lost| (Cookie(lost.cookie), Value::Number(lost.found)))
             .collect())
+    }
+}
+
+fn wish(value: &Value) -> u32 {
+    const GIVES_WAY: u32 = types::gw_window_wish::GW_WINDOW_GIVES_WAY.0;
+    match value {
+        Value::Unset(()) => types::gw_window_wish::GW_WINDOW_FREE.0,
+        Value::Text(_) => GIVES_WAY,
+        Value::Number(bytes) => (*bytes).clamp(1, u64::from(GIVES_WAY) - 1) as u32,
     }
 }
 

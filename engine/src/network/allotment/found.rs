@@ -14,7 +14,7 @@ use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use crate::config::{Cap, Prefer};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
-use crate::wire::Class;
+use crate::wire::{Class, Direction};
 
 mod control;
 mod group;
@@ -31,8 +31,13 @@ const PACING: f64 = 1.2;
 const BELIEVED: f64 = 1.25;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
+/// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
+const LOOSE: f64 = 3.0;
+const LOOSE_LEAST_BYTES: f64 = 64.0 * 1024.0;
 
 pub struct FoundCapacity {
+    /// Of what this device sends, or of what it receives.
+    direction: Direction,
     prefer: Prefer,
     segment_bytes: f64,
     floor: f64,
@@ -42,13 +47,14 @@ pub struct FoundCapacity {
 }
 
 impl FoundCapacity {
-    pub fn from_config(cap: &Cap) -> Self {
+    pub fn from_config(cap: &Cap, direction: Direction) -> Self {
         let floor = cap.floor_mbit * 125_000.0;
         Self {
+            direction,
             prefer: cap.prefer,
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
-            control: Control::new(cap.prefer, floor),
+            control: control(direction, cap.prefer, floor),
             delivered: HashMap::new(),
         }
     }
@@ -109,6 +115,16 @@ impl FoundCapacity {
         })
     }
 
+    /// The kernel offers megabytes to whoever may send what it likes, and it takes many seconds until these have arrived
+    /// and less can be offered. So a receiver's window stays near what is under way, and holds nothing back.
+    fn no_limits(&self, one: &Sending) -> Limits {
+        let window = LOOSE * (one.rate() * one.srtt_s).max(LOOSE_LEAST_BYTES);
+        Limits {
+            receive_window_bytes: (self.direction == Direction::Down).then_some(window as u64),
+            ..Limits::default()
+        }
+    }
+
     fn limits(&self, share: f64, weight: f64, min_rtt_s: f64) -> Limits {
         let part = self.control.part();
         let rate = (part * share * weight).max(self.floor);
@@ -121,11 +137,39 @@ impl FoundCapacity {
         let cwnd = rate * in_flight_s / self.segment_bytes + held_back;
         // Never so slow that the floor of cwnd takes longer than the path.
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
+        let cwnd = (cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1);
+        if self.direction == Direction::Down {
+            return Limits {
+                receive_window_bytes: Some((f64::from(cwnd) * self.segment_bytes) as u64),
+                ..Limits::default()
+            };
+        }
         Limits {
-            cwnd: Some((cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)),
+            cwnd: Some(cwnd),
             pacing_rate_bytes_per_s: Some((PACING * rate).max(least) as u64),
+            ..Limits::default()
         }
     }
+}
+
+/// Whoever receives sees the queue of all, a stranger's as well, for the access point has one. So nothing has to be known of
+/// what plain TCP moves to tell that somebody takes what ours leave, and to try it would have a price there that it has not
+/// where one sends: what a receiver has once offered it cannot take back.
+fn control(direction: Direction, prefer: Prefer, floor: f64) -> Control {
+    let control = Control::new(prefer, floor);
+    match direction {
+        Direction::Up => control,
+        Direction::Down => control.without_trial(),
+    }
+}
+
+/// Most of what comes was offered before the present limits.
+fn is_draining(members: &[Member]) -> bool {
+    let rate = |draining: bool| {
+        let these = members.iter().filter(|member| member.is_draining == draining);
+        these.map(|member| member.delivery_rate_bytes_per_s).sum::<u64>()
+    };
+    rate(true) > rate(false)
 }
 
 impl Allotment for FoundCapacity {
@@ -135,22 +179,23 @@ impl Allotment for FoundCapacity {
 
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
         let own = group::own(members, self.segment_bytes);
-        let neighbours = group::neighbours(link, self.segment_bytes);
+        let neighbours = group::neighbours(link, self.direction, self.segment_bytes);
         let moved_bytes = self.moved_bytes(members);
-        let demands = group::demands(link);
+        let demands = group::demands(link, self.direction);
+        self.control.is_draining = is_draining(members);
         match self.look(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
         }
         let of = |one: &Sending| match self.control.phase {
-            Phase::Withdrawn { .. } => Limits::default(),
+            Phase::Withdrawn { .. } => self.no_limits(one),
             _ => self.limits(self.control.share, one.weight, one.min_rtt_s),
         };
         own.iter().map(of).collect()
     }
 
     fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {
-        let neighbours = group::neighbours(link, self.segment_bytes);
+        let neighbours = group::neighbours(link, self.direction, self.segment_bytes);
         let theirs = median(
             neighbours
                 .iter()
@@ -159,7 +204,8 @@ impl Allotment for FoundCapacity {
         // Who knows nothing, and is not told, has no limits at first; one that is set and lifted again ends slow start. What
         // the others have just now may be the beginning of their own trial.
         let others = group::devices(&neighbours);
-        let told = theirs.filter(|_| plain::is_told(&group::demands(link), others));
+        let is_told = || plain::is_told(&group::demands(link, self.direction), others);
+        let told = theirs.filter(|_| self.direction == Direction::Down || is_told());
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
         let Some(share) = known.filter(|_| !matches!(self.control.phase, Phase::Withdrawn { .. })) else {
             return Box::new(|_| Limits::default());
@@ -221,7 +267,7 @@ impl Allotment for FoundCapacity {
                 100.0 * part.min(1.0)
             )
         });
-        let part = match control.knows_plain() {
+        let part = match control.knows_plain() || self.direction == Direction::Down {
             true => part,
             false => format!("{part}; what would be moved without limits was not measured here"),
         };
@@ -229,9 +275,13 @@ impl Allotment for FoundCapacity {
             format!("; more than {:.2} Mbit/s made the air slower", share / 125_000.0)
         });
         format!(
-            "a share of {:.2} Mbit/s, found by {} sending device{}: {doing}{cliff}{part}",
+            "a share of {:.2} Mbit/s, found by {} {} device{}: {doing}{cliff}{part}",
             control.share / 125_000.0,
             link.sharing.devices,
+            match self.direction {
+                Direction::Up => "sending",
+                Direction::Down => "receiving",
+            },
             if link.sharing.devices == 1 { "" } else { "s" },
         )
     }
@@ -240,12 +290,16 @@ impl Allotment for FoundCapacity {
         (link.sharing.connections > 0).then(|| self.reason(link, Duration::ZERO))
     }
 
+    fn is_tight(&self) -> bool {
+        !matches!(self.control.phase, Phase::Start | Phase::Withdrawn { .. })
+    }
+
     fn demand(&self) -> Option<f64> {
         self.control.demand()
     }
 
     fn forget(&mut self) {
-        self.control = Control::new(self.prefer, self.floor);
+        self.control = control(self.direction, self.prefer, self.floor);
     }
 
     fn settled_within(&self) -> u64 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Endless transfers, and what they moved in the measured time.
-//! Input: which station sends when. Output: goodput, fairness, retransmits, RTT; on an access point the air's counters
+//! Input: which station sends when, or is sent to. Output: goodput, fairness, retransmits, RTT; on an access point the air's counters
 //! and, where daemons run, the caps in force.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::statistics::{jain, mean};
 use crate::traffic::iperf3::{Flow, Interval, Protocol, Running, Span};
 use crate::traffic::realtime::monotonic_ns;
 
-/// Endless transfers from stations to the server (iperf3).
+/// Endless transfers between stations and the server (iperf3).
 pub struct Transfers {
     pub protocol: Protocol,
     pub senders: Vec<Span>,

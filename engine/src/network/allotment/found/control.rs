@@ -244,6 +244,10 @@ pub struct Control {
     emptied: Option<Emptied>,
     cliff: Option<Cliff>,
     plain: Plain,
+    /// Whether it begins without limits, to know what plain TCP moves.
+    tries: bool,
+    /// What comes was allowed before the present limits were: no queue tells of these yet.
+    pub is_draining: bool,
     /// What is moved with limits, of what would be moved without.
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
@@ -282,12 +286,18 @@ impl Control {
             emptied: None,
             cliff: None,
             plain: Plain::default(),
+            tries: true,
+            is_draining: false,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
             early_s: 0.0,
             senders: 0,
         }
+    }
+
+    pub fn without_trial(self) -> Self {
+        Self { tries: false, ..self }
     }
 
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
@@ -359,7 +369,7 @@ impl Control {
     /// Nothing is limited at first where nothing is known, until somebody says what there is to know.
     fn try_without(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
         let is_trial = matches!(self.phase, Phase::Start | Phase::Withdrawn { why: Why::Unknown, .. });
-        if is_trial {
+        if is_trial && self.tries {
             self.phase = match (self.plain.unknown_until(seen), self.phase) {
                 (Some(until_s), _) => Phase::Withdrawn {
                     until_s,
@@ -524,6 +534,15 @@ impl Control {
                 before,
                 longest_s: self.longest_s,
             });
+        } else if self.is_draining {
+            // The round has not begun.
+            self.phase = Phase::Empty {
+                round,
+                first_s: seen.now_s,
+                since_s: seen.now_s,
+                waited_s: wait_s,
+                before,
+            };
         } else if is_round(seen, since_s, wait_s) {
             if wait_s > GROWS * waited_s {
                 // The air carries less still.

@@ -21,7 +21,7 @@ pub fn weight(class: Class) -> f64 {
     }
 }
 
-/// A connection that sends.
+/// A connection that sends, or that receives: then its window is the one that it offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     pub cwnd_bytes: f64,
@@ -88,11 +88,11 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
     members.iter().map(of).collect()
 }
 
-pub fn neighbours(link: &Link<'_>, segment_bytes: f64) -> Vec<Sending> {
+pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64) -> Vec<Sending> {
     let mut known = Vec::new();
     for peer in link.neighbours.peers().filter(|peer| peer.believed) {
-        let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
-        let senders = up.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
+        let these = peer.senders.iter().filter(|sender| sender.direction == direction);
+        let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
         let count = senders.clone().count() as f64;
         known.extend(senders.map(|sender| {
             let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
@@ -118,10 +118,10 @@ pub fn devices(neighbours: &[Sending]) -> usize {
 }
 
 /// What the neighbours would get without limits: of each device that says so.
-pub fn demands(link: &Link<'_>) -> Vec<Demand> {
+pub fn demands(link: &Link<'_>, direction: Direction) -> Vec<Demand> {
     let of = |peer: Peer<'_>| {
-        let up = peer.senders.iter().filter(|sender| sender.direction == Direction::Up);
-        let told = up.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
+        let these = peer.senders.iter().filter(|sender| sender.direction == direction);
+        let told = these.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });

@@ -468,7 +468,7 @@ fn a_member_that_comes_and_goes_each_second_hides_nothing() {
 
 #[test]
 fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
-    let policy = FoundCapacity::from_config(&Cap::default());
+    let policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     let own = group::own(&[member(100, 50)], SEGMENT_BYTES);
     for wants_more in [true, false] {
         let boasts = Sending {
@@ -487,10 +487,13 @@ fn what_a_neighbour_says_that_it_gets_is_believed_up_to_what_most_get() {
 
 #[test]
 fn the_floor_holds_while_a_queue_is_emptied() {
-    let mut policy = FoundCapacity::from_config(&Cap {
-        floor_mbit: 2.0,
-        ..Cap::default()
-    });
+    let mut policy = FoundCapacity::from_config(
+        &Cap {
+            floor_mbit: 2.0,
+            ..Cap::default()
+        },
+        Direction::Up,
+    );
     let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
     let before = floor(&policy);
     policy.control.phase = Phase::Empty {
@@ -516,12 +519,13 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         delivered_segments: 0,
         mss_bytes: 1_448,
         unsent_bytes: 1_000_000,
+        is_draining: false,
     }
 }
 
 #[test]
 fn connections_of_different_length_get_the_same_rate() {
-    let mut policy = FoundCapacity::from_config(&Cap::default());
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     policy.control.share = mbit(2.0);
     let paced = |rtt_s: f64| policy.limits(mbit(2.0), 1.0, rtt_s).pacing_rate_bytes_per_s;
     assert_eq!(paced(0.02), paced(0.3));

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a connection receives, as the monitor shows it over time: whether it does so in bulk, how fast, and how long its
+//! packets take. Input: samples. Output: facts; the policy is elsewhere.
+//!
+//! Nothing tells a receiver what waits at the sender, as the socket queue does at this end. What arrives does: a page or an
+//! answer is over before it counts, a download goes on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::model::Flow;
+
+/// A connection receives in bulk when so much has come within a second ...
+const BULK_BYTES: u64 = 64 * 1024;
+const BULK_WITHIN: Duration = Duration::from_secs(1);
+/// ... and no longer when less than this came in so long: well below what four segments each round trip are.
+const OVER_BYTES: u64 = 4 * 1024;
+const OVER_WITHIN: Duration = Duration::from_secs(2);
+/// A rate is that of a round trip, and of no less than this: a window comes in one piece.
+const RATE_OVER: Duration = Duration::from_millis(300);
+/// Between two passes at most, where something comes.
+const PASS: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Debug, Default)]
+pub struct Receiving {
+    is_bulk: bool,
+    /// Bytes since the connection began, each time that there were more; the first is what there was before.
+    arrived: VecDeque<(Duration, u64)>,
+    rtt: Duration,
+    min_rtt: Duration,
+}
+
+impl Receiving {
+    pub fn observe(&mut self, now: Duration, flow: &Flow) {
+        let before = self.arrived.back().map(|(_, bytes)| *bytes);
+        if before != Some(flow.received_bytes) {
+            self.arrived.push_back((now, flow.received_bytes));
+        }
+        if flow.receiver_rtt_us > 0 {
+            self.rtt = Duration::from_micros(flow.receiver_rtt_us.into());
+            // The handshake went the same way, before there was anything to wait behind.
+            let shown = flow.min_rtt_us.filter(|us| *us > 0);
+            let shown = shown.map_or(self.rtt, |us| Duration::from_micros(us.into()).min(self.rtt));
+            self.min_rtt = match self.min_rtt {
+                Duration::ZERO => shown,
+                least => least.min(shown),
+            };
+        }
+        self.is_bulk |= self.since(now, BULK_WITHIN) >= BULK_BYTES;
+        self.is_bulk &= !flow.state.far_end_has_finished();
+        self.expire(now);
+    }
+
+    pub fn expire(&mut self, now: Duration) {
+        self.is_bulk &= self.since(now, OVER_WITHIN) >= OVER_BYTES;
+        while self
+            .arrived
+            .get(1)
+            .is_some_and(|(at, _)| now.saturating_sub(*at) >= OVER_WITHIN)
+        {
+            self.arrived.pop_front();
+        }
+    }
+
+    pub fn is_bulk(&self) -> bool {
+        self.is_bulk
+    }
+
+    /// Mean and least round trip; None where no timestamps come back.
+    pub fn rtts(&self) -> Option<(Duration, Duration)> {
+        (!self.rtt.is_zero()).then_some((self.rtt, self.min_rtt))
+    }
+
+    /// Bytes a second of the latest round trip.
+    pub fn rate(&self, now: Duration) -> f64 {
+        let Some((latest, bytes)) = self.arrived.back().copied() else {
+            return 0.0;
+        };
+        // What the next pass will show has not stopped coming.
+        let end = if now.saturating_sub(latest) > PASS { now } else { latest };
+        let over = self.rtt.max(RATE_OVER);
+        let (from, had) = self.at(end.saturating_sub(over));
+        let seconds = end.saturating_sub(from).as_secs_f64();
+        if seconds > 0.0 {
+            (bytes - had) as f64 / seconds
+        } else {
+            0.0
+        }
+    }
+
+    fn since(&self, now: Duration, within: Duration) -> u64 {
+        let latest = self.arrived.back().map_or(0, |(_, bytes)| *bytes);
+        latest.saturating_sub(self.at(now.saturating_sub(within)).1)
+    }
+
+    /// What had come by then, and when that was seen; the oldest that is known where that is later.
+    fn at(&self, then: Duration) -> (Duration, u64) {
+        let until_then = self.arrived.iter().rev().find(|(at, _)| *at <= then);
+        match until_then.or(self.arrived.front()) {
+            // Nothing came since.
+            Some((at, bytes)) => ((*at).max(then.min(self.newest())), *bytes),
+            None => (then, 0),
+        }
+    }
+
+    fn newest(&self) -> Duration {
+        self.arrived.back().map_or(Duration::ZERO, |(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

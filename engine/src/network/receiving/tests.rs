@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use super::*;
+use crate::network::tests::upload;
+
+const PASS_MS: u64 = 100;
+
+fn seen(receiving: &mut Receiving, ms: u64, bytes: u64, rtt_ms: u32) {
+    let flow = Flow {
+        received_bytes: bytes,
+        receiver_rtt_us: rtt_ms * 1_000,
+        min_rtt_us: Some(90_000),
+        ..upload()
+    };
+    receiving.observe(Duration::from_millis(ms), &flow);
+}
+
+/// So many bytes a second for so long.
+fn download(receiving: &mut Receiving, from_ms: u64, seconds: u64, rate: u64) {
+    for pass in 0..=seconds * 1_000 / PASS_MS {
+        let passed_ms = pass * PASS_MS;
+        seen(receiving, from_ms + passed_ms, 1_000 + rate * passed_ms / 1_000, 100);
+    }
+}
+
+#[test]
+fn a_download_counts_once_64_kb_have_come_in_a_second() {
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 10, 60_000);
+    assert!(!receiving.is_bulk());
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 1, 70_000);
+    assert!(receiving.is_bulk());
+}
+
+#[test]
+fn what_a_connection_had_before_it_was_seen_is_no_download() {
+    let mut receiving = Receiving::default();
+    seen(&mut receiving, 0, 1 << 40, 100);
+    seen(&mut receiving, 100, (1 << 40) + 10_000, 100);
+    assert!(!receiving.is_bulk());
+}
+
+#[test]
+fn a_download_that_pauses_for_two_seconds_is_over() {
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 1, 1_000_000);
+    receiving.expire(Duration::from_millis(2_900));
+    assert!(receiving.is_bulk());
+    receiving.expire(Duration::from_millis(3_100));
+    assert!(!receiving.is_bulk());
+}
+
+#[test]
+fn four_segments_in_a_round_trip_of_a_second_are_a_download_that_goes_on() {
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 1, 1_000_000);
+    for second in 2..20 {
+        seen(&mut receiving, second * 1_000, 1_000_000 + second * 4 * 1_448, 1_000);
+        assert!(receiving.is_bulk(), "{second}");
+    }
+}
+
+#[test]
+fn the_rate_is_that_of_a_round_trip_however_windows_come() {
+    let mut receiving = Receiving::default();
+    // A window of 60 kB each 0.3 s, in one piece.
+    for pass in 0..30 {
+        seen(&mut receiving, pass * PASS_MS, pass / 3 * 60_000, 300);
+    }
+    for ms in [2_700, 2_800, 2_900] {
+        let rate = receiving.rate(Duration::from_millis(ms));
+        assert!((rate - 200_000.0).abs() < 1_000.0, "{ms}: {rate}");
+    }
+}
+
+#[test]
+fn the_least_round_trip_is_that_of_the_handshake_too() {
+    let mut receiving = Receiving::default();
+    seen(&mut receiving, 0, 0, 0);
+    assert_eq!(receiving.rtts(), None);
+    for (rtt_ms, least_ms) in [(120, 90), (85, 85), (400, 85)] {
+        seen(&mut receiving, 100, 0, rtt_ms);
+        let rtts = [rtt_ms.into(), least_ms].map(Duration::from_millis);
+        assert_eq!(receiving.rtts(), Some((rtts[0], rtts[1])));
+    }
+}
