@@ -678,29 +678,7 @@ impl Control {
             Why::Own
         };
         match self.phase {
-            Phase::Empty {
-                round,
-                first_s,
-                since_s,
-                waited_s,
-                before,
-            } => {
-                // Whose queue is it, where nobody else of the group sends?
-                let rounds = if seen.senders == seen.own { 1 } else { 2 };
-                let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
-                // One that was short and has grown again did answer.
-                // Those who began later end their trial later.
-                let is_after_trial = before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
-                let is_left =
-                    round >= rounds && !is_after_trial && wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
-                let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
-                // Where the others see no queue, who gets less than half of its floor repeats what was lost: how long that took
-                // is no queue either.
-                let is_new = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
-                let is_over = is_round(seen, since_s, wait_s) && is_new;
-                let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
-                (is_over && (is_left || lasts)).then_some(stays)
-            }
+            Phase::Empty { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
             Phase::Hold if self.stands_s > STANDS_S => Some(stays),
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
@@ -710,6 +688,35 @@ impl Control {
             }
             _ => None,
         }
+    }
+
+    /// Whether a queue that is emptied stays though this device gives way.
+    fn does_not_empty(&self, seen: &Seen, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
+        let Phase::Empty {
+            round,
+            first_s,
+            since_s,
+            waited_s,
+            before,
+        } = self.phase
+        else {
+            return false;
+        };
+        // Whose queue is it, where nobody else of the group sends? Where others do, they may have begun later, and end their
+        // trial later.
+        let has_others = seen.senders > seen.own;
+        let rounds = if has_others { 2 } else { 1 };
+        let is_after_trial = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+        // One that was short and has grown again did answer.
+        let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
+        let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
+        let is_left = is_long && round >= rounds && !is_after_trial;
+        let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
+        // What nothing has passed since the round began says nothing; and where the others see no queue, who gets less than half
+        // of its floor repeats what was lost: how long that took is no queue either.
+        let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
+        let is_queue = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
+        is_queue && is_round(seen, since_s, wait_s) && (is_left || lasts)
     }
 
     /// While a queue is emptied those who give way have small windows. Where most have far larger ones than this device had
