@@ -41,7 +41,7 @@ static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, 
 	__u32 cwnd = tp->snd_cwnd;
 
 	if (o->wanted == GW_UNLIMITED)
-		return cwnd >= o->old_clamp || tp->snd_ssthresh < o->old_clamp;
+		return cwnd >= o->old_clamp || tp->snd_ssthresh < o->old_clamp || tp->total_retrans;
 	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
 }
 

@@ -12,7 +12,7 @@ use crate::support::tcp::{Transfer, max_pacing_rate, set_max_pacing_rate, walked
 use crate::support::wait::until;
 
 const UNLIMITED: u32 = u32::MAX;
-const FOUND: &str = "[cap]\npolicy = \"found\"\n[queue]\nbackend = \"none\"\n";
+const FOUND: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n[queue]\nbackend = \"none\"\n";
 
 #[test]
 fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {

@@ -142,6 +142,9 @@ section! {
         /// With policy "found": "balanced" (a smoothed RTT of at most 1.25 of the minimum, or 15 ms above it where that is
         /// more), "delay" (1.1, or 5 ms) or "throughput" (a longer queue, where it moves more).
         prefer: Prefer = Prefer::Balanced;
+        /// With policy "found": share what is received as well, by the windows that are offered. An experiment: beside what trickles
+        /// it may be worse than without (docs/shares.md, "The downlink").
+        downlink: bool = false;
         /// With policy "found": whatever the neighbours say, a connection that has its device's share to itself may send,
         /// or receive, this much, Mbit/s.
         floor_mbit: f64 = 0.1, in 0.0..=1e6;

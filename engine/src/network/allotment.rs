@@ -19,6 +19,9 @@ mod found;
 /// RFC 5681 section 3.2), and the floor that no neighbour's word can push a device below.
 pub const FLOOR_SEGMENTS: u32 = 4;
 
+/// IP and TCP headers with timestamps: what a segment on the link has beside its payload.
+pub const HEADER_BYTES: u32 = 52;
+
 /// How many share the air one way: devices that send, or receive, and the connections among which this one divides its share.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sharing {
@@ -124,7 +127,7 @@ pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
 /// The policy for what is received; None: nothing of it is limited. A fixed capacity is that of senders alone.
 pub fn of_receivers(cap: &Cap) -> Option<Box<dyn Allotment>> {
     match cap.policy {
-        CapPolicyName::Found => Some(Box::new(found::FoundCapacity::from_config(cap, Direction::Down))),
+        CapPolicyName::Found if cap.downlink => Some(Box::new(found::FoundCapacity::from_config(cap, Direction::Down))),
         _ => None,
     }
 }

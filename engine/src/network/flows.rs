@@ -16,8 +16,10 @@ use crate::wire::Class;
 
 /// A socket sends when data was queued in this many successive passes ...
 const SENDING_AFTER_PASSES: u32 = 2;
-/// ... and no longer when none was for this long, unless it repeats what was lost.
+/// ... and no longer when none was for this long, ...
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
+/// ... unless it repeats what was lost: something was delivered or sent again within this time.
+const REPEATS_WITHIN: Duration = Duration::from_secs(10);
 /// One socket, with its history.
 #[derive(Clone, Debug)]
 pub struct Tracked {
@@ -30,6 +32,8 @@ pub struct Tracked {
     pub held: BTreeMap<Setting, Held>,
     queued_passes: u32,
     last_queued: Duration,
+    /// When something was last delivered, or sent again.
+    last_moved: Duration,
 }
 
 impl Tracked {
@@ -43,6 +47,7 @@ impl Tracked {
             held: BTreeMap::new(),
             queued_passes: 0,
             last_queued: Duration::ZERO,
+            last_moved: Duration::ZERO,
         }
     }
 
@@ -55,6 +60,10 @@ impl Tracked {
             self.queued_passes = 0;
             self.sending &= !flow.state.application_has_finished();
         }
+        let moved = |flow: &Flow| (flow.delivered_segments, flow.retransmits);
+        if moved(&flow) != moved(&self.flow) {
+            self.last_moved = now;
+        }
         self.receiving.observe(now, &flow);
         self.flow = flow;
         self.held.values_mut().for_each(|held| held.deferred = false);
@@ -62,7 +71,8 @@ impl Tracked {
     }
 
     fn expire(&mut self, now: Duration) {
-        let repeats = matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss);
+        let repeats = matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss)
+            && now.saturating_sub(self.last_moved) < REPEATS_WITHIN;
         self.sending &= repeats || now.saturating_sub(self.last_queued) < STOPPED_AFTER;
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::allotment::{self, Allotment, Member, Sharing};
+use super::allotment::{self, Allotment, HEADER_BYTES, Member, Sharing};
 use super::flows::Tracked;
 use super::limiting::{ELSEWHERE, Grounds, Wanted};
 use super::limits::Terms;
@@ -27,6 +27,8 @@ const NO_LONGER: &str = "it no longer receives in bulk";
 
 pub(super) struct Downlink {
     policy: Box<dyn Allotment>,
+    /// Of a segment, as the policy counts them: what the far end takes for its own says nothing of what it sends.
+    payload_bytes: u32,
     sharing: Sharing,
     /// Whose windows may be ours.
     held: BTreeSet<Cookie>,
@@ -38,6 +40,7 @@ impl Downlink {
         let policy = allotment::of_receivers(cap).filter(|_| holds_windows)?;
         Some(Self {
             policy,
+            payload_bytes: cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1),
             sharing: Sharing::default(),
             held: BTreeSet::new(),
         })
@@ -75,12 +78,11 @@ impl Network {
     }
 
     fn receiving_members(&self, now: Duration) -> impl Iterator<Item = Member> {
-        let is_tight = self
-            .downlink
-            .as_ref()
-            .is_some_and(|downlink| downlink.policy.is_tight());
+        let downlink = self.downlink.as_ref();
+        let is_tight = downlink.is_some_and(|downlink| downlink.policy.is_tight());
+        let payload_bytes = downlink.map_or(1, |downlink| downlink.payload_bytes);
         self.own_receivers()
-            .filter_map(move |tracked| member(tracked, now, is_tight))
+            .filter_map(move |tracked| member(tracked, now, payload_bytes, is_tight))
     }
 
     pub(super) fn limit_receivers(&mut self, now: Duration, is_pass: bool) {
@@ -191,7 +193,7 @@ impl Network {
 }
 
 /// For the policy; None where nothing tells how long a round trip takes.
-fn member(tracked: &Tracked, now: Duration, is_tight: bool) -> Option<Member> {
+fn member(tracked: &Tracked, now: Duration, payload_bytes: u32, is_tight: bool) -> Option<Member> {
     let (rtt, min_rtt) = tracked.receiving.rtts()?;
     let rate = tracked.receiving.rate(now);
     let under_way = rate * rtt.as_secs_f64();
@@ -204,7 +206,6 @@ fn member(tracked: &Tracked, now: Duration, is_tight: bool) -> Option<Member> {
     // More is under way while what was offered before still arrives.
     let is_full = |window: &f64| (FULL..DRAINING).contains(&(under_way / window));
     let bytes = window.filter(is_full).unwrap_or(under_way);
-    let mss_bytes = tracked.flow.mss_bytes.max(1);
     Some(Member {
         cookie: tracked.flow.cookie,
         class: tracked.class,
@@ -212,10 +213,10 @@ fn member(tracked: &Tracked, now: Duration, is_tight: bool) -> Option<Member> {
         rtt,
         min_rtt,
         latest_rtt: rtt,
-        cwnd: ((bytes / f64::from(mss_bytes)) as u32).max(1),
+        cwnd: ((bytes / f64::from(payload_bytes)) as u32).max(1),
         delivery_rate_bytes_per_s: rate as u64,
-        delivered_segments: (tracked.flow.received_bytes / u64::from(mss_bytes)) as u32,
-        mss_bytes,
+        delivered_segments: (tracked.flow.received_bytes / u64::from(payload_bytes)) as u32,
+        mss_bytes: payload_bytes,
         unsent_bytes: u64::from(is_held),
         is_draining: window.is_some_and(|window| tracked.flow.offered_bytes as f64 > DRAINING * window),
     })

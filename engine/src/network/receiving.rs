@@ -18,6 +18,7 @@ const OVER_BYTES: u64 = 4 * 1024;
 const OVER_WITHIN: Duration = Duration::from_secs(2);
 /// A rate is that of a round trip, and of no less than this: a window comes in one piece.
 const RATE_OVER: Duration = Duration::from_millis(300);
+const LONGEST_RTT_US: u32 = 5_000_000;
 /// Between two passes at most, where something comes.
 const PASS: Duration = Duration::from_millis(250);
 
@@ -33,14 +34,22 @@ pub struct Receiving {
 impl Receiving {
     pub fn observe(&mut self, now: Duration, flow: &Flow) {
         let before = self.arrived.back().map(|(_, bytes)| *bytes);
+        if before.is_some_and(|before| flow.received_bytes < before) {
+            // The same socket with another connection.
+            *self = Self::default();
+        }
         if before != Some(flow.received_bytes) {
             self.arrived.push_back((now, flow.received_bytes));
         }
-        if flow.receiver_rtt_us > 0 {
+        // The far end's timestamps say it, and it may say anything.
+        if (1..=LONGEST_RTT_US).contains(&flow.receiver_rtt_us) {
             self.rtt = Duration::from_micros(flow.receiver_rtt_us.into());
             // The handshake went the same way, before there was anything to wait behind.
             let shown = flow.min_rtt_us.filter(|us| *us > 0);
-            let shown = shown.map_or(self.rtt, |us| Duration::from_micros(us.into()).min(self.rtt));
+            let shown = shown.map_or(self.rtt, |us| {
+                let sent = Duration::from_micros(us.into());
+                self.rtt.clamp(sent / 2, sent)
+            });
             self.min_rtt = match self.min_rtt {
                 Duration::ZERO => shown,
                 least => least.min(shown),
@@ -82,7 +91,7 @@ impl Receiving {
         let (from, had) = self.at(end.saturating_sub(over));
         let seconds = end.saturating_sub(from).as_secs_f64();
         if seconds > 0.0 {
-            (bytes - had) as f64 / seconds
+            bytes.saturating_sub(had) as f64 / seconds
         } else {
             0.0
         }

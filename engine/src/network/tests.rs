@@ -102,14 +102,20 @@ fn pass(engine: &mut Network, ms: u64) -> Vec<Action> {
 
 #[test]
 fn who_repeats_what_was_lost_still_sends() {
-    for (ca_state, still_sends) in [(CaState::Open, false), (CaState::Loss, true)] {
+    for (ca_state, until_ms, still_sends) in [
+        (CaState::Open, 2_000, false),
+        (CaState::Loss, 2_000, true),
+        // Nobody is at the other end any more.
+        (CaState::Loss, 20_000, false),
+    ] {
         let mut engine = asking();
         let flow = Flow {
             unsent_bytes: 0,
             ca_state,
+            retransmits: 1,
             ..upload()
         };
-        for ms in (300..2_000).step_by(100) {
+        for ms in (300..until_ms).step_by(100) {
             engine.step(
                 Duration::from_millis(ms),
                 Input::Pass {
@@ -119,7 +125,11 @@ fn who_repeats_what_was_lost_still_sends() {
                 },
             );
         }
-        assert_eq!(engine.sharing.connections > 0, still_sends, "{ca_state:?}");
+        assert_eq!(
+            engine.sharing.connections > 0,
+            still_sends,
+            "{ca_state:?}, {until_ms} ms"
+        );
     }
 }
 

@@ -189,6 +189,8 @@ impl Allotment for FoundCapacity {
         }
         let of = |one: &Sending| match self.control.phase {
             Phase::Withdrawn { .. } => self.no_limits(one),
+            // What trickles beside it divides a share of which nothing is known yet.
+            Phase::Start if self.direction == Direction::Down => self.no_limits(one),
             _ => self.limits(self.control.share, one.weight, one.min_rtt_s),
         };
         own.iter().map(of).collect()

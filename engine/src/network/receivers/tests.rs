@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::model::Flow;
 use crate::wire::{Key, Keyring};
 
-const FOUND: &str = "[cap]\npolicy = \"found\"\n";
+const FOUND: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n";
 const COOKIE: Cookie = Cookie(7);
 const MIN_RTT_S: f64 = 0.1;
 /// 20 Mbit/s, and a queue of 0.4 s.

@@ -79,9 +79,27 @@ fn the_least_round_trip_is_that_of_the_handshake_too() {
     let mut receiving = Receiving::default();
     seen(&mut receiving, 0, 0, 0);
     assert_eq!(receiving.rtts(), None);
-    for (rtt_ms, least_ms) in [(120, 90), (85, 85), (400, 85)] {
+    // Less than half of that is the far end's word alone.
+    for (rtt_ms, least_ms) in [(120, 90), (85, 85), (400, 85), (1, 45)] {
         seen(&mut receiving, 100, 0, rtt_ms);
         let rtts = [rtt_ms.into(), least_ms].map(Duration::from_millis);
         assert_eq!(receiving.rtts(), Some((rtts[0], rtts[1])));
     }
+}
+
+#[test]
+fn a_round_trip_of_minutes_is_not_believed() {
+    let mut receiving = Receiving::default();
+    seen(&mut receiving, 0, 0, 100);
+    seen(&mut receiving, 100, 0, 500_000);
+    assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(100)));
+}
+
+#[test]
+fn a_socket_that_connects_anew_begins_anew() {
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 1, 1_000_000);
+    seen(&mut receiving, 1_100, 90_000, 100);
+    assert!(!receiving.is_bulk());
+    assert!(receiving.rate(Duration::from_millis(1_200)) < 1e6);
 }

@@ -57,6 +57,10 @@ const CLIFF_MOST_S: f64 = 320.0;
 /// Neighbours move the share by at most these parts in the time of a report: down by less than it grows by where there
 /// is room, and up only where the queue is not much longer than it should be.
 const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
+/// Who has so many times what the others have comes down to them, room or not, where they are so many that no single one
+/// decides.
+const APART: f64 = 1.25;
+const APART_FROM: usize = 3;
 /// Close enough to theirs below a cliff, where each change can be one too many.
 const CLOSE: f64 = 0.05;
 /// The others have no limits where they have so many times what this device had.
@@ -344,6 +348,7 @@ impl Control {
         self.pull(seen, wait_s, dt_s, shows_after_s);
         self.try_without(seen, wait_s, too_long_s);
         match self.phase {
+            _ if !self.tries => {}
             // What one has alone without limits is not what all would have.
             Phase::Withdrawn {
                 why: Why::Own | Why::Strange,
@@ -478,8 +483,9 @@ impl Control {
         let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
             let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
-            // Where nothing waits there is room for both, unless there is a cliff.
-            let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s;
+            // Where nothing waits there is room for both, unless there is a cliff, here or where the others have found one.
+            let is_near = ratio * APART > 1.0 || seen.senders - seen.own.min(seen.senders) < APART_FROM;
+            let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s && is_near;
             let least = if has_room { 1.0 } else { *PULL.start() };
             let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
             // No word of theirs raises it above what is got. It may pass this device's own cliff: that is how one that has found
@@ -758,7 +764,9 @@ impl Control {
     }
 
     fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
-        self.plain.ends(seen);
+        if self.tries {
+            self.plain.ends(seen);
+        }
         // What is got at this very moment may be a recovery from losses.
         let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
         self.share = seen.rate.max(had).max(self.floor);

@@ -2,12 +2,10 @@
 //! What a device knows of the connections that share its air: its own as the kernel shows them, its neighbours' as they
 //! report them. Whatever a neighbour says is bounded before it counts.
 
-use super::super::{Link, Member};
+use super::super::{HEADER_BYTES, Link, Member};
 use super::plain::Demand;
 use crate::wire::{Class, Direction, Peer, UNLIMITED_KBIT};
 
-/// TCP payload of a segment: what is on the link, less IP and TCP headers with timestamps.
-const HEADER_BYTES: u32 = 52;
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;
 
