@@ -457,7 +457,7 @@ fn a_member_that_comes_and_goes_each_second_hides_nothing() {
     let mut control = after_a_trial();
     // Of 10 that plain TCP had 9 are moved, and 6 from 20 s on.
     let beside = |now_s: f64| Seen {
-        weights: if now_s as u32 % 2 == 0 { 6.0 } else { 2.0 },
+        weights: if (now_s as u32).is_multiple_of(2) { 6.0 } else { 2.0 },
         ..together(now_s, if now_s < 20.0 { 9.0 } else { 6.0 }, 0.012)
     };
     pass(&mut control, 8.0, 12.0, beside);
