@@ -94,6 +94,10 @@ fn idle_keys(path: &Path, text: &str) -> Vec<String> {
             "[cap] prefer does not count without policy = \"found\"",
         ),
         (
+            !is_found && cap.downlink,
+            "[cap] downlink does nothing without policy = \"found\"",
+        ),
+        (
             config.link.rate_mbit == Some(RateMbit::Found) && config.queue.backend == BackendName::Htb,
             "[link] rate_mbit = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"htb\" excludes",
         ),

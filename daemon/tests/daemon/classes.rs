@@ -976,6 +976,7 @@ fn a_check_names_the_keys_that_do_nothing() {
     for (text, told) in [
         ("[cap]\npolicy = \"found\"\n".to_owned(), "finds a share alone"),
         ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
+        ("[cap]\ndownlink = true\n".to_owned(), "downlink does nothing"),
         (
             "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
             "excludes",
