@@ -27,7 +27,7 @@ use plain::Demand;
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
 /// With limits all get about the same: a neighbour that says it has more than so many times what most have is taken to have
-/// that. Less would hide how a group recovers from a collapse.
+/// that. With more (4 was tried) one that boasts hides from the others what it takes.
 const BELIEVED: f64 = 1.25;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;

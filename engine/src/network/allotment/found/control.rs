@@ -441,7 +441,8 @@ impl Control {
         } else if self.last_weights <= 0.0 {
             self.last_weights = seen.weights;
         }
-        while self.turns.front().is_some_and(|(_, at_s)| seen.now_s - at_s > JOINED_S) {
+        let is_old = |(_, at_s): &(bool, f64)| seen.now_s - at_s > JOINED_S;
+        while self.turns.len() > TURNS + 1 || self.turns.front().is_some_and(is_old) {
             self.turns.pop_front();
         }
         self.turns.len() > TURNS
@@ -483,8 +484,9 @@ impl Control {
         let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
             let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
-            // Where nothing waits there is room for both, unless there is a cliff, here or where the others have found one.
-            let is_near = ratio * APART > 1.0 || seen.senders - seen.own.min(seen.senders) < APART_FROM;
+            // Where nothing waits there is room for both, unless there is a cliff: also where only the others have found one, and
+            // stay below it.
+            let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
             let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s && is_near;
             let least = if has_room { 1.0 } else { *PULL.start() };
             let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
