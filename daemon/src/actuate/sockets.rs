@@ -29,7 +29,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
     (
         "a share that is found holds by cwnd alone",
-        |config| config.cap.policy == CapPolicyName::Found,
+        |config| config.cap.shares_downlink(),
         pace::open,
     ),
     (

@@ -151,6 +151,13 @@ section! {
     }
 }
 
+impl Cap {
+    /// Whether what is received is shared too.
+    pub fn shares_downlink(&self) -> bool {
+        self.policy == CapPolicyName::Found && self.downlink
+    }
+}
+
 /// What is said of a link's rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RateMbit {

@@ -126,8 +126,6 @@ pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
 
 /// The policy for what is received; None: nothing of it is limited. A fixed capacity is that of senders alone.
 pub fn of_receivers(cap: &Cap) -> Option<Box<dyn Allotment>> {
-    match cap.policy {
-        CapPolicyName::Found if cap.downlink => Some(Box::new(found::FoundCapacity::from_config(cap, Direction::Down))),
-        _ => None,
-    }
+    let of = || Box::new(found::FoundCapacity::from_config(cap, Direction::Down)) as Box<dyn Allotment>;
+    cap.shares_downlink().then(of)
 }

@@ -5,6 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::CapPolicyName;
 
 const SEGMENT_BYTES: f64 = 1_448.0;
 const RTT_S: f64 = 0.1;
@@ -408,6 +409,39 @@ fn after_a_trial_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
     assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
     pass(&mut control, 10.0, 2.0, |now_s| seen(now_s, 0.05, 0.05));
     assert!(is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn without_a_trial_nothing_is_learnt_of_plain_tcp() {
+    for (tries, knows) in [(true, true), (false, false)] {
+        let mut control = if tries { limiting() } else { limiting().without_trial() };
+        control.phase = Phase::Withdrawn {
+            until_s: 8.0,
+            why: Why::Others,
+        };
+        pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.0, 0.0));
+        assert_eq!(control.demand().is_some(), knows, "tries: {tries}");
+    }
+}
+
+#[test]
+fn nothing_that_is_received_is_shared_unless_that_is_asked_for() {
+    for (downlink, policy, shares) in [
+        (true, CapPolicyName::Found, true),
+        (false, CapPolicyName::Found, false),
+        (true, CapPolicyName::Auto, false),
+    ] {
+        let cap = Cap {
+            policy,
+            downlink,
+            ..Cap::default()
+        };
+        assert_eq!(
+            crate::network::allotment::of_receivers(&cap).is_some(),
+            shares,
+            "{policy:?}, {downlink}"
+        );
+    }
 }
 
 #[test]
