@@ -43,8 +43,10 @@ pub enum Cap {
     Formula { rtt_ms: u64 },
     /// The same number of segments whatever else sends (P1, figure 6).
     Segments(u64),
-    /// The share that the devices find, with this `prefer`.
+    /// The share that the devices find of what they send, with this `prefer`.
     Found(&'static str),
+    /// And of what they receive.
+    FoundBothWays(&'static str),
 }
 
 pub const FIXED54: &str = "fixed54";

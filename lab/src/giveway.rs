@@ -78,7 +78,8 @@ pub fn cap_configuration(cap: Cap, key: &Path) -> Value {
     match cap {
         Cap::Formula { rtt_ms } => policy["rtt_ms"] = json!(rtt_ms),
         Cap::Segments(segments) => policy["fixed_segments"] = json!(segments),
-        Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer, "downlink": true}),
+        Cap::Found(prefer) => policy = json!({"policy": "found", "prefer": prefer}),
+        Cap::FoundBothWays(prefer) => policy = json!({"policy": "found", "prefer": prefer, "downlink": true}),
     }
     json!({"cap": policy, "group": {"key_file": key}})
 }

@@ -29,7 +29,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
     (
         "a share that is found holds by cwnd alone",
-        |config| config.cap.shares_downlink(),
+        |config| config.cap.policy == CapPolicyName::Found,
         pace::open,
     ),
     (
@@ -39,7 +39,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ),
     (
         "what connections receive is not held back",
-        |config| config.classes.receive_window || config.cap.policy == CapPolicyName::Found,
+        |config| config.classes.receive_window || config.cap.shares_downlink(),
         receive::open,
     ),
 ];

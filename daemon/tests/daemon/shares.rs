@@ -12,7 +12,8 @@ use crate::support::tcp::{Transfer, max_pacing_rate, set_max_pacing_rate, walked
 use crate::support::wait::until;
 
 const UNLIMITED: u32 = u32::MAX;
-const FOUND: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n[queue]\nbackend = \"none\"\n";
+const FOUND: &str = "[cap]\npolicy = \"found\"\n";
+const BOTH_WAYS: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n[queue]\nbackend = \"none\"\n";
 
 #[test]
 fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
@@ -54,7 +55,7 @@ fn a_share_of_what_is_received_is_held_by_the_window_and_a_kill_leaves_nothing_o
     let lab = Lab::enter();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("giveway.toml");
-    fs::write(&file, FOUND).unwrap();
+    fs::write(&file, BOTH_WAYS).unwrap();
     let (near, far) = lab.connect(FAR_V4);
     // So that a share is far below what the kernel offers by itself.
     set_max_pacing_rate(&far, 2_500_000);

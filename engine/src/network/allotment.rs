@@ -71,6 +71,8 @@ pub struct Member {
     pub delivered_segments: u32,
     pub mss_bytes: u32,
     pub unsent_bytes: u64,
+    /// It repeats what was lost.
+    pub is_repeating: bool,
     /// A receiver that had offered more than it does now, and to which that still comes.
     pub is_draining: bool,
 }

@@ -71,9 +71,12 @@ impl Tracked {
     }
 
     fn expire(&mut self, now: Duration) {
-        let repeats = matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss)
-            && now.saturating_sub(self.last_moved) < REPEATS_WITHIN;
+        let repeats = self.is_repeating() && now.saturating_sub(self.last_moved) < REPEATS_WITHIN;
         self.sending &= repeats || now.saturating_sub(self.last_queued) < STOPPED_AFTER;
+    }
+
+    fn is_repeating(&self) -> bool {
+        matches!(self.flow.ca_state, CaState::Recovery | CaState::Loss)
     }
 
     /// The round-trip time that this connection's share is computed from.
@@ -103,6 +106,7 @@ impl Tracked {
             delivered_segments: self.flow.delivered_segments,
             mss_bytes: self.flow.mss_bytes,
             unsent_bytes: self.flow.unsent_bytes,
+            is_repeating: self.is_repeating(),
             is_draining: false,
         })
     }

@@ -218,6 +218,7 @@ fn member(tracked: &Tracked, now: Duration, payload_bytes: u32, is_tight: bool) 
         delivered_segments: (tracked.flow.received_bytes / u64::from(payload_bytes)) as u32,
         mss_bytes: payload_bytes,
         unsent_bytes: u64::from(is_held),
+        is_repeating: false,
         is_draining: window.is_some_and(|window| tracked.flow.offered_bytes as f64 > DRAINING * window),
     })
 }

@@ -28,8 +28,8 @@ pub const SCENARIO: Scenario = Scenario {
 
 const POLICIES: [(&str, Option<Cap>); 3] = [
     ("plain", None),
-    ("balanced", Some(Cap::Found("balanced"))),
-    ("delay", Some(Cap::Found("delay"))),
+    ("balanced", Some(Cap::FoundBothWays("balanced"))),
+    ("delay", Some(Cap::FoundBothWays("delay"))),
 ];
 /// What plain TCP's queue is worth.
 const GOODPUT: f64 = 0.9;

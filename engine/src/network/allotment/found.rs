@@ -183,6 +183,7 @@ impl Allotment for FoundCapacity {
         let moved_bytes = self.moved_bytes(members);
         let demands = group::demands(link, self.direction);
         self.control.is_draining = is_draining(members);
+        self.control.is_repeating = members.iter().filter(|member| member.is_repeating).count() * 2 > members.len();
         match self.look(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),

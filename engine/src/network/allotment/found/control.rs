@@ -15,6 +15,8 @@ use crate::config::Prefer;
 const WINDOW_S: f64 = 0.15;
 /// A queue has gone for good when none was seen for this long.
 const LONG_WINDOW_S: f64 = 0.4;
+/// Without a new sample for so long, and two round trips, a wait is old.
+const OLD_SAMPLE_S: f64 = 1.0;
 /// A report comes about this much later.
 const REPORT_S: f64 = 0.5;
 /// What all together want is the same within this part.
@@ -49,7 +51,12 @@ const RESUME: f64 = 0.8;
 const ROOM: f64 = 1.3;
 /// What comes back of the share once a queue has gone, where it was the queue that made the air slow.
 const REGAINED: f64 = 0.7;
+/// A queue of so many times what is too long may have made the air slow, ...
+const COLLAPSE: f64 = 1.25;
+/// ... and had, where so many times what was got beside it is had without one. (Or the air had but become slower.)
+const SLOWED: f64 = 1.2;
 const REMEMBERED_S: f64 = 10.0;
+const ROOM_AFTER: f64 = 2.0;
 /// The share stays this part below a cliff, for so long; each time that it was still too much, twice as long.
 const BELOW_CLIFF: f64 = 0.95;
 const CLIFF_S: f64 = 20.0;
@@ -208,6 +215,8 @@ pub enum Why {
 struct Emptied {
     at_s: f64,
     before: f64,
+    /// What was got while the queue stood.
+    carried: f64,
     longest_s: f64,
 }
 
@@ -235,6 +244,10 @@ pub struct Control {
     before_join: Option<(f64, f64)>,
     last_s: f64,
     waits: VecDeque<(f64, f64)>,
+    /// When the last of them was another than the one before.
+    sampled_s: f64,
+    /// When limits last came back after a time without.
+    returned_s: f64,
     /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
@@ -252,6 +265,8 @@ pub struct Control {
     tries: bool,
     /// What comes was allowed before the present limits were: no queue tells of these yet.
     pub is_draining: bool,
+    /// Most connections of ours repeat what was lost.
+    pub is_repeating: bool,
     /// What is moved with limits, of what would be moved without.
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
@@ -259,6 +274,11 @@ pub struct Control {
     outgrown_s: f64,
     early_s: f64,
     senders: usize,
+}
+
+/// Until a change of the share shows in what neighbours report.
+fn shows_after_s(seen: &Seen, wait_s: f64) -> f64 {
+    seen.min_rtt_s + wait_s + REPORT_S
 }
 
 /// While a queue is emptied: a round of it is over. Not before those with longer paths can have given way as well.
@@ -280,6 +300,8 @@ impl Control {
             before_join: None,
             last_s: 0.0,
             waits: VecDeque::new(),
+            sampled_s: 0.0,
+            returned_s: f64::NEG_INFINITY,
             mean_wait_s: 0.0,
             waits_s: 0.0,
             delivered_s: 0.0,
@@ -292,6 +314,7 @@ impl Control {
             plain: Plain::default(),
             tries: true,
             is_draining: false,
+            is_repeating: false,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
@@ -338,7 +361,7 @@ impl Control {
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
             .max(self.wish.too_long_least_s)
             .max(1.5 * self.aim_s);
-        let shows_after_s = seen.min_rtt_s + wait_s + REPORT_S;
+        let shows_after_s = shows_after_s(seen, wait_s);
         self.stands_s = if wait_s > 1.5 * self.aim_s {
             self.stands_s + dt_s
         } else {
@@ -367,7 +390,7 @@ impl Control {
             (_, Some(why)) => self.withdraw(seen.now_s, why),
             (Phase::Empty { .. }, _) => self.empty(seen, wait_s),
             _ if wait_s > too_long_s => self.begin_to_empty(seen, wait_s),
-            _ => self.find(seen, wait_s, dt_s, shows_after_s),
+            _ => self.find(seen, wait_s, too_long_s, dt_s),
         }
     }
 
@@ -423,6 +446,7 @@ impl Control {
         }
         if let Some(emptied) = &mut self.emptied {
             emptied.before *= by;
+            emptied.carried *= by;
         }
         if let Phase::Empty { before, .. } = &mut self.phase {
             *before *= by;
@@ -459,6 +483,9 @@ impl Control {
     }
 
     fn wait(&mut self, seen: &Seen) -> f64 {
+        if self.waits.back().is_none_or(|(_, queue_s)| *queue_s != seen.queue_s) {
+            self.sampled_s = seen.now_s;
+        }
         self.waits.push_back((seen.now_s, seen.queue_s));
         while self
             .waits
@@ -467,7 +494,16 @@ impl Control {
         {
             self.waits.pop_front();
         }
-        self.least_wait(seen.now_s - WINDOW_S)
+        let wait_s = self.least_wait(seen.now_s - WINDOW_S);
+        // (Soon after a trial others' word is old as well: reports were lost in the queue.)
+        let is_later = seen.now_s - self.returned_s > OTHERS_END_S;
+        let others_say = seen.their_queue_s.filter(|_| is_later && self.is_unsampled(seen));
+        others_say.map_or(wait_s, |theirs_s| theirs_s.min(wait_s))
+    }
+
+    /// Who repeats what was lost has no new samples of its own: the last one is old.
+    fn is_unsampled(&self, seen: &Seen) -> bool {
+        self.is_repeating && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
     }
 
     fn least_wait(&self, from_s: f64) -> f64 {
@@ -533,15 +569,19 @@ impl Control {
             return;
         };
         self.longest_s = self.longest_s.max(wait_s);
-        if wait_s < 0.5 * self.aim_s {
+        if wait_s < 0.5 * self.aim_s && self.is_unsampled(seen) {
+            // It was the others' word that the queue has gone, and what this device had to repeat that kept it slow.
+            self.phase = Phase::Start;
+        } else if wait_s < 0.5 * self.aim_s {
             self.phase = Phase::Search { since_s: seen.now_s };
-            self.share = (RESUME * self.share).max(self.floor);
             self.quiet_s = 0.0;
             self.emptied = Some(Emptied {
                 at_s: seen.now_s,
                 before,
+                carried: self.share,
                 longest_s: self.longest_s,
             });
+            self.share = (RESUME * self.share).max(self.floor);
         } else if self.is_draining {
             // The round has not begun.
             self.phase = Phase::Empty {
@@ -567,15 +607,18 @@ impl Control {
     }
 
     /// What the share may not exceed for now.
-    fn ceiling(&mut self, seen: &Seen, wait_s: f64, shows_after_s: f64) -> f64 {
-        self.emptied = self.emptied.filter(|emptied| seen.now_s - emptied.at_s <= REMEMBERED_S);
+    fn ceiling(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, shows_after_s: f64) -> f64 {
+        // Where nothing waits for long below a level that was no cliff, the air has become faster.
+        let has_room = self.cliff.is_none() && self.quiet_s > ROOM_AFTER * shows_after_s;
+        let is_old = |emptied: &Emptied| has_room || seen.now_s - emptied.at_s > REMEMBERED_S;
+        self.emptied = self.emptied.filter(|emptied| !is_old(emptied));
         let mut ceiling = f64::INFINITY;
         if let Some(emptied) = self.emptied {
             if emptied.before > 0.9 * self.share {
                 ceiling = BELOW_CLIFF * emptied.before;
             }
-            let was_long = emptied.longest_s > 1.25 * self.wish.too_long * seen.min_rtt_s;
-            let regained = seen.rate > REGAINED * emptied.before && wait_s < self.aim_s;
+            let was_long = emptied.longest_s > COLLAPSE * too_long_s;
+            let regained = seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.aim_s;
             if self.cliff.is_none() && was_long && regained {
                 self.cliff = Some(Cliff {
                     share: BELOW_CLIFF * emptied.before,
@@ -592,8 +635,9 @@ impl Control {
     }
 
     /// Up while there is no queue, and to where it is as long as it should be.
-    fn find(&mut self, seen: &Seen, wait_s: f64, dt_s: f64, shows_after_s: f64) {
-        let ceiling = self.ceiling(seen, wait_s, shows_after_s);
+    fn find(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) {
+        let shows_after_s = shows_after_s(seen, wait_s);
+        let ceiling = self.ceiling(seen, wait_s, too_long_s, shows_after_s);
         self.notice(seen, wait_s, dt_s, shows_after_s);
         let round_trips = dt_s / (seen.min_rtt_s + wait_s);
         let growth = match self.phase {
@@ -604,6 +648,13 @@ impl Control {
             }
             Phase::Start => {
                 self.share = self.share.max(2.0 * seen.rate);
+                // Who begins anew in its own group has enough with what the others have.
+                if let Some(theirs) = seen
+                    .theirs
+                    .filter(|theirs| self.plain.is_known() && self.share > APART * theirs)
+                {
+                    (self.share, self.phase) = (APART * theirs, Phase::Hold);
+                }
                 return;
             }
             Phase::Search { since_s } => {
@@ -674,6 +725,9 @@ impl Control {
         let is_robbed = self.plain.own_part(seen).is_some_and(|own| own < FAIR);
         let is_worse = is_robbed || part.is_some_and(|part| part < self.wish.worth);
         self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
+        if self.is_unsampled(seen) {
+            return None;
+        }
         if self.is_worse_early(seen, wait_s, dt_s) {
             return Some(Why::Worse);
         }
@@ -731,7 +785,9 @@ impl Control {
     /// before, they have given their limits up, and whoever keeps them is starved.
     fn is_outgrown(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
         let had = match self.phase {
-            Phase::Empty { before, .. } if wait_s > too_long_s => before.max(self.share),
+            Phase::Empty { before, .. } if wait_s > too_long_s && seen.now_s - self.returned_s > OTHERS_END_S => {
+                before.max(self.share)
+            }
             _ => f64::INFINITY,
         };
         let is_outgrown = seen.theirs.is_some_and(|theirs| theirs > OUTGROWN * had);
@@ -773,6 +829,7 @@ impl Control {
         let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
         self.share = seen.rate.max(had).max(self.floor);
         self.stands_s = 0.0;
+        self.returned_s = seen.now_s;
         self.phase = Phase::Hold;
         if wait_s > too_long_s {
             // No share of ours made this queue: nothing is learnt of a cliff.

@@ -447,11 +447,65 @@ fn nothing_that_is_received_is_shared_unless_that_is_asked_for() {
 #[test]
 fn what_was_learnt_of_a_cliff_goes_with_a_rest() {
     let mut control = limiting();
-    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.05, 0.05));
-    pass(&mut control, 0.5, 0.5, |now_s| seen(now_s, 0.0, 0.0));
+    collapse(&mut control, mbit(2.0));
     assert!(control.cliff_share().is_some());
     control.rest(3.0, false);
     assert_eq!(control.cliff_share(), None);
+}
+
+/// A queue with which so much is got, and then 5 Mbit/s without one.
+fn collapse(control: &mut Control, beside_the_queue: f64) {
+    pass(control, 0.0, 0.2, |now_s| seen(now_s, 0.006, 0.006));
+    pass(control, 0.2, 0.5, |now_s| Seen {
+        rate: beside_the_queue,
+        ..seen(now_s, 0.05, 0.05)
+    });
+    pass(control, 0.7, 0.5, |now_s| seen(now_s, 0.0, 0.0));
+}
+
+/// Where no more is got without a queue than with it, the queue made nothing slower.
+#[test]
+fn a_queue_that_costs_no_goodput_is_no_cliff() {
+    let mut control = limiting();
+    collapse(&mut control, mbit(5.0));
+    assert_eq!(control.cliff_share(), None);
+}
+
+/// Its last sample is of the queue that made it lose; the others have seen since that this has gone.
+#[test]
+fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
+    for (is_repeating, is_free) in [(true, true), (false, false)] {
+        let mut control = limiting().without_trial();
+        control.is_repeating = is_repeating;
+        pass(&mut control, 0.0, 1.5, |now_s| Seen {
+            theirs: Some(mbit(5.0)),
+            their_queue_s: Some(0.0),
+            rate: mbit(0.2),
+            ..seen(now_s, 0.05, 0.05)
+        });
+        let found = !matches!(control.phase, Phase::Empty { .. } | Phase::Withdrawn { .. });
+        assert_eq!(found, is_free, "{is_repeating}: {:?}", control.phase);
+    }
+}
+
+/// It goes by others' word alone, so that word takes its limits away as little as its own old sample does.
+#[test]
+fn who_repeats_what_was_lost_takes_nobody_for_a_stranger() {
+    let mut control = limiting();
+    control.is_repeating = true;
+    let slow = |now_s| Seen {
+        rate: mbit(0.2),
+        ..seen(now_s, 0.05, 0.05)
+    };
+    pass(&mut control, 0.0, 1.5, |now_s| Seen {
+        moved_bytes: 0.0,
+        ..slow(now_s)
+    });
+    pass(&mut control, 1.5, 20.0, |now_s| Seen {
+        theirs: Some(mbit(20.0)),
+        ..slow(now_s)
+    });
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
 }
 
 #[test]
@@ -553,6 +607,7 @@ fn member(rtt_ms: u64, cwnd: u32) -> Member {
         delivered_segments: 0,
         mss_bytes: 1_448,
         unsent_bytes: 1_000_000,
+        is_repeating: false,
         is_draining: false,
     }
 }
