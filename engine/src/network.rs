@@ -97,6 +97,8 @@ pub struct Network {
     nice: Niceness,
     interface: Option<Interface>,
     sharing: Sharing,
+    /// Connections of ours that have more to send than they may.
+    wanting: usize,
     /// When everything was last decided upon, and whether the devices that send have changed since.
     decided: Duration,
     undecided: bool,
@@ -130,6 +132,7 @@ impl Network {
             nice: Niceness::new(config.classes.cpu_and_disk, setup.backends.dry_run),
             interface: None,
             sharing: Sharing::default(),
+            wanting: 0,
             decided: now,
             undecided: false,
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
@@ -399,9 +402,11 @@ impl Network {
         let before = self.sharing;
         let devices = self.devices(connections);
         self.sharing = Sharing { devices, connections };
-        if connections > before.connections {
+        let wanting = self.own_senders().filter(|tracked| tracked.wants_more).count();
+        let had = std::mem::replace(&mut self.wanting, wanting);
+        if connections > before.connections || wanting > had {
             self.neighbourhood.sender_started(now);
-        } else if connections == 0 && before.connections > 0 {
+        } else if wanting < had || (connections == 0 && before.connections > 0) {
             self.neighbourhood.sender_stopped(now);
         }
         if self.sharing != before {

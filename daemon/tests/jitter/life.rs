@@ -89,7 +89,11 @@ fn every_policy_is_measured_as_itself() {
 #[test]
 fn a_policy_that_somebody_else_sets_meanwhile_is_left_alone_and_reported() {
     let running = start("--json --wakeups 200 --period-us 10000 --threads 2");
-    until("two threads measure", || running.threads().len() == 2);
+    // A thread sets its own policy first, and sleeps for a period after that.
+    until("two threads measure", || {
+        let threads = running.threads();
+        threads.len() == 2 && threads.iter().all(|thread| running.sleeps(*thread) > 5)
+    });
     for thread in running.threads() {
         let outcome = Command::new("chrt")
             .args(["-f", "-p", "33", &thread.to_string()])

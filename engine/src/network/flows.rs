@@ -25,6 +25,8 @@ const REPEATS_WITHIN: Duration = Duration::from_secs(10);
 pub struct Tracked {
     pub flow: Flow,
     pub sending: bool,
+    /// It has more to send than its window takes.
+    pub wants_more: bool,
     pub receiving: Receiving,
     pub class: Class,
     pub judged: Judged,
@@ -41,6 +43,7 @@ impl Tracked {
         Self {
             flow,
             sending: false,
+            wants_more: false,
             receiving: Receiving::default(),
             class: Class::Standard,
             judged: Judged::default(),
@@ -56,8 +59,11 @@ impl Tracked {
             self.queued_passes = self.queued_passes.saturating_add(1);
             self.last_queued = now;
             self.sending |= self.queued_passes >= SENDING_AFTER_PASSES;
+            self.wants_more |= self.queued_passes >= SENDING_AFTER_PASSES;
         } else {
             self.queued_passes = 0;
+            // A full window may have no more than itself to send for a moment.
+            self.wants_more &= flow.unacked_bytes >= u64::from(flow.cwnd) * u64::from(flow.mss_bytes);
             self.sending &= !flow.state.application_has_finished();
         }
         let moved = |flow: &Flow| (flow.delivered_segments, flow.retransmits);

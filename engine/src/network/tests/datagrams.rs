@@ -224,3 +224,37 @@ fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_s
     let devices = 1 + u32::from(!report.senders.is_empty());
     assert_eq!(pair.device.status(pair.now).policy.senders, devices);
 }
+
+/// What it leaves is of use to the others at once, not with its next regular report.
+#[test]
+fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
+    let little = Flow {
+        unsent_bytes: 0,
+        unacked_bytes: 2_000,
+        ..upload()
+    };
+    let told = |changes: &[u64]| {
+        let mut device = member(1, 7);
+        let mut at = Vec::new();
+        for ms in (0..12_000).step_by(100) {
+            let is_light = changes.iter().filter(|change| **change <= ms).count() % 2 == 1;
+            let flow = if is_light { little.clone() } else { upload() };
+            let pass = Input::Pass {
+                flows: vec![flow],
+                complete: true,
+                queues: Default::default(),
+            };
+            let news = reports(device.step(Duration::from_millis(ms), pass));
+            at.extend((!news.is_empty()).then_some(ms));
+        }
+        at
+    };
+    let regular = told(&[]);
+    let (falls, rises) = (9_000, 9_600);
+    let changed = told(&[falls, rises]);
+    // It wants more once it did in two passes.
+    for ms in [falls, rises + 100] {
+        assert!(!regular.contains(&ms), "{ms} in {regular:?}");
+        assert!(changed.contains(&ms), "{ms} in {changed:?}");
+    }
+}
