@@ -91,6 +91,7 @@ impl FoundCapacity {
             queue_s: median(own.iter().map(|one| (one.queue_s(), one.voice)))?,
             min_rtt_s: median(own.iter().map(|one| (one.min_rtt_s, one.voice)))?,
             least_rtt_s,
+            group_rtt_s: median(all().map(|one| (one.min_rtt_s, one.voice)))?,
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
             weights: weight + neighbours.iter().map(|one| one.part(self.control.share)).sum::<f64>(),
             senders: own.len() + group::devices(neighbours),
@@ -137,7 +138,8 @@ impl FoundCapacity {
         let cwnd = rate * in_flight_s / self.segment_bytes + held_back;
         // Never so slow that the floor of cwnd takes longer than the path.
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
-        let cwnd = (cwnd as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1);
+        // Rounded down, what neighbours read of it would be less than the share, and all would come down to it.
+        let cwnd = (cwnd.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1);
         if self.direction == Direction::Down {
             return Limits {
                 receive_window_bytes: Some((f64::from(cwnd) * self.segment_bytes) as u64),

@@ -27,8 +27,9 @@ const JOINED_S: f64 = 10.0;
 const TURNS: usize = 4;
 /// What was seen is old after so long without a look: a pause, or a process that was stopped.
 const OLD_AFTER_S: f64 = 3.0;
-/// Each part of the minimum RTT by which the queue is too short raises the share by this part of it, in a time in which
-/// it shows; and lowers it where it is too long.
+/// Each part of the group's minimum RTT (at most so many times ours, and at least as much less) by which the queue is too
+/// short raises the share by this part of it, in a time in which it shows; and lowers it where it is too long.
+const PATHS: f64 = 8.0;
 const RAISE: f64 = 0.1;
 const LOWER: f64 = 0.3;
 /// With no queue for two such times the share grows by this, each time twice as much as before, at most ...
@@ -142,8 +143,9 @@ pub struct Seen {
     /// How long packets of ours wait, and their minimum RTT.
     pub queue_s: f64,
     pub min_rtt_s: f64,
-    /// The shortest minimum RTT of all senders.
+    /// The shortest minimum RTT of all senders, and the middle one.
     pub least_rtt_s: f64,
+    pub group_rtt_s: f64,
     /// What a connection of ours of weight 1 gets.
     pub rate: f64,
     /// What all together want, in shares of weight 1; and how many there are: connections of ours, and other devices.
@@ -246,6 +248,8 @@ pub struct Control {
     waits: VecDeque<(f64, f64)>,
     /// When the last of them was another than the one before.
     sampled_s: f64,
+    /// Something was repeated since.
+    has_repeated: bool,
     /// When limits last came back after a time without.
     returned_s: f64,
     /// In the mean: while a queue stands, and at any time.
@@ -301,6 +305,7 @@ impl Control {
             last_s: 0.0,
             waits: VecDeque::new(),
             sampled_s: 0.0,
+            has_repeated: false,
             returned_s: f64::NEG_INFINITY,
             mean_wait_s: 0.0,
             waits_s: 0.0,
@@ -484,8 +489,9 @@ impl Control {
 
     fn wait(&mut self, seen: &Seen) -> f64 {
         if self.waits.back().is_none_or(|(_, queue_s)| *queue_s != seen.queue_s) {
-            self.sampled_s = seen.now_s;
+            (self.sampled_s, self.has_repeated) = (seen.now_s, false);
         }
+        self.has_repeated |= self.is_repeating;
         self.waits.push_back((seen.now_s, seen.queue_s));
         while self
             .waits
@@ -503,7 +509,7 @@ impl Control {
 
     /// Who repeats what was lost has no new samples of its own: the last one is old.
     fn is_unsampled(&self, seen: &Seen) -> bool {
-        self.is_repeating && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
+        self.has_repeated && seen.now_s - self.sampled_s > (2.0 * seen.min_rtt_s).max(OLD_SAMPLE_S)
     }
 
     fn least_wait(&self, from_s: f64) -> f64 {
@@ -570,7 +576,8 @@ impl Control {
         };
         self.longest_s = self.longest_s.max(wait_s);
         if wait_s < 0.5 * self.aim_s && self.is_unsampled(seen) {
-            // It was the others' word that the queue has gone, and what this device had to repeat that kept it slow.
+            // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow.
+            self.share = self.share.max(EMPTYING * seen.theirs.unwrap_or(0.0));
             self.phase = Phase::Start;
         } else if wait_s < 0.5 * self.aim_s {
             self.phase = Phase::Search { since_s: seen.now_s };
@@ -679,7 +686,10 @@ impl Control {
     }
 
     fn hold(&self, seen: &Seen, wait_s: f64, shows_after_s: f64) -> f64 {
-        let off = (self.aim_s - wait_s) / seen.min_rtt_s;
+        // Of the group's paths, the same for all: by its own, who has a long one would hardly raise its share, and those with
+        // short ones would come down to it again.
+        let path_s = seen.group_rtt_s.clamp(seen.min_rtt_s / PATHS, PATHS * seen.min_rtt_s);
+        let off = (self.aim_s - wait_s) / path_s;
         let by_queue = if off < 0.0 {
             (LOWER * off).max(-0.5)
         } else {

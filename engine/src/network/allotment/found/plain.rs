@@ -88,6 +88,8 @@ pub struct Plain {
     /// For so long since a return to limits, and what the group moved lately.
     returned_s: Option<f64>,
     lately: f64,
+    /// What that was some time ago, and when; and before that.
+    lately_before: [(f64, f64); 2],
 }
 
 impl Plain {
@@ -181,6 +183,9 @@ impl Plain {
         // Reports are lost in the queue of a trial: what ours get, as all with enough to send have the same, stands in for them.
         let now = seen.total.max(seen.rate * seen.full_weights + seen.light);
         self.lately += (now - self.lately) * (dt_s / LATELY_S).min(1.0);
+        if seen.now_s - self.lately_before[0].1 > 0.5 * LATELY_S {
+            self.lately_before = [(self.lately, seen.now_s), self.lately_before[0]];
+        }
         if let Some(known) = &mut self.known {
             known.at_s = seen.now_s;
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
@@ -213,7 +218,8 @@ impl Plain {
     /// What the group moves lately, of what it moved without limits a moment ago.
     pub fn early_part(&self, seen: &Seen) -> Option<f64> {
         self.returned_s.filter(|since_s| FRESH_S.contains(since_s))?;
-        Some(self.lately / self.plain(seen)?)
+        let rises = self.lately > (1.0 + RISES) * self.lately_before[1].0;
+        (!rises).then_some(self.lately / self.plain(seen)?)
     }
 
     /// By a connection of ours, where that is known.

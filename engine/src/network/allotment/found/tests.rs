@@ -70,6 +70,7 @@ impl Link {
                 queue_s,
                 min_rtt_s: RTT_S,
                 least_rtt_s: RTT_S,
+                group_rtt_s: RTT_S,
                 rate: got[index],
                 weights: senders as f64,
                 senders,
@@ -316,6 +317,7 @@ fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
         queue_s,
         min_rtt_s: RTT_S,
         least_rtt_s: RTT_S,
+        group_rtt_s: RTT_S,
         rate: mbit(5.0),
         weights: 2.0,
         senders: 2,
@@ -794,6 +796,7 @@ fn a_short_path_waits_until_long_ones_have_given_way() {
     let short = |now_s| Seen {
         min_rtt_s: 0.01,
         least_rtt_s: 0.01,
+        group_rtt_s: 0.01,
         ..seen(now_s, 0.02, 0.02)
     };
     pass(&mut control, 0.0, 1.2, short);
@@ -831,6 +834,7 @@ proptest! {
                 queue_s,
                 min_rtt_s: RTT_S,
                 least_rtt_s: RTT_S,
+                group_rtt_s: RTT_S,
                 rate: mbit(5.0),
                 weights: 1.0 + weights,
                 senders,
