@@ -90,6 +90,10 @@ const FAIR: f64 = 0.7;
 const EARLY_S: f64 = 0.5;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
 const GROWS: f64 = 1.1;
+/// Where there is no trial those who start meet in slow start, which fills the queue for all: for so long after each start.
+const STARTING_S: f64 = 2.5;
+/// What was offered before comes for so long at most; after that it is a far end that leaves holes.
+const DRAINS_S: f64 = 15.0;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +256,10 @@ pub struct Control {
     tries: bool,
     /// What comes was allowed before the present limits were: no queue tells of these yet.
     pub is_draining: bool,
+    drains_s: f64,
+    /// When this device started, and when anybody did.
+    started_s: f64,
+    joined_s: f64,
     /// What is moved with limits, of what would be moved without.
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
@@ -292,6 +300,9 @@ impl Control {
             plain: Plain::default(),
             tries: true,
             is_draining: false,
+            drains_s: 0.0,
+            started_s: f64::NEG_INFINITY,
+            joined_s: f64::NEG_INFINITY,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
@@ -329,10 +340,12 @@ impl Control {
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
         self.senders = seen.senders;
+        self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
             self.share = seen.rate.max(self.floor);
         }
+        self.bound_draining(dt_s);
         self.aim_s = self.aim(seen);
         let wait_s = self.wait(seen);
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
@@ -394,6 +407,27 @@ impl Control {
         }
     }
 
+    fn note_start(&mut self, seen: &Seen) {
+        if self.share <= 0.0 {
+            self.started_s = seen.now_s;
+        }
+        let is_join = self.weights > 0.0 && self.weights / seen.weights < 1.0 - SAME;
+        if self.share <= 0.0 || (is_join && self.turns.len() <= TURNS) {
+            self.joined_s = seen.now_s;
+        }
+    }
+
+    /// Without a trial: whether what waits may be the slow start of whoever started lately, which tells nothing of the air, of
+    /// strangers or of the others' limits.
+    fn is_starting(&self, now_s: f64) -> bool {
+        !self.tries && now_s - self.joined_s < STARTING_S
+    }
+
+    fn bound_draining(&mut self, dt_s: f64) {
+        self.drains_s = if self.is_draining { self.drains_s + dt_s } else { 0.0 };
+        self.is_draining &= self.drains_s < DRAINS_S;
+    }
+
     /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
     /// checked.
     fn follow_members(&mut self, seen: &Seen) {
@@ -404,7 +438,9 @@ impl Control {
         }
         let is_change = self.weights > 0.0;
         self.weights = seen.weights;
-        if !is_change || self.phase == Phase::Start {
+        // What one gets in slow start is not what all have: nobody takes a part of it.
+        let is_slow_start = !self.tries && seen.now_s - self.started_s < STARTING_S;
+        if !is_change || self.phase == Phase::Start || is_slow_start {
             return;
         }
         // Who comes and goes again and again takes nothing for good.
@@ -502,8 +538,13 @@ impl Control {
             .theirs
             .unwrap_or(self.share)
             .clamp(0.8 * self.share, 1.25 * self.share);
-        let before = (theirs * self.share).sqrt();
-        if let Some(cliff) = &mut self.cliff {
+        let is_starting = self.is_starting(seen.now_s);
+        let before = if is_starting {
+            f64::INFINITY
+        } else {
+            (theirs * self.share).sqrt()
+        };
+        if let Some(cliff) = self.cliff.as_mut().filter(|_| !is_starting) {
             *cliff = Cliff {
                 share: cliff.share.min(BELOW_CLIFF * before),
                 since_s: seen.now_s,
@@ -714,7 +755,7 @@ impl Control {
         // trial later.
         let has_others = seen.senders > seen.own;
         let rounds = if has_others { 2 } else { 1 };
-        let is_after_trial = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+        let is_after_trial = (has_others || !self.tries) && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
         // One that was short and has grown again did answer.
         let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
