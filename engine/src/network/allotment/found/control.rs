@@ -681,7 +681,12 @@ impl Control {
         } else {
             0.0
         };
-        1.0 + by_queue.max(by_quiet)
+        // Of senders no queue that is shorter than too long lowers it.
+        if quiet > 0.0 || self.tries {
+            1.0 + by_queue.max(by_quiet)
+        } else {
+            1.0 + by_queue
+        }
     }
 
     /// How long there has been no queue; one that stood and has gone means that the air has become faster.

@@ -456,6 +456,13 @@ fn the_queue_of_a_common_start_is_nobodys_and_no_cliff() {
 }
 
 #[test]
+fn a_queue_that_is_longer_than_it_should_be_lowers_what_is_received() {
+    let mut control = limiting().without_trial();
+    pass(&mut control, 0.0, 10.0, |now_s| seen(now_s, 0.019, 0.019));
+    assert!(control.share < mbit(4.5), "{}", control.share / mbit(1.0));
+}
+
+#[test]
 fn whoever_comes_to_a_settled_group_makes_no_cliff() {
     let mut control = limiting().without_trial();
     pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.006, 0.006));
