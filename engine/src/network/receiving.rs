@@ -81,7 +81,8 @@ impl Receiving {
             .arrived
             .back()
             .is_some_and(|(at, _)| now.saturating_sub(*at) > pause);
-        if self.is_silent && !is_silent && is_long {
+        // In slow start a window comes in one piece, and how long a round trip takes may not be known yet.
+        if self.is_silent && !is_silent && is_long && !self.rtt.is_zero() {
             self.resumed = Some(now);
         }
         self.resumed = self.resumed.filter(|at| now.saturating_sub(*at) < PAUSE_SHOWS);

@@ -119,6 +119,20 @@ fn the_pause_of_a_server_is_no_round_trip() {
 }
 
 #[test]
+fn before_a_round_trip_is_known_nothing_is_a_pause() {
+    let mut receiving = Receiving::default();
+    for pass in 0..20 {
+        seen(
+            &mut receiving,
+            pass * PASS_MS,
+            pass / 5 * 60_000,
+            if pass < 6 { 0 } else { 600 },
+        );
+    }
+    assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(600)));
+}
+
+#[test]
 fn what_comes_in_one_piece_each_round_trip_is_no_pause() {
     let mut receiving = Receiving::default();
     for pass in 0..60 {

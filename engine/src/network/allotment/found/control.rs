@@ -574,7 +574,9 @@ impl Control {
             return;
         };
         self.longest_s = self.longest_s.max(wait_s);
-        if wait_s < 0.5 * self.aim_s {
+        // What others that receive aim at stays, if this device alone empties.
+        let is_theirs = !self.tries && round > 0 && wait_s < self.aim_s;
+        if wait_s < 0.5 * self.aim_s || is_theirs {
             self.phase = Phase::Search { since_s: seen.now_s };
             self.share = (RESUME * self.share).max(self.floor);
             self.quiet_s = 0.0;

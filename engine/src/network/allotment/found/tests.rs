@@ -463,6 +463,15 @@ fn a_queue_that_is_longer_than_it_should_be_lowers_what_is_received() {
 }
 
 #[test]
+fn who_empties_alone_what_others_keep_on_purpose_does_not_wait_until_it_has_gone() {
+    let mut control = limiting().without_trial();
+    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.03, 0.03));
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+    pass(&mut control, 0.5, 1.0, |now_s| seen(now_s, 0.011, 0.011));
+    assert!(!matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+}
+
+#[test]
 fn whoever_comes_to_a_settled_group_makes_no_cliff() {
     let mut control = limiting().without_trial();
     pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.006, 0.006));
