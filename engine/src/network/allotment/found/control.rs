@@ -94,6 +94,8 @@ const GROWS: f64 = 1.1;
 const STARTING_S: f64 = 2.5;
 /// What was offered before comes for so long at most; after that it is a far end that leaves holes.
 const DRAINS_S: f64 = 15.0;
+/// Who receives has given way to a queue that stands once it has less than this part of what it had when that began.
+const GIVEN_WAY: f64 = 0.75;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -257,6 +259,7 @@ pub struct Control {
     /// What comes was allowed before the present limits were: no queue tells of these yet.
     pub is_draining: bool,
     drains_s: f64,
+    stood_share: f64,
     /// When this device started, and when anybody did.
     started_s: f64,
     joined_s: f64,
@@ -301,6 +304,7 @@ impl Control {
             tries: true,
             is_draining: false,
             drains_s: 0.0,
+            stood_share: 0.0,
             started_s: f64::NEG_INFINITY,
             joined_s: f64::NEG_INFINITY,
             of_plain: None,
@@ -352,6 +356,9 @@ impl Control {
             .max(self.wish.too_long_least_s)
             .max(1.5 * self.aim_s);
         let shows_after_s = seen.min_rtt_s + wait_s + REPORT_S;
+        if self.stands_s <= 0.0 {
+            self.stood_share = self.share;
+        }
         self.stands_s = if wait_s > 1.5 * self.aim_s {
             self.stands_s + dt_s
         } else {
@@ -423,6 +430,11 @@ impl Control {
         !self.tries && now_s - self.joined_s < STARTING_S
     }
 
+    /// While a queue stands that is not yet too long.
+    fn has_given_way(&self) -> bool {
+        self.share < GIVEN_WAY * self.stood_share
+    }
+
     fn bound_draining(&mut self, dt_s: f64) {
         self.drains_s = if self.is_draining { self.drains_s + dt_s } else { 0.0 };
         self.is_draining &= self.drains_s < DRAINS_S;
@@ -449,6 +461,7 @@ impl Control {
             self.before_join.get_or_insert((self.share, seen.now_s));
         }
         let had = self.before_join.map_or(0.0, |(share, _)| share);
+        self.stood_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
@@ -519,7 +532,10 @@ impl Control {
         let ratio = theirs / self.share;
         let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
-            let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
+            // What the others say is half a second old: where they have just come down for a queue that one sees as well, it is no
+            // reason to go up.
+            let longest_s = if self.tries { 2.0 * self.aim_s } else { self.aim_s };
+            let most = if wait_s > longest_s { 1.0 } else { *PULL.end() };
             // Where nothing waits there is room for both, unless there is a cliff: also where only the others have found one, and
             // stay below it.
             let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
@@ -735,7 +751,13 @@ impl Control {
         };
         match self.phase {
             Phase::Empty { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
-            Phase::Hold if self.stands_s > STANDS_S => Some(stays),
+            // A short one is worth no pause of all limits where one receives, unless it stays though the share has fallen, and
+            // others see it: it may be the group's own, or a minimum RTT that was measured too low by some milliseconds.
+            Phase::Hold
+                if self.stands_s > STANDS_S && (self.tries || (self.has_given_way() && stays == Why::Strange)) =>
+            {
+                Some(stays)
+            }
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
                 let waits = self.waits_s > 0.8 * self.aim_s;

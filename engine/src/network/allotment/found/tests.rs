@@ -472,6 +472,39 @@ fn who_empties_alone_what_others_keep_on_purpose_does_not_wait_until_it_has_gone
 }
 
 #[test]
+fn a_short_queue_that_only_one_receiver_sees_keeps_its_limits() {
+    for (their_queue_s, keeps) in [(0.008, true), (0.019, false)] {
+        let mut control = limiting().without_trial();
+        pass(&mut control, 0.0, 16.0, |now_s| seen(now_s, 0.019, their_queue_s));
+        assert_eq!(!is_withdrawn(&control), keeps, "{their_queue_s}");
+    }
+}
+
+#[test]
+fn a_short_queue_to_which_nobody_has_given_way_is_no_strangers() {
+    let mut control = limiting().without_trial();
+    // They come down and go up again: 8 s at 1.6 aims.
+    for second in 0..10 {
+        control.share = mbit(5.0);
+        pass(&mut control, f64::from(second), 1.0, |now_s| {
+            seen(now_s, 0.0195, 0.0195)
+        });
+    }
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn what_others_say_raises_nothing_that_is_received_while_packets_wait() {
+    let mut control = limiting().without_trial();
+    let beside = |now_s| Seen {
+        theirs: Some(mbit(6.0)),
+        ..seen(now_s, 0.016, 0.016)
+    };
+    pass(&mut control, 0.0, 3.0, beside);
+    assert!(control.share < mbit(5.0), "{}", control.share / mbit(1.0));
+}
+
+#[test]
 fn whoever_comes_to_a_settled_group_makes_no_cliff() {
     let mut control = limiting().without_trial();
     pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.006, 0.006));
