@@ -354,10 +354,19 @@ fn sixteen_uploads_leave_a_place_for_what_is_received() {
 
 #[test]
 fn a_window_that_is_about_the_same_is_seldom_changed() {
-    let mut download = Download::new(FOUND);
-    download.run(15);
-    let changes = download.run(10).len();
-    assert!(changes <= 20, "{changes} in 10 s");
+    // While nothing is limited, and while it is.
+    for (strangers_s, varies_s, most) in [(0.3, 0.1, 5), (0.0, 0.02, 10)] {
+        let mut download = Download::new(FOUND);
+        download.run(20);
+        download.strangers_s = strangers_s;
+        download.run(if strangers_s > 0.0 { 20 } else { 0 });
+        let mut changes = 0;
+        for pass in 0..100 {
+            download.strangers_s = strangers_s + if pass % 8 < 4 { varies_s } else { 0.0 };
+            changes += download.pass().len();
+        }
+        assert!(changes <= most, "{changes} in 10 s");
+    }
 }
 
 #[test]
