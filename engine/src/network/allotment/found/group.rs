@@ -4,7 +4,7 @@
 
 use super::super::{HEADER_BYTES, Link, Member};
 use super::plain::Demand;
-use crate::wire::{Class, Direction, Peer, UNLIMITED_KBIT};
+use crate::wire::{Class, Direction, Peer, Sender, UNLIMITED_KBIT};
 
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;
@@ -111,30 +111,34 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
 
 /// `share`: of weight 1, by which those that receive are taken to lend.
 pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
-    let mut known = Vec::new();
-    for peer in link.neighbours.peers().filter(|peer| peer.believed) {
-        let these = peer.senders.iter().filter(|sender| sender.direction == direction);
-        let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
-        let count = senders.clone().count() as f64;
-        let first = known.len();
-        known.extend(senders.map(|sender| {
-            let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
-            Sending {
-                cwnd_bytes,
-                in_flight_bytes: cwnd_bytes.min(f64::from(sender.queue_bytes)),
-                rate: f64::from(sender.delivery_rate_kbit) * 125.0,
-                min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
-                srtt_s: f64::from(sender.srtt_us) / 1e6,
-                latest_rtt_s: None,
-                weight: weight(sender.class) / count,
-                may_have: weight(sender.class) / count,
-                voice: 1.0 / count,
-                wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
-            }
-        }));
-        if direction == Direction::Down {
-            lend(&mut known[first..], share);
+    let believed = link.neighbours.peers().filter(|peer| peer.believed);
+    let of = |peer: Peer<'_>| of_device(peer.senders, direction, segment_bytes, share);
+    believed.flat_map(of).collect()
+}
+
+/// What one device says.
+pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
+    let these = told.iter().filter(|sender| sender.direction == direction);
+    let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
+    let count = senders.clone().count() as f64;
+    let of = |sender: &Sender| {
+        let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
+        Sending {
+            cwnd_bytes,
+            in_flight_bytes: cwnd_bytes.min(f64::from(sender.queue_bytes)),
+            rate: f64::from(sender.delivery_rate_kbit) * 125.0,
+            min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
+            srtt_s: f64::from(sender.srtt_us) / 1e6,
+            latest_rtt_s: None,
+            weight: weight(sender.class) / count,
+            may_have: weight(sender.class) / count,
+            voice: 1.0 / count,
+            wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
         }
+    };
+    let mut known: Vec<Sending> = senders.map(of).collect();
+    if direction == Direction::Down {
+        lend(&mut known, share);
     }
     known
 }

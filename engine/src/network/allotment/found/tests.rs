@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::CapPolicyName;
+use crate::wire::Sender;
 
 const SEGMENT_BYTES: f64 = 1_448.0;
 const RTT_S: f64 = 0.1;
@@ -711,6 +712,33 @@ fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
     let mut own = group::own(&[trickle, trickle], SEGMENT_BYTES);
     group::lend(&mut own, mbit(20.0));
     assert!((own[0].weight - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_neighbours_download_beside_what_trickles_there_stands_for_all_of_its_share() {
+    let told = |kbit: u32, cwnd_segments: u32, wants_more: bool| Sender {
+        cwnd_segments,
+        min_rtt_us: 100_000,
+        srtt_us: 100_000,
+        queue_bytes: cwnd_segments * 1_448 * if wants_more { 2 } else { 1 },
+        ca_state: crate::wire::CaState::Open,
+        delivery_rate_kbit: kbit,
+        retransmits: 0,
+        direction: Direction::Down,
+        class: Class::Standard,
+        demand_kbit: crate::wire::UNLIMITED_KBIT,
+    };
+    let senders = [told(20_000, 176, true), told(640, 6, false), told(640, 6, false)];
+    let known = group::of_device(&senders, Direction::Down, SEGMENT_BYTES, mbit(20.0));
+    let share = known[0].share(0.012, SEGMENT_BYTES) / mbit(1.0);
+    assert!((17.0..24.0).contains(&share), "{share}");
+    // What is sent is divided by weight alone.
+    let senders = senders.map(|sender| Sender {
+        direction: Direction::Up,
+        ..sender
+    });
+    let known = group::of_device(&senders, Direction::Up, SEGMENT_BYTES, mbit(20.0));
+    assert!((known[0].weight - 1.0 / 3.0).abs() < 1e-9);
 }
 
 #[test]
