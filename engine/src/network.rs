@@ -372,7 +372,11 @@ impl Network {
     fn report(&mut self, now: Duration) {
         let demand = self.policy.demand();
         let told = self.own_senders().map(|tracked| describe(tracked, demand));
-        let senders: Vec<Sender> = told.chain(self.receivers_told(now)).take(MAX_SENDERS).collect();
+        let mut senders: Vec<Sender> = told.take(MAX_SENDERS).collect();
+        let receivers = self.receivers_told(now, MAX_SENDERS - senders.len());
+        // The uploads are told in their order: the last ones have to make room.
+        senders.truncate(MAX_SENDERS - receivers.len());
+        senders.extend(receivers);
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
             self.actions.push(Action::Report(report));
         }

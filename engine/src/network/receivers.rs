@@ -23,6 +23,10 @@ use crate::wire::{CaState, Class, Direction, Sender, UNLIMITED_KBIT};
 const FULL: f64 = 0.7;
 /// Who has offered, or has under way, more than so many times the window, is not yet held by it.
 const DRAINING: f64 = 1.25;
+/// Each change is a walk over all sockets of the machine. A window that differs by less than one part in so many is left, unless
+/// nothing was changed for so long.
+const MATTERS: u64 = 8;
+const GAP: Duration = Duration::from_millis(500);
 const NO_LONGER: &str = "it no longer receives in bulk";
 
 pub(super) struct Downlink {
@@ -32,6 +36,8 @@ pub(super) struct Downlink {
     sharing: Sharing,
     /// Whose windows may be ours.
     held: BTreeSet<Cookie>,
+    /// From when on changes that matter little may be made again.
+    next: Duration,
 }
 
 impl Downlink {
@@ -43,6 +49,7 @@ impl Downlink {
             payload_bytes: cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1),
             sharing: Sharing::default(),
             held: BTreeSet::new(),
+            next: Duration::ZERO,
         })
     }
 }
@@ -85,10 +92,25 @@ impl Network {
             .filter_map(move |tracked| member(tracked, now, payload_bytes, is_tight))
     }
 
+    fn note_held(&mut self, now: Duration) {
+        let is_tight = self
+            .downlink
+            .as_ref()
+            .is_some_and(|downlink| downlink.policy.is_tight());
+        let held = self.own_receivers().filter(|tracked| is_held(tracked, now, is_tight));
+        let held: Vec<Cookie> = held.map(|tracked| tracked.flow.cookie).collect();
+        for cookie in held {
+            if let Some(tracked) = self.flows.get_mut(cookie) {
+                tracked.receiving.note_full(now);
+            }
+        }
+    }
+
     pub(super) fn limit_receivers(&mut self, now: Duration, is_pass: bool) {
         if self.paused.is_some() {
             return;
         }
+        self.note_held(now);
         let members: Vec<Member> = self.receiving_members(now).collect();
         let ifindex = self.ifindex();
         let Some(downlink) = &mut self.downlink else { return };
@@ -116,11 +138,19 @@ impl Network {
                 continue;
             }
             downlink.held.insert(member.cookie);
+            // What comes of a larger window shows at a pass.
+            let is_early = !is_pass && is_larger(&held.in_force, &value);
+            if is_early || now < downlink.next && is_near(&held.in_force, &value) {
+                continue;
+            }
             if let Some(value) = held.next(&Setting::ReceiveWindow, terms, value, &tracked.flow) {
                 wanted.push((member.cookie, vec![(Setting::ReceiveWindow, value)]));
             }
         }
         let still: BTreeSet<Cookie> = members.iter().map(|member| member.cookie).collect();
+        if let (Some(downlink), false) = (&mut self.downlink, wanted.is_empty()) {
+            downlink.next = now + GAP;
+        }
         wanted.extend(self.set_free(&still));
         self.ask(now, wanted);
     }
@@ -149,10 +179,18 @@ impl Network {
         wanted
     }
 
-    /// What neighbours are told of what is received.
-    pub(super) fn receivers_told(&self, now: Duration) -> impl Iterator<Item = Sender> {
+    /// What neighbours are told of what is received, in so many places: where these are too few it is told as one connection, for
+    /// a part of them would stand for another share.
+    pub(super) fn receivers_told(&self, now: Duration, places: usize) -> Vec<Sender> {
         let demand = self.downlink.as_ref().and_then(|downlink| downlink.policy.demand());
-        self.receiving_members(now).map(move |member| describe(&member, demand))
+        let all: Vec<Sender> = self
+            .receiving_members(now)
+            .map(|member| describe(&member, demand))
+            .collect();
+        match all.len() <= places {
+            true => all,
+            false => together(&all).into_iter().collect(),
+        }
     }
 
     pub(super) fn receiving_view(&self) -> Option<ReceivingView> {
@@ -192,17 +230,39 @@ impl Network {
     }
 }
 
+fn is_larger(in_force: &Value, wanted: &Value) -> bool {
+    matches!((in_force, wanted), (Value::Number(before), Value::Number(now)) if now > before)
+}
+
+/// That a window changes from one to the other matters little.
+fn is_near(in_force: &Value, wanted: &Value) -> bool {
+    match (in_force, wanted) {
+        (Value::Number(before), Value::Number(now)) => before.abs_diff(*now) < before / MATTERS,
+        _ => false,
+    }
+}
+
+fn window(tracked: &Tracked, is_tight: bool) -> Option<f64> {
+    match tracked.in_force(&Setting::ReceiveWindow) {
+        Value::Number(bytes) if is_tight => Some(bytes as f64),
+        _ => None,
+    }
+}
+
+/// Whoever has no such window of ours is taken to want all that it can get: its sender is held by the queue.
+fn is_held(tracked: &Tracked, now: Duration, is_tight: bool) -> bool {
+    let rtt = tracked.receiving.rtts().map_or(0.0, |(rtt, _)| rtt.as_secs_f64());
+    let under_way = tracked.receiving.rate(now) * rtt;
+    window(tracked, is_tight).is_none_or(|window| under_way > FULL * window)
+}
+
 /// For the policy; None where nothing tells how long a round trip takes.
 fn member(tracked: &Tracked, now: Duration, payload_bytes: u32, is_tight: bool) -> Option<Member> {
     let (rtt, min_rtt) = tracked.receiving.rtts()?;
     let rate = tracked.receiving.rate(now);
     let under_way = rate * rtt.as_secs_f64();
-    let window = match tracked.in_force(&Setting::ReceiveWindow) {
-        Value::Number(bytes) if is_tight => Some(bytes as f64),
-        _ => None,
-    };
-    // Whoever has no such window of ours is taken to want all that it can get: its sender is held by the queue.
-    let is_held = window.is_none_or(|window| under_way > FULL * window);
+    let window = window(tracked, is_tight);
+    let is_held = is_held(tracked, now, is_tight) || tracked.receiving.was_full(now);
     // More is under way while what was offered before still arrives.
     let is_full = |window: &f64| (FULL..DRAINING).contains(&(under_way / window));
     let bytes = window.filter(is_full).unwrap_or(under_way);
@@ -245,6 +305,18 @@ fn describe(member: &Member, demand: Option<f64>) -> Sender {
         class: member.class,
         demand_kbit: demand.map_or(UNLIMITED_KBIT, |rate| (rate / 125.0) as u32),
     }
+}
+
+/// As one connection: of the class and the round trips of the one with the largest window.
+fn together(all: &[Sender]) -> Option<Sender> {
+    let largest = all.iter().max_by_key(|one| one.cwnd_segments)?;
+    let sum = |of: fn(&Sender) -> u32| all.iter().map(of).fold(0, u32::saturating_add);
+    Some(Sender {
+        cwnd_segments: sum(|one| one.cwnd_segments),
+        queue_bytes: sum(|one| one.queue_bytes),
+        delivery_rate_kbit: sum(|one| one.delivery_rate_kbit),
+        ..*largest
+    })
 }
 
 #[cfg(test)]

@@ -21,6 +21,10 @@ const RATE_OVER: Duration = Duration::from_millis(300);
 const LONGEST_RTT_US: u32 = 5_000_000;
 /// Between two passes at most, where something comes.
 const PASS: Duration = Duration::from_millis(250);
+/// A sender that said nothing for longer than one and a half round trips, and this, had nothing to send; the packet that comes then
+/// answers one of ours from before. The kernel counts that as a round trip, and its mean remembers it for some time.
+const PAUSE: Duration = PASS;
+const PAUSE_SHOWS: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default)]
 pub struct Receiving {
@@ -29,6 +33,11 @@ pub struct Receiving {
     arrived: VecDeque<(Duration, u64)>,
     rtt: Duration,
     min_rtt: Duration,
+    /// The latest look showed nothing new.
+    is_silent: bool,
+    resumed: Option<Duration>,
+    /// When its window last held it.
+    full: Option<Duration>,
 }
 
 impl Receiving {
@@ -38,11 +47,13 @@ impl Receiving {
             // The same socket with another connection.
             *self = Self::default();
         }
+        self.note_pause(now, before == Some(flow.received_bytes));
         if before != Some(flow.received_bytes) {
             self.arrived.push_back((now, flow.received_bytes));
         }
         // The far end's timestamps say it, and it may say anything.
         if (1..=LONGEST_RTT_US).contains(&flow.receiver_rtt_us) {
+            let before = self.rtt;
             self.rtt = Duration::from_micros(flow.receiver_rtt_us.into());
             // The handshake went the same way, before there was anything to wait behind.
             let shown = flow.min_rtt_us.filter(|us| *us > 0);
@@ -54,10 +65,28 @@ impl Receiving {
                 Duration::ZERO => shown,
                 least => least.min(shown),
             };
+            if self.resumed.is_some() {
+                let known = if before.is_zero() { self.min_rtt } else { before };
+                self.rtt = self.rtt.min(known);
+            }
         }
         self.is_bulk |= self.since(now, BULK_WITHIN) >= BULK_BYTES;
         self.is_bulk &= !flow.state.far_end_has_finished();
         self.expire(now);
+    }
+
+    fn note_pause(&mut self, now: Duration, is_silent: bool) {
+        let pause = self.rtt * 3 / 2 + PAUSE;
+        let is_long = self
+            .arrived
+            .back()
+            .is_some_and(|(at, _)| now.saturating_sub(*at) > pause);
+        // In slow start a window comes in one piece, and how long a round trip takes may not be known yet.
+        if self.is_silent && !is_silent && is_long && !self.rtt.is_zero() {
+            self.resumed = Some(now);
+        }
+        self.resumed = self.resumed.filter(|at| now.saturating_sub(*at) < PAUSE_SHOWS);
+        self.is_silent = is_silent;
     }
 
     pub fn expire(&mut self, now: Duration) {
@@ -78,6 +107,16 @@ impl Receiving {
     /// Mean and least round trip; None where no timestamps come back.
     pub fn rtts(&self) -> Option<(Duration, Duration)> {
         (!self.rtt.is_zero()).then_some((self.rtt, self.min_rtt))
+    }
+
+    pub fn note_full(&mut self, now: Duration) {
+        self.full = Some(now);
+    }
+
+    /// Its window held it until lately: what it does with a larger one shows after a round trip.
+    pub fn was_full(&self, now: Duration) -> bool {
+        let shows_after = self.rtt + RATE_OVER;
+        self.full.is_some_and(|at| now.saturating_sub(at) <= shows_after)
     }
 
     /// Bytes a second of the latest round trip.

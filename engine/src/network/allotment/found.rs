@@ -34,6 +34,7 @@ const SETTLED_WITHIN: u64 = 64;
 /// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
 const LOOSE: f64 = 3.0;
 const LOOSE_LEAST_BYTES: f64 = 64.0 * 1024.0;
+const LOOSE_WITHIN: u64 = 3;
 
 pub struct FoundCapacity {
     /// Of what this device sends, or of what it receives.
@@ -57,6 +58,10 @@ impl FoundCapacity {
             control: control(direction, cap.prefer, floor),
             delivered: HashMap::new(),
         }
+    }
+
+    fn neighbours(&self, link: &Link<'_>) -> Vec<Sending> {
+        group::neighbours(link, self.direction, self.segment_bytes, self.control.share)
     }
 
     /// What was delivered of ours since the last look.
@@ -180,8 +185,11 @@ impl Allotment for FoundCapacity {
     }
 
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
-        let own = group::own(members, self.segment_bytes);
-        let neighbours = group::neighbours(link, self.direction, self.segment_bytes);
+        let mut own = group::own(members, self.segment_bytes);
+        if self.direction == Direction::Down {
+            group::lend(&mut own, self.control.share);
+        }
+        let neighbours = self.neighbours(link);
         let moved_bytes = self.moved_bytes(members);
         let demands = group::demands(link, self.direction);
         self.control.is_draining = is_draining(members);
@@ -194,13 +202,13 @@ impl Allotment for FoundCapacity {
             Phase::Withdrawn { .. } => self.no_limits(one),
             // What trickles beside it divides a share of which nothing is known yet.
             Phase::Start if self.direction == Direction::Down => self.no_limits(one),
-            _ => self.limits(self.control.share, one.weight, one.min_rtt_s),
+            _ => self.limits(self.control.share, one.weight.max(one.may_have), one.min_rtt_s),
         };
         own.iter().map(of).collect()
     }
 
     fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {
-        let neighbours = group::neighbours(link, self.direction, self.segment_bytes);
+        let neighbours = self.neighbours(link);
         let theirs = median(
             neighbours
                 .iter()
@@ -308,7 +316,11 @@ impl Allotment for FoundCapacity {
     }
 
     fn settled_within(&self) -> u64 {
-        SETTLED_WITHIN
+        // What holds nobody back need not be exact.
+        match self.direction {
+            Direction::Down if !self.is_tight() => LOOSE_WITHIN,
+            _ => SETTLED_WITHIN,
+        }
     }
 }
 

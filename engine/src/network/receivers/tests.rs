@@ -36,6 +36,9 @@ struct Download {
     rtt_s: f64,
     /// That may still come.
     offered: f64,
+    /// Connections beside it that send, and that receive 80 kB/s.
+    uploads: u64,
+    trickles: u64,
     /// To its neighbours.
     reports: Vec<Vec<u8>>,
 }
@@ -70,6 +73,8 @@ impl Download {
             strangers_s: 0.0,
             rtt_s: MIN_RTT_S,
             offered: 0.0,
+            uploads: 0,
+            trickles: 0,
             reports: Vec::new(),
         }
     }
@@ -83,6 +88,20 @@ impl Download {
             offered_bytes: self.offered as u64,
             ..upload()
         }
+    }
+
+    fn flows(&self) -> Vec<Flow> {
+        let uploads = (0..self.uploads).map(|n| Flow {
+            cookie: Cookie(100 + n),
+            ..upload()
+        });
+        let trickles = (0..self.trickles).map(|n| Flow {
+            cookie: Cookie(200 + n),
+            received_bytes: (self.now.as_secs_f64() * 80_000.0) as u64,
+            offered_bytes: 20_000,
+            ..self.flow()
+        });
+        uploads.chain(trickles).chain([self.flow()]).collect()
     }
 
     /// What is asked of its window; done at once. Other requests are left unanswered.
@@ -99,9 +118,11 @@ impl Download {
                 _ => continue,
             };
             for (setting, value) in limits {
-                assert_eq!((cookie, &setting), (COOKIE, &Setting::ReceiveWindow));
-                self.window = value.clone();
-                asked.push(value);
+                if cookie == COOKIE {
+                    assert_eq!(setting, Setting::ReceiveWindow);
+                    self.window = value.clone();
+                    asked.push(value);
+                }
                 let outcomes = Input::Outcomes(vec![(cookie, setting, Outcome::Applied)]);
                 left.extend(self.engine.step(self.now, outcomes));
             }
@@ -123,7 +144,7 @@ impl Download {
         let arrived = under_way / self.rtt_s * PASS_MS as f64 / 1e3;
         self.received += arrived;
         self.offered -= arrived;
-        let flows = vec![self.flow()];
+        let flows = self.flows();
         let pass = Input::Pass {
             flows,
             complete: false,
@@ -160,7 +181,7 @@ impl Download {
     }
 
     fn told(&self) -> Vec<Sender> {
-        self.engine.receivers_told(self.now).collect()
+        self.engine.receivers_told(self.now, usize::MAX)
     }
 
     fn last_change(&self) -> String {
@@ -286,6 +307,77 @@ fn neighbours_are_told_the_window_and_whether_it_is_what_holds_the_connection() 
     let told = download.told()[0];
     assert!(told.queue_bytes <= told.cwnd_segments * 1_448, "it has what it wants");
     assert!(told.delivery_rate_kbit.abs_diff(2_000) < 100, "{told:?}");
+}
+
+#[test]
+fn where_places_are_few_all_downloads_are_told_as_one() {
+    let mut download = Download::new(FOUND);
+    download.run(20);
+    let one = download.told()[0];
+    let sum = together(&[
+        one,
+        Sender {
+            cwnd_segments: 5,
+            queue_bytes: 5_000,
+            delivery_rate_kbit: 7,
+            ..one
+        },
+    ])
+    .expect("two");
+    assert_eq!(sum.cwnd_segments, one.cwnd_segments + 5);
+    assert_eq!(sum.queue_bytes, one.queue_bytes + 5_000);
+    assert_eq!(sum.delivery_rate_kbit, one.delivery_rate_kbit + 7);
+    assert!(download.engine.receivers_told(download.now, 0).len() == 1);
+}
+
+#[test]
+fn sixteen_uploads_leave_a_place_for_what_is_received() {
+    let mut ours = Download::new("[cap]\ncapacity_mbit = 20.0\n");
+    let mut theirs = Download::of(FOUND, 2, true);
+    theirs.uploads = 16;
+    let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+    for _ in 0..100 {
+        theirs.pass();
+        ours.now = theirs.now;
+        for device in [&mut ours, &mut theirs] {
+            let actions = device.engine.step(device.now, Input::Tick);
+            device.obey(actions);
+        }
+        ours.hear(address(2), &mut theirs);
+        theirs.hear(address(1), &mut ours);
+    }
+    let status = ours.engine.status(ours.now);
+    let senders = &status.neighbours[0].senders;
+    let of = |direction| senders.iter().filter(|one| one.direction == direction).count();
+    assert_eq!((of(Direction::Up), of(Direction::Down)), (15, 1));
+}
+
+#[test]
+fn a_window_that_is_about_the_same_is_seldom_changed() {
+    // While nothing is limited, and while it is.
+    for (strangers_s, varies_s, most) in [(0.3, 0.1, 5), (0.0, 0.02, 10)] {
+        let mut download = Download::new(FOUND);
+        download.run(20);
+        download.strangers_s = strangers_s;
+        download.run(if strangers_s > 0.0 { 20 } else { 0 });
+        let mut changes = 0;
+        for pass in 0..100 {
+            download.strangers_s = strangers_s + if pass % 8 < 4 { varies_s } else { 0.0 };
+            changes += download.pass().len();
+        }
+        assert!(changes <= most, "{changes} in 10 s");
+    }
+}
+
+#[test]
+fn two_that_trickle_leave_a_download_the_link() {
+    let mut download = Download::new(FOUND);
+    download.trickles = 2;
+    download.run(30);
+    let before = download.received;
+    download.run(10);
+    let part = (download.received - before) / (10.0 * LINK);
+    assert!(part > 0.85, "{part}");
 }
 
 #[test]

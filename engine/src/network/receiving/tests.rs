@@ -96,6 +96,57 @@ fn a_round_trip_of_minutes_is_not_believed() {
 }
 
 #[test]
+fn the_pause_of_a_server_is_no_round_trip() {
+    let mut receiving = Receiving::default();
+    download(&mut receiving, 0, 2, 1_000_000);
+    // 60 kB each half second; the kernel's mean has the pauses in it.
+    for pass in 1..50 {
+        let ms = 2_000 + pass * PASS_MS;
+        seen(
+            &mut receiving,
+            ms,
+            2_001_000 + pass / 5 * 60_000,
+            if pass < 5 { 100 } else { 400 },
+        );
+        let (rtt, _) = receiving.rtts().expect("a round trip");
+        assert_eq!(rtt, Duration::from_millis(100), "{ms}");
+    }
+    // What grows while data comes is a queue.
+    for pass in 0..30 {
+        seen(&mut receiving, 7_000 + pass * PASS_MS, 4_000_000 + pass * 50_000, 400);
+    }
+    assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(400)));
+}
+
+#[test]
+fn before_a_round_trip_is_known_nothing_is_a_pause() {
+    let mut receiving = Receiving::default();
+    for pass in 0..20 {
+        seen(
+            &mut receiving,
+            pass * PASS_MS,
+            pass / 5 * 60_000,
+            if pass < 6 { 0 } else { 600 },
+        );
+    }
+    assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(600)));
+}
+
+#[test]
+fn what_comes_in_one_piece_each_round_trip_is_no_pause() {
+    let mut receiving = Receiving::default();
+    for pass in 0..60 {
+        seen(
+            &mut receiving,
+            pass * PASS_MS,
+            pass / 5 * 60_000,
+            if pass < 30 { 500 } else { 600 },
+        );
+    }
+    assert_eq!(receiving.rtts().map(|(rtt, _)| rtt), Some(Duration::from_millis(600)));
+}
+
+#[test]
 fn a_socket_that_connects_anew_begins_anew() {
     let mut receiving = Receiving::default();
     download(&mut receiving, 0, 1, 1_000_000);

@@ -98,6 +98,12 @@ const FAIR: f64 = 0.7;
 const EARLY_S: f64 = 0.5;
 /// While it is emptied the air carries less still where a queue is so much longer after a round.
 const GROWS: f64 = 1.1;
+/// Where there is no trial those who start meet in slow start, which fills the queue for all: for so long after each start.
+const STARTING_S: f64 = 2.5;
+/// What was offered before comes for so long at most; after that it is a far end that leaves holes.
+const DRAINS_S: f64 = 15.0;
+/// Who receives has given way to a queue that stands once it has less than this part of what it had when that began.
+const GIVEN_WAY: f64 = 0.75;
 
 /// What `prefer` asks for, as parts of the minimum RTT and the least in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -271,6 +277,11 @@ pub struct Control {
     pub is_draining: bool,
     /// Most connections of ours repeat what was lost.
     pub is_repeating: bool,
+    drains_s: f64,
+    stood_share: f64,
+    /// When this device started, and when anybody did.
+    started_s: f64,
+    joined_s: f64,
     /// What is moved with limits, of what would be moved without.
     pub of_plain: Option<f64>,
     /// For how long that has been too little.
@@ -320,6 +331,10 @@ impl Control {
             tries: true,
             is_draining: false,
             is_repeating: false,
+            drains_s: 0.0,
+            stood_share: 0.0,
+            started_s: f64::NEG_INFINITY,
+            joined_s: f64::NEG_INFINITY,
             of_plain: None,
             worse_s: 0.0,
             outgrown_s: 0.0,
@@ -357,16 +372,21 @@ impl Control {
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
         self.senders = seen.senders;
+        self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
             self.share = seen.rate.max(self.floor);
         }
+        self.bound_draining(dt_s);
         self.aim_s = self.aim(seen);
         let wait_s = self.wait(seen);
         let too_long_s = (self.wish.too_long * seen.min_rtt_s)
             .max(self.wish.too_long_least_s)
             .max(1.5 * self.aim_s);
         let shows_after_s = shows_after_s(seen, wait_s);
+        if self.stands_s <= 0.0 {
+            self.stood_share = self.share;
+        }
         self.stands_s = if wait_s > 1.5 * self.aim_s {
             self.stands_s + dt_s
         } else {
@@ -422,6 +442,32 @@ impl Control {
         }
     }
 
+    fn note_start(&mut self, seen: &Seen) {
+        if self.share <= 0.0 {
+            self.started_s = seen.now_s;
+        }
+        let is_join = self.weights > 0.0 && self.weights / seen.weights < 1.0 - SAME;
+        if self.share <= 0.0 || (is_join && self.turns.len() <= TURNS) {
+            self.joined_s = seen.now_s;
+        }
+    }
+
+    /// Without a trial: whether what waits may be the slow start of whoever started lately, which tells nothing of the air, of
+    /// strangers or of the others' limits.
+    fn is_starting(&self, now_s: f64) -> bool {
+        !self.tries && now_s - self.joined_s < STARTING_S
+    }
+
+    /// While a queue stands that is not yet too long.
+    fn has_given_way(&self) -> bool {
+        self.share < GIVEN_WAY * self.stood_share
+    }
+
+    fn bound_draining(&mut self, dt_s: f64) {
+        self.drains_s = if self.is_draining { self.drains_s + dt_s } else { 0.0 };
+        self.is_draining &= self.drains_s < DRAINS_S;
+    }
+
     /// A start or a stop changes all shares at once, and a demand that rises or falls; what is left, by no more than can be
     /// checked.
     fn follow_members(&mut self, seen: &Seen) {
@@ -432,7 +478,9 @@ impl Control {
         }
         let is_change = self.weights > 0.0;
         self.weights = seen.weights;
-        if !is_change || self.phase == Phase::Start {
+        // What one gets in slow start is not what all have: nobody takes a part of it.
+        let is_slow_start = !self.tries && seen.now_s - self.started_s < STARTING_S;
+        if !is_change || self.phase == Phase::Start || is_slow_start {
             return;
         }
         // Who comes and goes again and again takes nothing for good.
@@ -441,6 +489,7 @@ impl Control {
             self.before_join.get_or_insert((self.share, seen.now_s));
         }
         let had = self.before_join.map_or(0.0, |(share, _)| share);
+        self.stood_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
@@ -525,7 +574,10 @@ impl Control {
         let ratio = theirs / self.share;
         let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
-            let most = if wait_s > 2.0 * self.aim_s { 1.0 } else { *PULL.end() };
+            // What the others say is half a second old: where they have just come down for a queue that one sees as well, it is no
+            // reason to go up.
+            let longest_s = if self.tries { 2.0 * self.aim_s } else { self.aim_s };
+            let most = if wait_s > longest_s { 1.0 } else { *PULL.end() };
             // Where nothing waits there is room for both, unless there is a cliff: also where only the others have found one, and
             // stay below it.
             let is_near = ratio * APART > 1.0 || seen.senders.saturating_sub(seen.own) < APART_FROM;
@@ -544,8 +596,13 @@ impl Control {
             .theirs
             .unwrap_or(self.share)
             .clamp(0.8 * self.share, 1.25 * self.share);
-        let before = (theirs * self.share).sqrt();
-        if let Some(cliff) = &mut self.cliff {
+        let is_starting = self.is_starting(seen.now_s);
+        let before = if is_starting {
+            f64::INFINITY
+        } else {
+            (theirs * self.share).sqrt()
+        };
+        if let Some(cliff) = self.cliff.as_mut().filter(|_| !is_starting) {
             *cliff = Cliff {
                 share: cliff.share.min(BELOW_CLIFF * before),
                 since_s: seen.now_s,
@@ -575,11 +632,13 @@ impl Control {
             return;
         };
         self.longest_s = self.longest_s.max(wait_s);
+        // What others that receive aim at stays, if this device alone empties.
+        let is_theirs = !self.tries && round > 0 && wait_s < self.aim_s;
         if wait_s < 0.5 * self.aim_s && self.is_unsampled(seen) {
             // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow.
             self.share = self.share.max(EMPTYING * seen.theirs.unwrap_or(0.0));
             self.phase = Phase::Start;
-        } else if wait_s < 0.5 * self.aim_s {
+        } else if wait_s < 0.5 * self.aim_s || is_theirs {
             self.phase = Phase::Search { since_s: seen.now_s };
             self.quiet_s = 0.0;
             self.emptied = Some(Emptied {
@@ -599,7 +658,9 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            if wait_s > GROWS * waited_s {
+            // Also where not even what is sent is got.
+            let is_slower = wait_s > STAYS * waited_s && seen.rate < EMPTYING * self.share;
+            if is_slower || wait_s > GROWS * waited_s {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
@@ -696,12 +757,11 @@ impl Control {
             RAISE * off
         };
         let quiet = self.quiet_s / shows_after_s - 2.0;
-        let by_quiet = if quiet > 0.0 {
-            (CREEP * quiet.exp2()).min(CREEP_MOST)
+        if quiet > 0.0 {
+            1.0 + by_queue.max((CREEP * quiet.exp2()).min(CREEP_MOST))
         } else {
-            0.0
-        };
-        1.0 + by_queue.max(by_quiet)
+            1.0 + by_queue
+        }
     }
 
     /// How long there has been no queue; one that stood and has gone means that the air has become faster.
@@ -751,7 +811,13 @@ impl Control {
         };
         match self.phase {
             Phase::Empty { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
-            Phase::Hold if self.stands_s > STANDS_S => Some(stays),
+            // A short one is worth no pause of all limits where one receives, unless it stays though the share has fallen, and
+            // others see it: it may be the group's own, or a minimum RTT that was measured too low by some milliseconds.
+            Phase::Hold
+                if self.stands_s > STANDS_S && (self.tries || (self.has_given_way() && stays == Why::Strange)) =>
+            {
+                Some(stays)
+            }
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
                 let waits = self.waits_s > 0.8 * self.aim_s;
@@ -778,7 +844,7 @@ impl Control {
         // trial later.
         let has_others = seen.senders > seen.own;
         let rounds = if has_others { 2 } else { 1 };
-        let is_after_trial = has_others && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+        let is_after_trial = (has_others || !self.tries) && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
         // One that was short and has grown again did answer.
         let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;

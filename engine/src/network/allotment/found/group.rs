@@ -4,7 +4,7 @@
 
 use super::super::{HEADER_BYTES, Link, Member};
 use super::plain::Demand;
-use crate::wire::{Class, Direction, Peer, UNLIMITED_KBIT};
+use crate::wire::{Class, Direction, Peer, Sender, UNLIMITED_KBIT};
 
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;
@@ -31,6 +31,8 @@ pub struct Sending {
     /// Of the latest packet; a neighbour's is not told.
     pub latest_rtt_s: Option<f64>,
     pub weight: f64,
+    /// The weight of its limits: of one that lends a part of it, still all.
+    pub may_have: f64,
     /// Of what its device says: each device counts once, however many senders it lists.
     pub voice: f64,
     /// cwnd is what holds it.
@@ -70,6 +72,26 @@ pub fn payload_bytes(segment_bytes: u32) -> f64 {
     f64::from(segment_bytes.saturating_sub(HEADER_BYTES).max(1))
 }
 
+/// Who wants less than its part is taken to want so many times what it gets.
+const SPARE: f64 = 1.25;
+
+/// Of what one device receives, those that want no more leave the rest of their parts to those that do (max-min): its weight
+/// is the same, and who begins to want more has its part back at once.
+pub fn lend(these: &mut [Sending], share: f64) {
+    let full = |one: &Sending| if one.wants_more { one.weight } else { 0.0 };
+    let (all, full): (f64, f64) = (these.iter().map(|one| one.weight).sum(), these.iter().map(full).sum());
+    if share <= 0.0 || full <= 0.0 {
+        return;
+    }
+    for one in these.iter_mut().filter(|one| !one.wants_more) {
+        one.weight = one.weight.min(SPARE * one.rate() / share);
+    }
+    let light: f64 = these.iter().filter(|one| !one.wants_more).map(|one| one.weight).sum();
+    for one in these.iter_mut().filter(|one| one.wants_more) {
+        one.weight *= (all - light) / full;
+    }
+}
+
 /// Connections of one device divide the share of their classes.
 pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
     let of = |member: &Member| Sending {
@@ -80,32 +102,43 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         srtt_s: member.rtt.max(member.min_rtt).as_secs_f64(),
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
         weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
+        may_have: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
         voice: 1.0,
         wants_more: member.unsent_bytes > 0,
     };
     members.iter().map(of).collect()
 }
 
-pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64) -> Vec<Sending> {
-    let mut known = Vec::new();
-    for peer in link.neighbours.peers().filter(|peer| peer.believed) {
-        let these = peer.senders.iter().filter(|sender| sender.direction == direction);
-        let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
-        let count = senders.clone().count() as f64;
-        known.extend(senders.map(|sender| {
-            let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
-            Sending {
-                cwnd_bytes,
-                in_flight_bytes: cwnd_bytes.min(f64::from(sender.queue_bytes)),
-                rate: f64::from(sender.delivery_rate_kbit) * 125.0,
-                min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
-                srtt_s: f64::from(sender.srtt_us) / 1e6,
-                latest_rtt_s: None,
-                weight: weight(sender.class) / count,
-                voice: 1.0 / count,
-                wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
-            }
-        }));
+/// `share`: of weight 1, by which those that receive are taken to lend.
+pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
+    let believed = link.neighbours.peers().filter(|peer| peer.believed);
+    let of = |peer: Peer<'_>| of_device(peer.senders, direction, segment_bytes, share);
+    believed.flat_map(of).collect()
+}
+
+/// What one device says.
+pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
+    let these = told.iter().filter(|sender| sender.direction == direction);
+    let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
+    let count = senders.clone().count() as f64;
+    let of = |sender: &Sender| {
+        let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
+        Sending {
+            cwnd_bytes,
+            in_flight_bytes: cwnd_bytes.min(f64::from(sender.queue_bytes)),
+            rate: f64::from(sender.delivery_rate_kbit) * 125.0,
+            min_rtt_s: f64::from(sender.min_rtt_us) / 1e6,
+            srtt_s: f64::from(sender.srtt_us) / 1e6,
+            latest_rtt_s: None,
+            weight: weight(sender.class) / count,
+            may_have: weight(sender.class) / count,
+            voice: 1.0 / count,
+            wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
+        }
+    };
+    let mut known: Vec<Sending> = senders.map(of).collect();
+    if direction == Direction::Down {
+        lend(&mut known, share);
     }
     known
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::CapPolicyName;
+use crate::wire::Sender;
 
 const SEGMENT_BYTES: f64 = 1_448.0;
 const RTT_S: f64 = 0.1;
@@ -413,6 +414,154 @@ fn after_a_trial_a_queue_is_nobodys_until_the_others_have_ended_theirs() {
     assert!(is_withdrawn(&control), "{:?}", control.phase);
 }
 
+/// One of eight that start together without a trial, after its slow start; the queue of all is to be emptied.
+fn starting_together() -> Control {
+    let mut control = Control::new(Prefer::Balanced, FLOOR).without_trial();
+    for (pass, others) in [0, 0, 1, 2, 4, 7, 7].into_iter().enumerate() {
+        control.step(&Seen {
+            weights: 1.0 + f64::from(others),
+            senders: 1 + others as usize,
+            ..seen(pass as f64 * PASS_S, 0.013, 0.013)
+        });
+    }
+    control
+}
+
+#[test]
+fn who_starts_beside_others_that_start_gives_them_no_part_of_its_slow_start() {
+    let control = starting_together();
+    assert!(control.share > mbit(4.0), "{}", control.share / mbit(1.0));
+}
+
+#[test]
+fn the_queue_of_a_common_start_is_nobodys_and_no_cliff() {
+    let mut control = starting_together();
+    let group = |now_s: f64, queue_s| Seen {
+        weights: 8.0,
+        senders: 8,
+        // The others are in slow start.
+        theirs: Some(mbit(20.0)),
+        ..seen(now_s, queue_s, queue_s)
+    };
+    pass(&mut control, 0.7, 2.0, |now_s| group(now_s, 0.05));
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+    pass(&mut control, 2.7, 2.0, |now_s| group(now_s, 0.0));
+    assert_eq!(control.cliff_share(), None);
+    // A later one is.
+    let settled = |now_s: f64, queue_s| Seen {
+        theirs: Some(mbit(4.0)),
+        ..group(now_s, queue_s)
+    };
+    pass(&mut control, 4.7, 2.0, |now_s| settled(now_s, 0.006));
+    pass(&mut control, 6.7, 0.5, |now_s| Seen {
+        rate: mbit(2.0),
+        ..settled(now_s, 0.05)
+    });
+    pass(&mut control, 7.2, 2.0, |now_s| settled(now_s, 0.0));
+    assert!(control.cliff_share().is_some());
+}
+
+#[test]
+fn a_queue_that_is_longer_than_it_should_be_lowers_the_share() {
+    let mut control = limiting();
+    pass(&mut control, 0.0, 7.0, |now_s| seen(now_s, 0.016, 0.016));
+    assert!(control.share < mbit(4.5), "{}", control.share / mbit(1.0));
+}
+
+/// Half of what was got before the air became slow may be more than it carries now.
+#[test]
+fn a_queue_that_does_not_go_as_not_even_half_is_got_is_emptied_with_half_of_that() {
+    let mut control = limiting();
+    pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.05, 0.05));
+    assert_eq!(control.share, mbit(5.0));
+    pass(&mut control, 1.0, 0.5, |now_s| Seen {
+        rate: mbit(1.0),
+        ..seen(now_s, 0.05, 0.05)
+    });
+    assert_eq!(control.share, mbit(1.0));
+}
+
+/// What rises yet is a share that has not settled.
+#[test]
+fn soon_after_a_trial_what_rises_is_not_judged() {
+    for (rises, is_given_up) in [(0.0, true), (0.4, false)] {
+        let mut control = after_a_trial();
+        let total_mbit = |now_s: f64| 7.5 + rises * (now_s - 13.0);
+        pass(&mut control, 8.0, 6.0, |now_s| {
+            together(now_s, total_mbit(now_s), 0.012)
+        });
+        assert_eq!(is_withdrawn(&control), is_given_up, "{rises}: {:?}", control.phase);
+    }
+}
+
+#[test]
+fn who_empties_alone_what_others_keep_on_purpose_does_not_wait_until_it_has_gone() {
+    let mut control = limiting().without_trial();
+    pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.03, 0.03));
+    assert!(matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+    pass(&mut control, 0.5, 1.0, |now_s| seen(now_s, 0.011, 0.011));
+    assert!(!matches!(control.phase, Phase::Empty { .. }), "{:?}", control.phase);
+}
+
+#[test]
+fn a_short_queue_that_only_one_receiver_sees_keeps_its_limits() {
+    for (their_queue_s, keeps) in [(0.008, true), (0.019, false)] {
+        let mut control = limiting().without_trial();
+        pass(&mut control, 0.0, 16.0, |now_s| seen(now_s, 0.019, their_queue_s));
+        assert_eq!(!is_withdrawn(&control), keeps, "{their_queue_s}");
+    }
+}
+
+#[test]
+fn a_short_queue_to_which_nobody_has_given_way_is_no_strangers() {
+    let mut control = limiting().without_trial();
+    // They come down and go up again: 8 s at 1.6 aims.
+    for second in 0..10 {
+        control.share = mbit(5.0);
+        pass(&mut control, f64::from(second), 1.0, |now_s| {
+            seen(now_s, 0.0195, 0.0195)
+        });
+    }
+    assert!(!is_withdrawn(&control), "{:?}", control.phase);
+}
+
+#[test]
+fn what_others_say_raises_nothing_that_is_received_while_packets_wait() {
+    let mut control = limiting().without_trial();
+    let beside = |now_s| Seen {
+        theirs: Some(mbit(6.0)),
+        ..seen(now_s, 0.016, 0.016)
+    };
+    pass(&mut control, 0.0, 3.0, beside);
+    assert!(control.share < mbit(5.0), "{}", control.share / mbit(1.0));
+}
+
+#[test]
+fn whoever_comes_to_a_settled_group_makes_no_cliff() {
+    let mut control = limiting().without_trial();
+    pass(&mut control, 0.0, 1.0, |now_s| seen(now_s, 0.006, 0.006));
+    let with_another = |now_s: f64, queue_s| Seen {
+        weights: 3.0,
+        senders: 3,
+        ..seen(now_s, queue_s, queue_s)
+    };
+    pass(&mut control, 1.0, 1.0, |now_s| with_another(now_s, 0.05));
+    pass(&mut control, 2.0, 2.0, |now_s| with_another(now_s, 0.0));
+    assert_eq!(control.cliff_share(), None);
+}
+
+#[test]
+fn what_never_stops_draining_does_not_hold_a_device_at_half_for_ever() {
+    let mut control = limiting().without_trial();
+    let mut held_s = 0.0;
+    for pass in 0..400 {
+        control.is_draining = true;
+        control.step(&seen(f64::from(pass) * PASS_S, 0.05, 0.05));
+        held_s += if is_withdrawn(&control) { 0.0 } else { PASS_S };
+    }
+    assert!((10.0..25.0).contains(&held_s), "{held_s} s");
+}
+
 #[test]
 fn without_a_trial_nothing_is_learnt_of_plain_tcp() {
     for (tries, knows) in [(true, true), (false, false)] {
@@ -627,6 +776,55 @@ fn connections_of_different_length_get_the_same_rate() {
         (by_rtt / ((0.3 + aim_s) / (0.02 + aim_s)) - 1.0).abs() < 0.3,
         "{by_rtt}"
     );
+}
+
+#[test]
+fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
+    let trickle = Member {
+        cwnd: 6,
+        delivery_rate_bytes_per_s: 80_000,
+        unsent_bytes: 0,
+        ..member(100, 6)
+    };
+    let mut own = group::own(&[member(100, 200), trickle, trickle], SEGMENT_BYTES);
+    let before = own[0].weight;
+    group::lend(&mut own, mbit(20.0));
+    let weights = own.iter().map(|one| one.weight).sum::<f64>();
+    assert!((weights - 3.0 * before).abs() < 1e-9, "{weights}");
+    assert!(own[0].weight > 0.9 * weights, "{own:?}");
+    // Who has little may still have its part.
+    assert_eq!(own[1].may_have, before);
+    // Nobody lends where nobody wants more.
+    let mut own = group::own(&[trickle, trickle], SEGMENT_BYTES);
+    group::lend(&mut own, mbit(20.0));
+    assert!((own[0].weight - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_neighbours_download_beside_what_trickles_there_stands_for_all_of_its_share() {
+    let told = |kbit: u32, cwnd_segments: u32, wants_more: bool| Sender {
+        cwnd_segments,
+        min_rtt_us: 100_000,
+        srtt_us: 100_000,
+        queue_bytes: cwnd_segments * 1_448 * if wants_more { 2 } else { 1 },
+        ca_state: crate::wire::CaState::Open,
+        delivery_rate_kbit: kbit,
+        retransmits: 0,
+        direction: Direction::Down,
+        class: Class::Standard,
+        demand_kbit: crate::wire::UNLIMITED_KBIT,
+    };
+    let senders = [told(20_000, 176, true), told(640, 6, false), told(640, 6, false)];
+    let known = group::of_device(&senders, Direction::Down, SEGMENT_BYTES, mbit(20.0));
+    let share = known[0].share(0.012, SEGMENT_BYTES) / mbit(1.0);
+    assert!((17.0..24.0).contains(&share), "{share}");
+    // What is sent is divided by weight alone.
+    let senders = senders.map(|sender| Sender {
+        direction: Direction::Up,
+        ..sender
+    });
+    let known = group::of_device(&senders, Direction::Up, SEGMENT_BYTES, mbit(20.0));
+    assert!((known[0].weight - 1.0 / 3.0).abs() < 1e-9);
 }
 
 #[test]
