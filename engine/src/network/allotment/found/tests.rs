@@ -484,10 +484,13 @@ fn a_queue_that_does_not_go_as_not_even_half_is_got_is_emptied_with_half_of_that
 /// What rises yet is a share that has not settled.
 #[test]
 fn soon_after_a_trial_what_rises_is_not_judged() {
-    for (rises, is_given_up) in [(0.0, true), (0.8, false)] {
+    for (rises, is_given_up) in [(0.0, true), (1.4, false)] {
         let mut control = after_a_trial();
-        let total_mbit = |now_s: f64| 7.5 + rises * (now_s - 13.0);
-        pass(&mut control, 8.0, 6.0, |now_s| {
+        let total_mbit = |now_s: f64| 3.5 + rises * (now_s - 11.0).max(0.0);
+        pass(&mut control, 8.0, 4.5, |now_s| {
+            together(now_s, total_mbit(now_s), 0.002)
+        });
+        pass(&mut control, 12.5, 1.5, |now_s| {
             together(now_s, total_mbit(now_s), 0.012)
         });
         assert_eq!(is_withdrawn(&control), is_given_up, "{rises}: {:?}", control.phase);
