@@ -168,7 +168,7 @@ fn named(error: &ConfigError) -> (String, Option<String>) {
             return ((*table).to_owned(), Some(condition.clone()));
         }
         ConfigError::Value { key, .. } => key,
-        ConfigError::Syntax { .. } => return (String::new(), None),
+        ConfigError::Syntax(_) => return (String::new(), None),
     };
     match full.split_once('.') {
         Some((section, key)) => (section.to_owned(), Some(key.to_owned())),

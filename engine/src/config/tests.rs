@@ -204,15 +204,15 @@ fn what_is_no_toml_is_told_with_what_to_write() {
     for (text, ends) in [
         (
             "[cap]\npolicy=found # it",
-            ": text needs quotes: write policy = \"found\"",
+            "not TOML: text needs quotes: write policy = \"found\"",
         ),
         (
             "interface = wlan0\n",
-            ": text needs quotes: write interface = \"wlan0\"",
+            "not TOML: text needs quotes: write interface = \"wlan0\"",
         ),
         (
             "[cap]\nrtt_ms = 5\n[queue]\n[cap] # again\nmargin_bytes = 0",
-            ": [cap] is given twice: put its keys together, below the first",
+            "not TOML: [cap] is given twice: put its keys together, below the first",
         ),
         (
             "[cap]\nrtt_ms = 5\nrtt_ms = 6",
