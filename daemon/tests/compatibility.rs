@@ -15,7 +15,11 @@ mod compatibility {
     fn a_record_of_version_2_is_drawn() {
         let log = drawn(include_str!("compatibility/record-2.jsonl"));
         assert_eq!(log.left_out_text(), "");
-        assert!(log.sockets.iter().any(|socket| socket.samples.len() > 5 && socket.label.contains("iperf3")));
+        assert!(
+            log.sockets
+                .iter()
+                .any(|socket| socket.samples.len() > 5 && socket.label.contains("iperf3"))
+        );
     }
 
     #[test]
@@ -28,7 +32,8 @@ mod compatibility {
     #[test]
     fn the_status_of_a_daemon_of_0_1_is_understood() {
         let status: Status = serde_json::from_str(include_str!("compatibility/status-0.1.json")).unwrap();
-        assert_eq!(status.version, "0.1.0");
+        assert_eq!(status.daemon.version, "0.1.0");
+        assert_eq!(status.network.policy.found, None);
     }
 
     #[test]

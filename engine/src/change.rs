@@ -94,7 +94,7 @@ pub struct Change {
     pub new: Value,
     pub rule: String,
     pub why: String,
-    /// False where it was not made: in a dry run, or because it was refused.
+    /// False where it was not made: in a dry run, or because it failed.
     pub made: bool,
 }
 
@@ -224,25 +224,42 @@ impl Display for Subject {
     }
 }
 
-/// On one line: subject, setting, old and new value, rule and reason.
-impl Display for Change {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+impl Change {
+    /// On one line: subject, setting, old and new value, rule and reason. What was not made in other than a dry run has failed.
+    pub fn shown(&self, dry_run: bool) -> String {
+        self.line(if dry_run { "not made" } else { "failed" })
+    }
+
+    fn line(&self, unmade: &str) -> String {
         let shown = |value: &Value| match value {
             Value::Number(number) => format!("{number}{}", self.setting.unit()),
             Value::Text(text) => text.clone(),
             Value::Unset(()) => "none".to_owned(),
         };
-        write!(f, "{}", self.subject)?;
-        if !self.name.is_empty() {
-            write!(f, " ({})", self.name)?;
-        }
-        let made = if self.made { "" } else { " (not made)" };
+        let name = match self.name.as_str() {
+            "" => String::new(),
+            name => format!(" ({name})"),
+        };
+        let made = match self.made {
+            true => String::new(),
+            false => format!(" ({unmade})"),
+        };
         let (old, new) = (shown(&self.old), shown(&self.new));
-        write!(
-            f,
-            ": {} {old} -> {new}{made}; rule {}: {}",
-            self.setting, self.rule, self.why
-        )
+        let Self {
+            subject,
+            setting,
+            rule,
+            why,
+            ..
+        } = self;
+        format!("{subject}{name}: {setting} {old} -> {new}{made}; rule {rule}: {why}")
+    }
+}
+
+/// As [`Change::shown`], where it is not known whether it is a dry run.
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line("not made"))
     }
 }
 

@@ -31,7 +31,7 @@ use sections::{SECTIONS, TOP_KEYS};
 /// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum ConfigError {
-    #[error("not TOML: {}{}", one_line(.0), remedy(.0))]
+    #[error("not TOML: {}", one_line(.0))]
     Syntax(String),
     #[error("unknown {what} `{}`{}", one_line(.name), hint(.belongs, .nearest))]
     Unknown {
@@ -66,12 +66,23 @@ fn hint(belongs: &Option<String>, nearest: &Option<String>) -> String {
     here + &elsewhere.unwrap_or_default()
 }
 
-/// TOML has each section and key once.
-fn remedy(syntax: &str) -> &'static str {
-    if syntax.contains("duplicate key") {
-        ": it stands above already, once, as TOML wants it: set a section's keys below the first"
-    } else {
-        ""
+/// Why a text is no TOML, and what to write, by the line in which it is not.
+fn syntax(message: &str, line: &str) -> String {
+    let line = one_line(line.split('#').next().unwrap_or_default());
+    if message.contains("duplicate key") {
+        return match line.starts_with('[') {
+            true => format!("{line} is given twice: put its keys together, below the first"),
+            false => format!("{message}: it is given twice, and TOML wants it once: leave one"),
+        };
+    }
+    let is_word = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_-./:@*".contains(c));
+    match line.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+        Some((key, value))
+            if is_word(key) && is_word(value) && value.starts_with(|c: char| c.is_alphabetic() || c == '/') =>
+        {
+            format!("text needs quotes: write {key} = \"{value}\"")
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -110,7 +121,15 @@ impl Config {
     /// [`ConfigError`] for text that is not TOML, an unknown section or key, a value of the wrong type or
     /// out of range, a condition that its table cannot enforce.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Self::from_table(toml::from_str(text).map_err(|error| ConfigError::Syntax(error.message().to_owned()))?)
+        let refusal = |error: toml::de::Error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let before = text.get(..at).and_then(|before| before.rfind('\n'));
+            let line = text
+                .get(before.map_or(0, |end| end + 1)..)
+                .and_then(|rest| rest.lines().next());
+            ConfigError::Syntax(syntax(error.message(), line.unwrap_or_default()))
+        };
+        Self::from_table(toml::from_str(text).map_err(refusal)?)
     }
 
     fn from_table(mut table: toml::Table) -> Result<Self, ConfigError> {

@@ -138,10 +138,45 @@ pub struct PolicyView {
     /// What the policy does just now, and why, where it says so.
     #[serde(default)]
     pub doing: Option<String>,
+    /// The same in numbers, of a capacity that is found; None where nothing of this device sends.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub found: Option<FoundView>,
     /// Of what is received; None where nothing of it is limited.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub receiving: Option<ReceivingView>,
     pub dry_run: bool,
+}
+
+/// The share of a capacity that is found, and what is done with it (docs/shares.md).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct FoundView {
+    pub phase: FoundPhase,
+    /// Of a connection that has its device's share to itself; None until something is known of it.
+    pub share_bytes_per_s: Option<u64>,
+    /// What its packets may wait.
+    pub target_queueing_delay_us: u64,
+    /// None while limits are in force.
+    pub limits_return_in_ms: Option<u64>,
+    /// What the group moves with limits, of what unlimited TCP would move; None where that is not known.
+    pub percent_of_unlimited: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FoundPhase {
+    /// No packet waits yet.
+    Start,
+    /// A queue has gone, and the share grows.
+    Search,
+    /// The queue is kept at its target.
+    Hold,
+    /// Half of the share is sent, until a queue has gone.
+    Empty,
+    /// Nothing is limited.
+    Withdrawn,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -44,6 +44,19 @@ pub fn of_machine(points: &Points) -> Vec<Check> {
     bounds.into_iter().flat_map(of).collect()
 }
 
+/// The same of a run whose bounds are not judged, in words: each point for which the machine was too slow.
+pub fn too_busy(points: &Points) -> Vec<String> {
+    let verdicts = of_machine(points).into_iter().map(|check| verdict(&check, points));
+    let missed = verdicts.filter(|verdict| !verdict.ok);
+    let told = missed.filter_map(|Verdict { name, value, bound, .. }| {
+        Some(format!(
+            "{name} was {:.0} (want {bound}): this machine was too busy, and the numbers are not those of the air alone",
+            value?
+        ))
+    });
+    told.collect()
+}
+
 /// Judges the checks that belong to this run: `at_defaults` says whether its parameters are the
 /// stated ones, `is_selected` whether a point was asked for at all.
 pub fn judge(checks: &[Check], points: &Points, at_defaults: bool, is_selected: impl Fn(&str) -> bool) -> Vec<Verdict> {
@@ -173,6 +186,18 @@ mod tests {
             metric: "goodput_mbit",
         };
         check(of, holds, at)
+    }
+
+    #[test]
+    fn a_machine_that_was_too_busy_is_told_of_whatever_was_set() {
+        let points = points(&[
+            ("plain", "lateness_p99_us", 1_500.0),
+            ("plain", "daemon_waited_percent", 24.0),
+            ("balanced", "lateness_p99_us", 90.0),
+        ]);
+        let told = too_busy(&points);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("plain lateness_p99_us was 1500 (want "), "{told:?}");
     }
 
     #[test]

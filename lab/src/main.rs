@@ -82,7 +82,10 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Name the scenarios and what can be set
-    List,
+    List {
+        /// Only this one
+        scenario: Option<String>,
+    },
     /// Run one scenario and judge its numbers
     Run(RunArguments),
     /// Run a command in a QEMU guest with another kernel
@@ -141,6 +144,7 @@ const ROLES: &[(&str, Act)] = &[
 
 #[derive(Args)]
 struct RunArguments {
+    /// By its name: `giveway-lab list` has all, `giveway-lab list SCENARIO` what can be set of one
     scenario: String,
     /// Change a parameter; bounds stated for its default are then not judged
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -168,7 +172,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Kernels(arguments) => kernels::command(&arguments),
-        Command::List => list(),
+        Command::List { scenario } => list(scenario.as_deref()),
         Command::Run(arguments) => run(&arguments),
         Command::Role { name, description } => act(&name, &description).map(|()| true),
     };
@@ -188,23 +192,28 @@ fn act(name: &str, description: &str) -> Result<()> {
     act(description)
 }
 
-fn list() -> Result<bool> {
+fn list(only: Option<&str>) -> Result<bool> {
+    let wanted: Vec<&Scenario> = match only {
+        Some(name) => vec![scenarios::find(name)?],
+        None => scenarios::ALL.iter().collect(),
+    };
     let mut out = io::stdout().lock();
-    match write_list(&mut out) {
+    match write_list(&mut out, &wanted) {
         // A reader that has seen enough, as `head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
         written => Ok(written.map(|()| true)?),
     }
 }
 
-fn write_list(out: &mut impl Write) -> io::Result<()> {
+fn write_list(out: &mut impl Write, wanted: &[&Scenario]) -> io::Result<()> {
     writeln!(
         out,
         "giveway-lab run SCENARIO [--set KEY=VALUE]...; each KEY with default and limits\n"
     )?;
-    for scenario in scenarios::ALL {
+    for scenario in wanted {
         writeln!(out, "{}\n    {}", scenario.name, scenario.about)?;
-        for parameter in scenario.all_parameters() {
+        let parameters = scenario.all_parameters();
+        for parameter in parameters.iter().filter(|parameter| !parameter.kind.is_fixed()) {
             let accepted = parameter.kind.describe();
             writeln!(out, "  {:<15} {accepted:<25} {}", parameter.name, parameter.about)?;
         }
@@ -230,6 +239,11 @@ fn run(arguments: &RunArguments) -> Result<bool> {
     let variants = results.means();
     plan.checks.extend(check::of_machine(&variants));
     let at_defaults = scenario.is_at_defaults(&parameters);
+    if !at_defaults {
+        check::too_busy(&variants)
+            .iter()
+            .for_each(|told| eprintln!("warning: {told}"));
+    }
     let words = parameters.list("variants");
     let is_selected = |name: &str| runner::is_selected(name, words);
     let checks = check::judge(&plan.checks, &variants, at_defaults, is_selected);

@@ -143,10 +143,16 @@ impl Kind {
         }
     }
 
+    /// The scenario has one value of it, and no other.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self, Kind::Count { least, most, .. } if least == most)
+    }
+
     fn read(&self, text: &str) -> Result<Value, String> {
         match self {
             Kind::Count { least, most, .. } => match text.parse() {
                 Ok(count) if (*least..=*most).contains(&count) => Ok(Value::Count(count)),
+                _ if least == most => Err(format!("is always {least} in this scenario, and cannot be set")),
                 _ => Err(format!("want a whole number from {least} to {most}")),
             },
             Kind::Choice(of) if of.contains(&text) => Ok(Value::Choice(Some(text.into()))),
@@ -179,6 +185,7 @@ mod tests {
         Parameter::range("stations", 8, 1, 16, ""),
         Parameter::choice("medium", &["fixed54", "arf"], ""),
         Parameter::list("caps", "10,20", ""),
+        Parameter::range("rtt_ms", 20, 20, 20, ""),
     ];
 
     fn set(settings: &[&str]) -> Result<Parameters> {
@@ -204,7 +211,10 @@ mod tests {
         let settings = parameters.settings();
         let again = Parameters::new(KNOWN, &settings).expect("valid");
         assert_eq!(parameters.values, again.values);
-        assert_eq!(set(&[]).expect("valid").settings(), ["caps=10,20", "stations=8"]);
+        assert_eq!(
+            set(&[]).expect("valid").settings(),
+            ["caps=10,20", "rtt_ms=20", "stations=8"]
+        );
     }
 
     #[test]
@@ -218,6 +228,7 @@ mod tests {
         assert!(refusal("stations=0").contains("from 1 to 16"));
         assert!(refusal("stations=many").contains("from 1 to 16"));
         assert!(refusal("stations").contains("key=value"));
+        assert!(refusal("rtt_ms=30").contains("is always 20 in this scenario"));
         assert!(set(&["caps=ten"]).expect("a list").counts("caps").is_err());
     }
 }

@@ -11,6 +11,9 @@ use crate::outcome::{Metrics, Spread, shares};
 use crate::parameters::Parameters;
 use crate::scenario::CheckKind;
 
+/// Of a terminal.
+const COLUMNS: usize = 80;
+
 /// Of a column: how far the rounds differ in the metric that follows.
 const SPREAD: &str = "spread:";
 
@@ -34,23 +37,50 @@ impl Report<'_> {
             .all(|check| check.ok || check.kind == CheckKind::Goal)
     }
 
-    /// One row for each variant, and for each point below it that is not a single station.
+    /// One row for each variant, and for each point below it that is not a single station. What is too wide stands below, as
+    /// another table of the same rows.
     pub fn table(&self, variants: &[&str], columns: &str) -> String {
-        let columns: Vec<_> = columns.split_whitespace().collect();
-        let headings: Vec<_> = columns.iter().map(|metric| heading(metric)).collect();
         let known = self.rows(variants);
         let widest = widest(&known);
-        let row = |name: &str, cells: Vec<String>| {
-            let cells: String = cells.iter().map(|cell| format!(" {cell:>9}")).collect();
-            format!("{name:widest$}{cells}\n")
-        };
-        let mut text = row("", headings.iter().map(|(name, _)| name.to_string()).collect());
-        text += &row("", headings.iter().map(|(_, unit)| unit.to_string()).collect());
-        for name in known {
-            let values = columns.iter().map(|column| self.cell(name, column));
-            text += &row(name, values.map(|value| value.map_or("-".into(), number)).collect());
+        let columns: Vec<Vec<String>> = columns
+            .split_whitespace()
+            .map(|column| self.column(&known, column))
+            .collect();
+        let mut tables: Vec<Vec<(usize, &Vec<String>)>> = vec![Vec::new()];
+        let mut used = widest;
+        for column in &columns {
+            let width = 2 + column.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+            let last = tables.len() - 1;
+            if used + width > COLUMNS && !tables[last].is_empty() {
+                tables.push(vec![(width, column)]);
+                used = widest + width;
+            } else {
+                tables[last].push((width, column));
+                used += width;
+            }
         }
-        text
+        let names: Vec<&str> = ["", ""].into_iter().chain(known).collect();
+        let text = |table: Vec<(usize, &Vec<String>)>| {
+            let row = |(at, name): (usize, &&str)| {
+                let cells: String = table
+                    .iter()
+                    .map(|(width, column)| format!("{:>width$}", column[at]))
+                    .collect();
+                format!("{name:widest$}{cells}\n")
+            };
+            names.iter().enumerate().map(row).collect::<String>()
+        };
+        tables.into_iter().map(text).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Its heading, its unit, and what each row has.
+    fn column(&self, rows: &[&str], column: &str) -> Vec<String> {
+        let (name, unit) = heading(column);
+        let cell = |row: &&str| self.cell(row, column).map_or("-".into(), number);
+        [name.into(), unit.into()]
+            .into_iter()
+            .chain(rows.iter().map(cell))
+            .collect()
     }
 
     /// A metric, or behind `spread:` the most of it less the least.
@@ -132,8 +162,13 @@ fn heading(metric: &str) -> (&str, &str) {
     match metric {
         "goodput_mbit" => ("goodput", "Mbit/s"),
         "spread:goodput_mbit" => ("spread", "Mbit/s"),
+        "goodput_mbit_se" => ("std error", "Mbit/s"),
+        "theirs_mbit" => ("strangers", "Mbit/s"),
+        "ours_mbit" => ("ours", "Mbit/s"),
         "jain" => ("Jain", ""),
         "retransmits" => ("retrans", ""),
+        "retransmits_percent" => ("retrans", "%"),
+        "busy_percent" => ("air busy", "%"),
         "rtt_p50_ms" => ("RTT p50", "ms"),
         "rtt_p99_ms" => ("RTT p99", "ms"),
         "cap_segments" => ("cap", "segments"),
@@ -211,7 +246,7 @@ fn heading(metric: &str) -> (&str, &str) {
         "has_s" => ("has again", "s"),
         "least_mbit" => ("least", "Mbit/s"),
         "lateness_p99_us" => ("late p99", "us"),
-        "daemon_waited_percent" => ("daemon waits", "%"),
+        "daemon_waited_percent" => ("daemon", "waited, %"),
         "refused_wrongly_percent" => ("refused", "wrongly %"),
         other => (other, ""),
     }
@@ -273,6 +308,16 @@ mod tests {
             table.contains("15.13") && table.contains("0.2500") && table.contains("4545") && table.contains(" -"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn what_is_too_wide_for_eighty_columns_stands_below() {
+        let columns = "goodput_mbit jain retransmits retransmits_percent rtt_p50_ms rtt_p99_ms cap_segments down_s up_s \
+                       theirs_mbit ours_mbit";
+        let table = report(vec![]).table(&["fixed-cap/arf-lossy"], columns);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert_eq!(table.matches("fixed-cap/arf-lossy").count(), 2, "{table}");
+        assert!(table.contains("strangers") && table.contains("ours"), "{table}");
     }
 
     #[test]

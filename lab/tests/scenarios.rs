@@ -459,6 +459,8 @@ fn what_does_not_exist_is_answered_with_the_nearest_name() {
     );
     assert_usage_error(&["run", "cooperative", "--set", "stations=0"], "from 1 to 16");
     assert_usage_error(&["run", "cooperative", "--set", "stations="], "none is given");
+    assert_usage_error(&["run", "rtt-mix", "--set", "rtt_ms=30"], "is always 20");
+    assert_usage_error(&["list", "contension"], "did you mean `contention`?");
     assert_usage_error(&["run", "cooperative", "--jobs", "0"], "1..=16");
     assert_usage_error(
         &["run", "contention", "--set", "variants=udp/22"],
@@ -814,6 +816,10 @@ fn list_gives_each_parameter_with_its_default_and_limits() {
     assert!(of("fails-open").contains("others          20 (1 to 10000)"), "{said}");
     assert!(of("wakeup").contains("warmup_s"), "{said}");
     assert!(!of("wakeup").contains("rtt_ms"), "{said}");
+    // It has one value there.
+    assert!(!of("rtt-mix").contains("rtt_ms"), "{said}");
+    let one = String::from_utf8(lab(&["list", "wakeup"]).stdout).unwrap();
+    assert!(one.contains("\nwakeup\n") && !one.contains("\nfails-open\n"), "{one}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ use giveway_engine::config::{CapPolicyName, Config};
 use giveway_engine::model::Cookie;
 use giveway_engine::network::action::Outcome;
 use libbpf_rs::MapHandle;
-use nix::errno::Errno;
 
 use crate::journal::Journal;
 use crate::kernel::load_patiently;
@@ -145,8 +144,7 @@ impl Sockets {
                     .map(|(cookie, outcome)| (cookie, setting.clone(), outcome)),
             );
         }
-        let errno = Errno::EOPNOTSUPP as i32;
-        let unable = |(cookie, setting, _)| (cookie, setting, Outcome::Failed { errno });
+        let unable = |(cookie, setting, _)| (cookie, setting, Outcome::Unable);
         outcomes.extend(wanted.into_iter().map(unable));
         Ok(outcomes)
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use giveway_engine::class::{Folders, Rules, Source};
-use giveway_engine::config::{self, BackendName, CapPolicyName, Config, Located, Prefer, RateMbit};
+use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
 
 use super::{counted, print};
@@ -29,7 +29,11 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
         let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
         match rules_of(path, &text) {
             Ok(rules) => {
-                println!("{}: ok, {} for classes", path.display(), counted(rules.len(), "rule"));
+                let of_classes = match rules.len() {
+                    0 => String::new(),
+                    count => format!(", {} for classes", counted(count, "rule")),
+                };
+                println!("{}: ok{of_classes}", path.display());
                 let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
                 remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
                 remarks.sort_by_key(|line| line_of(line));
@@ -41,8 +45,12 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
+    problems.push(WHAT_FOLLOWS.to_owned());
     Err(Usage(problems.join("\ngiveway: ")).into())
 }
+
+const WHAT_FOLLOWS: &str = "a running daemon goes on as it is, and a reload of a wrong file changes nothing; `giveway run` \
+                            refuses a wrong giveway.toml, and starts without a wrong file of rules";
 
 /// `FILE:LINE: ...`
 fn line_of(remark: &str) -> Option<u32> {
@@ -76,38 +84,98 @@ fn idle_keys(path: &Path, text: &str) -> Vec<String> {
             no_program(exe)?
         ))
     });
-    let cap = &config.cap;
-    let other = match (cap.policy, cap.capacity_mbit, cap.fixed_segments) {
-        (CapPolicyName::Found, Some(_), _) => Some("policy = \"found\" finds the capacity"),
-        (_, Some(_), Some(_)) => Some("fixed_segments stands in for the formula"),
-        _ => None,
-    };
-    let unused = other.map(|why| format!("[cap] capacity_mbit does not count: {why}"));
-    let is_found = cap.policy == CapPolicyName::Found;
-    let of_found = [
-        (
-            is_found && config.group.key_file.is_none(),
-            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and your other devices are strangers to it",
-        ),
-        (
-            !is_found && cap.prefer != Prefer::default(),
-            "[cap] prefer does not count without policy = \"found\"",
-        ),
-        (
-            !is_found && cap.downlink,
-            "[cap] downlink does nothing without policy = \"found\"",
-        ),
-        (
-            config.link.rate_mbit == Some(RateMbit::Found) && config.queue.backend == BackendName::Htb,
-            "[link] rate_mbit = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"htb\" excludes",
-        ),
-    ];
-    let of_found = of_found
-        .into_iter()
-        .filter(|(holds, _)| *holds)
-        .map(|(_, why)| why.to_owned());
-    let said = idle.chain(unused).chain(of_found);
+    let said = idle.chain(idle_of_cap(&config)).chain(idle_rates(&config));
     said.map(|line| format!("{}: {line}", path.display())).collect()
+}
+
+/// No access point carries more, Mbit/s.
+const MORE_THAN_ANY_MBIT: f64 = 10_000.0;
+
+/// Keys of [cap] beside which others do not count.
+fn idle_of_cap(config: &Config) -> Vec<String> {
+    let (cap, default) = (&config.cap, Cap::default());
+    if cap.policy == CapPolicyName::Found {
+        return beside_found(config);
+    }
+    let needs_found = [
+        ("prefer does not count", cap.prefer != default.prefer),
+        ("downlink does nothing", cap.downlink),
+        ("floor_mbit does not count", cap.floor_mbit != default.floor_mbit),
+    ];
+    let idle = needs_found.into_iter().filter(|(_, is_given)| *is_given);
+    let idle = idle.map(|(what, _)| format!("[cap] {what} without policy = \"found\""));
+    let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
+    let unused =
+        stands_in.then(|| "[cap] capacity_mbit does not count: fixed_segments stands in for the formula".to_owned());
+    idle.chain(unused).collect()
+}
+
+fn beside_found(config: &Config) -> Vec<String> {
+    let cap = &config.cap;
+    let of_fixed = [
+        ("capacity_mbit", cap.capacity_mbit.is_some()),
+        ("margin_bytes", cap.margin_bytes > 0),
+        ("rtt_ms", cap.rtt_ms.is_some()),
+        ("fixed_segments", cap.fixed_segments.is_some()),
+    ];
+    let given = of_fixed.into_iter().filter(|(_, is_given)| *is_given);
+    let mut said: Vec<String> = given
+        .map(|(key, _)| format!("[cap] {key} does not count: policy = \"found\" finds the capacity"))
+        .collect();
+    if config.group.key_file.is_none() {
+        said.push(
+            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and your other devices are \
+             strangers to it"
+                .to_owned(),
+        );
+    }
+    let carries = rates(config).filter_map(|(_, rate)| match rate {
+        RateMbit::Fixed(mbit) => Some(mbit),
+        RateMbit::Found => None,
+    });
+    let carries = carries.reduce(f64::min).unwrap_or(MORE_THAN_ANY_MBIT);
+    if cap.floor_mbit >= carries {
+        said.push(format!(
+            "[cap] floor_mbit = {}: no link carries more, so limits never bind",
+            cap.floor_mbit
+        ));
+    }
+    let (passes, tried) = (config.monitor.passes_per_second, Monitor::default().passes_per_second);
+    if passes < tried {
+        said.push(format!(
+            "[monitor] passes_per_second = {passes}: policy = \"found\" looks for a queue at each pass, and was measured with \
+             {tried}; with fewer it comes late"
+        ));
+    }
+    said
+}
+
+/// Of each link that has one, with the key.
+fn rates(config: &Config) -> impl Iterator<Item = (&'static str, RateMbit)> {
+    let of_link = config.link.rate_mbit.map(|rate| ("[link] rate_mbit", rate));
+    let own = config.uplink.iter().filter_map(|uplink| uplink.rate_mbit);
+    of_link
+        .into_iter()
+        .chain(own.map(|rate| ("[[uplink]] rate_mbit", rate)))
+}
+
+/// A rate that is to be found where nothing finds it.
+fn idle_rates(config: &Config) -> Vec<String> {
+    let backend = match config.queue.backend {
+        BackendName::Htb => "htb",
+        BackendName::None => "none",
+        _ => return Vec::new(),
+    };
+    let found = rates(config).filter(|(_, rate)| *rate == RateMbit::Found);
+    let mut said: Vec<String> = found
+        .map(|(key, _)| {
+            format!(
+                "{key} = \"auto\" finds nothing: that takes the BPF qdisc, which [queue] backend = \"{backend}\" excludes"
+            )
+        })
+        .collect();
+    said.dedup();
+    said
 }
 
 /// Why nothing here is started from it.

@@ -42,6 +42,7 @@ pub struct Explanation<'a> {
     refusals: Vec<&'a Refusal>,
     classes: Vec<Classified<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
+    dry_run: bool,
 }
 
 pub fn run(args: &WhyArgs) -> Result<()> {
@@ -88,6 +89,7 @@ impl<'a> Explanation<'a> {
             rates: links
                 .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
                 .collect(),
+            dry_run: network.policy.dry_run,
         }
     }
 
@@ -101,7 +103,7 @@ impl<'a> Explanation<'a> {
         let refusals = alike(&self.refusals)
             .into_iter()
             .map(|(latest, times)| refusal_line(latest, times));
-        let changes = self.changes.iter().map(|latest| change_line(latest));
+        let changes = self.changes.iter().map(|latest| change_line(latest, self.dry_run));
         rates.chain(classes).chain(refusals).chain(changes).collect()
     }
 
@@ -111,6 +113,7 @@ impl<'a> Explanation<'a> {
             refusals,
             classes,
             rates,
+            dry_run: _,
         } = self;
         json!({ "changes": changes, "refusals": refusals, "classes": classes, "rates": rates })
     }
@@ -328,8 +331,8 @@ fn is_of(subject: &str, refusal: &Refusal) -> bool {
         || ends.iter().flatten().any(|end| is_end(subject, *end))
 }
 
-fn change_line(latest: &Latest) -> String {
-    format!("{}: {}", when(latest.t_ns, latest.times), latest.change)
+fn change_line(latest: &Latest, dry_run: bool) -> String {
+    format!("{}: {}", when(latest.t_ns, latest.times), latest.change.shown(dry_run))
 }
 
 fn when(t_ns: u64, times: u64) -> String {

@@ -914,7 +914,8 @@ fn files_are_checked_without_a_daemon() {
     let output = giveway(&["config", "check", paths[0], paths[1], paths[2]]);
     let told = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = told.lines().collect();
-    assert_eq!((output.status.code(), lines.len()), (Some(2), 2), "{told}");
+    assert_eq!((output.status.code(), lines.len()), (Some(2), 3), "{told}");
+    assert!(lines[2].contains("a running daemon goes on as it is"), "{told}");
     assert!(lines[0].contains("bad.toml:2: `cap`: does not belong"), "{told}");
     assert!(
         lines[1].contains("giveway.toml:3: unknown key `cap.capacity`"),
@@ -973,6 +974,7 @@ fn a_check_names_the_rules_that_do_nothing() {
 fn a_check_names_the_keys_that_do_nothing() {
     let rules = Rules::new();
     let key = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
+    let found = |more: &str| format!("[cap]\npolicy = \"found\"\n{more}\n{key}");
     for (text, told) in [
         ("[cap]\npolicy = \"found\"\n".to_owned(), "finds a share alone"),
         ("[cap]\nprefer = \"delay\"\n".to_owned(), "prefer does not count"),
@@ -981,7 +983,19 @@ fn a_check_names_the_keys_that_do_nothing() {
             "[link]\nrate_mbit = \"auto\"\n[queue]\nbackend = \"htb\"\n".to_owned(),
             "excludes",
         ),
-        (format!("[cap]\npolicy = \"found\"\nprefer = \"delay\"\n{key}"), "ok"),
+        (
+            "[[uplink]]\ninterface = \"lo\"\nrate_mbit = \"auto\"\n[queue]\nbackend = \"none\"\n".to_owned(),
+            "[[uplink]] rate_mbit = \"auto\" finds nothing",
+        ),
+        ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit does not count"),
+        (found("fixed_segments = 30"), "fixed_segments does not count"),
+        (found("rtt_ms = 100"), "rtt_ms does not count"),
+        (found("margin_bytes = 1500"), "margin_bytes does not count"),
+        (found("floor_mbit = 1e5"), "limits never bind"),
+        (found("floor_mbit = 20\n[link]\nrate_mbit = 20"), "limits never bind"),
+        (found("[monitor]\npasses_per_second = 1"), "it comes late"),
+        (found("floor_mbit = 2\n[link]\nrate_mbit = 20"), "giveway.toml: ok\n"),
+        (found("prefer = \"delay\""), "giveway.toml: ok\n"),
     ] {
         let file = rules.write("giveway.toml", &text);
         let output = giveway(&["config", "check", file.to_str().unwrap()]);

@@ -33,7 +33,7 @@ fn a_share_that_is_found_limits_both_and_a_kill_leaves_neither() {
         let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
         assert!(why.contains("pacing rate") && why.contains("a share of "), "{why}");
         let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-        assert!(shown.contains("found by 1 sending device"), "{shown}");
+        assert!(shown.contains("shared by 1 sending device"), "{shown}");
         daemon.signal(ends);
         until("its pacing rate is its own again", || {
             max_pacing_rate(&near) == UNLIMITED
@@ -70,7 +70,7 @@ fn a_share_of_what_is_received_is_held_by_the_window_and_a_kill_leaves_nothing_o
         let why = String::from_utf8(giveway(&["why", &port]).stdout).unwrap();
         assert!(why.contains("receive window") && why.contains("a share of "), "{why}");
         let shown = String::from_utf8(giveway(&["status"]).stdout).unwrap();
-        assert!(shown.contains("found by 1 receiving device"), "{shown}");
+        assert!(shown.contains("shared by 1 receiving device"), "{shown}");
         assert!(shown.contains("in a round trip at most: its share"), "{shown}");
         daemon.signal(ends);
         until("its window is its own again", || window_clamp(&near) > 2 * ours);

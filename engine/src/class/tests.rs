@@ -329,7 +329,7 @@ fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
         ("port = 1", "/etc/a.toml:1: `rule.class`: must be"),
         (
             "port = 1\nclass = \"slow\"",
-            "/etc/a.toml:3: `rule.class`: unknown variant",
+            "/etc/a.toml:3: `rule.class`: must be \"realtime\"",
         ),
         (
             "user = \"nobody-here\"\nclass = \"bulk\"",

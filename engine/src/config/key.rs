@@ -143,27 +143,57 @@ impl Key {
         }
         let error = (self.read)(value).err()?;
         let message = error.message();
+        if let Some(known) = self.choices(message) {
+            let quoted: Vec<String> = known.iter().map(|name| format!("\"{name}\"")).collect();
+            let meant = value.as_str().map(str::to_lowercase);
+            let meant = meant.and_then(|typed| nearest(&typed, known.iter().map(String::as_str)));
+            let hint = meant.map_or(String::new(), |meant| format!("; did you mean \"{meant}\"?"));
+            return Some(format!("must be {}{hint}", one_of(&quoted)));
+        }
         let (what, kind) = match message.rsplit_once("expected ") {
             Some((what, "f64")) => (what, "number"),
             Some((what, "u32" | "u64")) => (what, "whole number"),
             // A port, which has no unit.
             Some((what, "u16")) => return Some(format!("{what}expected one port number, no range")),
-            _ => return Some(format!("{message}{}", self.meant(value, message).unwrap_or_default())),
+            Some((_, "a boolean")) => {
+                let hint = self.written(value).unwrap_or_default();
+                return Some(format!("must be true or false{hint}"));
+            }
+            _ => return Some(format!("{message}{}", self.written(value).unwrap_or_default())),
         };
-        Some(format!("{what}expected a {kind}; the unit is in the key's name"))
+        let hint = self.written(value).unwrap_or_default();
+        Some(format!("{what}expected a {kind}; the unit is in the key's name{hint}"))
     }
 
-    /// What to write in place of a value that is refused.
-    fn meant(&self, value: &toml::Value, message: &str) -> Option<String> {
-        if let toml::Value::Integer(number) = value {
-            let quoted = toml::Value::String(number.to_string());
-            return (self.read)(&quoted).is_ok().then(|| format!("; write {quoted}"));
+    /// What an enumeration may be: serde lists it, in backquotes, where it refuses a text.
+    fn choices(&self, message: &str) -> Option<Vec<String>> {
+        let of = |message: &str| {
+            let (_, listed) = message.strip_prefix("unknown variant ")?.rsplit_once("expected ")?;
+            Some(listed.split('`').skip(1).step_by(2).map(str::to_owned).collect())
+        };
+        of(message).or_else(|| of((self.read)(&toml::Value::String(String::new())).err()?.message()))
+    }
+
+    /// The same value as it is to be written, with or without quotes, or as a list.
+    fn written(&self, value: &toml::Value) -> Option<String> {
+        let is_right = |value: &toml::Value| (self.read)(value).is_ok() && self.in_range(value);
+        let bare = value
+            .as_str()
+            .and_then(|text| toml::from_str::<toml::Table>(&format!("x = {text}")).ok());
+        if let Some(bare) = bare
+            .as_ref()
+            .and_then(|table| table.get("x"))
+            .filter(|bare| is_right(bare))
+        {
+            return Some(format!("; write {bare} without quotes"));
         }
-        // serde lists what an enumeration may be, in backquotes.
-        let (_, listed) = message.strip_prefix("unknown variant ")?.split_once("expected ")?;
-        let known = listed.split('`').skip(1).step_by(2);
-        let meant = nearest(&value.as_str()?.to_lowercase(), known)?;
-        Some(format!("; did you mean \"{meant}\"?"))
+        let text = match value {
+            toml::Value::Integer(number) => Some(toml::Value::String(number.to_string())),
+            _ => None,
+        };
+        let list = toml::Value::Array(vec![value.clone()]);
+        let meant = text.into_iter().chain([list]).find(is_right)?;
+        Some(format!("; write {meant}"))
     }
 
     /// Its documentation and its line in the default file.
@@ -178,6 +208,13 @@ impl Key {
         comment(&sentences, text);
         let value = value.map(|value| value.to_string()).unwrap_or_default();
         *text += &format!("#{} = {value}\n", self.name);
+    }
+}
+
+fn one_of(names: &[String]) -> String {
+    match names {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        names => names.concat(),
     }
 }
 

@@ -31,7 +31,11 @@ pub(super) fn problems(table: &toml::Table) -> Vec<(usize, ConfigError)> {
                 Err(error) => found.push((0, error)),
             }
         } else if let Some(key) = TOP_KEYS.iter().find(|key| key.name == name) {
-            found.extend(key.problem(value).map(|problem| (0, wrong(name, problem))));
+            let problem = match belongs_to_plural(name, value) {
+                Some(several) => Some(format!("is one name: for several write {several} = {value}")),
+                None => key.problem(value),
+            };
+            found.extend(problem.map(|problem| (0, wrong(name, problem))));
         } else {
             let what = if value.is_table() { "section" } else { "key" };
             let sections = SECTIONS.iter().map(|section| section.name);
@@ -40,6 +44,12 @@ pub(super) fn problems(table: &toml::Table) -> Vec<(usize, ConfigError)> {
         }
     }
     found
+}
+
+/// The key of several of what is one, where the value is a list of it.
+fn belongs_to_plural(name: &str, value: &toml::Value) -> Option<&'static str> {
+    let several = TOP_KEYS.iter().find(|key| key.name.strip_suffix('s') == Some(name))?;
+    (value.is_array() && several.problem(value).is_none()).then_some(several.name)
 }
 
 fn of_entry(section: &Section, entry: &toml::Table) -> Vec<ConfigError> {
@@ -79,7 +89,13 @@ fn entries<'a>(section: &Section, value: &'a toml::Value) -> Result<Vec<&'a toml
     } else {
         value.as_table().map(|table| vec![table])
     };
-    tables.ok_or_else(|| wrong(section.name, format!("is a section: write {}", section.written())))
+    tables.ok_or_else(|| {
+        let how = match section.repeated {
+            true => "is a section that can be given several times, and so has two brackets",
+            false => "is a section that is given once",
+        };
+        wrong(section.name, format!("{how}: write {}", section.written()))
+    })
 }
 
 pub(super) fn unknown<'a>(
@@ -106,11 +122,14 @@ pub(super) fn unknown<'a>(
             new: full(new),
         };
     }
+    let belongs = belongs(typed);
+    // A name that is right elsewhere is no misspelt one.
+    let nearest = nearest(typed, known).filter(|_| belongs.is_none()).map(str::to_owned);
     ConfigError::Unknown {
         what,
         name: full(typed),
-        belongs: belongs(typed),
-        nearest: nearest(typed, known).map(str::to_owned),
+        belongs,
+        nearest,
     }
 }
 

@@ -123,7 +123,7 @@ pub enum Prefer {
 }
 
 section! {
-    /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped.
+    /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped, unless policy is "found".
     Cap {
         /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (experimental: the capacity is
         /// found from what all devices get) or "none" (watch only).
@@ -139,8 +139,9 @@ section! {
         rtt_ms: Option<u32> = None, example 256, in 1..=60_000;
         /// One cap for every sender, segments, in place of the formula: for experiments.
         fixed_segments: Option<u32> = None, example 30, in 4..=1_000_000;
-        /// With policy "found": "balanced" (a smoothed RTT of at most 1.25 of the minimum, or 15 ms above it where that is
-        /// more), "delay" (1.1, or 5 ms) or "throughput" (a longer queue, where it moves more).
+        /// With policy "found", while limits are in force: "balanced" aims at a smoothed RTT of at most 1.25 of the minimum, or
+        /// 15 ms above it where that is more, "delay" at 1.1, or 5 ms; "throughput" at the same as "balanced", and gives
+        /// limits up as soon as they cost throughput.
         prefer: Prefer = Prefer::Balanced;
         /// With policy "found": share what is received as well, by the windows that are offered. An experiment: beside what trickles
         /// it may be worse than without (docs/shares.md, "The downlink").

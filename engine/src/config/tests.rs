@@ -157,11 +157,70 @@ fn a_wrong_value_is_refused_with_the_one_that_may_be_meant() {
         ),
         ("[[rule]]\nport = 1\nclass = \"Bulk\"", "; did you mean \"bulk\"?"),
         ("[[rule]]\nport = 1\nprotocol = \"upd\"", "; did you mean \"udp\"?"),
-        ("[queue]\nbackend = \"fq\"", "`none`"),
+        ("[queue]\nbackend = \"fq\"", " or \"none\""),
         ("[[rule]]\nclass = \"bulk\"\ndscp = 46", "; write \"46\""),
         ("[[rule]]\nclass = \"bulk\"\ndscp = 64", "expected a string"),
     ] {
         assert!(error(text).ends_with(ends), "{}", error(text));
+    }
+}
+
+#[test]
+fn what_is_refused_is_told_with_what_to_write() {
+    let prefers = "`cap.prefer`: must be \"balanced\", \"delay\" or \"throughput\"";
+    for (text, told) in [
+        ("[cap]\nprefer = 1.1", prefers),
+        ("[cap]\nprefer = \"latency\"", prefers),
+        (
+            "[cap]\ndownlink = \"true\"",
+            "`cap.downlink`: must be true or false; write true without quotes",
+        ),
+        ("[cap]\ndownlink = 1", "`cap.downlink`: must be true or false"),
+        (
+            "[cap]\ncapacity_mbit = \"20\"",
+            "`cap.capacity_mbit`: invalid type: string \"20\", expected a number; the unit is in the key's name; \
+             write 20 without quotes",
+        ),
+        (
+            "interface = [\"wlan0\"]",
+            "`interface`: is one name: for several write interfaces = [\"wlan0\"]",
+        ),
+        (
+            "interfaces = \"wlan0\"",
+            "`interfaces`: invalid type: string \"wlan0\", expected a sequence; write [\"wlan0\"]",
+        ),
+        (
+            "[cap]\nrate_mbit = 5",
+            "unknown key `cap.rate_mbit`; a key of this name belongs below [link] or [[uplink]]",
+        ),
+        ("[[cap]]\n", "`cap`: is a section that is given once: write [cap]"),
+    ] {
+        assert_eq!(error(text), told);
+    }
+}
+
+#[test]
+fn what_is_no_toml_is_told_with_what_to_write() {
+    for (text, ends) in [
+        (
+            "[cap]\npolicy=found # it",
+            "not TOML: text needs quotes: write policy = \"found\"",
+        ),
+        (
+            "interface = wlan0\n",
+            "not TOML: text needs quotes: write interface = \"wlan0\"",
+        ),
+        (
+            "[cap]\nrtt_ms = 5\n[queue]\n[cap] # again\nmargin_bytes = 0",
+            "not TOML: [cap] is given twice: put its keys together, below the first",
+        ),
+        (
+            "[cap]\nrtt_ms = 5\nrtt_ms = 6",
+            ": it is given twice, and TOML wants it once: leave one",
+        ),
+    ] {
+        let error = error(text);
+        assert!(error.starts_with("not TOML: ") && error.ends_with(ends), "{error}");
     }
 }
 
@@ -177,7 +236,7 @@ fn a_list_holds_several_and_each_is_checked() {
     );
     assert_eq!(
         error("[deadline]\nport = 5005\n"),
-        "`deadline`: is a section: write [[deadline]]"
+        "`deadline`: is a section that can be given several times, and so has two brackets: write [[deadline]]"
     );
     assert_eq!(
         error("[[background]]\nport = 1\n"),

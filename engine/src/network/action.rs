@@ -110,6 +110,8 @@ pub enum Outcome {
     Failed {
         errno: i32,
     },
+    /// Nothing here can set it.
+    Unable,
 }
 
 /// A request.

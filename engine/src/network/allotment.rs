@@ -10,6 +10,7 @@ use crate::config::{Cap, CapPolicyName};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
+use crate::status::FoundView;
 use crate::wire::{Class, Direction, Neighbourhood};
 
 mod fixed;
@@ -95,6 +96,11 @@ pub trait Allotment: Send {
 
     /// What it does just now, where that is the same for all connections; for `status`.
     fn doing(&self, _: &Link<'_>) -> Option<String> {
+        None
+    }
+
+    /// The same in numbers, of a capacity that is found.
+    fn found(&self, _: &Link<'_>) -> Option<FoundView> {
         None
     }
 

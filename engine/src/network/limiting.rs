@@ -194,7 +194,13 @@ impl Network {
             Outcome::Foreign { found } => self.step_back(now, cookie, setting, found),
             Outcome::Failed { errno } => {
                 held.stepped_back = true;
-                let why = format!("the kernel refused it (errno {errno}); this setting is left alone from now on");
+                let errno = shown_errno(errno);
+                let why = format!("the kernel refused it ({errno}); this setting is left alone from now on");
+                self.note_limit(now, cookie, setting, (old, asked), Grounds { why, ..grounds }, false);
+            }
+            Outcome::Unable => {
+                held.stepped_back = true;
+                let why = "giveway does not set this here: `giveway status` says why, under degraded".to_owned();
                 self.note_limit(now, cookie, setting, (old, asked), Grounds { why, ..grounds }, false);
             }
         }
@@ -270,4 +276,27 @@ impl Network {
         };
         self.note(now, change);
     }
+}
+
+/// What setting an option of a socket fails with, by the numbers of asm-generic.
+const ERRNOS: [(i32, &str); 12] = [
+    (1, "EPERM"),
+    (2, "ENOENT"),
+    (11, "EAGAIN"),
+    (12, "ENOMEM"),
+    (13, "EACCES"),
+    (14, "EFAULT"),
+    (16, "EBUSY"),
+    (19, "ENODEV"),
+    (22, "EINVAL"),
+    (33, "EDOM"),
+    (92, "ENOPROTOOPT"),
+    (95, "EOPNOTSUPP"),
+];
+
+fn shown_errno(errno: i32) -> String {
+    let known = ERRNOS.iter().find(|(number, _)| *number == errno);
+    known.map_or(format!("errno {errno}"), |(number, name)| {
+        format!("{name}, errno {number}")
+    })
 }

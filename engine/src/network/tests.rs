@@ -7,6 +7,7 @@ use super::action::Outcome;
 use super::limiting::ELSEWHERE;
 use super::*;
 use crate::model::{CaState, Cookie, Owner, TcpState};
+use crate::status::FoundPhase;
 
 mod active;
 mod classes;
@@ -294,7 +295,49 @@ fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
     let changes = engine.changes();
     let change = &changes[0].change;
     assert_eq!((&change.new, change.made), (&Value::Number(20), false));
-    assert!(change.why.contains("errno 22"), "{}", change.why);
+    assert!(change.why.contains("(EINVAL, errno 22)"), "{}", change.why);
+    assert!(
+        change.shown(false).contains(" -> 20 segments (failed); rule "),
+        "{change}"
+    );
+}
+
+#[test]
+fn what_giveway_cannot_set_here_is_not_told_as_refused_by_the_kernel() {
+    let mut engine = asking();
+    answer(&mut engine, Outcome::Unable);
+    assert!(caps(&pass(&mut engine, 300)).is_empty());
+    let change = &engine.changes()[0].change;
+    assert!(
+        !change.made && change.why.starts_with("giveway does not set this here"),
+        "{change}"
+    );
+}
+
+#[test]
+fn a_share_that_is_found_is_told_in_numbers_too() {
+    let mut engine = engine("[cap]\npolicy = \"found\"", false);
+    assert_eq!(engine.status(Duration::ZERO).policy.found, None);
+    for ms in [100, 200, 300] {
+        pass(&mut engine, ms);
+    }
+    let found = engine.status(Duration::from_millis(300)).policy.found.unwrap();
+    assert!(found.share_bytes_per_s.is_some_and(|share| share > 0), "{found:?}");
+    assert_eq!(found.target_queueing_delay_us, 12_000);
+    assert_eq!(
+        found.phase == FoundPhase::Withdrawn,
+        found.limits_return_in_ms.is_some()
+    );
+    let shown = serde_json::to_value(found).unwrap();
+    assert!(
+        ["start", "withdrawn"].contains(&shown["phase"].as_str().unwrap()),
+        "{shown}"
+    );
+    // Of a newer giveway.
+    assert_eq!(
+        serde_json::from_str::<FoundPhase>("\"later\"").unwrap(),
+        FoundPhase::Unknown
+    );
 }
 
 #[test]

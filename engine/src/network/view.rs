@@ -29,6 +29,7 @@ impl Network {
                 connections: self.sharing.connections,
                 cooperates: self.cooperates,
                 doing: self.policy.doing(&self.link()),
+                found: self.policy.found(&self.link()),
                 receiving: self.receiving_view(),
                 dry_run: self.dry_run,
             },

@@ -100,7 +100,7 @@ fn refusals_that_differ_in_time_only_are_one_line() {
 fn a_change_is_one_line() {
     let mut latest = latest(Subject::Kernel, Setting::File("/proc/x".to_owned()));
     latest.times = 3;
-    let line = change_line(&latest);
+    let line = change_line(&latest, false);
     let (ago, rest) = line.split_once(" ago, ").unwrap();
     assert!(ago.parse::<u64>().is_err(), "it has a unit: {ago}");
     assert_eq!(
@@ -108,6 +108,9 @@ fn a_change_is_one_line() {
         "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
          rule lbe add by uid 0: the user has asked for it"
     );
+    latest.change.made = false;
+    assert!(change_line(&latest, false).contains("none -> background (failed); rule"));
+    assert!(change_line(&latest, true).contains("none -> background (not made); rule"));
 }
 
 #[test]

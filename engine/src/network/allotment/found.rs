@@ -14,6 +14,7 @@ use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use crate::config::{Cap, Prefer};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
+use crate::status::{FoundPhase, FoundView};
 use crate::wire::{Class, Direction};
 
 mod control;
@@ -43,6 +44,8 @@ pub struct FoundCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
+    /// Of the latest pass.
+    now_s: f64,
     /// Of each connection of ours: segments delivered until the last look.
     delivered: HashMap<Cookie, u32>,
 }
@@ -56,6 +59,7 @@ impl FoundCapacity {
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
             control: control(direction, cap.prefer, floor),
+            now_s: 0.0,
             delivered: HashMap::new(),
         }
     }
@@ -121,6 +125,49 @@ impl FoundCapacity {
         })
     }
 
+    /// For how long still nothing is limited.
+    fn unlimited_for_s(&self) -> Option<f64> {
+        match self.control.phase {
+            Phase::Withdrawn { until_s, .. } => Some((until_s - self.now_s).max(0.0)),
+            _ => None,
+        }
+    }
+
+    /// What it does, and why. `left_s`: how long that lasts still; without it for how long in all.
+    fn says(&self, has_others: bool, found_by: &str, left_s: Option<f64>) -> String {
+        let control = &self.control;
+        let prefer = match self.prefer {
+            Prefer::Balanced => "balanced",
+            Prefer::Delay => "delay",
+            Prefer::Throughput => "throughput",
+        };
+        let doing = match control.phase {
+            Phase::Start => "nothing waits yet".to_owned(),
+            Phase::Search { .. } => "no packet of ours waits, so it grows".to_owned(),
+            Phase::Hold => format!(
+                "target queueing delay {:.0} ms (prefer = \"{prefer}\")",
+                control.aim_s * 1e3
+            ),
+            Phase::Empty { .. } => "half of it, until the queue that formed has gone".to_owned(),
+            Phase::Withdrawn { why, .. } => return withdrawn(why, has_others, left_s),
+        };
+        let part = control.of_plain.map_or(String::new(), |part| {
+            format!(
+                "; the group moves {:.0}% of what it would without limits",
+                100.0 * part.min(1.0)
+            )
+        });
+        let part = match control.knows_plain() || self.direction == Direction::Down {
+            true => part,
+            false => format!("{part}; what unlimited TCP gets here was not measured"),
+        };
+        let cliff = control.cliff_share().map_or(String::new(), |share| {
+            format!("; throughput fell above {:.2} Mbit/s", share / 125_000.0)
+        });
+        let share = control.share / 125_000.0;
+        format!("a share of {share:.2} Mbit/s{found_by}: {doing}{cliff}{part}")
+    }
+
     /// The kernel offers megabytes to whoever may send what it likes, and it takes many seconds until these have arrived
     /// and less can be offered. So a receiver's window stays near what is under way, and holds nothing back.
     fn no_limits(&self, one: &Sending) -> Limits {
@@ -159,6 +206,28 @@ impl FoundCapacity {
     }
 }
 
+/// Why nothing is limited, and for how long.
+fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
+    let lasts = match (left_s, why) {
+        (Some(left_s), _) => format!("another {:.0} s", left_s.ceil()),
+        (None, Why::Unknown | Why::Own) => "some seconds".to_owned(),
+        (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
+    };
+    let because = match why {
+        Why::Unknown => return format!("nothing is limited for {lasts}, to measure what unlimited TCP gets here"),
+        Why::Strange if has_others => {
+            "a queue stays though this device and its neighbours give way, as somebody else's would"
+        }
+        Why::Strange => "a queue stays though this device gives way, as somebody else's would",
+        Why::Own => "a queue of which neighbours see less stays though this device gives way",
+        Why::Others => {
+            "a queue stays though this device gives way, and most of the others have far more in flight, as without limits"
+        }
+        Why::Worse => "less is moved with limits than they are worth, as beside a stranger that takes what is left",
+    };
+    format!("{because}: nothing is limited for {lasts}")
+}
+
 /// Whoever receives sees the queue of all, a stranger's as well, for the access point has one. So nothing has to be known of
 /// what plain TCP moves to tell that somebody takes what ours leave, and to try it would have a price there that it has not
 /// where one sends: what a receiver has once offered it cannot take back.
@@ -185,6 +254,7 @@ impl Allotment for FoundCapacity {
     }
 
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
+        self.now_s = now.as_secs_f64();
         let mut own = group::own(members, self.segment_bytes);
         if self.direction == Direction::Down {
             group::lend(&mut own, self.control.share);
@@ -240,67 +310,39 @@ impl Allotment for FoundCapacity {
     }
 
     fn reason(&self, link: &Link<'_>, _: Duration) -> String {
-        let control = &self.control;
-        let prefer = match self.prefer {
-            Prefer::Balanced => "balanced",
-            Prefer::Delay => "delay",
-            Prefer::Throughput => "throughput",
+        let devices = link.sharing.devices;
+        let what = match self.direction {
+            Direction::Up => "sending",
+            Direction::Down => "receiving",
         };
-        let doing = match control.phase {
-            Phase::Start => "nothing waits yet".to_owned(),
-            Phase::Search { .. } => "no packet of ours waits, so it grows".to_owned(),
-            Phase::Hold => format!("packets may wait {:.0} ms (prefer = \"{prefer}\")", control.aim_s * 1e3),
-            Phase::Empty { .. } => "half of it, until the queue that formed has gone".to_owned(),
-            Phase::Withdrawn { why, .. } => {
-                return match why {
-                    Why::Unknown => "nothing is limited for some seconds, to know what is moved so",
-                    Why::Strange => {
-                        "a queue stays though this device and its neighbours give way, as somebody else's would: nothing is \
-                         limited for two minutes"
-                    }
-                    Why::Own => {
-                        "a queue of which neighbours see less stays though this device gives way, so nothing is limited for \
-                         some seconds"
-                    }
-                    Why::Others => {
-                        "a queue stays though this device gives way, and most of the others have far more in flight, as without \
-                         limits: nothing is limited for two minutes"
-                    }
-                    Why::Worse => {
-                        "less is moved with limits than they are worth, as beside a stranger that takes what is left: \
-                         nothing is limited for two minutes"
-                    }
-                }
-                .to_owned();
-            }
-        };
-        let part = control.of_plain.map_or(String::new(), |part| {
-            format!(
-                "; the group moves {:.0}% of what it would without limits",
-                100.0 * part.min(1.0)
-            )
-        });
-        let part = match control.knows_plain() || self.direction == Direction::Down {
-            true => part,
-            false => format!("{part}; what would be moved without limits was not measured here"),
-        };
-        let cliff = control.cliff_share().map_or(String::new(), |share| {
-            format!("; more than {:.2} Mbit/s made the air slower", share / 125_000.0)
-        });
-        format!(
-            "a share of {:.2} Mbit/s, found by {} {} device{}: {doing}{cliff}{part}",
-            control.share / 125_000.0,
-            link.sharing.devices,
-            match self.direction {
-                Direction::Up => "sending",
-                Direction::Down => "receiving",
-            },
-            if link.sharing.devices == 1 { "" } else { "s" },
+        let plural = if devices == 1 { "" } else { "s" };
+        self.says(
+            devices > 1,
+            &format!(", found by {devices} {what} device{plural}"),
+            None,
         )
     }
 
     fn doing(&self, link: &Link<'_>) -> Option<String> {
-        (link.sharing.connections > 0).then(|| self.reason(link, Duration::ZERO))
+        (link.sharing.connections > 0).then(|| self.says(link.sharing.devices > 1, "", self.unlimited_for_s()))
+    }
+
+    fn found(&self, link: &Link<'_>) -> Option<FoundView> {
+        let control = &self.control;
+        let is_known = control.share > 0.0;
+        (link.sharing.connections > 0).then(|| FoundView {
+            phase: match control.phase {
+                Phase::Start => FoundPhase::Start,
+                Phase::Search { .. } => FoundPhase::Search,
+                Phase::Hold => FoundPhase::Hold,
+                Phase::Empty { .. } => FoundPhase::Empty,
+                Phase::Withdrawn { .. } => FoundPhase::Withdrawn,
+            },
+            share_bytes_per_s: is_known.then_some(control.share as u64),
+            target_queueing_delay_us: (control.aim_s * 1e6).round() as u64,
+            limits_return_in_ms: self.unlimited_for_s().map(|left_s| (left_s * 1e3) as u64),
+            percent_of_unlimited: control.of_plain.map(|part| 100.0 * part),
+        })
     }
 
     fn is_tight(&self) -> bool {

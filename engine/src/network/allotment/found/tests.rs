@@ -748,6 +748,48 @@ fn the_floor_holds_while_a_queue_is_emptied() {
     assert_eq!(floor(&policy), before);
 }
 
+#[test]
+fn what_is_said_of_a_time_without_limits_counts_down_where_it_is_of_now() {
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    for (why, has_others, left_s, expected) in [
+        (
+            Why::Strange,
+            false,
+            None,
+            "a queue stays though this device gives way, as somebody else's would: nothing is limited for two minutes",
+        ),
+        (
+            Why::Strange,
+            true,
+            Some(96.2),
+            "a queue stays though this device and its neighbours give way, as somebody else's would: nothing is limited \
+             for another 97 s",
+        ),
+        (
+            Why::Unknown,
+            false,
+            Some(5.0),
+            "nothing is limited for another 5 s, to measure what unlimited TCP gets here",
+        ),
+    ] {
+        policy.control.phase = Phase::Withdrawn { until_s: 0.0, why };
+        assert_eq!(policy.says(has_others, "", left_s), expected);
+    }
+    policy.control.phase = Phase::Withdrawn {
+        until_s: 100.0,
+        why: Why::Worse,
+    };
+    policy.now_s = 58.5;
+    assert_eq!(policy.unlimited_for_s(), Some(41.5));
+    policy.control.phase = Phase::Hold;
+    assert_eq!(policy.unlimited_for_s(), None);
+    assert!(
+        policy
+            .says(false, ", found by 1 sending device", None)
+            .starts_with("a share of 0.00 Mbit/s, found by 1 sending device: target queueing delay 12 ms")
+    );
+}
+
 fn member(rtt_ms: u64, cwnd: u32) -> Member {
     Member {
         cookie: crate::model::Cookie(1),
