@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When limits are given up, and how they come back. Input: what a pass has seen. Output: why they are given up, if they are.
+//!
+//! A stranger shows in a queue that stays though all give way, in too little being moved beside what plain TCP would move, or
+//! in neighbours that have given theirs up.
+
+use super::super::plain::TRIAL_S;
+use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Seen, Why, is_round};
+
+/// The others have no limits where they have so many times what this device had.
+const OUTGROWN: f64 = 2.0;
+/// A queue is somebody else's that stands for so long, ...
+const STANDS_S: f64 = 8.0;
+/// ... of which more than `STAYS` is left by each round of sending half of what is got, from the second on (the first begins
+/// with what was got before), but not within `OTHERS_END_S` of a trial, ...
+/// (a neighbour that sees this part of what is too long sees the same queue; on one's own path, where it is so many times
+/// too long), ...
+const SHARED: f64 = 0.6;
+const OWN: f64 = 1.5;
+/// ... that takes longer than this to empty, and so many round trips, ...
+const LASTS_S: f64 = 5.0;
+const LASTS_ROUNDS: f64 = 6.0;
+/// ... or beside which the group moves too little of what plain TCP would (`plain`). Then nothing is limited for so long: the
+/// same each time and for all, or they would not be in step.
+const WITHDRAWN_S: f64 = 120.0;
+/// Too little is moved once it is for so long.
+const SURE_S: f64 = 4.0;
+/// However much the group moves, less than this part of an equal share of what plain TCP would is not worth it to this device: then
+/// somebody takes it, in the group or not.
+const FAIR: f64 = 0.7;
+/// Soon after a trial, for so long.
+const EARLY_S: f64 = 0.5;
+
+impl Control {
+    /// Whether a queue is somebody else's, or less is moved than limits are worth.
+    pub(super) fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
+        if matches!(self.phase, Phase::Withdrawn { .. }) {
+            self.of_plain = None;
+            return None;
+        }
+        let part = self.plain.part(seen);
+        self.of_plain = part.or(self.of_plain);
+        let is_robbed = self.plain.own_part(seen).is_some_and(|own| own < FAIR);
+        let is_worse = is_robbed || part.is_some_and(|part| part < self.wish.worth);
+        self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
+        if self.is_unsampled(seen) {
+            return None;
+        }
+        if self.is_worse_early(seen, wait_s, dt_s) {
+            return Some(Why::Worse);
+        }
+        if self.is_outgrown(seen, wait_s, too_long_s, dt_s) {
+            return Some(Why::Others);
+        }
+        let stays = if seen.their_queue_s.is_none_or(|queue_s| queue_s > SHARED * too_long_s) {
+            Why::Strange
+        } else {
+            Why::Own
+        };
+        match self.phase {
+            Phase::Empty { .. } => self.does_not_empty(seen, wait_s, too_long_s, stays).then_some(stays),
+            // A short one is worth no pause of all limits where one receives, unless it stays though the share has fallen, and
+            // others see it: it may be the group's own, or a minimum RTT that was measured too low by some milliseconds.
+            Phase::Hold
+                if self.stands_s > STANDS_S && (self.tries || (self.has_given_way() && stays == Why::Strange)) =>
+            {
+                Some(stays)
+            }
+            Phase::Hold => {
+                // Where nothing waits, it is not for a queue that less is moved.
+                let waits = self.waits_s > 0.8 * self.aim_s;
+                let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
+                (waits && is_clear).then_some(Why::Worse)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a queue that is emptied stays though this device gives way.
+    fn does_not_empty(&self, seen: &Seen, wait_s: f64, too_long_s: f64, stays: Why) -> bool {
+        let Phase::Empty {
+            round,
+            first_s,
+            since_s,
+            waited_s,
+            before,
+        } = self.phase
+        else {
+            return false;
+        };
+        // Whose queue is it, where nobody else of the group sends? Where others do, they may have begun later, and end their
+        // trial later.
+        let has_others = seen.senders > seen.own;
+        let rounds = if has_others { 2 } else { 1 };
+        let is_after_trial = (has_others || !self.tries) && before.is_infinite() && seen.now_s - first_s < OTHERS_END_S;
+        // One that was short and has grown again did answer.
+        let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
+        let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
+        let is_left = is_long && round >= rounds && !is_after_trial;
+        let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
+        // What nothing has passed since the round began says nothing; and where the others see no queue, who gets less than half
+        // of its floor repeats what was lost: how long that took is no queue either.
+        let is_new = self.delivered_s > since_s && wait_s > 0.5 * self.aim_s;
+        let is_queue = is_new && (stays == Why::Strange || seen.rate > 0.5 * self.floor);
+        is_queue && is_round(seen, since_s, wait_s) && (is_left || lasts)
+    }
+
+    /// While a queue is emptied those who give way have small windows. Where most have far larger ones than this device had
+    /// before, they have given their limits up, and whoever keeps them is starved.
+    fn is_outgrown(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> bool {
+        let had = match self.phase {
+            Phase::Empty { before, .. } if wait_s > too_long_s && seen.now_s - self.returned_s > OTHERS_END_S => {
+                before.max(self.share)
+            }
+            _ => f64::INFINITY,
+        };
+        let is_outgrown = seen.theirs.is_some_and(|theirs| theirs > OUTGROWN * had);
+        self.outgrown_s = if is_outgrown { self.outgrown_s + dt_s } else { 0.0 };
+        self.outgrown_s > REPORT_S
+    }
+
+    /// Soon after a trial what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not
+    /// wait until the share has settled: packets wait, here and elsewhere, and it is not for a share that is too large.
+    fn is_worse_early(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
+        let is_less = self.plain.early_part(seen).is_some_and(|part| part < self.wish.early);
+        // A wait of more than a round trip is the collapse with which a trial may end, and one that nothing has passed since
+        // says nothing of now.
+        let waits = (self.aim_s..seen.min_rtt_s).contains(&wait_s) && seen.now_s - self.delivered_s < REPORT_S;
+        let they_wait = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
+        self.early_s = if is_less && waits && they_wait {
+            self.early_s + dt_s
+        } else {
+            (self.early_s - dt_s).max(0.0)
+        };
+        self.early_s > EARLY_S
+    }
+
+    pub(super) fn withdraw(&mut self, now_s: f64, why: Why) {
+        self.early_s = 0.0;
+        // The group has to do without this device as long.
+        let for_s = if why == Why::Own { TRIAL_S } else { WITHDRAWN_S };
+        self.phase = Phase::Withdrawn {
+            until_s: now_s + for_s,
+            why,
+        };
+    }
+
+    pub(super) fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
+        if self.tries {
+            self.plain.ends(seen);
+        }
+        // What is got at this very moment may be a recovery from losses.
+        let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
+        self.share = seen.rate.max(had).max(self.floor);
+        self.stands_s = 0.0;
+        self.returned_s = seen.now_s;
+        self.phase = Phase::Hold;
+        if wait_s > too_long_s {
+            // No share of ours made this queue: nothing is learnt of a cliff.
+            self.phase = Phase::Empty {
+                round: 0,
+                first_s: seen.now_s,
+                since_s: seen.now_s,
+                waited_s: wait_s,
+                before: f64::INFINITY,
+            };
+        }
+        self.longest_s = wait_s;
+    }
+}
