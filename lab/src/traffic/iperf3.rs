@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde::Deserialize;
 
 use crate::interrupt::wait_for;
@@ -25,6 +26,7 @@ const UDP_OFFERED_MBIT: f64 = 60.0;
 const TAIL_S: f64 = 3.0;
 const FIRST_PORT: u16 = 5201;
 const END_LIMIT: Duration = Duration::from_secs(60);
+const ASKED_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Protocol {
@@ -155,12 +157,13 @@ impl Running {
         let client = self.client.as_mut().context("the transfer was never started")?;
         let deadline = Instant::now() + END_LIMIT;
         for (end, process) in [("client", client), ("server", &mut self.server)] {
+            let what = format!("the iperf3 {end} of station {} to end", station + 1);
             let left = deadline.saturating_duration_since(Instant::now());
-            wait_for(
-                &format!("the iperf3 {end} of station {} to end", station + 1),
-                left,
-                || process.exit(),
-            )?;
+            if wait_for(&what, left, || process.exit()).is_err() {
+                // Where plain TCP starves it, a client may go on for minutes. Asked to end, it reports what it has.
+                process.signal(Signal::SIGINT)?;
+                wait_for(&what, ASKED_LIMIT, || process.exit())?;
+            }
         }
         let [at_server, at_client] = [&self.at_server, &self.at_client].map(|file| read(file, from_s, to_s));
         let (received, sent) = if down {
