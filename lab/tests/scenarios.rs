@@ -163,11 +163,13 @@ fn stations_at_different_distances_send_beside_each_other() {
         "stations=4",
         "variants=balanced",
         "repeats=1",
-        "seconds=3",
-        "warmup_s=3",
+        "seconds=2",
+        "warmup_s=8",
     ];
     let result = run("rtt-mix", &settings);
-    assert!(metric(&result, "balanced", "goodput_mbit") > 5.0);
+    assert!(metric(&result, "balanced", "goodput_mbit") > 3.0);
+    // On an unknown air limits begin after 7.5 s.
+    assert!(metric(&result, "balanced", "cap_segments") > 0.0);
     // The one 300 ms away is as far.
     let worst_ms = metric(&result, "balanced", "rtt_p99_ms");
     assert!((300.0..900.0).contains(&worst_ms), "{worst_ms} ms");
