@@ -54,6 +54,8 @@ mod view;
 
 /// The latest refusals, for `why`.
 const REFUSALS_KEPT: usize = 64;
+/// A change of what is wanted is told at once no more often than that.
+const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
 /// Between two decisions that neighbours cause: whatever they report, this bounds what they cost.
 const DECISION_GAP: Duration = Duration::from_millis(10);
 
@@ -99,6 +101,8 @@ pub struct Network {
     sharing: Sharing,
     /// Connections of ours that have more to send than they may.
     wanting: usize,
+    /// When a change of that was last told at once.
+    demand_told: Duration,
     /// When everything was last decided upon, and whether the devices that send have changed since.
     decided: Duration,
     undecided: bool,
@@ -133,6 +137,7 @@ impl Network {
             interface: None,
             sharing: Sharing::default(),
             wanting: 0,
+            demand_told: Duration::ZERO,
             decided: now,
             undecided: false,
             cap_new: (0, vec![0; setup.rtt_resolution.len()]),
@@ -408,9 +413,15 @@ impl Network {
         self.sharing = Sharing { devices, connections };
         let wanting = self.own_senders().filter(|tracked| tracked.wants_more).count();
         let had = std::mem::replace(&mut self.wanting, wanting);
-        if connections > before.connections || wanting > had {
+        // It takes of what starts may take of the air: seldom, and not where nobody goes by it.
+        let is_told = self.policy.shares_by_demand() && now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
+        let (rises, falls) = (is_told && wanting > had, is_told && wanting < had);
+        if rises || falls {
+            self.demand_told = now;
+        }
+        if connections > before.connections || rises {
             self.neighbourhood.sender_started(now);
-        } else if wanting < had || (connections == 0 && before.connections > 0) {
+        } else if falls || (connections == 0 && before.connections > 0) {
             self.neighbourhood.sender_stopped(now);
         }
         if self.sharing != before {

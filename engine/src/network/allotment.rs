@@ -109,6 +109,11 @@ pub trait Allotment: Send {
         true
     }
 
+    /// Whether those that want less than they may have leave the rest to the others.
+    fn shares_by_demand(&self) -> bool {
+        false
+    }
+
     /// What a connection of this device could use, in bytes a second, as neighbours are told; None: whatever it gets.
     fn demand(&self) -> Option<f64> {
         None

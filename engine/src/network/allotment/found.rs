@@ -95,9 +95,11 @@ impl FoundCapacity {
         let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
         let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
         let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
+        let all_repeat = own.iter().all(|one| one.is_repeating);
+        let seeing = own.iter().filter(|one| all_repeat || !one.is_repeating);
         Some(Seen {
             now_s: now.as_secs_f64(),
-            queue_s: median(own.iter().map(|one| (one.queue_s(), one.voice)))?,
+            queue_s: median(seeing.map(|one| (one.queue_s(), one.voice)))?,
             min_rtt_s: median(own.iter().map(|one| (one.min_rtt_s, one.voice)))?,
             least_rtt_s,
             group_rtt_s: median(all().map(|one| (one.min_rtt_s, one.voice)))?,
@@ -263,7 +265,7 @@ impl Allotment for FoundCapacity {
         let moved_bytes = self.moved_bytes(members);
         let demands = group::demands(link, self.direction);
         self.control.is_draining = is_draining(members);
-        self.control.is_repeating = members.iter().filter(|member| member.is_repeating).count() * 2 > members.len();
+        self.control.is_repeating = members.iter().all(|member| member.is_repeating);
         match self.look(now, &own, &neighbours, moved_bytes, &demands) {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
@@ -347,6 +349,10 @@ impl Allotment for FoundCapacity {
 
     fn is_tight(&self) -> bool {
         !matches!(self.control.phase, Phase::Start | Phase::Withdrawn { .. })
+    }
+
+    fn shares_by_demand(&self) -> bool {
+        true
     }
 
     fn demand(&self) -> Option<f64> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::config::Cap;
+use crate::config::{Cap, CapPolicyName};
 use crate::network::allotment::Member;
 use crate::network::limits::Limits;
 use crate::wire::{Key, Report};
@@ -235,6 +235,10 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     };
     let told = |changes: &[u64]| {
         let mut device = member(1, 7);
+        device.policy = allotment::from_config(&Cap {
+            policy: CapPolicyName::Found,
+            ..Cap::default()
+        });
         let mut at = Vec::new();
         for ms in (0..12_000).step_by(100) {
             let is_light = changes.iter().filter(|change| **change <= ms).count() % 2 == 1;
@@ -250,7 +254,7 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
         at
     };
     let regular = told(&[]);
-    let (falls, rises) = (9_000, 9_600);
+    let (falls, rises) = (9_000, 10_200);
     let changed = told(&[falls, rises]);
     // It wants more once it did in two passes.
     for ms in [falls, rises + 100] {

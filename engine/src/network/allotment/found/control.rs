@@ -34,6 +34,8 @@ const OLD_AFTER_S: f64 = 3.0;
 const PATHS: f64 = 8.0;
 const RAISE: f64 = 0.1;
 const LOWER: f64 = 0.3;
+/// Until so much of it is left that it had when the wait was last as it should be.
+const LOWERED: f64 = 0.5;
 /// With no queue for two such times the share grows by this, each time twice as much as before, at most ...
 const CREEP: f64 = 0.01;
 const CREEP_MOST: f64 = 0.25;
@@ -73,6 +75,8 @@ const APART: f64 = 1.25;
 const APART_FROM: usize = 3;
 /// Close enough to theirs below a cliff, where each change can be one too many.
 const CLOSE: f64 = 0.05;
+/// A queue is that of a cliff from this part of its level on.
+const NEAR: f64 = 0.9;
 /// A queue stays of which more than this part is left by a round of emptying.
 const STAYS: f64 = 0.8;
 /// So long after a trial of ours the others may not have ended theirs.
@@ -237,6 +241,12 @@ pub struct Control {
     sampled_s: f64,
     /// Something was repeated since.
     has_repeated: bool,
+    /// It has repeated what was lost, and begins anew where others send.
+    begins_anew: bool,
+    /// What was got while the queue stood that is emptied.
+    carried: f64,
+    /// The share when the wait was last as long as it should be.
+    held_share: f64,
     /// When limits last came back after a time without.
     returned_s: f64,
     /// In the mean: while a queue stands, and at any time.
@@ -298,6 +308,9 @@ impl Control {
             waits: VecDeque::new(),
             sampled_s: 0.0,
             has_repeated: false,
+            begins_anew: false,
+            carried: 0.0,
+            held_share: 0.0,
             returned_s: f64::NEG_INFINITY,
             mean_wait_s: 0.0,
             waits_s: 0.0,
@@ -335,6 +348,7 @@ impl Control {
         if !matches!(self.phase, Phase::Withdrawn { until_s, why } if stays(until_s, why)) {
             self.phase = Phase::Start;
         }
+        self.begins_anew = false;
         (self.share, self.weights, self.last_weights) = (0.0, 0.0, 0.0);
         (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
@@ -445,7 +459,7 @@ impl Control {
     }
 
     fn bound_draining(&mut self, dt_s: f64) {
-        self.drains_s = if self.is_draining { self.drains_s + dt_s } else { 0.0 };
+        self.drains_s += if self.is_draining { dt_s } else { 0.0 };
         self.is_draining &= self.drains_s < DRAINS_S;
     }
 
@@ -532,7 +546,7 @@ impl Control {
         }
         let wait_s = self.least_wait(seen.now_s - WINDOW_S);
         // (Soon after a trial others' word is old as well: reports were lost in the queue.)
-        let is_later = seen.now_s - self.returned_s > OTHERS_END_S;
+        let is_later = !matches!(self.phase, Phase::Withdrawn { .. }) && seen.now_s - self.returned_s > OTHERS_END_S;
         let others_say = seen.their_queue_s.filter(|_| is_later && self.is_unsampled(seen));
         others_say.map_or(wait_s, |theirs_s| theirs_s.min(wait_s))
     }
@@ -583,14 +597,17 @@ impl Control {
         } else {
             (theirs * self.share).sqrt()
         };
-        if let Some(cliff) = self.cliff.as_mut().filter(|_| !is_starting) {
+        // What forms far below it is somebody else's.
+        let share = self.share;
+        let is_there = |cliff: &&mut Cliff| !is_starting && share > NEAR * cliff.share;
+        if let Some(cliff) = self.cliff.as_mut().filter(is_there) {
             *cliff = Cliff {
                 share: cliff.share.min(BELOW_CLIFF * before),
                 since_s: seen.now_s,
                 hold_s: (2.0 * cliff.hold_s).min(CLIFF_MOST_S),
             };
         }
-        self.longest_s = wait_s;
+        (self.longest_s, self.drains_s) = (wait_s, 0.0);
         self.phase = Phase::Empty {
             round: 0,
             first_s: seen.now_s,
@@ -599,6 +616,7 @@ impl Control {
             before,
         };
         self.share = seen.rate.min(self.share).max(self.floor);
+        self.carried = self.share;
     }
 
     fn empty(&mut self, seen: &Seen, wait_s: f64) {
@@ -615,17 +633,24 @@ impl Control {
         self.longest_s = self.longest_s.max(wait_s);
         // What others that receive aim at stays, if this device alone empties.
         let is_theirs = !self.tries && round > 0 && wait_s < self.aim_s;
-        if wait_s < 0.5 * self.aim_s && self.is_unsampled(seen) {
-            // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow.
-            self.share = self.share.max(EMPTYING * seen.theirs.unwrap_or(0.0));
-            self.phase = Phase::Start;
+        if wait_s < self.aim_s && self.is_unsampled(seen) {
+            // It is the others' word that the queue has gone, and what has to be repeated that kept this device slow. That
+            // word raises its share to no more than there was to have.
+            let each = self.plain.plain(seen).map(|all| all / seen.senders.max(1) as f64);
+            let most = if before.is_finite() {
+                before
+            } else {
+                each.unwrap_or(0.0)
+            };
+            self.share = self.share.max((EMPTYING * seen.theirs.unwrap_or(0.0)).min(most));
+            (self.phase, self.begins_anew) = (Phase::Start, true);
         } else if wait_s < 0.5 * self.aim_s || is_theirs {
             self.phase = Phase::Search { since_s: seen.now_s };
             self.quiet_s = 0.0;
             self.emptied = Some(Emptied {
                 at_s: seen.now_s,
                 before,
-                carried: self.share,
+                carried: self.carried,
                 longest_s: self.longest_s,
             });
             self.share = (RESUME * self.share).max(self.floor);
@@ -639,10 +664,14 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            // Also where not even what is sent is got.
-            let is_slower = wait_s > STAYS * waited_s && seen.rate < EMPTYING * self.share;
-            if is_slower || wait_s > GROWS * waited_s {
+            if self.is_unsampled(seen) {
+                // Nothing tells of it.
+            } else if wait_s > GROWS * waited_s {
                 // The air carries less still.
+                self.share = seen.rate.min(self.share).max(self.floor);
+                self.carried = self.carried.min(self.share);
+            } else if round == 0 && wait_s > STAYS * waited_s {
+                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
             self.phase = Phase::Empty {
@@ -698,11 +727,10 @@ impl Control {
             Phase::Start => {
                 self.share = self.share.max(2.0 * seen.rate);
                 // Who begins anew in its own group has enough with what the others have.
-                if let Some(theirs) = seen
-                    .theirs
-                    .filter(|theirs| self.plain.is_known() && self.share > APART * theirs)
-                {
-                    (self.share, self.phase) = (APART * theirs, Phase::Hold);
+                let is_enough = |theirs: &f64| self.begins_anew && self.share > APART * theirs;
+                if let Some(theirs) = seen.theirs.filter(is_enough) {
+                    self.share = (APART * theirs).max(seen.rate).max(self.floor);
+                    (self.phase, self.begins_anew) = (Phase::Hold, false);
                 }
                 return;
             }
@@ -715,8 +743,13 @@ impl Control {
         let most = ceiling.min((ROOM * seen.rate).max(self.floor));
         if growth > 1.0 {
             self.share = (self.share * growth).min(most.max(self.share));
-        } else {
-            self.share *= growth;
+        } else if growth < 1.0 {
+            // What half of it does not shorten is no queue of ours.
+            let least = (LOWERED * self.held_share).min(self.share);
+            self.share = (self.share * growth).max(least);
+        }
+        if wait_s <= self.aim_s {
+            self.held_share = self.share;
         }
         if self.cliff.is_some() && self.share > ceiling {
             self.share = ceiling.max(self.share * BELOW_CLIFF.powf(dt_s / shows_after_s));

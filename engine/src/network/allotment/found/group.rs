@@ -37,6 +37,8 @@ pub struct Sending {
     pub voice: f64,
     /// cwnd is what holds it.
     pub wants_more: bool,
+    /// It repeats what was lost, and sees no queue meanwhile. A neighbour does not say so.
+    pub is_repeating: bool,
 }
 
 impl Sending {
@@ -74,6 +76,8 @@ pub fn payload_bytes(segment_bytes: u32) -> f64 {
 
 /// Who wants less than its part is taken to want so many times what it gets.
 const SPARE: f64 = 1.25;
+/// By which rates can be divided.
+const LEAST_WEIGHT: f64 = 1e-6;
 
 /// Of what one device receives, those that want no more leave the rest of their parts to those that do (max-min): its weight
 /// is the same, and who begins to want more has its part back at once.
@@ -84,7 +88,7 @@ pub fn lend(these: &mut [Sending], share: f64) {
         return;
     }
     for one in these.iter_mut().filter(|one| !one.wants_more) {
-        one.weight = one.weight.min(SPARE * one.rate() / share);
+        one.weight = one.weight.min(SPARE * one.rate() / share).max(LEAST_WEIGHT);
     }
     let light: f64 = these.iter().filter(|one| !one.wants_more).map(|one| one.weight).sum();
     for one in these.iter_mut().filter(|one| one.wants_more) {
@@ -103,7 +107,8 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
         weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
         may_have: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
-        voice: 1.0,
+        voice: 1.0 / members.len() as f64,
+        is_repeating: member.is_repeating,
         wants_more: member.unsent_bytes > 0,
     };
     members.iter().map(of).collect()
@@ -134,6 +139,7 @@ pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, shar
             may_have: weight(sender.class) / count,
             voice: 1.0 / count,
             wants_more: f64::from(sender.queue_bytes) > cwnd_bytes,
+            is_repeating: false,
         }
     };
     let mut known: Vec<Sending> = senders.map(of).collect();
