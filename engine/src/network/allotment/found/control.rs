@@ -266,9 +266,11 @@ pub struct Control {
     tries: bool,
     /// What comes was allowed before the present limits were: no queue tells of these yet.
     pub is_draining: bool,
-    /// Most connections of ours repeat what was lost.
+    /// All connections of ours repeat what was lost.
     pub is_repeating: bool,
+    /// For how long in this emptying.
     drains_s: f64,
+    /// The share when the present queue began to stand.
     stood_share: f64,
     /// When this device started, and when anybody did.
     started_s: f64,
@@ -607,7 +609,12 @@ impl Control {
                 hold_s: (2.0 * cliff.hold_s).min(CLIFF_MOST_S),
             };
         }
-        (self.longest_s, self.drains_s) = (wait_s, 0.0);
+        self.share = seen.rate.min(self.share).max(self.floor);
+        self.enter_empty(seen, wait_s, before);
+    }
+
+    fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
+        (self.longest_s, self.drains_s, self.carried) = (wait_s, 0.0, self.share);
         self.phase = Phase::Empty {
             round: 0,
             first_s: seen.now_s,
@@ -615,8 +622,6 @@ impl Control {
             waited_s: wait_s,
             before,
         };
-        self.share = seen.rate.min(self.share).max(self.floor);
-        self.carried = self.share;
     }
 
     fn empty(&mut self, seen: &Seen, wait_s: f64) {

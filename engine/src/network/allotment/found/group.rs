@@ -98,6 +98,7 @@ pub fn lend(these: &mut [Sending], share: f64) {
 
 /// Connections of one device divide the share of their classes.
 pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
+    let part = |member: &Member| weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64;
     let of = |member: &Member| Sending {
         cwnd_bytes: f64::from(member.cwnd) * segment_bytes,
         in_flight_bytes: f64::from(member.cwnd) * segment_bytes,
@@ -105,8 +106,8 @@ pub fn own(members: &[Member], segment_bytes: f64) -> Vec<Sending> {
         min_rtt_s: member.min_rtt.as_secs_f64(),
         srtt_s: member.rtt.max(member.min_rtt).as_secs_f64(),
         latest_rtt_s: Some(member.latest_rtt.as_secs_f64()).filter(|latest_s| *latest_s > 0.0),
-        weight: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
-        may_have: weight(member.class) * f64::from(member.weight.max(1)) / members.len() as f64,
+        weight: part(member),
+        may_have: part(member),
         voice: 1.0 / members.len() as f64,
         is_repeating: member.is_repeating,
         wants_more: member.unsent_bytes > 0,

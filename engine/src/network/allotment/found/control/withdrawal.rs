@@ -159,14 +159,7 @@ impl Control {
         self.phase = Phase::Hold;
         if wait_s > too_long_s {
             // No share of ours made this queue: nothing is learnt of a cliff.
-            self.phase = Phase::Empty {
-                round: 0,
-                first_s: seen.now_s,
-                since_s: seen.now_s,
-                waited_s: wait_s,
-                before: f64::INFINITY,
-            };
+            self.enter_empty(seen, wait_s, f64::INFINITY);
         }
-        self.longest_s = wait_s;
     }
 }
