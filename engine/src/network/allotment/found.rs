@@ -32,6 +32,11 @@ const PACING: f64 = 1.2;
 const BELIEVED: f64 = 1.25;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
+/// No window that is limited is smaller than this rate needs, within `FLOOR_SEGMENTS` and what a connection begins with.
+const LEAST_RATE: f64 = 0.5 * 125_000.0;
+/// A connection without limits has regained what it had once it has this part of it, or after so long.
+const REGAINED: f64 = 0.75;
+const REGAINS_S: f64 = 20.0;
 /// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
 const LOOSE: f64 = 3.0;
 const LOOSE_LEAST_BYTES: f64 = 64.0 * 1024.0;
@@ -48,6 +53,8 @@ pub struct FoundCapacity {
     now_s: f64,
     /// Of each connection of ours: segments delivered until the last look.
     delivered: HashMap<Cookie, u32>,
+    /// Those of ours that have not regained what plain TCP has since they were last limited, and when they were.
+    regaining: HashMap<Cookie, f64>,
 }
 
 impl FoundCapacity {
@@ -61,6 +68,7 @@ impl FoundCapacity {
             control: control(direction, cap.prefer, floor),
             now_s: 0.0,
             delivered: HashMap::new(),
+            regaining: HashMap::new(),
         }
     }
 
@@ -180,6 +188,40 @@ impl FoundCapacity {
         }
     }
 
+    /// Who had limits goes back to what plain TCP had in flight, and no further: by slow start, which a write of the cap
+    /// lets it have. Without, it would stay at the few segments to which it had given way, or pass what there is by far.
+    fn regains(&self, one: &Sending) -> Limits {
+        let window = self.control.plain_window_bytes(one.min_rtt_s, one.srtt_s);
+        Limits {
+            cwnd: window.map(|bytes| self.segments(bytes / self.segment_bytes)),
+            ..Limits::default()
+        }
+    }
+
+    fn follow_regaining(&mut self, members: &[Member], own: &[Sending]) {
+        if self.direction == Direction::Down {
+            return;
+        }
+        let is_limited = !matches!(self.control.phase, Phase::Withdrawn { .. });
+        let before = std::mem::take(&mut self.regaining);
+        let regains = |(member, one): (&Member, &Sending)| {
+            let since_s = if is_limited {
+                self.now_s
+            } else {
+                *before.get(&member.cookie)?
+            };
+            let window = self.control.plain_window_bytes(one.min_rtt_s, one.srtt_s);
+            let has_less = window.is_some_and(|window| one.cwnd_bytes < REGAINED * window);
+            let is_early = self.now_s - since_s < REGAINS_S;
+            (is_limited || (has_less && is_early)).then_some((member.cookie, since_s))
+        };
+        self.regaining = members.iter().zip(own).filter_map(regains).collect();
+    }
+
+    fn segments(&self, segments: f64) -> u32 {
+        (segments.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)
+    }
+
     fn limits(&self, share: f64, weight: f64, min_rtt_s: f64) -> Limits {
         let part = self.control.part();
         let rate = (part * share * weight).max(self.floor);
@@ -193,13 +235,14 @@ impl FoundCapacity {
         // Never so slow that the floor of cwnd takes longer than the path.
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
         // Rounded down, what neighbours read of it would be less than the share, and all would come down to it.
-        let cwnd = (cwnd.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1);
+        let cwnd = self.segments(cwnd);
         if self.direction == Direction::Down {
             return Limits {
                 receive_window_bytes: Some((f64::from(cwnd) * self.segment_bytes) as u64),
                 ..Limits::default()
             };
         }
+        let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
         Limits {
             cwnd: Some(cwnd),
             pacing_rate_bytes_per_s: Some((PACING * rate).max(least) as u64),
@@ -208,12 +251,19 @@ impl FoundCapacity {
     }
 }
 
+/// Where others keep the access point's queue full it drops acknowledgements, and a connection with few segments in flight
+/// loses all of a round trip's: each timeout then costs seconds. The pacing rate holds it to its share all the same.
+/// Input: how many segments a rate of 1 byte/s has in flight.
+fn least_segments(by_rate: f64) -> u32 {
+    ((LEAST_RATE * by_rate) as u32).clamp(FLOOR_SEGMENTS, INITIAL_CWND)
+}
+
 /// Why nothing is limited, and for how long.
 fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
     let lasts = match (left_s, why) {
         (Some(left_s), _) => format!("another {:.0} s", left_s.ceil()),
         (None, Why::Unknown | Why::Own) => "some seconds".to_owned(),
-        (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
+        (None, Why::Strange | Why::Others | Why::Worse | Why::Lost) => "two minutes".to_owned(),
     };
     let because = match why {
         Why::Unknown => return format!("nothing is limited for {lasts}, to measure what unlimited TCP gets here"),
@@ -225,6 +275,7 @@ fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
         Why::Others => {
             "a queue stays though this device gives way, and most of the others have far more in flight, as without limits"
         }
+        Why::Lost => "what this device repeats is lost as well, and limits put its repair off",
         Why::Worse => "less is moved with limits than they are worth, as beside a stranger that takes what is left",
     };
     format!("{because}: nothing is limited for {lasts}")
@@ -270,13 +321,15 @@ impl Allotment for FoundCapacity {
             Some(seen) => self.control.step(&seen),
             None => self.control.rest(now.as_secs_f64(), !neighbours.is_empty()),
         }
-        let of = |one: &Sending| match self.control.phase {
+        self.follow_regaining(members, &own);
+        let of = |(one, member): (&Sending, &Member)| match self.control.phase {
+            Phase::Withdrawn { .. } if self.regaining.contains_key(&member.cookie) => self.regains(one),
             Phase::Withdrawn { .. } => self.no_limits(one),
             // What trickles beside it divides a share of which nothing is known yet.
             Phase::Start if self.direction == Direction::Down => self.no_limits(one),
             _ => self.limits(self.control.share, one.weight.max(one.may_have), one.min_rtt_s),
         };
-        own.iter().map(of).collect()
+        own.iter().zip(members).map(of).collect()
     }
 
     fn newcomer<'a>(&'a self, link: &Link<'_>) -> Box<dyn Fn(Duration) -> Limits + 'a> {

@@ -39,13 +39,17 @@ const LOWERED: f64 = 0.5;
 /// With no queue for two such times the share grows by this, each time twice as much as before, at most ...
 const CREEP: f64 = 0.01;
 const CREEP_MOST: f64 = 0.25;
-/// ... and each round trip by this, each time twice as much, at most, where a queue that stood has gone.
+/// ... and each round trip by this, each time twice as much, at most, once a queue was emptied; and at most by more where one that
+/// stood has gone by itself.
 const SEARCH: f64 = 0.05;
 const SEARCH_MOST: f64 = 0.2;
+pub const FASTER_MOST: f64 = 0.3;
 /// A queue stood when its mean of some seconds was this part of what is aimed at; and has gone below that.
 const STOOD: f64 = 0.4;
 const MEAN_OVER_S: f64 = 3.0;
 const GONE: f64 = 0.25;
+/// As neighbours say of theirs.
+const GONE_FOR_ALL: f64 = 0.5;
 const GONE_FOR: f64 = 1.5;
 /// However slow the group is, the aim is at most this part of the minimum RTT, or what `prefer` has as too long.
 const AIM_MOST: f64 = 0.15;
@@ -170,8 +174,10 @@ impl Seen {
 pub enum Phase {
     /// Until a queue is seen; slow start does the rest.
     Start,
+    /// `most`: by this part it grows in a round trip at most.
     Search {
         since_s: f64,
+        most: f64,
     },
     Hold,
     /// `before`: the share that had been too much; `waited_s`: at the begin of this round of it.
@@ -201,6 +207,8 @@ pub enum Why {
     Worse,
     /// The others have no limits any more.
     Others,
+    /// What a lone device repeats is lost as well.
+    Lost,
 }
 
 /// The latest queue that was emptied.
@@ -252,6 +260,8 @@ pub struct Control {
     /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
+    /// When somebody else of the group last sent.
+    accompanied_s: f64,
     /// When a packet of ours was last delivered: what waits is as old.
     delivered_s: f64,
     /// Since when: no queue, none for good, one that is too long.
@@ -316,6 +326,7 @@ impl Control {
             returned_s: f64::NEG_INFINITY,
             mean_wait_s: 0.0,
             waits_s: 0.0,
+            accompanied_s: f64::NEG_INFINITY,
             delivered_s: 0.0,
             quiet_s: 0.0,
             gone_s: 0.0,
@@ -346,7 +357,7 @@ impl Control {
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         self.plain.rest(now_s, others_send);
-        let stays = |until_s, why| until_s > now_s && matches!(why, Why::Strange | Why::Worse | Why::Others);
+        let stays = |until_s, why| until_s > now_s && !matches!(why, Why::Unknown | Why::Own);
         if !matches!(self.phase, Phase::Withdrawn { until_s, why } if stays(until_s, why)) {
             self.phase = Phase::Start;
         }
@@ -369,6 +380,10 @@ impl Control {
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
         self.senders = seen.senders;
+        if seen.senders > seen.own {
+            self.accompanied_s = seen.now_s;
+        }
+        self.plain.hear(seen);
         self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
@@ -614,7 +629,8 @@ impl Control {
     }
 
     fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
-        (self.longest_s, self.drains_s, self.carried) = (wait_s, 0.0, self.share);
+        // What stands from here on is another queue.
+        (self.longest_s, self.drains_s, self.carried, self.mean_wait_s) = (wait_s, 0.0, self.share, 0.0);
         self.phase = Phase::Empty {
             round: 0,
             first_s: seen.now_s,
@@ -650,7 +666,10 @@ impl Control {
             self.share = self.share.max((EMPTYING * seen.theirs.unwrap_or(0.0)).min(most));
             (self.phase, self.begins_anew) = (Phase::Start, true);
         } else if wait_s < 0.5 * self.aim_s || is_theirs {
-            self.phase = Phase::Search { since_s: seen.now_s };
+            self.phase = Phase::Search {
+                since_s: seen.now_s,
+                most: SEARCH_MOST,
+            };
             self.quiet_s = 0.0;
             self.emptied = Some(Emptied {
                 at_s: seen.now_s,
@@ -669,14 +688,15 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            if self.is_unsampled(seen) {
-                // Nothing tells of it.
+            if self.is_unsampled(seen) || self.is_repeating {
+                // Nothing tells of it: what is got is that of a repair, not of the air.
             } else if wait_s > GROWS * waited_s {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
-            } else if round == 0 && wait_s > STAYS * waited_s {
-                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
+            } else if round == 0 && wait_s > STAYS * waited_s && !(before.is_infinite() && self.is_alone(seen.now_s)) {
+                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays. And
+                // what a lone device has just got in a trial is what it carries.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
             self.phase = Phase::Empty {
@@ -739,9 +759,9 @@ impl Control {
                 }
                 return;
             }
-            Phase::Search { since_s } => {
+            Phase::Search { since_s, most } => {
                 let doublings = (seen.now_s - since_s) / (seen.min_rtt_s + wait_s);
-                (1.0 + (SEARCH * doublings.exp2()).min(SEARCH_MOST)).powf(round_trips)
+                (1.0 + (SEARCH * doublings.exp2()).min(most)).powf(round_trips)
             }
             _ => self.hold(seen, wait_s, shows_after_s).powf(dt_s / shows_after_s),
         };
@@ -790,22 +810,34 @@ impl Control {
         } else {
             0.0
         };
-        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
+        // What neighbours say is a smoothed RTT, half a second old: it tells that a queue stood, and that it has gone for all.
+        let theirs_s = seen.their_queue_s;
+        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s
+            && theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
         self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
         if !is_gone {
-            self.mean_wait_s += (wait_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
+            let longer_s = theirs_s.map_or(wait_s, |theirs_s| theirs_s.max(wait_s));
+            self.mean_wait_s += (longer_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
         } else if self.phase == Phase::Hold
             && self.gone_s > GONE_FOR * shows_after_s
             && self.mean_wait_s > STOOD * self.aim_s
         {
             self.mean_wait_s = 0.0;
-            self.phase = Phase::Search { since_s: seen.now_s };
+            self.phase = Phase::Search {
+                since_s: seen.now_s,
+                most: FASTER_MOST,
+            };
         }
     }
 
     /// What a connection of ours would get without limits, where that is known.
     pub fn demand(&self) -> Option<f64> {
         self.plain.demand(self.senders)
+    }
+
+    /// What a connection of ours had in flight without limits, where that is known.
+    pub fn plain_window_bytes(&self, min_rtt_s: f64, srtt_s: f64) -> Option<f64> {
+        self.plain.window_bytes(min_rtt_s, srtt_s)
     }
 
     pub fn knows_plain(&self) -> bool {

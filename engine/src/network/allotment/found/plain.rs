@@ -62,6 +62,8 @@ struct Known {
     each: f64,
     /// In a group of so many connections; not known before its reports come again.
     of: Option<f64>,
+    /// How long packets waited.
+    queue_s: f64,
     at_s: f64,
 }
 
@@ -73,9 +75,11 @@ pub struct Plain {
     /// Since when we do, and when we last did.
     sends: Option<(f64, f64)>,
     tried_s: Option<f64>,
-    /// Without limits: bytes of ours, and in how long.
-    moved: (f64, f64),
+    /// Without limits: bytes of ours, in how long, and for how long these waited, in the sum of that time.
+    moved: (f64, f64, f64),
     known: Option<Known>,
+    /// What a connection has without limits, as neighbours say.
+    told_each: Option<f64>,
     /// What the group moves with limits, in the mean: by what is told, and by what ours get, since all that have
     /// enough to send have the same.
     told: f64,
@@ -99,7 +103,7 @@ impl Plain {
             self.busy(now_s);
         } else {
             self.silent_since_s.get_or_insert(now_s);
-            self.moved = (0.0, 0.0);
+            self.moved = (0.0, 0.0, 0.0);
         }
         self.returned_s = None;
         self.changed();
@@ -140,7 +144,7 @@ impl Plain {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
-            (self.tried_s, self.moved) = (Some(now_s), (0.0, 0.0));
+            (self.tried_s, self.moved) = (Some(now_s), (0.0, 0.0, 0.0));
         }
         Some(began_s + TRIAL_S)
     }
@@ -152,17 +156,19 @@ impl Plain {
     /// A pass without limits, which end at that time.
     pub fn count(&mut self, seen: &Seen, until_s: f64, dt_s: f64) {
         if seen.now_s > until_s - COUNTS_S {
-            self.moved = (self.moved.0 + seen.moved_bytes, self.moved.1 + dt_s);
+            let (bytes, seconds, waited) = self.moved;
+            self.moved = (bytes + seen.moved_bytes, seconds + dt_s, waited + seen.queue_s * dt_s);
         }
     }
 
     /// Limits are in force again.
     pub fn ends(&mut self, seen: &Seen) {
-        let (bytes, seconds) = std::mem::take(&mut self.moved);
+        let (bytes, seconds, waited) = std::mem::take(&mut self.moved);
         if seconds > 0.5 * COUNTS_S {
             self.known = Some(Known {
                 each: bytes / seconds / seen.own.max(1) as f64,
                 of: None,
+                queue_s: waited / seconds,
                 at_s: seen.now_s,
             });
         }
@@ -173,6 +179,12 @@ impl Plain {
     /// The group is another: what it moves has to settle.
     pub fn changed(&mut self) {
         (self.told, self.settled_s) = (0.0, 0.0);
+    }
+
+    /// What neighbours say that they would have.
+    pub fn hear(&mut self, seen: &Seen) {
+        let all = self.plain(seen).map(|all| all / seen.senders.max(1) as f64);
+        self.told_each = all.or(self.told_each.filter(|_| seen.senders > seen.own));
     }
 
     /// A pass with limits; `holds`: nothing is searched or emptied.
@@ -225,6 +237,13 @@ impl Plain {
     /// By a connection of ours, where that is known.
     pub fn each(&self) -> Option<f64> {
         self.known.map(|known| known.each)
+    }
+
+    /// What a connection of ours has in flight without limits: as it was measured, or as the neighbours say of theirs, with
+    /// the queue of now.
+    pub fn window_bytes(&self, min_rtt_s: f64, srtt_s: f64) -> Option<f64> {
+        let measured = self.known.map(|known| known.each * (min_rtt_s + known.queue_s));
+        measured.or(self.told_each.map(|each| each * srtt_s))
     }
 
     /// What the group moves, of what it would move without limits; once both are known.

@@ -670,6 +670,49 @@ fn who_repeats_what_was_lost_takes_nobody_for_a_stranger_for_some_seconds() {
 
 /// Whose queue would it be? The path may have become longer.
 #[test]
+fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
+    for (had_company, is_given_up) in [(false, true), (true, false)] {
+        let mut control = Control::new(Prefer::Balanced, FLOOR);
+        let alone = |now_s: f64| Seen {
+            senders: 1,
+            weights: 1.0,
+            theirs: None,
+            their_queue_s: None,
+            ..seen(now_s, 0.05, 0.05)
+        };
+        pass(&mut control, 0.0, 8.0, |now_s| match had_company {
+            true => seen(now_s, 0.05, 0.05),
+            false => alone(now_s),
+        });
+        control.is_repeating = true;
+        pass(&mut control, 8.0, 1.5, |now_s| Seen {
+            moved_bytes: 0.0,
+            ..alone(now_s)
+        });
+        let found = matches!(control.phase, Phase::Withdrawn { why: Why::Lost, .. });
+        assert_eq!(found, is_given_up, "{had_company}: {:?}", control.phase);
+    }
+}
+
+#[test]
+fn a_queue_that_stood_and_has_gone_for_all_means_a_faster_air() {
+    let stood = |their_queue_s: f64| {
+        let mut control = limiting();
+        // One's own packets seldom see what the others do.
+        pass(&mut control, 0.0, 6.0, |now_s| seen(now_s, 0.004, 0.012));
+        pass(&mut control, 6.0, 1.5, |now_s| seen(now_s, 0.0, their_queue_s));
+        control.phase
+    };
+    assert!(
+        matches!(stood(0.0), Phase::Search { most, .. } if most == control::FASTER_MOST),
+        "{:?}",
+        stood(0.0)
+    );
+    // Others still wait.
+    assert!(matches!(stood(0.012), Phase::Hold), "{:?}", stood(0.012));
+}
+
+#[test]
 fn a_wait_that_half_of_the_share_does_not_shorten_takes_no_more_of_it() {
     let mut control = limiting();
     pass(&mut control, 0.0, 0.5, |now_s| seen(now_s, 0.012, 0.012));
@@ -865,6 +908,55 @@ fn connections_of_different_length_get_the_same_rate() {
 }
 
 #[test]
+fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let cwnd = |policy: &FoundCapacity, weight: f64, rtt_s: f64| policy.limits(mbit(0.1), weight, rtt_s).cwnd;
+    assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
+    policy.control.phase = Phase::Empty {
+        round: 0,
+        first_s: 0.0,
+        since_s: 0.0,
+        waited_s: 0.0,
+        before: 0.0,
+    };
+    assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
+    // Where that would be a rate of its own, or times many connections, the floor is what it was.
+    assert_eq!(cwnd(&policy, 1.0, 0.02), Some(FLOOR_SEGMENTS));
+    assert_eq!(cwnd(&policy, 0.1, 0.256), Some(FLOOR_SEGMENTS));
+}
+
+/// Of a device that has tried what plain TCP moves, and then gave its limits up.
+fn withdrawn_again() -> FoundCapacity {
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    policy.control = after_a_trial();
+    policy.control.phase = Phase::Withdrawn {
+        until_s: 130.0,
+        why: Why::Strange,
+    };
+    policy
+}
+
+#[test]
+fn who_gives_its_limits_up_goes_back_to_what_it_had_without_and_no_further() {
+    let mut policy = withdrawn_again();
+    let few = [member(100, 4)];
+    let own = group::own(&few, SEGMENT_BYTES);
+    policy.regaining.insert(few[0].cookie, 0.0);
+    policy.follow_regaining(&few, &own);
+    let cap = policy.regains(&own[0]).cwnd.expect("known");
+    assert_eq!(cap, (mbit(5.0) * RTT_S / SEGMENT_BYTES).round() as u32);
+    assert!(policy.regaining.contains_key(&few[0].cookie));
+    // It is back, or it takes too long: nothing is limited.
+    let back = [member(100, cap)];
+    policy.follow_regaining(&back, &group::own(&back, SEGMENT_BYTES));
+    assert!(policy.regaining.is_empty());
+    policy.regaining.insert(few[0].cookie, 0.0);
+    policy.now_s = REGAINS_S + 1.0;
+    policy.follow_regaining(&few, &own);
+    assert!(policy.regaining.is_empty());
+}
+
+#[test]
 fn what_trickles_beside_a_download_leaves_it_the_rest_of_the_devices_share() {
     let trickle = Member {
         cwnd: 6,
@@ -1004,7 +1096,10 @@ fn what_settled_late_or_was_a_strangers_is_no_faster_air() {
         let total_mbit = if now_s < 20.0 { 6.0 } else { 9.0 };
         together(now_s, total_mbit, 0.0)
     };
-    control.phase = Phase::Search { since_s: 8.0 };
+    control.phase = Phase::Search {
+        since_s: 8.0,
+        most: 0.2,
+    };
     control.step(&both(8.0));
     control.phase = Phase::Hold;
     pass(&mut control, 8.1, 24.0, both);

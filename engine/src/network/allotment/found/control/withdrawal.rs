@@ -28,6 +28,8 @@ const SURE_S: f64 = 4.0;
 /// However much the group moves, less than this part of an equal share of what plain TCP would is not worth it to this device: then
 /// somebody takes it, in the group or not.
 const FAIR: f64 = 0.7;
+/// Nobody else of the group has sent for so long: longer than a collapse swallows reports.
+const ALONE_S: f64 = 30.0;
 /// Who repeats what was lost, and sees nothing, takes nobody for a stranger for so long.
 const REPEATS_S: f64 = 10.0;
 /// Soon after a trial, for so long.
@@ -45,8 +47,14 @@ impl Control {
         let is_robbed = self.plain.own_part(seen).is_some_and(|own| own < FAIR);
         let is_worse = is_robbed || part.is_some_and(|part| part < self.wish.worth);
         self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
-        if self.is_unsampled(seen) && seen.now_s - self.sampled_s < REPEATS_S {
-            return None;
+        if self.is_unsampled(seen) {
+            // Nobody else tells a lone device what waits, and with limits a loss is repaired later than without.
+            if self.is_alone(seen.now_s) {
+                return self.tries.then_some(Why::Lost);
+            }
+            if seen.now_s - self.sampled_s < REPEATS_S {
+                return None;
+            }
         }
         if self.is_worse_early(seen, wait_s, dt_s) {
             return Some(Why::Worse);
@@ -76,6 +84,10 @@ impl Control {
             }
             _ => None,
         }
+    }
+
+    pub(super) fn is_alone(&self, now_s: f64) -> bool {
+        now_s - self.accompanied_s > ALONE_S
     }
 
     /// Whether a queue that is emptied stays though this device gives way.
