@@ -127,6 +127,11 @@ pub trait Allotment: Send {
     fn settled_within(&self) -> u64 {
         16
     }
+
+    /// Who has no limits any more has first grown back to what is theirs: their caps go at once.
+    fn lifts_at_once(&self) -> bool {
+        false
+    }
 }
 
 /// The policy that a configuration asks for.

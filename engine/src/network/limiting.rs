@@ -36,6 +36,7 @@ impl Network {
             sharing: self.sharing,
             settled_within: self.policy.settled_within(),
             may_raise: is_pass,
+            lifts_at_once: self.policy.lifts_at_once(),
         };
         let mut wanted: Vec<Wanted> = Vec::new();
         for (member, limits) in members.iter().zip(limits) {

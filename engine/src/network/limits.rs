@@ -57,6 +57,8 @@ pub struct Terms {
     pub settled_within: u64,
     /// True once a pass.
     pub may_raise: bool,
+    /// A cap that is to go does not first grow to `LOOSE` times cwnd: it holds nobody below what is theirs.
+    pub lifts_at_once: bool,
 }
 
 /// One setting of one socket.
@@ -91,7 +93,7 @@ impl Held {
         let wanted = settle(self.wanted.take(), terms, wanted);
         self.wanted = Some((terms.sharing, wanted.clone()));
         let next = if is_cap {
-            next_cap(segments(&self.in_force), segments(&wanted), terms.may_raise, flow.cwnd).map(Value::from)
+            next_cap(segments(&self.in_force), segments(&wanted), terms, flow.cwnd).map(Value::from)
         } else {
             (wanted != self.in_force).then_some(wanted)
         };
@@ -116,14 +118,15 @@ pub fn segments(cap: &Value) -> Option<u32> {
 }
 
 /// What to ask for, if anything: `Some(None)` lifts the cap. `cwnd` is the connection's present window.
-fn next_cap(in_force: Option<u32>, wanted: Option<u32>, may_raise: bool, cwnd: u32) -> Option<Option<u32>> {
+fn next_cap(in_force: Option<u32>, wanted: Option<u32>, terms: Terms, cwnd: u32) -> Option<Option<u32>> {
+    let may_raise = terms.may_raise;
     match (in_force, wanted) {
         (None, None) => None,
         (None, Some(cap)) => Some(Some(cap)),
         (Some(now), Some(cap)) if cap < now => Some(Some(cap)),
         (Some(now), Some(cap)) => (may_raise && cap > now).then(|| Some(raised(now).min(cap))),
         (Some(_), None) if !may_raise => None,
-        (Some(now), None) if now >= cwnd.saturating_mul(LOOSE) => Some(None),
+        (Some(now), None) if terms.lifts_at_once || now >= cwnd.saturating_mul(LOOSE) => Some(None),
         (Some(now), None) => Some(Some(raised(now))),
     }
 }

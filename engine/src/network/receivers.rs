@@ -120,6 +120,7 @@ impl Network {
             sharing: downlink.sharing,
             settled_within: downlink.policy.settled_within(),
             may_raise: is_pass,
+            lifts_at_once: false,
         };
         let mut wanted: Vec<Wanted> = Vec::new();
         for (member, limits) in members.iter().zip(limits) {

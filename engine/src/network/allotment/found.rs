@@ -416,6 +416,10 @@ impl Allotment for FoundCapacity {
         self.control = control(self.direction, self.prefer, self.floor);
     }
 
+    fn lifts_at_once(&self) -> bool {
+        self.control.knows_unlimited_window()
+    }
+
     fn settled_within(&self) -> u64 {
         // What holds nobody back need not be exact.
         match self.direction {

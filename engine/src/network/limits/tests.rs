@@ -3,34 +3,57 @@
 
 use super::*;
 
+const ONCE_A_PASS: Terms = Terms {
+    sharing: Sharing {
+        devices: 1,
+        connections: 1,
+    },
+    settled_within: 16,
+    may_raise: true,
+    lifts_at_once: false,
+};
+const BETWEEN: Terms = Terms {
+    may_raise: false,
+    ..ONCE_A_PASS
+};
+
 #[test]
 fn lowering_is_immediate() {
-    assert_eq!(next_cap(Some(69), Some(43), false, 69), Some(Some(43)));
+    assert_eq!(next_cap(Some(69), Some(43), BETWEEN, 69), Some(Some(43)));
 }
 
 #[test]
 fn nothing_is_written_without_need() {
-    assert_eq!(next_cap(Some(43), Some(43), true, 43), None);
-    assert_eq!(next_cap(None, None, true, 43), None);
+    assert_eq!(next_cap(Some(43), Some(43), ONCE_A_PASS, 43), None);
+    assert_eq!(next_cap(None, None, ONCE_A_PASS, 43), None);
 }
 
 #[test]
 fn raising_takes_steps_and_arrives() {
     let mut cap = 43;
     let mut steps = 0;
-    while let Some(Some(higher)) = next_cap(Some(cap), Some(346), true, cap) {
+    while let Some(Some(higher)) = next_cap(Some(cap), Some(346), ONCE_A_PASS, cap) {
         assert!(higher <= cap * 5 / 4 + 1);
         cap = higher;
         steps += 1;
     }
     assert_eq!((cap, steps), (346, 10));
-    assert_eq!(next_cap(Some(43), Some(346), false, 43), None);
+    assert_eq!(next_cap(Some(43), Some(346), BETWEEN, 43), None);
 }
 
 #[test]
 fn lifting_goes_on_until_the_cap_no_longer_holds() {
-    assert_eq!(next_cap(Some(43), None, true, 43), Some(Some(53)));
-    assert_eq!(next_cap(Some(86), None, true, 43), Some(None));
+    assert_eq!(next_cap(Some(43), None, ONCE_A_PASS, 43), Some(Some(53)));
+    assert_eq!(next_cap(Some(86), None, ONCE_A_PASS, 43), Some(None));
+}
+
+#[test]
+fn a_cap_of_who_is_back_is_lifted_at_once() {
+    let at_once = Terms {
+        lifts_at_once: true,
+        ..ONCE_A_PASS
+    };
+    assert_eq!(next_cap(Some(43), None, at_once, 43), Some(None));
 }
 
 #[test]
@@ -46,8 +69,7 @@ fn a_wish_that_trembles_is_settled() {
     let settled = |sharing_now, wanted| {
         let terms = Terms {
             sharing: sharing_now,
-            settled_within: 16,
-            may_raise: true,
+            ..ONCE_A_PASS
         };
         settle(Some((sharing, Value::Number(100))), terms, Value::Number(wanted))
     };

@@ -688,15 +688,16 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            if self.is_unsampled(seen) || self.is_repeating {
-                // Nothing tells of it: what is got is that of a repair, not of the air.
+            // What a lone device has just got in a trial is what it carries.
+            let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);
+            if self.is_unsampled(seen) || self.is_repeating || is_fresh {
+                // Nothing tells of it: what is got is that of a repair, or of so few in flight, and not of the air.
             } else if wait_s > GROWS * waited_s {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
-            } else if round == 0 && wait_s > STAYS * waited_s && !(before.is_infinite() && self.is_alone(seen.now_s)) {
-                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays. And
-                // what a lone device has just got in a trial is what it carries.)
+            } else if round == 0 && wait_s > STAYS * waited_s {
+                // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
             self.phase = Phase::Empty {
@@ -838,6 +839,10 @@ impl Control {
     /// What a connection of ours had in flight without limits, where that is known.
     pub fn plain_window_bytes(&self, min_rtt_s: f64, srtt_s: f64) -> Option<f64> {
         self.plain.window_bytes(min_rtt_s, srtt_s)
+    }
+
+    pub fn knows_unlimited_window(&self) -> bool {
+        self.plain_window_bytes(0.0, 0.0).is_some()
     }
 
     pub fn knows_plain(&self) -> bool {
