@@ -81,6 +81,8 @@ const APART_FROM: usize = 3;
 const CLOSE: f64 = 0.05;
 /// A queue is that of a cliff from this part of its level on.
 const NEAR: f64 = 0.9;
+/// Who sends so many times what is got adds to the queue that is emptied.
+const GIVES_WAY: f64 = 1.1;
 /// A queue stays of which more than this part is left by a round of emptying.
 const STAYS: f64 = 0.8;
 /// So long after a trial of ours the others may not have ended theirs.
@@ -696,7 +698,7 @@ impl Control {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
-            } else if round == 0 && wait_s > STAYS * waited_s {
+            } else if !self.gives_way(seen) || (round == 0 && wait_s > STAYS * waited_s) {
                 // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
@@ -708,6 +710,11 @@ impl Control {
                 before,
             };
         }
+    }
+
+    /// Whether no more is sent while a queue is emptied than is got: beside a stranger's queue too that is as much.
+    fn gives_way(&self, seen: &Seen) -> bool {
+        EMPTYING * self.share < GIVES_WAY * seen.rate.max(self.floor)
     }
 
     /// What the share may not exceed for now.

@@ -110,7 +110,7 @@ impl Control {
         // One that was short and has grown again did answer.
         let least_s = if stays == Why::Own { OWN } else { STAYS } * too_long_s;
         let is_long = wait_s.min(waited_s) > least_s && wait_s > STAYS * waited_s;
-        let is_left = is_long && round >= rounds && !is_after_trial;
+        let is_left = is_long && round >= rounds && !is_after_trial && self.gives_way(seen);
         let lasts = seen.now_s - first_s > LASTS_S + LASTS_ROUNDS * (seen.min_rtt_s + wait_s);
         // What nothing has passed since the round began says nothing; and where the others see no queue, who gets less than half
         // of its floor repeats what was lost: how long that took is no queue either.
