@@ -276,7 +276,9 @@ fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
             "a queue stays though this device gives way, and most of the others have far more in flight, as without limits"
         }
         Why::Lost => "what this device repeats is lost as well, and limits put its repair off",
-        Why::Worse => "less is moved with limits than they are worth, as beside a stranger that takes what is left",
+        Why::Worse => {
+            "limits cost more goodput than they are worth, as beside a device without giveway that takes what is left"
+        }
     };
     format!("{because}: nothing is limited for {lasts}")
 }
