@@ -124,8 +124,8 @@ fn beside_found(config: &Config) -> Vec<String> {
         .collect();
     if config.group.key_file.is_none() {
         said.push(
-            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and your other devices are \
-             strangers to it"
+            "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and takes your other \
+             devices for ones without giveway"
                 .to_owned(),
         );
     }

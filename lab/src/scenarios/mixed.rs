@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
             STATIONS as u64,
             "on the access point",
         ),
-        Parameter::range("repeats", 8, 1, 100, "rounds; 20 of 8 where one station is ours"),
+        Parameter::range("repeats", 8, 1, 100, "rounds; 2.5 times as many where one station has giveway"),
     ],
     plan,
 };

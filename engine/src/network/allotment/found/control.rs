@@ -43,7 +43,7 @@ const CREEP_MOST: f64 = 0.25;
 /// stood has gone by itself.
 const SEARCH: f64 = 0.05;
 const SEARCH_MOST: f64 = 0.2;
-pub const FASTER_MOST: f64 = 0.3;
+pub const FASTER_MOST: f64 = 0.4;
 /// A queue stood when its mean of some seconds was this part of what is aimed at; and has gone below that.
 const STOOD: f64 = 0.4;
 const MEAN_OVER_S: f64 = 3.0;
