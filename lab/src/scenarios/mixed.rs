@@ -24,7 +24,13 @@ pub const SCENARIO: Scenario = Scenario {
             STATIONS as u64,
             "on the access point",
         ),
-        Parameter::range("repeats", 8, 1, 100, "rounds; 2.5 times as many where one station has giveway"),
+        Parameter::range(
+            "repeats",
+            8,
+            1,
+            100,
+            "rounds; 2.5 times as many where one station has giveway",
+        ),
     ],
     plan,
 };

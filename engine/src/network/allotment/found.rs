@@ -159,7 +159,11 @@ impl FoundCapacity {
                 control.aim_s * 1e3
             ),
             Phase::Empty { .. } => "half of it, until the queue that formed has gone".to_owned(),
-            Phase::Withdrawn { why, .. } => return withdrawn(why, has_others, left_s),
+            Phase::Withdrawn { why, .. } if self.regaining.is_empty() => return withdrawn(why, has_others, left_s),
+            Phase::Withdrawn { why, .. } => {
+                let withdrawn = withdrawn(why, has_others, left_s);
+                return format!("{withdrawn}, once a connection has again what unlimited TCP gets here");
+            }
         };
         let part = control.of_plain.map_or(String::new(), |part| {
             format!(
@@ -191,7 +195,7 @@ impl FoundCapacity {
     /// Who had limits goes back to what plain TCP had in flight, and no further: by slow start, which a write of the cap
     /// lets it have. Without, it would stay at the few segments to which it had given way, or pass what there is by far.
     fn regains(&self, one: &Sending) -> Limits {
-        let window = self.control.plain_window_bytes(one.min_rtt_s, one.srtt_s);
+        let window = self.control.plain_window_bytes(one.min_rtt_s);
         Limits {
             cwnd: window.map(|bytes| self.segments(bytes / self.segment_bytes)),
             ..Limits::default()
@@ -210,7 +214,7 @@ impl FoundCapacity {
             } else {
                 *before.get(&member.cookie)?
             };
-            let window = self.control.plain_window_bytes(one.min_rtt_s, one.srtt_s);
+            let window = self.control.plain_window_bytes(one.min_rtt_s);
             let has_less = window.is_some_and(|window| one.cwnd_bytes < REGAINED * window);
             let is_early = self.now_s - since_s < REGAINS_S;
             (is_limited || (has_less && is_early)).then_some((member.cookie, since_s))
@@ -243,9 +247,11 @@ impl FoundCapacity {
             };
         }
         let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
+        // While a queue is emptied it is the pacing rate that empties it.
+        let pacing = if part < 1.0 { rate } else { (PACING * rate).max(least) };
         Limits {
             cwnd: Some(cwnd),
-            pacing_rate_bytes_per_s: Some((PACING * rate).max(least) as u64),
+            pacing_rate_bytes_per_s: Some(pacing as u64),
             ..Limits::default()
         }
     }
@@ -262,8 +268,8 @@ fn least_segments(by_rate: f64) -> u32 {
 fn withdrawn(why: Why, has_others: bool, left_s: Option<f64>) -> String {
     let lasts = match (left_s, why) {
         (Some(left_s), _) => format!("another {:.0} s", left_s.ceil()),
-        (None, Why::Unknown | Why::Own) => "some seconds".to_owned(),
-        (None, Why::Strange | Why::Others | Why::Worse | Why::Lost) => "two minutes".to_owned(),
+        (None, Why::Unknown | Why::Own | Why::Lost) => "some seconds".to_owned(),
+        (None, Why::Strange | Why::Others | Why::Worse) => "two minutes".to_owned(),
     };
     let because = match why {
         Why::Unknown => return format!("nothing is limited for {lasts}, to measure what unlimited TCP gets here"),

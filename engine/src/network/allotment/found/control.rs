@@ -359,7 +359,7 @@ impl Control {
     /// Nothing of ours sends: what was learnt of the air is old when something does again.
     pub fn rest(&mut self, now_s: f64, others_send: bool) {
         self.plain.rest(now_s, others_send);
-        let stays = |until_s, why| until_s > now_s && !matches!(why, Why::Unknown | Why::Own);
+        let stays = |until_s, why| until_s > now_s && !matches!(why, Why::Unknown | Why::Own | Why::Lost);
         if !matches!(self.phase, Phase::Withdrawn { until_s, why } if stays(until_s, why)) {
             self.phase = Phase::Start;
         }
@@ -378,6 +378,7 @@ impl Control {
         let passed_s = seen.now_s - self.last_s;
         if passed_s > OLD_AFTER_S {
             self.rest(seen.now_s, true);
+            self.plain.count_anew();
         }
         let dt_s = passed_s.clamp(0.0, 1.0);
         self.last_s = seen.now_s;
@@ -413,10 +414,10 @@ impl Control {
             _ if !self.tries => {}
             // What one has alone without limits is not what all would have.
             Phase::Withdrawn {
-                why: Why::Own | Why::Strange,
+                why: Why::Own | Why::Strange | Why::Lost,
                 ..
             } => {}
-            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, passed_s),
+            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, dt_s),
             _ => self.plain.compare(seen, self.phase == Phase::Hold, dt_s),
         }
         if seen.moved_bytes > 0.0 {
@@ -698,7 +699,7 @@ impl Control {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
-            } else if !self.gives_way(seen) || (round == 0 && wait_s > STAYS * waited_s) {
+            } else if round == 0 && (wait_s > STAYS * waited_s || !self.gives_way(seen)) {
                 // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
@@ -820,15 +821,16 @@ impl Control {
         };
         // What neighbours say is a smoothed RTT, half a second old: it tells that a queue stood, and that it has gone for all.
         let theirs_s = seen.their_queue_s;
-        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s
-            && theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
+        let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
         self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
-        if !is_gone {
+        // (Jitter on their paths looks like a queue: it does no more than put the search off.)
+        let is_gone_for_all = theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
+        let gone_for = if is_gone_for_all { GONE_FOR } else { 2.0 * GONE_FOR };
+        if !is_gone || !is_gone_for_all {
             let longer_s = theirs_s.map_or(wait_s, |theirs_s| theirs_s.max(wait_s));
             self.mean_wait_s += (longer_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
-        } else if self.phase == Phase::Hold
-            && self.gone_s > GONE_FOR * shows_after_s
-            && self.mean_wait_s > STOOD * self.aim_s
+        }
+        if self.phase == Phase::Hold && self.gone_s > gone_for * shows_after_s && self.mean_wait_s > STOOD * self.aim_s
         {
             self.mean_wait_s = 0.0;
             self.phase = Phase::Search {
@@ -844,12 +846,12 @@ impl Control {
     }
 
     /// What a connection of ours had in flight without limits, where that is known.
-    pub fn plain_window_bytes(&self, min_rtt_s: f64, srtt_s: f64) -> Option<f64> {
-        self.plain.window_bytes(min_rtt_s, srtt_s)
+    pub fn plain_window_bytes(&self, min_rtt_s: f64) -> Option<f64> {
+        self.plain.window_bytes(min_rtt_s, self.senders)
     }
 
     pub fn knows_unlimited_window(&self) -> bool {
-        self.plain_window_bytes(0.0, 0.0).is_some()
+        self.plain_window_bytes(0.0).is_some()
     }
 
     pub fn knows_plain(&self) -> bool {

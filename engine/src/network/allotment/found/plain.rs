@@ -31,6 +31,8 @@ const EARLIER_S: f64 = 2.5;
 const FOLLOWS_S: f64 = 2.0;
 /// What was had without limits is fresh for so long after a return to limits, from when the group can have it again.
 const FRESH_S: std::ops::Range<f64> = 4.0..10.0;
+/// Where that was not measured, packets of plain TCP are taken to wait for this part of the minimum RTT.
+const TOLD_QUEUE: f64 = 0.5;
 /// What is moved lately is a mean over so long.
 const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
@@ -153,6 +155,11 @@ impl Plain {
         self.known.is_some()
     }
 
+    /// There was a pause.
+    pub fn count_anew(&mut self) {
+        self.moved = (0.0, 0.0, 0.0);
+    }
+
     /// A pass without limits, which end at that time.
     pub fn count(&mut self, seen: &Seen, until_s: f64, dt_s: f64) {
         if seen.now_s > until_s - COUNTS_S {
@@ -183,8 +190,9 @@ impl Plain {
 
     /// What neighbours say that they would have.
     pub fn hear(&mut self, seen: &Seen) {
-        let all = self.plain(seen).map(|all| all / seen.senders.max(1) as f64);
-        self.told_each = all.or(self.told_each.filter(|_| seen.senders > seen.own));
+        let connections = seen.own as f64 + seen.demands.iter().map(|demand| demand.connections).sum::<f64>();
+        let each = self.plain(seen).map(|all| all / connections);
+        self.told_each = each.or(self.told_each.filter(|_| seen.senders > seen.own));
     }
 
     /// A pass with limits; `holds`: nothing is searched or emptied.
@@ -239,11 +247,11 @@ impl Plain {
         self.known.map(|known| known.each)
     }
 
-    /// What a connection of ours has in flight without limits: as it was measured, or as the neighbours say of theirs, with
-    /// the queue of now.
-    pub fn window_bytes(&self, min_rtt_s: f64, srtt_s: f64) -> Option<f64> {
-        let measured = self.known.map(|known| known.each * (min_rtt_s + known.queue_s));
-        measured.or(self.told_each.map(|each| each * srtt_s))
+    /// What a connection of ours has in flight without limits, among so many: as it was measured, or as the neighbours say
+    /// of theirs.
+    pub fn window_bytes(&self, min_rtt_s: f64, connections: usize) -> Option<f64> {
+        let queue_s = self.known.map_or(TOLD_QUEUE * min_rtt_s, |known| known.queue_s);
+        Some(self.demand(connections).or(self.told_each)? * (min_rtt_s + queue_s))
     }
 
     /// What the group moves, of what it would move without limits; once both are known.

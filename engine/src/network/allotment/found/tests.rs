@@ -485,6 +485,20 @@ fn a_queue_that_does_not_go_is_emptied_with_half_of_what_is_got_by_then_and_once
     assert_eq!(got(&mut control, 1.0, 0.2), mbit(1.0));
 }
 
+#[test]
+fn who_sends_more_than_it_gets_has_not_given_way() {
+    for (got_mbit, share_mbit) in [(0.5, 0.5), (2.5, 5.0)] {
+        let mut control = limiting();
+        pass(&mut control, 0.0, 0.1, |now_s| seen(now_s, 0.12, 0.12));
+        // The queue answers, if slowly.
+        pass(&mut control, 0.1, 0.8, |now_s| Seen {
+            rate: mbit(got_mbit),
+            ..seen(now_s, 0.05, 0.05)
+        });
+        assert_eq!(control.share, mbit(share_mbit), "{:?}", control.phase);
+    }
+}
+
 /// What rises yet is a share that has not settled.
 #[test]
 fn soon_after_a_trial_what_rises_is_not_judged() {
@@ -821,7 +835,7 @@ fn the_floor_holds_while_a_queue_is_emptied() {
         Direction::Up,
     );
     let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
-    let before = floor(&policy);
+    assert!(floor(&policy) >= Some(mbit(2.0) as u64));
     policy.control.phase = Phase::Empty {
         round: 0,
         first_s: 0.0,
@@ -829,7 +843,7 @@ fn the_floor_holds_while_a_queue_is_emptied() {
         waited_s: 0.0,
         before: 0.0,
     };
-    assert_eq!(floor(&policy), before);
+    assert_eq!(floor(&policy), Some(mbit(2.0) as u64));
 }
 
 #[test]
@@ -925,10 +939,38 @@ fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
     assert_eq!(cwnd(&policy, 0.1, 0.256), Some(FLOOR_SEGMENTS));
 }
 
+#[test]
+fn a_queue_is_emptied_by_the_pacing_rate_however_small_the_share_is() {
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let paced = |policy: &FoundCapacity| policy.limits(mbit(0.19), 1.0, 0.256).pacing_rate_bytes_per_s;
+    policy.control.phase = Phase::Empty {
+        round: 0,
+        first_s: 0.0,
+        since_s: 0.0,
+        waited_s: 0.0,
+        before: 0.0,
+    };
+    assert_eq!(paced(&policy), Some(mbit(0.1) as u64));
+}
+
+#[test]
+fn among_more_connections_each_goes_back_to_less() {
+    let mut policy = withdrawn_again();
+    let window = |policy: &FoundCapacity| policy.control.plain_window_bytes(RTT_S).expect("known");
+    let before = window(&policy);
+    policy.control.step(&Seen {
+        senders: 8,
+        weights: 8.0,
+        ..seen(11.0, 0.0, 0.0)
+    });
+    assert!(window(&policy) < 0.3 * before, "{} of {before}", window(&policy));
+}
+
 /// Of a device that has tried what plain TCP moves, and then gave its limits up.
 fn withdrawn_again() -> FoundCapacity {
     let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     policy.control = after_a_trial();
+    pass(&mut policy.control, 8.0, 3.0, |now_s| seen(now_s, 0.0, 0.0));
     policy.control.phase = Phase::Withdrawn {
         until_s: 130.0,
         why: Why::Strange,

@@ -30,6 +30,9 @@ const SURE_S: f64 = 4.0;
 const FAIR: f64 = 0.7;
 /// Nobody else of the group has sent for so long: longer than a collapse swallows reports.
 const ALONE_S: f64 = 30.0;
+/// What a lone device repeats is lost as well once nothing is seen for so long, and so many round trips.
+const LOST_S: f64 = 3.0;
+const LOST_ROUNDS: f64 = 6.0;
 /// Who repeats what was lost, and sees nothing, takes nobody for a stranger for so long.
 const REPEATS_S: f64 = 10.0;
 /// Soon after a trial, for so long.
@@ -49,10 +52,11 @@ impl Control {
         self.worse_s = if is_worse { self.worse_s + dt_s } else { 0.0 };
         if self.is_unsampled(seen) {
             // Nobody else tells a lone device what waits, and with limits a loss is repaired later than without.
-            if self.is_alone(seen.now_s) {
+            let silent_s = seen.now_s - self.sampled_s;
+            if self.is_alone(seen.now_s) && silent_s > LOST_S.max(LOST_ROUNDS * seen.min_rtt_s) {
                 return self.tries.then_some(Why::Lost);
             }
-            if seen.now_s - self.sampled_s < REPEATS_S {
+            if silent_s < REPEATS_S {
                 return None;
             }
         }
@@ -151,8 +155,12 @@ impl Control {
 
     pub(super) fn withdraw(&mut self, now_s: f64, why: Why) {
         self.early_s = 0.0;
-        // The group has to do without this device as long.
-        let for_s = if why == Why::Own { TRIAL_S } else { WITHDRAWN_S };
+        // Of what one device finds alone: its group, which may only not have been heard, has to do without it as long.
+        let for_s = if matches!(why, Why::Own | Why::Lost) {
+            TRIAL_S
+        } else {
+            WITHDRAWN_S
+        };
         self.phase = Phase::Withdrawn {
             until_s: now_s + for_s,
             why,
