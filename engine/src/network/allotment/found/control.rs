@@ -417,7 +417,9 @@ impl Control {
                 why: Why::Own | Why::Strange | Why::Lost,
                 ..
             } => {}
-            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, dt_s),
+            // What was delivered in a pause came at no rate.
+            Phase::Withdrawn { .. } if passed_s > OLD_AFTER_S => {}
+            Phase::Withdrawn { until_s, .. } => self.plain.count(seen, until_s, passed_s),
             _ => self.plain.compare(seen, self.phase == Phase::Hold, dt_s),
         }
         if seen.moved_bytes > 0.0 {
