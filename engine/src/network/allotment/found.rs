@@ -206,8 +206,12 @@ impl FoundCapacity {
         if self.direction == Direction::Down {
             return;
         }
-        let is_limited = !matches!(self.control.phase, Phase::Withdrawn { .. });
         let before = std::mem::take(&mut self.regaining);
+        // A trial has no limits of any kind.
+        if matches!(self.control.phase, Phase::Withdrawn { why: Why::Unknown, .. }) {
+            return;
+        }
+        let is_limited = !matches!(self.control.phase, Phase::Withdrawn { .. });
         let regains = |(member, one): (&Member, &Sending)| {
             let since_s = if is_limited {
                 self.now_s
@@ -247,8 +251,12 @@ impl FoundCapacity {
             };
         }
         let cwnd = cwnd.max(least_segments(weight * min_rtt_s / self.segment_bytes));
-        // While a queue is emptied it is the pacing rate that empties it.
-        let pacing = if part < 1.0 { rate } else { (PACING * rate).max(least) };
+        // While a queue is emptied it is the pacing rate that empties it, also where the share is small.
+        let pacing = if part < 1.0 {
+            PACING * rate
+        } else {
+            (PACING * rate).max(least)
+        };
         Limits {
             cwnd: Some(cwnd),
             pacing_rate_bytes_per_s: Some(pacing as u64),
