@@ -701,7 +701,7 @@ impl Control {
                 // The air carries less still.
                 self.share = seen.rate.min(self.share).max(self.floor);
                 self.carried = self.carried.min(self.share);
-            } else if round == 0 && (wait_s > STAYS * waited_s || !self.gives_way(seen)) {
+            } else if round == 0 && (wait_s > STAYS * waited_s || (before.is_finite() && !self.gives_way(seen))) {
                 // Half of what was got before it became slow may be all that it carries. (Once: a stranger's queue stays.)
                 self.share = seen.rate.min(self.share).max(self.floor);
             }
