@@ -197,7 +197,7 @@ impl FoundCapacity {
     fn regains(&self, one: &Sending) -> Limits {
         let window = self.control.plain_window_bytes(one.min_rtt_s);
         Limits {
-            cwnd: window.map(|bytes| self.segments(bytes / self.segment_bytes)),
+            cwnd: window.map(|bytes| whole_segments(bytes / self.segment_bytes)),
             ..Limits::default()
         }
     }
@@ -226,10 +226,6 @@ impl FoundCapacity {
         self.regaining = members.iter().zip(own).filter_map(regains).collect();
     }
 
-    fn segments(&self, segments: f64) -> u32 {
-        (segments.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)
-    }
-
     fn limits(&self, share: f64, weight: f64, min_rtt_s: f64) -> Limits {
         let part = self.control.part();
         let rate = (part * share * weight).max(self.floor);
@@ -243,7 +239,7 @@ impl FoundCapacity {
         // Never so slow that the floor of cwnd takes longer than the path.
         let least = f64::from(FLOOR_SEGMENTS) * self.segment_bytes / (min_rtt_s + self.control.aim_s);
         // Rounded down, what neighbours read of it would be less than the share, and all would come down to it.
-        let cwnd = self.segments(cwnd);
+        let cwnd = whole_segments(cwnd);
         if self.direction == Direction::Down {
             return Limits {
                 receive_window_bytes: Some((f64::from(cwnd) * self.segment_bytes) as u64),
@@ -263,6 +259,10 @@ impl FoundCapacity {
             ..Limits::default()
         }
     }
+}
+
+fn whole_segments(segments: f64) -> u32 {
+    (segments.round() as u32).clamp(FLOOR_SEGMENTS, i32::MAX as u32 - 1)
 }
 
 /// Where others keep the access point's queue full it drops acknowledgements, and a connection with few segments in flight

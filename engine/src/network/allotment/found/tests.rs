@@ -13,6 +13,15 @@ const RTT_S: f64 = 0.1;
 const PASS_S: f64 = 0.1;
 const FLOOR: f64 = 0.1 * 125_000.0;
 
+/// A queue begins to be emptied.
+const EMPTYING: Phase = Phase::Empty {
+    round: 0,
+    first_s: 0.0,
+    since_s: 0.0,
+    waited_s: 0.0,
+    before: 0.0,
+};
+
 fn mbit(mbit: f64) -> f64 {
     mbit * 125_000.0
 }
@@ -836,13 +845,7 @@ fn the_floor_holds_while_a_queue_is_emptied() {
     );
     let floor = |policy: &FoundCapacity| policy.limits(1.0, 1.0, RTT_S).pacing_rate_bytes_per_s;
     assert!(floor(&policy) >= Some(mbit(2.0) as u64));
-    policy.control.phase = Phase::Empty {
-        round: 0,
-        first_s: 0.0,
-        since_s: 0.0,
-        waited_s: 0.0,
-        before: 0.0,
-    };
+    policy.control.phase = EMPTYING;
     assert!(floor(&policy) >= Some(mbit(2.0) as u64));
 }
 
@@ -926,13 +929,7 @@ fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
     let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     let cwnd = |policy: &FoundCapacity, weight: f64, rtt_s: f64| policy.limits(mbit(0.1), weight, rtt_s).cwnd;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
-    policy.control.phase = Phase::Empty {
-        round: 0,
-        first_s: 0.0,
-        since_s: 0.0,
-        waited_s: 0.0,
-        before: 0.0,
-    };
+    policy.control.phase = EMPTYING;
     assert_eq!(cwnd(&policy, 1.0, 0.256), Some(INITIAL_CWND));
     // Where that would be a rate of its own, or times many connections, the floor is what it was.
     assert_eq!(cwnd(&policy, 1.0, 0.02), Some(FLOOR_SEGMENTS));
@@ -943,13 +940,7 @@ fn no_limit_leaves_so_little_in_flight_that_each_loss_costs_a_timeout() {
 fn a_queue_is_emptied_by_the_pacing_rate_however_small_the_share_is() {
     let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     let paced = |policy: &FoundCapacity| policy.limits(mbit(0.19), 1.0, 0.256).pacing_rate_bytes_per_s;
-    policy.control.phase = Phase::Empty {
-        round: 0,
-        first_s: 0.0,
-        since_s: 0.0,
-        waited_s: 0.0,
-        before: 0.0,
-    };
+    policy.control.phase = EMPTYING;
     assert_eq!(paced(&policy), Some((PACING * mbit(0.1)) as u64));
 }
 
