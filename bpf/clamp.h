@@ -9,6 +9,10 @@
  * moment it gets the congestion control of ease.bpf.c, whose init sets ssthresh to the present cwnd, and then its own
  * again, which goes on from there in congestion avoidance. Where that one is not registered, the write stays a plain
  * one.
+ *
+ * Down, the kernel lowers cwnd to the clamp only while cwnd is what limits. A connection that its pacing rate or its own
+ * queue holds back would keep the cwnd of another time, and send all of it at once when that hold is gone. The same
+ * congestion control lowers it.
  */
 #ifndef GIVEWAY_CLAMP_H
 #define GIVEWAY_CLAMP_H
@@ -45,15 +49,24 @@ static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, 
 	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
 }
 
+/* Asked before the write. */
+static __always_inline bool would_keep_cwnd(struct tcp_sock *tp, const struct gw_outcome *o)
+{
+	return tp->snd_cwnd > o->wanted && !BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited);
+}
+
 static __always_inline void write_clamp(struct tcp_sock *tp, struct gw_outcome *o)
 {
 	bool restarts = would_restart_slow_start(tp, o);
+	bool keeps_cwnd = would_keep_cwnd(tp, o);
 	int clamp = o->wanted;
 
 	o->error = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
 	o->kind = o->error ? GW_FAILED : GW_APPLIED;
 	if (!o->error && restarts)
 		o->eased = ease(tp);
+	else if (!o->error && keeps_cwnd)
+		ease(tp);
 }
 
 #endif

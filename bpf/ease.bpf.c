@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A congestion control for a moment (see clamp.h): its init sets ssthresh to the present cwnd, so that whatever
- * follows it goes on in congestion avoidance. Should a connection ever stay with it, it behaves as Reno.
+ * A congestion control for a moment (see clamp.h): its init lowers cwnd to the clamp and sets ssthresh to it, so that
+ * whatever follows goes on in congestion avoidance. Should a connection ever stay with it, it behaves as Reno.
  * Optional: where the kernel refuses struct_ops, writes of the clamp are plain. Nobody without CAP_NET_ADMIN can
  * choose it.
  */
@@ -23,8 +23,9 @@ SEC("struct_ops")
 void BPF_PROG(gw_ease_init, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	__u32 cwnd = tp->snd_cwnd;
+	__u32 cwnd = tp->snd_cwnd < tp->snd_cwnd_clamp ? tp->snd_cwnd : tp->snd_cwnd_clamp;
 
+	tp->snd_cwnd = cwnd;
 	tp->snd_ssthresh = cwnd > 2 ? cwnd : 2;
 }
 

@@ -292,6 +292,7 @@ struct tcp_sock {
 	} rcv_rtt_est;
 	struct tcp_sack_block selective_acks[4];
 	__u8 ecn_flags;
+	__u8 is_cwnd_limited : 1; /* cwnd is what holds it back */
 	__u8 scaling_ratio; /* of 256: how much of a buffer is offered as a window */
 	__u8 bpf_sock_ops_cb_flags;
 };

@@ -21,9 +21,10 @@ use crate::process::Process;
 const PAYLOAD_BYTES: f64 = 1448.0;
 /// Together well above what the air can carry (25 Mbit/s), so that every station is saturated.
 const UDP_OFFERED_MBIT: f64 = 60.0;
-/// A transfer that lasts to the end goes on a little: connections come up one after the other, and
-/// the last one must not have the air to itself at its end.
-const TAIL_S: f64 = 3.0;
+/// A transfer that lasts to the end goes on for this part of its time: where the access point's queue is full it takes up to
+/// ten seconds until a connection is there, and the last one must not have the air to itself at its end.
+const TAIL: f64 = 0.2;
+const TAIL_S: std::ops::RangeInclusive<f64> = 3.0..=12.0;
 const FIRST_PORT: u16 = 5201;
 const END_LIMIT: Duration = Duration::from_secs(60);
 const ASKED_LIMIT: Duration = Duration::from_secs(10);
@@ -121,7 +122,11 @@ impl Running {
         let mut command = at.command("iperf3")?;
         let port = self.port.to_string();
         let Span { from_s, to_s, mbit, .. } = self.span;
-        let tail_s = if to_s >= until_s { TAIL_S } else { 0.0 };
+        let tail_s = if to_s >= until_s {
+            (TAIL * (to_s - from_s)).clamp(*TAIL_S.start(), *TAIL_S.end())
+        } else {
+            0.0
+        };
         let length = (to_s - from_s + tail_s).ceil().to_string();
         let far = far.to_string();
         command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);

@@ -77,7 +77,7 @@ const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// decides.
 const APART: f64 = 1.25;
 const APART_FROM: usize = 3;
-/// Close enough to theirs below a cliff, where each change can be one too many.
+/// Close enough to theirs.
 const CLOSE: f64 = 0.05;
 /// A queue is that of a cliff from this part of its level on.
 const NEAR: f64 = 0.9;
@@ -262,6 +262,8 @@ pub struct Control {
     /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
+    /// The longest that neighbours have said of theirs since the latest emptying began; without any, there is no limit.
+    their_longest_s: f64,
     /// When somebody else of the group last sent.
     accompanied_s: f64,
     /// When a packet of ours was last delivered: what waits is as old.
@@ -328,6 +330,7 @@ impl Control {
             returned_s: f64::NEG_INFINITY,
             mean_wait_s: 0.0,
             waits_s: 0.0,
+            their_longest_s: 0.0,
             accompanied_s: f64::NEG_INFINITY,
             delivered_s: 0.0,
             quiet_s: 0.0,
@@ -387,6 +390,9 @@ impl Control {
             self.accompanied_s = seen.now_s;
         }
         self.plain.hear(seen);
+        self.their_longest_s = seen
+            .their_queue_s
+            .map_or(f64::INFINITY, |theirs_s| theirs_s.max(self.their_longest_s));
         self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
@@ -589,7 +595,8 @@ impl Control {
             return;
         };
         let ratio = theirs / self.share;
-        let is_close = self.cliff.is_some() && self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
+        // Their windows are whole segments, and half a second old: by what is less than that, shares would be held where they are.
+        let is_close = self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;
         if !is_close {
             // What the others say is half a second old: where they have just come down for a queue that one sees as well, it is no
             // reason to go up.
@@ -635,6 +642,7 @@ impl Control {
 
     fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
         // What stands from here on is another queue.
+        self.their_longest_s = 0.0;
         (self.longest_s, self.drains_s, self.carried, self.mean_wait_s) = (wait_s, 0.0, self.share, 0.0);
         self.phase = Phase::Empty {
             round: 0,
@@ -693,8 +701,9 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            // What a lone device has just got in a trial is what it carries.
-            let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);
+            // What a lone device has just got in a trial is what it carries; and others may not have ended theirs.
+            let ends = self.is_alone(seen.now_s) || seen.now_s - self.returned_s < OTHERS_END_S;
+            let is_fresh = before.is_infinite() && ends;
             if self.is_unsampled(seen) || self.is_repeating || is_fresh {
                 // Nothing tells of it: what is got is that of a repair, or of so few in flight, and not of the air.
             } else if wait_s > GROWS * waited_s {
@@ -728,12 +737,18 @@ impl Control {
         self.emptied = self.emptied.filter(|emptied| !is_old(emptied));
         let mut ceiling = f64::INFINITY;
         if let Some(emptied) = self.emptied {
-            if emptied.before > 0.9 * self.share {
+            if emptied.before.is_infinite() {
+                // After a trial each has enough with an equal part of what all had in it.
+                ceiling = self.plain.plain(seen).map_or(f64::INFINITY, |all| all / seen.weights);
+            } else if emptied.before > 0.9 * self.share {
                 ceiling = BELOW_CLIFF * emptied.before;
             }
-            let was_long = emptied.longest_s > COLLAPSE * too_long_s;
+            let was_long = emptied.longest_s > COLLAPSE * too_long_s && self.their_longest_s > too_long_s;
+            // Soon after a trial it may be the queue of those who have not ended theirs; and what the others have is no cliff.
+            let was_ours = emptied.at_s - self.returned_s > OTHERS_END_S
+                && seen.theirs.is_none_or(|theirs| theirs < APART * emptied.before);
             let regained = seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.aim_s;
-            if self.cliff.is_none() && was_long && regained {
+            if self.cliff.is_none() && was_long && was_ours && regained {
                 self.cliff = Some(Cliff {
                     share: BELOW_CLIFF * emptied.before,
                     since_s: seen.now_s,
@@ -825,15 +840,14 @@ impl Control {
         let theirs_s = seen.their_queue_s;
         let is_gone = self.least_wait(f64::NEG_INFINITY) < GONE * self.aim_s;
         self.gone_s = if is_gone { self.gone_s + dt_s } else { 0.0 };
-        // (Jitter on their paths looks like a queue: it does no more than put the search off.)
+        // (Jitter on their paths looks like a queue: then the share grows as where none stood.)
         let is_gone_for_all = theirs_s.is_none_or(|theirs_s| theirs_s < GONE_FOR_ALL * self.aim_s);
-        let gone_for = if is_gone_for_all { GONE_FOR } else { 2.0 * GONE_FOR };
         if !is_gone || !is_gone_for_all {
             let longer_s = theirs_s.map_or(wait_s, |theirs_s| theirs_s.max(wait_s));
             self.mean_wait_s += (longer_s - self.mean_wait_s) * (dt_s / MEAN_OVER_S).min(1.0);
         }
-        if self.phase == Phase::Hold && self.gone_s > gone_for * shows_after_s && self.mean_wait_s > STOOD * self.aim_s
-        {
+        let has_gone = is_gone_for_all && self.gone_s > GONE_FOR * shows_after_s;
+        if self.phase == Phase::Hold && has_gone && self.mean_wait_s > STOOD * self.aim_s {
             self.mean_wait_s = 0.0;
             self.phase = Phase::Search {
                 since_s: seen.now_s,

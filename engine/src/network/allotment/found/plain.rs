@@ -8,9 +8,11 @@
 
 use super::control::Seen;
 
-/// Nothing is limited for so long, to know what is moved so; the end of it counts.
+/// Nothing is limited for so long, to know what is moved so.
 pub const TRIAL_S: f64 = 7.5;
-const COUNTS_S: f64 = 4.0;
+/// Of it counts what is so near to its end; but not the last second, in which others may have ended theirs and given way.
+const COUNTS_S: std::ops::Range<f64> = 1.0..4.0;
+const COUNTS_LEAST_S: f64 = 1.5;
 /// It is known for so long without a packet of ours, and not tried more often.
 const KNOWN_S: f64 = 600.0;
 /// Between two that send at different times.
@@ -37,8 +39,8 @@ const TOLD_QUEUE: f64 = 0.5;
 const LATELY_S: f64 = 1.5;
 /// Nothing is judged while it rises by so much in that time, ...
 const RISES: f64 = 0.02;
-/// ... and before so many have said what they got.
-const MOST_SAY: f64 = 0.75;
+/// ... and before more than this part have said what they got: a median stands as much.
+const MOST_SAY: f64 = 0.5;
 /// No neighbour's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
 const BOAST: f64 = 2.0;
 const BOAST_OF_TWO: f64 = 1.25;
@@ -54,7 +56,7 @@ pub struct Demand {
 /// have nothing tells nothing.
 pub fn is_told(demands: &[Demand], others: usize) -> bool {
     let say = demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
-    say > 0.0 && say >= MOST_SAY * others as f64
+    say > MOST_SAY * others as f64
 }
 
 /// What was had without limits.
@@ -62,7 +64,9 @@ pub fn is_told(demands: &[Demand], others: usize) -> bool {
 struct Known {
     /// By a connection of ours, in bytes a second.
     each: f64,
-    /// In a group of so many connections; not known before its reports come again.
+    /// So many were heard of at its end.
+    heard: usize,
+    /// Among so many that measured it together; not known before their reports come again.
     of: Option<f64>,
     /// How long packets waited.
     queue_s: f64,
@@ -162,7 +166,7 @@ impl Plain {
 
     /// A pass without limits, which end at that time.
     pub fn count(&mut self, seen: &Seen, until_s: f64, dt_s: f64) {
-        if seen.now_s > until_s - COUNTS_S {
+        if COUNTS_S.contains(&(until_s - seen.now_s)) {
             let (bytes, seconds, waited) = self.moved;
             self.moved = (bytes + seen.moved_bytes, seconds + dt_s, waited + seen.queue_s * dt_s);
         }
@@ -171,9 +175,10 @@ impl Plain {
     /// Limits are in force again.
     pub fn ends(&mut self, seen: &Seen) {
         let (bytes, seconds, waited) = std::mem::take(&mut self.moved);
-        if seconds > 0.5 * COUNTS_S {
+        if seconds > COUNTS_LEAST_S {
             self.known = Some(Known {
                 each: bytes / seconds / seen.own.max(1) as f64,
+                heard: seen.senders,
                 of: None,
                 queue_s: waited / seconds,
                 at_s: seen.now_s,
@@ -209,7 +214,10 @@ impl Plain {
         if let Some(known) = &mut self.known {
             known.at_s = seen.now_s;
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
-                known.of.get_or_insert(seen.senders as f64);
+                // Whose reports were lost in the queue of the trial says what it got. Who says nothing and was not heard of could
+                // not even begin, and had no part of it.
+                let others = seen.demands.iter().filter(|demand| demand.rate > 0.0).count();
+                known.of.get_or_insert(known.heard.max(seen.own + others) as f64);
             }
         }
         if !holds {
@@ -298,7 +306,7 @@ impl Plain {
         let devices = (seen.senders - seen.own + 1) as f64;
         let said_rate = others_rate + own.map_or(0.0, |own| own.rate);
         let plain = said_rate * devices / said.len() as f64;
-        (said.len() as f64 >= MOST_SAY * devices && plain > 0.0).then_some(plain)
+        (said.len() as f64 > MOST_SAY * devices && plain > 0.0).then_some(plain)
     }
 
     fn follow_air(&mut self, seen: &Seen) {

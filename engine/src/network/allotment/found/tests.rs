@@ -235,7 +235,7 @@ fn plain_mbit(others_mbit: &[f64]) -> f64 {
             .collect(),
         ..seen(0.0, 0.0, 0.0)
     };
-    (0..50).for_each(|_| plain.count(&group, 0.0 - PASS_S, PASS_S));
+    (0..50).for_each(|_| plain.count(&group, 2.0, PASS_S));
     plain.ends(&group);
     plain.plain(&group).expect("all say it") / mbit(1.0)
 }
