@@ -7,7 +7,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
@@ -21,10 +21,9 @@ use crate::process::Process;
 const PAYLOAD_BYTES: f64 = 1448.0;
 /// Together well above what the air can carry (25 Mbit/s), so that every station is saturated.
 const UDP_OFFERED_MBIT: f64 = 60.0;
-/// A transfer that lasts to the end goes on for this part of its time: where the access point's queue is full it takes up to
-/// ten seconds until a connection is there, and the last one must not have the air to itself at its end.
-const TAIL: f64 = 0.2;
-const TAIL_S: std::ops::RangeInclusive<f64> = 3.0..=12.0;
+/// A transfer that lasts to the end goes on a little: connections come up one after the other, and
+/// the last one must not have the air to itself at its end.
+const TAIL_S: f64 = 3.0;
 const FIRST_PORT: u16 = 5201;
 const END_LIMIT: Duration = Duration::from_secs(60);
 const ASKED_LIMIT: Duration = Duration::from_secs(10);
@@ -55,7 +54,7 @@ pub struct Running {
     pub port: u16,
     protocol: Protocol,
     server: Process,
-    client: Option<Process>,
+    client: Option<(Process, SystemTime)>,
     at_server: PathBuf,
     at_client: PathBuf,
 }
@@ -122,11 +121,7 @@ impl Running {
         let mut command = at.command("iperf3")?;
         let port = self.port.to_string();
         let Span { from_s, to_s, mbit, .. } = self.span;
-        let tail_s = if to_s >= until_s {
-            (TAIL * (to_s - from_s)).clamp(*TAIL_S.start(), *TAIL_S.end())
-        } else {
-            0.0
-        };
+        let tail_s = if to_s >= until_s { TAIL_S } else { 0.0 };
         let length = (to_s - from_s + tail_s).ceil().to_string();
         let far = far.to_string();
         command.args(["-c", &far, "-p", &port, "-t", &length, "-J", "-i", "0.5"]);
@@ -146,7 +141,7 @@ impl Running {
             }
         };
         command.stdin(Stdio::null()).stdout(File::create(&self.at_client)?);
-        self.client = Some(Process::spawn(command)?);
+        self.client = Some((Process::spawn(command)?, SystemTime::now()));
         Ok(())
     }
 
@@ -159,7 +154,8 @@ impl Running {
             down,
             ..
         } = self.span;
-        let client = self.client.as_mut().context("the transfer was never started")?;
+        let (client, began) = self.client.as_mut().context("the transfer was never started")?;
+        let began = *began;
         let deadline = Instant::now() + END_LIMIT;
         for (end, process) in [("client", client), ("server", &mut self.server)] {
             let what = format!("the iperf3 {end} of station {} to end", station + 1);
@@ -170,7 +166,7 @@ impl Running {
                 wait_for(&what, ASKED_LIMIT, || process.exit())?;
             }
         }
-        let [at_server, at_client] = [&self.at_server, &self.at_client].map(|file| read(file, from_s, to_s));
+        let [at_server, at_client] = [&self.at_server, &self.at_client].map(|file| read(file, began, from_s, to_s));
         let (received, sent) = if down {
             (at_client, at_server)
         } else {
@@ -186,21 +182,27 @@ impl Running {
     }
 }
 
-fn read(file: &PathBuf, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+/// `began`: when the client was started, which is `from_s` of the variant's time.
+fn read(file: &PathBuf, began: SystemTime, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
     let text = std::fs::read_to_string(file)?;
-    parse(&text, from_s, to_s).with_context(|| format!("iperf3's report {}", file.display()))
+    let written = std::fs::metadata(file)?.modified()?;
+    let took_s = written.duration_since(began).map_or(0.0, |took| took.as_secs_f64());
+    parse(&text, took_s, from_s, to_s).with_context(|| format!("iperf3's report {}", file.display()))
 }
 
+/// iperf3 counts from when its connections were there. Where the access point's queue is full that takes up to half a minute
+/// (SYNs are lost), and with times of its own such a transfer would be measured after all others have ended. It reports at
+/// its end: `took_s` after it was started.
 /// An error after the time that counts loses nothing: a server whose client has gone on for too long may end with one.
-fn parse(text: &str, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+fn parse(text: &str, took_s: f64, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
     let report: Report = serde_json::from_str(text).context("is not readable")?;
-    let shifted = |interval: Interval| Interval {
-        start: interval.start + from_s,
-        end: interval.end + from_s,
-        ..interval
-    };
     let streams = report.intervals.into_iter().flat_map(|interval| interval.streams);
-    let intervals: Vec<Interval> = streams.map(shifted).collect();
+    let mut intervals: Vec<Interval> = streams.collect();
+    let late_s = intervals.last().map_or(0.0, |last| (took_s - last.end).max(0.0));
+    for interval in &mut intervals {
+        interval.start += from_s + late_s;
+        interval.end += from_s + late_s;
+    }
     let is_whole = intervals.iter().any(|interval| interval.end >= to_s);
     match report.error {
         Some(error) if !is_whole => bail!("says: {error}"),
@@ -310,25 +312,28 @@ mod tests {
     fn what_iperf3_reports_is_placed_in_the_variants_time() {
         let text = r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448,"snd_cwnd":14480,"rtt":256000}],
             "sum":{"bytes":1448}}]}"#;
-        let intervals = parse(text, 60.0, 61.0).expect("readable");
+        let intervals = parse(text, 0.5, 60.0, 61.0).expect("readable");
         assert_eq!((intervals[0].start, intervals[0].end), (60.0, 60.5));
         assert_eq!(intervals[0].cwnd_segments(), 10.0);
+        // Of 9.5 s its connections took nine.
+        let late = parse(text, 9.5, 60.0, 61.0).expect("readable");
+        assert_eq!((late[0].start, late[0].end), (69.0, 69.5));
     }
 
     #[test]
     fn an_error_of_iperf3_is_passed_on() {
-        let said = parse(r#"{"error":"unable to connect"}"#, 0.0, 10.0)
+        let said = parse(r#"{"error":"unable to connect"}"#, 1.0, 0.0, 10.0)
             .err()
             .expect("refused");
         assert!(said.to_string().contains("unable to connect"));
-        assert!(parse("", 0.0, 10.0).is_err());
+        assert!(parse("", 1.0, 0.0, 10.0).is_err());
     }
 
     #[test]
     fn an_error_after_the_time_that_counts_loses_nothing() {
         let text =
             r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448}],"sum":{"bytes":1448}}],"error":"late"}"#;
-        assert!(parse(text, 0.0, 0.5).is_ok());
-        assert!(parse(text, 0.0, 1.0).is_err());
+        assert!(parse(text, 0.5, 0.0, 0.5).is_ok());
+        assert!(parse(text, 0.5, 0.0, 1.0).is_err());
     }
 }
