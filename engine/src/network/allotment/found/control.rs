@@ -258,7 +258,7 @@ pub struct Control {
     /// The share when the wait was last as long as it should be.
     held_share: f64,
     /// When limits last came back after a time without.
-    returned_s: f64,
+    pub(super) returned_s: f64,
     /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
@@ -275,7 +275,7 @@ pub struct Control {
     longest_s: f64,
     emptied: Option<Emptied>,
     cliff: Option<Cliff>,
-    plain: Plain,
+    pub(super) plain: Plain,
     /// Whether it begins without limits, to know what plain TCP moves.
     tries: bool,
     /// What comes was allowed before the present limits were: no queue tells of these yet.
@@ -640,7 +640,7 @@ impl Control {
         self.enter_empty(seen, wait_s, before);
     }
 
-    fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
+    pub(super) fn enter_empty(&mut self, seen: &Seen, wait_s: f64, before: f64) {
         // What stands from here on is another queue.
         self.their_longest_s = 0.0;
         (self.longest_s, self.drains_s, self.carried, self.mean_wait_s) = (wait_s, 0.0, self.share, 0.0);

@@ -66,7 +66,9 @@ impl Link {
         let offered = sent.iter().sum::<f64>() + self.strangers;
         self.queue_bytes = (self.queue_bytes + (offered - self.carries) * PASS_S).max(0.0);
         let slower = (self.carries / offered).min(1.0);
-        let shares: Vec<f64> = self.devices.iter().map(|device| device.share).collect();
+        // Of one without limits the window stands for what it sends.
+        let told = |(device, sent): (&Control, &f64)| if is_withdrawn(device) { *sent } else { device.share };
+        let shares: Vec<f64> = self.devices.iter().zip(&sent).map(told).collect();
         let got: Vec<f64> = sent.iter().map(|sent| (sent * slower).max(1_000.0)).collect();
         let demands: Vec<_> = self.devices.iter().map(|device| device.demand()).collect();
         let senders = self.devices.len() + usize::from(self.lie.is_some());
@@ -652,6 +654,74 @@ fn a_queue_that_costs_no_goodput_is_no_cliff() {
     assert_eq!(control.cliff_share(), None);
 }
 
+/// Where throughput falls for all, all see the queue; and nobody has more than there is.
+#[test]
+fn a_queue_that_is_not_the_groups_is_no_cliff() {
+    for (their_queue_s, theirs_mbit, returned_s, is_cliff) in [
+        (0.05, 5.0, -60.0, true),
+        // The neighbours' was never too long.
+        (0.01, 5.0, -60.0, false),
+        // They have more than this device had.
+        (0.05, 7.0, -60.0, false),
+        // Some may not have ended their trial.
+        (0.05, 5.0, -1.0, false),
+    ] {
+        let mut control = limiting();
+        control.returned_s = returned_s;
+        let they = |of: Seen| Seen {
+            theirs: Some(mbit(theirs_mbit)),
+            ..of
+        };
+        pass(&mut control, 0.0, 0.2, |now_s| they(seen(now_s, 0.006, 0.006)));
+        control.share = mbit(5.0);
+        pass(&mut control, 0.2, 0.5, |now_s| {
+            they(Seen {
+                rate: mbit(2.0),
+                ..seen(now_s, 0.05, their_queue_s)
+            })
+        });
+        pass(&mut control, 0.7, 0.5, |now_s| they(seen(now_s, 0.0, 0.0)));
+        let found = control.cliff_share().is_some();
+        assert_eq!(found, is_cliff, "{their_queue_s} {theirs_mbit} {returned_s}");
+    }
+}
+
+/// Their windows are whole segments: what they imply is a few percent off.
+#[test]
+fn a_share_close_to_the_neighbours_follows_its_own_queue() {
+    let after = |theirs_mbit: f64| {
+        let mut control = limiting();
+        let beside = |now_s| Seen {
+            theirs: Some(mbit(theirs_mbit)),
+            ..seen(now_s, 0.007, 0.007)
+        };
+        pass(&mut control, 0.0, 2.0, beside);
+        control.share / mbit(1.0)
+    };
+    assert!(after(4.9) > 5.0, "{}", after(4.9));
+    assert!(after(4.5) < 4.8, "{}", after(4.5));
+}
+
+/// A device that has given its limits up, and what most of the others have, of the 5 Mbit/s that it gets.
+fn is_back(theirs_mbit: f64) -> bool {
+    let mut control = limiting();
+    control.phase = Phase::Withdrawn {
+        until_s: 120.0,
+        why: Why::Worse,
+    };
+    pass(&mut control, 0.0, 10.0, |now_s| Seen {
+        theirs: Some(mbit(theirs_mbit)),
+        ..seen(now_s, 0.02, 0.02)
+    });
+    !is_withdrawn(&control)
+}
+
+#[test]
+fn who_gives_its_limits_up_alone_has_them_again_in_seconds() {
+    assert!(is_back(2.0));
+    assert!(!is_back(4.0));
+}
+
 /// Its last sample is of the queue that made it lose; the others have seen since that this has gone.
 #[test]
 fn who_repeats_what_was_lost_believes_the_others_that_the_queue_has_gone() {
@@ -1171,6 +1241,64 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
         moved_bytes: mbit(total_mbit / 2.0) * PASS_S,
         ..seen(now_s, queue_s, queue_s)
     }
+}
+
+/// What this device reckons the group of three to move without limits, of which the third was or was not there in the trial.
+fn plain_of_three(third_was_there: bool) -> f64 {
+    let demand = Demand {
+        rate: mbit(5.0),
+        connections: 1.0,
+    };
+    let others = |now_s: f64, count: usize, that_say: usize| Seen {
+        senders: 1 + count,
+        demands: vec![demand; that_say],
+        ..seen(now_s, 0.0, 0.0)
+    };
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 8.0, |now_s| {
+        others(now_s, 1 + usize::from(third_was_there), 0)
+    });
+    pass(&mut control, 8.0, 4.0, |now_s| {
+        others(now_s, 2, 1 + usize::from(third_was_there))
+    });
+    control
+        .plain
+        .plain(&others(12.0, 2, 1 + usize::from(third_was_there)))
+        .expect("most say it")
+        / mbit(1.0)
+}
+
+/// Whose connection came up after the trial had no part of what the others got in it.
+#[test]
+fn who_comes_after_a_trial_does_not_raise_what_all_had_in_it() {
+    assert!((plain_of_three(true) - 15.0).abs() < 0.1, "{}", plain_of_three(true));
+    assert!(plain_of_three(false) < 13.0, "{}", plain_of_three(false));
+}
+
+/// The others may have ended their trial, and given way.
+#[test]
+fn the_last_second_of_a_trial_does_not_count() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 8.0, |now_s| Seen {
+        moved_bytes: mbit(if now_s > 6.55 { 20.0 } else { 5.0 }) * PASS_S,
+        ..seen(now_s, 0.0, 0.0)
+    });
+    let each = control.plain.each().expect("known") / mbit(1.0);
+    assert!((each - 5.0).abs() < 0.1, "{each}");
+}
+
+/// It has enough with what all had in it.
+#[test]
+fn after_a_trial_the_search_ends_at_an_equal_part_of_it() {
+    let mut control = after_a_trial();
+    control.enter_empty(&seen(8.0, 0.05, 0.05), 0.05, f64::INFINITY);
+    control.share = mbit(3.0);
+    pass(&mut control, 8.0, 3.0, |now_s| Seen {
+        rate: mbit(20.0),
+        ..together(now_s, 10.0, 0.0)
+    });
+    let share = control.share / mbit(1.0);
+    assert!((4.0..5.6).contains(&share), "{share} in {:?}", control.phase);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Seen, Why, is_round};
 
 /// The others have no limits where they have so many times what this device had.
 const OUTGROWN: f64 = 2.0;
+/// And who has given limits up alone takes what the others leave: once it has so many times what they have, for so long, it returns.
+const ALONE_FOR_S: f64 = 5.0;
 /// A queue is somebody else's that stands for so long, ...
 const STANDS_S: f64 = 8.0;
 /// ... of which more than `STAYS` is left by each round of sending half of what is got, from the second on (the first begins
@@ -41,8 +43,12 @@ const EARLY_S: f64 = 0.5;
 impl Control {
     /// Whether a queue is somebody else's, or less is moved than limits are worth.
     pub(super) fn strange(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64, dt_s: f64) -> Option<Why> {
-        if matches!(self.phase, Phase::Withdrawn { .. }) {
+        if let Phase::Withdrawn { until_s, why } = self.phase {
             self.of_plain = None;
+            if self.has_left_alone(seen, why, dt_s) {
+                let until_s = until_s.min(seen.now_s);
+                self.phase = Phase::Withdrawn { until_s, why };
+            }
             return None;
         }
         let part = self.plain.part(seen);
@@ -153,8 +159,15 @@ impl Control {
         self.early_s > EARLY_S
     }
 
+    /// What was seen alone was no stranger: the others go on without this device, which is one to them.
+    fn has_left_alone(&mut self, seen: &Seen, why: Why, dt_s: f64) -> bool {
+        let is_alone = !matches!(why, Why::Unknown) && seen.theirs.is_some_and(|theirs| OUTGROWN * theirs < seen.rate);
+        self.outgrown_s = if is_alone { self.outgrown_s + dt_s } else { 0.0 };
+        self.outgrown_s > ALONE_FOR_S
+    }
+
     pub(super) fn withdraw(&mut self, now_s: f64, why: Why) {
-        self.early_s = 0.0;
+        (self.early_s, self.outgrown_s) = (0.0, 0.0);
         // Of what one device finds alone: its group, which may only not have been heard, has to do without it as long.
         let for_s = if matches!(why, Why::Own | Why::Lost) {
             TRIAL_S
@@ -168,12 +181,20 @@ impl Control {
     }
 
     pub(super) fn return_to_limits(&mut self, seen: &Seen, wait_s: f64, too_long_s: f64) {
-        if self.tries {
-            self.plain.ends(seen);
+        let left_alone = self.outgrown_s > ALONE_FOR_S;
+        if let Some(theirs) = seen.theirs.filter(|_| left_alone) {
+            // Nothing new was learnt of what all would have without limits.
+            self.plain.changed();
+            self.share = theirs.max(self.floor);
+        } else {
+            if self.tries {
+                self.plain.ends(seen);
+            }
+            // What is got at this very moment may be a recovery from losses.
+            let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
+            self.share = seen.rate.max(had).max(self.floor);
         }
-        // What is got at this very moment may be a recovery from losses.
-        let had = self.plain.each().unwrap_or(0.0) * seen.own as f64 / seen.own_weight;
-        self.share = seen.rate.max(had).max(self.floor);
+        self.outgrown_s = 0.0;
         self.stands_s = 0.0;
         self.returned_s = seen.now_s;
         self.phase = Phase::Hold;
