@@ -49,10 +49,10 @@ static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, 
 	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
 }
 
-/* Asked before the write. */
+/* Asked before the write. Little is left to the kernel: each time, CUBIC begins anew. */
 static __always_inline bool would_keep_cwnd(struct tcp_sock *tp, const struct gw_outcome *o)
 {
-	return tp->snd_cwnd > o->wanted && !BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited);
+	return tp->snd_cwnd > o->wanted + o->wanted / 8 && !BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited);
 }
 
 static __always_inline void write_clamp(struct tcp_sock *tp, struct gw_outcome *o)

@@ -87,6 +87,22 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
     });
 }
 
+/// The kernel lowers a window to its clamp only while the window is what limits: a connection that is idle, or paced, or waits
+/// in this device's queue would keep the one that it had.
+#[test]
+fn a_window_that_something_else_holds_back_comes_down_with_the_cap() {
+    let lab = Lab::enter();
+    let (mut monitor, mut actuator) = (lab.monitor(), actuator());
+    let (near, _far) = lab.connect(FAR_V4);
+    let idle = walked(&mut monitor, &near);
+    assert!(idle.cwnd > 6, "{}", idle.cwnd);
+    let outcome = apply_one(&mut actuator, idle.cookie, Some(6));
+    assert_eq!(outcome.result, CapResult::Applied { eased: false });
+    let capped = walked(&mut monitor, &near);
+    assert_eq!((capped.cwnd, capped.clamp), (6, Some(6)));
+    assert_eq!(capped.congestion_control, idle.congestion_control);
+}
+
 #[test]
 fn a_new_connection_is_capped_before_its_first_data() {
     let lab = Lab::enter();

@@ -157,16 +157,19 @@ impl Running {
         let (client, began) = self.client.as_mut().context("the transfer was never started")?;
         let began = *began;
         let deadline = Instant::now() + END_LIMIT;
+        let mut was_asked = false;
         for (end, process) in [("client", client), ("server", &mut self.server)] {
             let what = format!("the iperf3 {end} of station {} to end", station + 1);
             let left = deadline.saturating_duration_since(Instant::now());
             if wait_for(&what, left, || process.exit()).is_err() {
                 // Where plain TCP starves it, a client may go on for minutes. Asked to end, it reports what it has.
                 process.signal(Signal::SIGINT)?;
+                was_asked = true;
                 wait_for(&what, ASKED_LIMIT, || process.exit())?;
             }
         }
-        let [at_server, at_client] = [&self.at_server, &self.at_client].map(|file| read(file, began, from_s, to_s));
+        let [at_server, at_client] =
+            [&self.at_server, &self.at_client].map(|file| read(file, began, was_asked, from_s, to_s));
         let (received, sent) = if down {
             (at_client, at_server)
         } else {
@@ -183,27 +186,27 @@ impl Running {
 }
 
 /// `began`: when the client was started, which is `from_s` of the variant's time.
-fn read(file: &PathBuf, began: SystemTime, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+fn read(file: &PathBuf, began: SystemTime, was_asked: bool, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
     let text = std::fs::read_to_string(file)?;
     let written = std::fs::metadata(file)?.modified()?;
     let took_s = written.duration_since(began).map_or(0.0, |took| took.as_secs_f64());
-    parse(&text, took_s, from_s, to_s).with_context(|| format!("iperf3's report {}", file.display()))
+    parse(&text, took_s, was_asked, from_s, to_s).with_context(|| format!("iperf3's report {}", file.display()))
 }
 
 /// iperf3 counts from when its connections were there. Where the access point's queue is full that takes up to half a minute
 /// (SYNs are lost), and with times of its own such a transfer would be measured after all others have ended. It reports at
 /// its end: `took_s` after it was started.
-/// An error after the time that counts loses nothing: a server whose client has gone on for too long may end with one.
-fn parse(text: &str, took_s: f64, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+/// An error after the time that counts loses nothing, nor that of a transfer that was asked to end.
+fn parse(text: &str, took_s: f64, was_asked: bool, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
     let report: Report = serde_json::from_str(text).context("is not readable")?;
     let streams = report.intervals.into_iter().flat_map(|interval| interval.streams);
     let mut intervals: Vec<Interval> = streams.collect();
+    let is_whole = was_asked || intervals.iter().any(|interval| from_s + interval.end >= to_s);
     let late_s = intervals.last().map_or(0.0, |last| (took_s - last.end).max(0.0));
     for interval in &mut intervals {
         interval.start += from_s + late_s;
         interval.end += from_s + late_s;
     }
-    let is_whole = intervals.iter().any(|interval| interval.end >= to_s);
     match report.error {
         Some(error) if !is_whole => bail!("says: {error}"),
         _ => Ok(intervals),
@@ -312,28 +315,30 @@ mod tests {
     fn what_iperf3_reports_is_placed_in_the_variants_time() {
         let text = r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448,"snd_cwnd":14480,"rtt":256000}],
             "sum":{"bytes":1448}}]}"#;
-        let intervals = parse(text, 0.5, 60.0, 61.0).expect("readable");
+        let intervals = parse(text, 0.5, false, 60.0, 61.0).expect("readable");
         assert_eq!((intervals[0].start, intervals[0].end), (60.0, 60.5));
         assert_eq!(intervals[0].cwnd_segments(), 10.0);
         // Of 9.5 s its connections took nine.
-        let late = parse(text, 9.5, 60.0, 61.0).expect("readable");
+        let late = parse(text, 9.5, false, 60.0, 61.0).expect("readable");
         assert_eq!((late[0].start, late[0].end), (69.0, 69.5));
     }
 
     #[test]
     fn an_error_of_iperf3_is_passed_on() {
-        let said = parse(r#"{"error":"unable to connect"}"#, 1.0, 0.0, 10.0)
+        let said = parse(r#"{"error":"unable to connect"}"#, 1.0, false, 0.0, 10.0)
             .err()
             .expect("refused");
         assert!(said.to_string().contains("unable to connect"));
-        assert!(parse("", 1.0, 0.0, 10.0).is_err());
+        assert!(parse("", 1.0, false, 0.0, 10.0).is_err());
     }
 
     #[test]
     fn an_error_after_the_time_that_counts_loses_nothing() {
         let text =
             r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448}],"sum":{"bytes":1448}}],"error":"late"}"#;
-        assert!(parse(text, 0.5, 0.0, 0.5).is_ok());
-        assert!(parse(text, 0.5, 0.0, 1.0).is_err());
+        assert!(parse(text, 0.5, false, 0.0, 0.5).is_ok());
+        // It broke, however late it said so; but for one that was asked to end.
+        assert!(parse(text, 60.0, false, 0.0, 1.0).is_err());
+        assert!(parse(text, 60.0, true, 0.0, 1.0).is_ok());
     }
 }

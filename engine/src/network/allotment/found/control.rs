@@ -262,7 +262,7 @@ pub struct Control {
     /// In the mean: while a queue stands, and at any time.
     mean_wait_s: f64,
     waits_s: f64,
-    /// The longest that neighbours have said of theirs since the latest emptying began; without any, there is no limit.
+    /// The longest that neighbours have said of theirs since the latest emptying began.
     their_longest_s: f64,
     /// When somebody else of the group last sent.
     accompanied_s: f64,
@@ -390,9 +390,7 @@ impl Control {
             self.accompanied_s = seen.now_s;
         }
         self.plain.hear(seen);
-        self.their_longest_s = seen
-            .their_queue_s
-            .map_or(f64::INFINITY, |theirs_s| theirs_s.max(self.their_longest_s));
+        self.their_longest_s = self.their_longest_s.max(seen.their_queue_s.unwrap_or(0.0));
         self.note_start(seen);
         self.follow_members(seen);
         if self.share <= 0.0 {
@@ -701,9 +699,8 @@ impl Control {
                 before,
             };
         } else if is_round(seen, since_s, wait_s) {
-            // What a lone device has just got in a trial is what it carries; and others may not have ended theirs.
-            let ends = self.is_alone(seen.now_s) || seen.now_s - self.returned_s < OTHERS_END_S;
-            let is_fresh = before.is_infinite() && ends;
+            // What a lone device has just got in a trial is what it carries.
+            let is_fresh = before.is_infinite() && self.is_alone(seen.now_s);
             if self.is_unsampled(seen) || self.is_repeating || is_fresh {
                 // Nothing tells of it: what is got is that of a repair, or of so few in flight, and not of the air.
             } else if wait_s > GROWS * waited_s {
@@ -743,10 +740,13 @@ impl Control {
             } else if emptied.before > 0.9 * self.share {
                 ceiling = BELOW_CLIFF * emptied.before;
             }
-            let was_long = emptied.longest_s > COLLAPSE * too_long_s && self.their_longest_s > too_long_s;
-            // Soon after a trial it may be the queue of those who have not ended theirs; and what the others have is no cliff.
-            let was_ours = emptied.at_s - self.returned_s > OTHERS_END_S
-                && seen.theirs.is_none_or(|theirs| theirs < APART * emptied.before);
+            let was_long = emptied.longest_s > COLLAPSE * too_long_s;
+            // Where throughput falls it does for all, and nobody has more; where they are few, one's word does not count for that.
+            let few = seen.senders.saturating_sub(seen.own) < APART_FROM;
+            let was_theirs =
+                self.their_longest_s > too_long_s && seen.theirs.is_none_or(|theirs| theirs < APART * emptied.before);
+            // Soon after a trial it may be the queue of those who have not ended theirs.
+            let was_ours = emptied.at_s - self.returned_s > OTHERS_END_S && (few || was_theirs);
             let regained = seen.rate > (REGAINED * emptied.before).max(SLOWED * emptied.carried) && wait_s < self.aim_s;
             if self.cliff.is_none() && was_long && was_ours && regained {
                 self.cliff = Some(Cliff {

@@ -122,10 +122,14 @@ pub fn neighbours(link: &Link<'_>, direction: Direction, segment_bytes: f64, sha
     believed.flat_map(of).collect()
 }
 
+fn has_measured(sender: &Sender) -> bool {
+    sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us
+}
+
 /// What one device says.
 pub fn of_device(told: &[Sender], direction: Direction, segment_bytes: f64, share: f64) -> Vec<Sending> {
     let these = told.iter().filter(|sender| sender.direction == direction);
-    let senders = these.filter(|sender| sender.min_rtt_us > 0 && sender.srtt_us >= sender.min_rtt_us);
+    let senders = these.filter(|sender| has_measured(sender));
     let count = senders.clone().count() as f64;
     let of = |sender: &Sender| {
         let cwnd_bytes = f64::from(sender.cwnd_segments) * segment_bytes;
@@ -159,7 +163,7 @@ pub fn devices(neighbours: &[Sending]) -> usize {
 pub fn demands(link: &Link<'_>, direction: Direction) -> Vec<Demand> {
     let of = |peer: Peer<'_>| {
         let these = peer.senders.iter().filter(|sender| sender.direction == direction);
-        let told = these.filter(|sender| sender.demand_kbit != UNLIMITED_KBIT);
+        let told = these.filter(|sender| has_measured(sender) && sender.demand_kbit != UNLIMITED_KBIT);
         let (rate, connections) = told.fold((0.0, 0.0), |(rate, count), sender| {
             (rate + f64::from(sender.demand_kbit) * 125.0, count + 1.0)
         });

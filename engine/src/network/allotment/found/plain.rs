@@ -20,8 +20,8 @@ const SILENCE_S: f64 = 15.0;
 /// Who begins so soon after the first ends the trial with it, so that all have limits again at once. Who begins later has one of
 /// its own, unless it is told: a neighbour that is there and says nothing does not make it a short one.
 const TOGETHER_S: f64 = 2.5;
-/// So long after a return to limits the neighbours' reports are there again.
-const HEARD_S: f64 = 2.0;
+/// So long after a return to limits those who began later have ended their trial too, and the neighbours' reports are there again.
+const HEARD_S: f64 = 3.5;
 /// The group's rate is a mean over so long, and says something so long after the last search.
 const MEAN_S: f64 = 3.0;
 const SETTLES_S: f64 = 4.5;
@@ -64,13 +64,25 @@ pub fn is_told(demands: &[Demand], others: usize) -> bool {
 struct Known {
     /// By a connection of ours, in bytes a second.
     each: f64,
-    /// So many were heard of at its end.
-    heard: usize,
+    /// So many of ours, and so many that were heard of in that time, in the mean.
+    own: usize,
+    heard: f64,
     /// Among so many that measured it together; not known before their reports come again.
     of: Option<f64>,
     /// How long packets waited.
     queue_s: f64,
     at_s: f64,
+}
+
+/// Without limits.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Of ours.
+    bytes: f64,
+    seconds: f64,
+    /// How long packets waited, and how many were heard of: each times the seconds.
+    queue: f64,
+    heard: f64,
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +93,7 @@ pub struct Plain {
     /// Since when we do, and when we last did.
     sends: Option<(f64, f64)>,
     tried_s: Option<f64>,
-    /// Without limits: bytes of ours, in how long, and for how long these waited, in the sum of that time.
-    moved: (f64, f64, f64),
+    counted: Counted,
     known: Option<Known>,
     /// What a connection has without limits, as neighbours say.
     told_each: Option<f64>,
@@ -109,7 +120,7 @@ impl Plain {
             self.busy(now_s);
         } else {
             self.silent_since_s.get_or_insert(now_s);
-            self.moved = (0.0, 0.0, 0.0);
+            self.counted = Counted::default();
         }
         self.returned_s = None;
         self.changed();
@@ -150,7 +161,7 @@ impl Plain {
             return None;
         }
         if self.tried_s.is_none_or(|at_s| now_s - at_s >= KNOWN_S) {
-            (self.tried_s, self.moved) = (Some(now_s), (0.0, 0.0, 0.0));
+            (self.tried_s, self.counted) = (Some(now_s), Counted::default());
         }
         Some(began_s + TRIAL_S)
     }
@@ -161,26 +172,35 @@ impl Plain {
 
     /// There was a pause.
     pub fn count_anew(&mut self) {
-        self.moved = (0.0, 0.0, 0.0);
+        self.counted = Counted::default();
     }
 
     /// A pass without limits, which end at that time.
     pub fn count(&mut self, seen: &Seen, until_s: f64, dt_s: f64) {
         if COUNTS_S.contains(&(until_s - seen.now_s)) {
-            let (bytes, seconds, waited) = self.moved;
-            self.moved = (bytes + seen.moved_bytes, seconds + dt_s, waited + seen.queue_s * dt_s);
+            self.counted.bytes += seen.moved_bytes;
+            self.counted.seconds += dt_s;
+            self.counted.queue += seen.queue_s * dt_s;
+            self.counted.heard += seen.senders as f64 * dt_s;
         }
     }
 
     /// Limits are in force again.
     pub fn ends(&mut self, seen: &Seen) {
-        let (bytes, seconds, waited) = std::mem::take(&mut self.moved);
-        if seconds > COUNTS_LEAST_S {
+        let Counted {
+            bytes,
+            seconds,
+            queue,
+            heard,
+        } = std::mem::take(&mut self.counted);
+        // (Nothing at all was no part of it, but a timeout.)
+        if seconds > COUNTS_LEAST_S && bytes > 0.0 {
             self.known = Some(Known {
                 each: bytes / seconds / seen.own.max(1) as f64,
-                heard: seen.senders,
+                own: seen.own,
+                heard: heard / seconds,
                 of: None,
-                queue_s: waited / seconds,
+                queue_s: queue / seconds,
                 at_s: seen.now_s,
             });
         }
@@ -216,8 +236,10 @@ impl Plain {
             if self.returned_s.is_none_or(|since_s| since_s > HEARD_S) {
                 // Whose reports were lost in the queue of the trial says what it got. Who says nothing and was not heard of could
                 // not even begin, and had no part of it.
-                let others = seen.demands.iter().filter(|demand| demand.rate > 0.0).count();
-                known.of.get_or_insert(known.heard.max(seen.own + others) as f64);
+                // (Those who are there after a pause are others.)
+                let was_there = |demand: &&Demand| demand.rate > 0.0 && self.returned_s.is_some();
+                let others = seen.demands.iter().filter(was_there).count();
+                known.of.get_or_insert(known.heard.max((known.own + others) as f64));
             }
         }
         if !holds {
@@ -306,7 +328,9 @@ impl Plain {
         let devices = (seen.senders - seen.own + 1) as f64;
         let said_rate = others_rate + own.map_or(0.0, |own| own.rate);
         let plain = said_rate * devices / said.len() as f64;
-        (said.len() as f64 > MOST_SAY * devices && plain > 0.0).then_some(plain)
+        // (Who knows itself is one of them: in a group where half of the others know, all of these judge.)
+        let (most, say) = (MOST_SAY * devices, said.len() as f64);
+        (plain > 0.0 && (say > most || own.is_some() && say >= most)).then_some(plain)
     }
 
     fn follow_air(&mut self, seen: &Seen) {

@@ -654,21 +654,24 @@ fn a_queue_that_costs_no_goodput_is_no_cliff() {
     assert_eq!(control.cliff_share(), None);
 }
 
-/// Where throughput falls for all, all see the queue; and nobody has more than there is.
+/// Where throughput falls for all, all see the queue; and nobody has more than there is. One neighbour's word hides nothing.
 #[test]
 fn a_queue_that_is_not_the_groups_is_no_cliff() {
-    for (their_queue_s, theirs_mbit, returned_s, is_cliff) in [
-        (0.05, 5.0, -60.0, true),
+    for (others, their_queue_s, theirs_mbit, returned_s, is_cliff) in [
+        (3, 0.05, 5.0, -60.0, true),
         // The neighbours' was never too long.
-        (0.01, 5.0, -60.0, false),
+        (3, 0.01, 5.0, -60.0, false),
+        (1, 0.01, 5.0, -60.0, true),
         // They have more than this device had.
-        (0.05, 7.0, -60.0, false),
+        (3, 0.05, 7.0, -60.0, false),
+        (1, 0.05, 7.0, -60.0, true),
         // Some may not have ended their trial.
-        (0.05, 5.0, -1.0, false),
+        (3, 0.05, 5.0, -1.0, false),
     ] {
         let mut control = limiting();
         control.returned_s = returned_s;
         let they = |of: Seen| Seen {
+            senders: 1 + others,
             theirs: Some(mbit(theirs_mbit)),
             ..of
         };
@@ -682,7 +685,7 @@ fn a_queue_that_is_not_the_groups_is_no_cliff() {
         });
         pass(&mut control, 0.7, 0.5, |now_s| they(seen(now_s, 0.0, 0.0)));
         let found = control.cliff_share().is_some();
-        assert_eq!(found, is_cliff, "{their_queue_s} {theirs_mbit} {returned_s}");
+        assert_eq!(found, is_cliff, "{others} {their_queue_s} {theirs_mbit} {returned_s}");
     }
 }
 
@@ -1022,7 +1025,7 @@ fn among_more_connections_each_goes_back_to_less() {
     policy.control.step(&Seen {
         senders: 8,
         weights: 8.0,
-        ..seen(11.0, 0.0, 0.0)
+        ..seen(12.0, 0.0, 0.0)
     });
     assert!(window(&policy) < 0.3 * before, "{} of {before}", window(&policy));
 }
@@ -1031,7 +1034,7 @@ fn among_more_connections_each_goes_back_to_less() {
 fn withdrawn_again() -> FoundCapacity {
     let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
     policy.control = after_a_trial();
-    pass(&mut policy.control, 8.0, 3.0, |now_s| seen(now_s, 0.0, 0.0));
+    pass(&mut policy.control, 8.0, 4.0, |now_s| seen(now_s, 0.0, 0.0));
     policy.control.phase = Phase::Withdrawn {
         until_s: 130.0,
         why: Why::Strange,
@@ -1241,6 +1244,68 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
         moved_bytes: mbit(total_mbit / 2.0) * PASS_S,
         ..seen(now_s, queue_s, queue_s)
     }
+}
+
+/// Alone, or as far as is heard.
+fn alone(now_s: f64, moved_mbit: f64) -> Seen {
+    Seen {
+        senders: 1,
+        weights: 1.0,
+        full_weights: 1.0,
+        their_queue_s: None,
+        moved_bytes: mbit(moved_mbit) * PASS_S,
+        ..seen(now_s, 0.0, 0.0)
+    }
+}
+
+/// What a connection of a device that got 5 Mbit/s in its trial would get in the group that there is then, by what it saw in the
+/// trial and from its end, 8 s, on.
+fn each_mbit(in_trial: impl Fn(f64) -> Seen, after: impl Fn(f64) -> Seen) -> f64 {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 8.0, in_trial);
+    pass(&mut control, 8.0, 6.0, after);
+    control.demand().expect("known") / mbit(1.0)
+}
+
+#[test]
+fn whose_reports_were_lost_in_the_trial_and_who_ends_its_own_later_shared_it() {
+    let later = |now_s: f64| match now_s {
+        ..10.5 => seen(now_s, 0.002, 0.002),
+        _ => together(now_s, 9.0, 0.01),
+    };
+    let each = each_mbit(|now_s| alone(now_s, 5.0), later);
+    assert!((each - 5.0).abs() < 0.1, "{each}");
+}
+
+#[test]
+fn who_is_heard_of_only_at_the_end_of_a_trial_did_not_share_it() {
+    let at_its_end = |now_s: f64| {
+        if now_s < 7.3 {
+            alone(now_s, 5.0)
+        } else {
+            seen(now_s, 0.0, 0.0)
+        }
+    };
+    let each = each_mbit(at_its_end, |now_s| seen(now_s, 0.0, 0.0));
+    assert!(each < 3.0, "{each}");
+}
+
+#[test]
+fn connections_of_ours_that_come_after_a_trial_did_not_share_it() {
+    let six = |now_s: f64| Seen {
+        own: 6,
+        senders: 6,
+        ..alone(now_s, 5.0)
+    };
+    let each = each_mbit(|now_s| alone(now_s, 5.0), six);
+    assert!(each < 1.0, "{each}");
+}
+
+#[test]
+fn a_trial_in_which_nothing_came_through_tells_nothing() {
+    let mut control = Control::new(Prefer::Balanced, FLOOR);
+    pass(&mut control, 0.0, 8.0, |now_s| alone(now_s, 0.0));
+    assert!(!control.knows_plain());
 }
 
 /// What this device reckons the group of three to move without limits, of which the third was or was not there in the trial.
