@@ -24,6 +24,8 @@ const UDP_OFFERED_MBIT: f64 = 60.0;
 /// A transfer that lasts to the end goes on a little: connections come up one after the other, and
 /// the last one must not have the air to itself at its end.
 const TAIL_S: f64 = 3.0;
+/// The ends tell each other in so many round trips.
+const TOLD_ROUNDS: f64 = 2.0;
 const FIRST_PORT: u16 = 5201;
 const END_LIMIT: Duration = Duration::from_secs(60);
 const ASKED_LIMIT: Duration = Duration::from_secs(10);
@@ -169,48 +171,57 @@ impl Running {
             }
         }
         let [at_server, at_client] =
-            [&self.at_server, &self.at_client].map(|file| read(file, began, was_asked, from_s, to_s));
+            [&self.at_server, &self.at_client].map(|file| read(file, began, was_asked, to_s - from_s));
         let (received, sent) = if down {
-            (at_client, at_server)
+            (at_client?, at_server?)
         } else {
-            (at_server, at_client)
+            (at_server?, at_client?)
         };
+        let rtts_s = sent.0.iter().map(|interval| interval.rtt_us / 1e6);
+        let least_rtt_s = rtts_s.filter(|rtt_s| *rtt_s > 0.0).reduce(f64::min).unwrap_or(0.0);
+        let [received, sent] =
+            [received, sent].map(|(seen, took_s)| placed(seen, from_s, took_s - TOLD_ROUNDS * least_rtt_s));
         Ok(Flow {
             station,
             from_s,
             to_s,
-            received: received?,
-            sent: sent?,
+            received,
+            sent,
         })
     }
 }
 
-/// `began`: when the client was started, which is `from_s` of the variant's time.
-fn read(file: &PathBuf, began: SystemTime, was_asked: bool, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+/// What one end saw, and how long after the client was started it reported that.
+fn read(file: &PathBuf, began: SystemTime, was_asked: bool, length_s: f64) -> Result<(Vec<Interval>, f64)> {
     let text = std::fs::read_to_string(file)?;
     let written = std::fs::metadata(file)?.modified()?;
     let took_s = written.duration_since(began).map_or(0.0, |took| took.as_secs_f64());
-    parse(&text, took_s, was_asked, from_s, to_s).with_context(|| format!("iperf3's report {}", file.display()))
+    let seen = parse(&text, was_asked, length_s).with_context(|| format!("iperf3's report {}", file.display()))?;
+    Ok((seen, took_s))
 }
 
-/// iperf3 counts from when its connections were there. Where the access point's queue is full that takes up to half a minute
-/// (SYNs are lost), and with times of its own such a transfer would be measured after all others have ended. It reports at
-/// its end: `took_s` after it was started.
 /// An error after the time that counts loses nothing, nor that of a transfer that was asked to end.
-fn parse(text: &str, took_s: f64, was_asked: bool, from_s: f64, to_s: f64) -> Result<Vec<Interval>> {
+fn parse(text: &str, was_asked: bool, length_s: f64) -> Result<Vec<Interval>> {
     let report: Report = serde_json::from_str(text).context("is not readable")?;
     let streams = report.intervals.into_iter().flat_map(|interval| interval.streams);
-    let mut intervals: Vec<Interval> = streams.collect();
-    let is_whole = was_asked || intervals.iter().any(|interval| from_s + interval.end >= to_s);
-    let late_s = intervals.last().map_or(0.0, |last| (took_s - last.end).max(0.0));
-    for interval in &mut intervals {
-        interval.start += from_s + late_s;
-        interval.end += from_s + late_s;
-    }
+    let intervals: Vec<Interval> = streams.collect();
+    let is_whole = was_asked || intervals.iter().any(|interval| interval.end >= length_s);
     match report.error {
         Some(error) if !is_whole => bail!("says: {error}"),
         _ => Ok(intervals),
     }
+}
+
+/// In the variant's time. iperf3 counts from when its connections were there. Where the access point's queue is full that takes
+/// up to half a minute (SYNs are lost), and by its own time such a transfer would be measured after all others have ended.
+/// `ended_s`: when it ended, after it was started.
+fn placed(mut seen: Vec<Interval>, from_s: f64, ended_s: f64) -> Vec<Interval> {
+    let late_s = seen.last().map_or(0.0, |last| (ended_s - last.end).max(0.0));
+    for interval in &mut seen {
+        interval.start += from_s + late_s;
+        interval.end += from_s + late_s;
+    }
+    seen
 }
 
 impl Flow {
@@ -315,30 +326,31 @@ mod tests {
     fn what_iperf3_reports_is_placed_in_the_variants_time() {
         let text = r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448,"snd_cwnd":14480,"rtt":256000}],
             "sum":{"bytes":1448}}]}"#;
-        let intervals = parse(text, 0.5, false, 60.0, 61.0).expect("readable");
+        let seen = parse(text, false, 0.5).expect("readable");
+        let intervals = placed(seen.clone(), 60.0, 0.4);
         assert_eq!((intervals[0].start, intervals[0].end), (60.0, 60.5));
         assert_eq!(intervals[0].cwnd_segments(), 10.0);
         // Of 9.5 s its connections took nine.
-        let late = parse(text, 9.5, false, 60.0, 61.0).expect("readable");
+        let late = placed(seen, 60.0, 9.5);
         assert_eq!((late[0].start, late[0].end), (69.0, 69.5));
     }
 
     #[test]
     fn an_error_of_iperf3_is_passed_on() {
-        let said = parse(r#"{"error":"unable to connect"}"#, 1.0, false, 0.0, 10.0)
+        let said = parse(r#"{"error":"unable to connect"}"#, false, 10.0)
             .err()
             .expect("refused");
         assert!(said.to_string().contains("unable to connect"));
-        assert!(parse("", 1.0, false, 0.0, 10.0).is_err());
+        assert!(parse("", false, 10.0).is_err());
     }
 
     #[test]
     fn an_error_after_the_time_that_counts_loses_nothing() {
         let text =
             r#"{"intervals":[{"streams":[{"start":0,"end":0.5,"bytes":1448}],"sum":{"bytes":1448}}],"error":"late"}"#;
-        assert!(parse(text, 0.5, false, 0.0, 0.5).is_ok());
-        // It broke, however late it said so; but for one that was asked to end.
-        assert!(parse(text, 60.0, false, 0.0, 1.0).is_err());
-        assert!(parse(text, 60.0, true, 0.0, 1.0).is_ok());
+        assert!(parse(text, false, 0.5).is_ok());
+        // It broke; but for one that was asked to end.
+        assert!(parse(text, false, 1.0).is_err());
+        assert!(parse(text, true, 1.0).is_ok());
     }
 }

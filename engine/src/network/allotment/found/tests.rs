@@ -712,7 +712,7 @@ fn is_back(theirs_mbit: f64) -> bool {
         until_s: 120.0,
         why: Why::Worse,
     };
-    pass(&mut control, 0.0, 10.0, |now_s| Seen {
+    pass(&mut control, 0.0, 20.0, |now_s| Seen {
         theirs: Some(mbit(theirs_mbit)),
         ..seen(now_s, 0.02, 0.02)
     });

@@ -9,8 +9,9 @@ use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Seen, Why, is_round};
 
 /// The others have no limits where they have so many times what this device had.
 const OUTGROWN: f64 = 2.0;
-/// And who has given limits up alone takes what the others leave: once it has so many times what they have, for so long, it returns.
-const ALONE_FOR_S: f64 = 5.0;
+/// And who has given limits up alone takes what the others leave: once it has so many times what they have, for so long, it returns. (Not
+/// sooner: beside a stranger the others give theirs up some seconds later.)
+const ALONE_FOR_S: f64 = 15.0;
 /// A queue is somebody else's that stands for so long, ...
 const STANDS_S: f64 = 8.0;
 /// ... of which more than `STAYS` is left by each round of sending half of what is got, from the second on (the first begins
