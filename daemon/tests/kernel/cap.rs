@@ -93,8 +93,14 @@ fn a_live_connection_is_held_below_its_cap_and_set_free_again() {
 fn a_window_that_something_else_holds_back_comes_down_with_the_cap() {
     let lab = Lab::enter();
     let (mut monitor, mut actuator) = (lab.monitor(), actuator());
-    let (near, _far) = lab.connect(FAR_V4);
-    let idle = walked(&mut monitor, &near);
+    let (mut near, mut far) = lab.connect(FAR_V4);
+    setsockopt(&near, TcpCongestion, &"cubic".into()).unwrap();
+    near.write_all(b"little").unwrap();
+    far.read_exact(&mut [0; 6]).unwrap();
+    let idle = await_some("the acknowledgement", || {
+        let flow = walked(&mut monitor, &near);
+        (flow.unacked_bytes == 0 && flow.delivered_segments > 1).then_some(flow)
+    });
     assert!(idle.cwnd > 6, "{}", idle.cwnd);
     let outcome = apply_one(&mut actuator, idle.cookie, Some(6));
     assert_eq!(outcome.result, CapResult::Applied { eased: false });
