@@ -99,8 +99,8 @@ pub struct Network {
     nice: Niceness,
     interface: Option<Interface>,
     sharing: Sharing,
-    /// Connections of ours that have more to send than they may.
-    wanting: usize,
+    /// Connections of ours that have more to send than they may, as the neighbours were last told.
+    wanting_told: usize,
     /// When a change of that was last told at once.
     demand_told: Duration,
     /// When everything was last decided upon, and whether the devices that send have changed since.
@@ -136,7 +136,7 @@ impl Network {
             nice: Niceness::new(config.classes.cpu_and_disk, setup.backends.dry_run),
             interface: None,
             sharing: Sharing::default(),
-            wanting: 0,
+            wanting_told: 0,
             demand_told: Duration::ZERO,
             decided: now,
             undecided: false,
@@ -383,6 +383,9 @@ impl Network {
         senders.truncate(MAX_SENDERS - receivers.len());
         senders.extend(receivers);
         while let Some(report) = self.neighbourhood.poll_report(now, &senders) {
+            if report.to.is_none() {
+                self.wanting_told = self.wanting();
+            }
             self.actions.push(Action::Report(report));
         }
     }
@@ -395,6 +398,11 @@ impl Network {
         self.ifindex()
             .into_iter()
             .flat_map(|ifindex| self.flows.senders(ifindex))
+    }
+
+    /// Connections of ours that have more to send than they may.
+    fn wanting(&self) -> usize {
+        self.own_senders().filter(|tracked| tracked.wants_more).count()
     }
 
     fn link(&self) -> Link<'_> {
@@ -411,18 +419,17 @@ impl Network {
         let before = self.sharing;
         let devices = self.devices(connections);
         self.sharing = Sharing { devices, connections };
-        let wanting = self.own_senders().filter(|tracked| tracked.wants_more).count();
-        let had = std::mem::replace(&mut self.wanting, wanting);
         // It takes of what starts may take of the air: seldom, and not where nobody goes by it.
-        let is_told = self.policy.shares_by_demand() && now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
-        let (rises, falls) = (is_told && wanting > had, is_told && wanting < had);
-        if rises || falls {
+        let is_time = now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
+        let is_other = self.policy.shares_by_demand() && is_time && self.wanting() != self.wanting_told;
+        if is_other {
             self.demand_told = now;
         }
-        if connections > before.connections || rises {
-            self.neighbourhood.sender_started(now);
-        } else if falls || (connections == 0 && before.connections > 0) {
+        // Who wants less has less in flight a round trip later: that is told as a start is, over a quarter of a second.
+        if connections == 0 && before.connections > 0 {
             self.neighbourhood.sender_stopped(now);
+        } else if connections > before.connections || (is_other && connections > 0) {
+            self.neighbourhood.sender_started(now);
         }
         if self.sharing != before {
             self.actions

@@ -55,15 +55,18 @@ impl Tracked {
     }
 
     fn observe(&mut self, now: Duration, flow: Flow) {
+        // Nagle's algorithm keeps less than a segment back, whatever the window.
+        let fills_window =
+            flow.unsent_bytes.saturating_add(flow.unacked_bytes) >= u64::from(flow.cwnd) * u64::from(flow.mss_bytes);
+        self.wants_more &= fills_window;
         if flow.unsent_bytes > 0 {
             self.queued_passes = self.queued_passes.saturating_add(1);
             self.last_queued = now;
-            self.sending |= self.queued_passes >= SENDING_AFTER_PASSES;
-            self.wants_more |= self.queued_passes >= SENDING_AFTER_PASSES;
+            let is_queued = self.queued_passes >= SENDING_AFTER_PASSES;
+            self.sending |= is_queued;
+            self.wants_more |= is_queued && fills_window;
         } else {
             self.queued_passes = 0;
-            // A full window may have no more than itself to send for a moment.
-            self.wants_more &= flow.unacked_bytes >= u64::from(flow.cwnd) * u64::from(flow.mss_bytes);
             self.sending &= !flow.state.application_has_finished();
         }
         let moved = |flow: &Flow| (flow.delivered_segments, flow.retransmits);

@@ -30,12 +30,14 @@ const PACING: f64 = 1.2;
 /// With limits all get about the same: a neighbour that says it has more than so many times what most have is taken to have
 /// that. With more (4 was tried) one that boasts hides from the others what it takes.
 const BELIEVED: f64 = 1.25;
+/// A neighbour that has less than this part of what most have gets next to nothing through.
+const MOVES: f64 = 0.125;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
 /// No window that is limited is smaller than this rate needs, within `FLOOR_SEGMENTS` and what a connection begins with.
 const LEAST_RATE: f64 = 0.5 * 125_000.0;
 /// A connection without limits has regained what it had once it has this part of it, or after so long.
-const REGAINED: f64 = 0.75;
+const REGAINED: f64 = 0.95;
 const REGAINS_S: f64 = 20.0;
 /// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
 const LOOSE: f64 = 3.0;
@@ -102,6 +104,7 @@ impl FoundCapacity {
         let all = || own.iter().chain(neighbours);
         let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
         let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
+        let moves = |one: &&Sending| one.rate() > MOVES * most_get * one.weight;
         let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
         let all_repeat = own.iter().all(|one| one.is_repeating);
         let seeing = own.iter().filter(|one| all_repeat || !one.is_repeating);
@@ -114,6 +117,7 @@ impl FoundCapacity {
             rate: own.iter().map(Sending::rate).sum::<f64>() / weight,
             weights: weight + neighbours.iter().map(|one| one.part(self.control.share)).sum::<f64>(),
             senders: own.len() + group::devices(neighbours),
+            moving: own.len() as f64 + neighbours.iter().filter(moves).map(|one| one.voice).sum::<f64>(),
             total: own
                 .iter()
                 .map(Sending::rate)

@@ -148,6 +148,8 @@ pub struct Seen {
     /// What all together want, in shares of weight 1; and how many there are: connections of ours, and other devices.
     pub weights: f64,
     pub senders: usize,
+    /// Of these, those that get something through.
+    pub moving: f64,
     /// What all of them get, as far as they are believed.
     pub total: f64,
     /// Of ours, since the last look; how many they are, and their weight.
@@ -243,6 +245,8 @@ pub struct Control {
     /// What all wanted when it last differed, and when that turned from more to less or back.
     last_weights: f64,
     turns: VecDeque<(bool, f64)>,
+    /// When all shares last changed at once.
+    changed_s: f64,
     /// The share before others came lately, and when they did.
     before_join: Option<(f64, f64)>,
     last_s: f64,
@@ -319,6 +323,7 @@ impl Control {
             weights: 0.0,
             last_weights: 0.0,
             turns: VecDeque::new(),
+            changed_s: f64::NEG_INFINITY,
             before_join: None,
             last_s: 0.0,
             waits: VecDeque::new(),
@@ -510,6 +515,7 @@ impl Control {
             self.before_join.get_or_insert((self.share, seen.now_s));
         }
         let had = self.before_join.map_or(0.0, |(share, _)| share);
+        self.changed_s = seen.now_s;
         self.stood_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
@@ -592,6 +598,10 @@ impl Control {
         let (Phase::Hold | Phase::Search { .. }, Some(theirs)) = (self.phase, seen.theirs) else {
             return;
         };
+        // What they report is still of before a start, a stop or a change of demand, which changes theirs as well.
+        if seen.now_s - self.changed_s < REPORT_S {
+            return;
+        }
         let ratio = theirs / self.share;
         // Their windows are whole segments, and half a second old: by what is less than that, shares would be held where they are.
         let is_close = self.phase == Phase::Hold && (ratio - 1.0).abs() < CLOSE;

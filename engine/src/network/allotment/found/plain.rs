@@ -64,7 +64,7 @@ pub fn is_told(demands: &[Demand], others: usize) -> bool {
 struct Known {
     /// By a connection of ours, in bytes a second.
     each: f64,
-    /// So many of ours, and so many that were heard of in that time, in the mean.
+    /// So many of ours, and so many that were heard of in that time and got something through, in the mean.
     own: usize,
     heard: f64,
     /// Among so many that measured it together; not known before their reports come again.
@@ -80,7 +80,7 @@ struct Counted {
     /// Of ours.
     bytes: f64,
     seconds: f64,
-    /// How long packets waited, and how many were heard of: each times the seconds.
+    /// How long packets waited, and how many were heard of that got something through: each times the seconds.
     queue: f64,
     heard: f64,
 }
@@ -181,7 +181,7 @@ impl Plain {
             self.counted.bytes += seen.moved_bytes;
             self.counted.seconds += dt_s;
             self.counted.queue += seen.queue_s * dt_s;
-            self.counted.heard += seen.senders as f64 * dt_s;
+            self.counted.heard += seen.moving * dt_s;
         }
     }
 

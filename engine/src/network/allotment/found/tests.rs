@@ -86,6 +86,7 @@ impl Link {
                 rate: got[index],
                 weights: senders as f64,
                 senders,
+                moving: senders as f64,
                 total: got.iter().sum(),
                 moved_bytes: got[index] * PASS_S,
                 own_weight: 1.0,
@@ -228,6 +229,7 @@ fn plain_mbit(others_mbit: &[f64]) -> f64 {
     let mut plain = plain::Plain::default();
     let group = Seen {
         senders: 1 + others_mbit.len(),
+        moving: (1 + others_mbit.len()) as f64,
         demands: others_mbit
             .iter()
             .map(|said| Demand {
@@ -333,6 +335,7 @@ fn seen(now_s: f64, queue_s: f64, their_queue_s: f64) -> Seen {
         rate: mbit(5.0),
         weights: 2.0,
         senders: 2,
+        moving: 2.0,
         total: mbit(10.0),
         moved_bytes: mbit(5.0) * PASS_S,
         own: 1,
@@ -386,6 +389,7 @@ fn a_neighbour_that_starts_long_after_a_return_is_no_stranger() {
     let with_another = |now_s| Seen {
         weights: 4.0,
         senders: 4,
+        moving: 4.0,
         ..waits_as_it_should(now_s)
     };
     pass(&mut control, 170.0, 10.0, with_another);
@@ -432,6 +436,7 @@ fn starting_together() -> Control {
         control.step(&Seen {
             weights: 1.0 + f64::from(others),
             senders: 1 + others as usize,
+            moving: (1 + others as usize) as f64,
             ..seen(pass as f64 * PASS_S, 0.013, 0.013)
         });
     }
@@ -450,6 +455,7 @@ fn the_queue_of_a_common_start_is_nobodys_and_no_cliff() {
     let group = |now_s: f64, queue_s| Seen {
         weights: 8.0,
         senders: 8,
+        moving: 8.0,
         // The others are in slow start.
         theirs: Some(mbit(20.0)),
         ..seen(now_s, queue_s, queue_s)
@@ -575,6 +581,7 @@ fn whoever_comes_to_a_settled_group_makes_no_cliff() {
     let with_another = |now_s: f64, queue_s| Seen {
         weights: 3.0,
         senders: 3,
+        moving: 3.0,
         ..seen(now_s, queue_s, queue_s)
     };
     pass(&mut control, 1.0, 1.0, |now_s| with_another(now_s, 0.05));
@@ -672,6 +679,7 @@ fn a_queue_that_is_not_the_groups_is_no_cliff() {
         control.returned_s = returned_s;
         let they = |of: Seen| Seen {
             senders: 1 + others,
+            moving: (1 + others) as f64,
             theirs: Some(mbit(theirs_mbit)),
             ..of
         };
@@ -771,6 +779,7 @@ fn a_lone_device_that_repeats_what_is_lost_again_gives_its_limits_up() {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let alone = |now_s: f64| Seen {
             senders: 1,
+            moving: 1.0,
             weights: 1.0,
             theirs: None,
             their_queue_s: None,
@@ -1024,6 +1033,7 @@ fn among_more_connections_each_goes_back_to_less() {
     let before = window(&policy);
     policy.control.step(&Seen {
         senders: 8,
+        moving: 8.0,
         weights: 8.0,
         ..seen(12.0, 0.0, 0.0)
     });
@@ -1158,6 +1168,7 @@ fn who_lists_senders_and_tells_nothing_of_them_keeps_nobody_from_judging() {
     let beside = |now_s: f64| Seen {
         // Seven that tell what they had, and one that does not.
         senders: 8,
+        moving: 8.0,
         demands: vec![
             Demand {
                 rate: mbit(5.0),
@@ -1179,6 +1190,7 @@ fn a_neighbour_that_would_have_nothing_ends_no_trial() {
         let mut control = Control::new(Prefer::Balanced, FLOOR);
         let beside = |now_s: f64| Seen {
             senders,
+            moving: senders as f64,
             demands: vec![Demand {
                 rate: mbit(told_mbit),
                 connections: 1.0,
@@ -1250,6 +1262,7 @@ fn together(now_s: f64, total_mbit: f64, queue_s: f64) -> Seen {
 fn alone(now_s: f64, moved_mbit: f64) -> Seen {
     Seen {
         senders: 1,
+        moving: 1.0,
         weights: 1.0,
         full_weights: 1.0,
         their_queue_s: None,
@@ -1295,6 +1308,7 @@ fn connections_of_ours_that_come_after_a_trial_did_not_share_it() {
     let six = |now_s: f64| Seen {
         own: 6,
         senders: 6,
+        moving: 6.0,
         ..alone(now_s, 5.0)
     };
     let each = each_mbit(|now_s| alone(now_s, 5.0), six);
@@ -1316,6 +1330,7 @@ fn plain_of_three(third_was_there: bool) -> f64 {
     };
     let others = |now_s: f64, count: usize, that_say: usize| Seen {
         senders: 1 + count,
+        moving: (1 + count) as f64,
         demands: vec![demand; that_say],
         ..seen(now_s, 0.0, 0.0)
     };
@@ -1454,6 +1469,7 @@ proptest! {
                 rate: mbit(5.0),
                 weights: 1.0 + weights,
                 senders,
+                moving: senders as f64,
                 total: theirs,
                 moved_bytes: mbit(5.0) * PASS_S,
                 own: 1,
