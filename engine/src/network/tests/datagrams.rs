@@ -228,8 +228,9 @@ fn a_neighbour_that_starts_and_stops_all_the_time_causes_a_hundred_decisions_a_s
 /// What it leaves is of use to the others at once, not with its next regular report.
 #[test]
 fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
+    // Nagle's algorithm keeps the rest of a write back until all before it is acknowledged.
     let little = Flow {
-        unsent_bytes: 0,
+        unsent_bytes: 700,
         unacked_bytes: 2_000,
         ..upload()
     };
@@ -261,4 +262,7 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
         assert!(!regular.contains(&ms), "{ms} in {regular:?}");
         assert!(changed.contains(&ms), "{ms} in {changed:?}");
     }
+    // What is in flight has fallen as well some hundred milliseconds later.
+    let soon = |told: &[u64]| told.iter().filter(|ms| (falls..=falls + 300).contains(ms)).count();
+    assert!(soon(&changed) >= 3 && soon(&regular) <= 1, "{changed:?} {regular:?}");
 }

@@ -713,6 +713,24 @@ fn a_share_close_to_the_neighbours_follows_its_own_queue() {
     assert!(after(4.5) < 4.8, "{}", after(4.5));
 }
 
+/// Each report is of before the change for half a second.
+#[test]
+fn what_neighbours_have_just_after_a_change_does_not_undo_it() {
+    let mut control = limiting();
+    let beside = |now_s: f64, weights: f64| Seen {
+        weights,
+        theirs: Some(mbit(5.0)),
+        rate: mbit(5.0),
+        ..seen(now_s, 0.007, 0.007)
+    };
+    pass(&mut control, 0.0, 2.0, |now_s| beside(now_s, 8.0));
+    let before = control.share;
+    pass(&mut control, 2.0, 0.4, |now_s| beside(now_s, 7.2));
+    assert!(control.share > 1.1 * before, "{} {before}", control.share);
+    pass(&mut control, 2.4, 2.0, |now_s| beside(now_s, 7.2));
+    assert!(control.share < 1.1 * before, "{} {before}", control.share);
+}
+
 /// A device that has given its limits up, and what most of the others have, of the 5 Mbit/s that it gets.
 fn is_back(theirs_mbit: f64) -> bool {
     let mut control = limiting();
@@ -1300,6 +1318,17 @@ fn who_is_heard_of_only_at_the_end_of_a_trial_did_not_share_it() {
         }
     };
     let each = each_mbit(at_its_end, |now_s| seen(now_s, 0.0, 0.0));
+    assert!(each < 3.0, "{each}");
+}
+
+/// A connection may be announced many seconds before the access point's full queue lets it through.
+#[test]
+fn who_got_nothing_through_in_a_trial_did_not_share_it() {
+    let beside = |now_s: f64| Seen {
+        moving: 1.0,
+        ..seen(now_s, 0.0, 0.0)
+    };
+    let each = each_mbit(beside, |now_s| seen(now_s, 0.0, 0.0));
     assert!(each < 3.0, "{each}");
 }
 
