@@ -129,7 +129,7 @@ section! {
         /// found from what all devices get) or "none" (watch only).
         /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
-        /// What the access point really carries, Mbit/s of TCP payload; it depends on the place.
+        /// What the access point really carries, Mbit/s with TCP and IP headers; it depends on the place.
         capacity_mbit: Option<f64> = None, example 20.0, in 0.001..=1e6;
         /// Bytes of capacity x RTT left unused. At most 20% of capacity x RTT is taken, whatever is set here.
         margin_bytes: u64 = 0, in 0..=1_000_000_000;
