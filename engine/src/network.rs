@@ -400,9 +400,10 @@ impl Network {
             .flat_map(|ifindex| self.flows.senders(ifindex))
     }
 
-    /// Connections of ours that have more to send than they may.
+    /// Connections of ours that have more to send than they may, of those that a report has room for.
     fn wanting(&self) -> usize {
-        self.own_senders().filter(|tracked| tracked.wants_more).count()
+        let told = self.own_senders().take(MAX_SENDERS);
+        told.filter(|tracked| tracked.wants_more).count()
     }
 
     fn link(&self) -> Link<'_> {
@@ -422,14 +423,13 @@ impl Network {
         // It takes of what starts may take of the air: seldom, and not where nobody goes by it.
         let is_time = now.saturating_sub(self.demand_told) >= BETWEEN_DEMANDS;
         let is_other = self.policy.shares_by_demand() && is_time && self.wanting() != self.wanting_told;
-        if is_other {
-            self.demand_told = now;
-        }
-        // Who wants less has less in flight a round trip later: that is told as a start is, over a quarter of a second.
         if connections == 0 && before.connections > 0 {
             self.neighbourhood.sender_stopped(now);
-        } else if connections > before.connections || (is_other && connections > 0) {
+        } else if connections > before.connections {
             self.neighbourhood.sender_started(now);
+        } else if is_other && connections > 0 {
+            self.demand_told = now;
+            self.neighbourhood.demand_changed(now);
         }
         if self.sharing != before {
             self.actions

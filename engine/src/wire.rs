@@ -321,6 +321,12 @@ impl Neighbourhood {
         self.pace.started_sending(now, self.group_if(true), &mut self.rng);
     }
 
+    /// A connection of this device wants more than before, or less.
+    pub fn demand_changed(&mut self, now: Duration) {
+        let now = self.clock.advance(now);
+        self.pace.changed_demand(now, self.group(), &mut self.rng);
+    }
+
     /// A connection of this device ceased to send.
     pub fn sender_stopped(&mut self, now: Duration) {
         let now = self.clock.advance(now);

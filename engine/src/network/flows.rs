@@ -20,6 +20,9 @@ const SENDING_AFTER_PASSES: u32 = 2;
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
 /// ... unless it repeats what was lost: something was delivered or sent again within this time.
 const REPEATS_WITHIN: Duration = Duration::from_secs(10);
+/// A window with this much room is no longer full: by less it changes with every acknowledgement.
+const SPARE_SEGMENTS: u32 = 2;
+
 /// One socket, with its history.
 #[derive(Clone, Debug)]
 pub struct Tracked {
@@ -56,15 +59,15 @@ impl Tracked {
 
     fn observe(&mut self, now: Duration, flow: Flow) {
         // Nagle's algorithm keeps less than a segment back, whatever the window.
-        let fills_window =
-            flow.unsent_bytes.saturating_add(flow.unacked_bytes) >= u64::from(flow.cwnd) * u64::from(flow.mss_bytes);
-        self.wants_more &= fills_window;
+        let queued_bytes = flow.unsent_bytes.saturating_add(flow.unacked_bytes);
+        let fills = |segments: u32| queued_bytes >= u64::from(segments) * u64::from(flow.mss_bytes);
+        self.wants_more &= fills(flow.cwnd.saturating_sub(SPARE_SEGMENTS));
         if flow.unsent_bytes > 0 {
             self.queued_passes = self.queued_passes.saturating_add(1);
             self.last_queued = now;
             let is_queued = self.queued_passes >= SENDING_AFTER_PASSES;
             self.sending |= is_queued;
-            self.wants_more |= is_queued && fills_window;
+            self.wants_more |= is_queued && fills(flow.cwnd);
         } else {
             self.queued_passes = 0;
             self.sending &= !flow.state.application_has_finished();

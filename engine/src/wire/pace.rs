@@ -201,29 +201,36 @@ impl Pace {
 
     pub fn started_sending(&mut self, now: Duration, group: Group, rng: &mut impl Rng) {
         self.sending = true;
-        self.announce(now, group, START_MS, rng);
+        self.announce(now, group, START_MS, 0, rng);
+    }
+
+    /// Who wants less has less in flight a round trip later: that is told over the same time as a start. It leaves what a start
+    /// or a stop takes.
+    pub fn changed_demand(&mut self, now: Duration, group: Group, rng: &mut impl Rng) {
+        self.announce(now, group, START_MS, START_MS.len(), rng);
     }
 
     pub fn stopped_sending(&mut self, now: Duration, group: Group, rng: &mut impl Rng) {
-        self.announce(now, group, STOP_MS, rng);
+        self.announce(now, group, STOP_MS, 0, rng);
     }
 
     /// Replaces what was still to be announced, for every report tells the newest. Without credit the news
     /// waits for the device's turn.
-    fn announce(&mut self, now: Duration, group: Group, offsets_ms: [u64; 3], rng: &mut impl Rng) {
+    fn announce(&mut self, now: Duration, group: Group, offsets_ms: [u64; 3], left: usize, rng: &mut impl Rng) {
         let share = (1.0 - REGULAR_SHARE) * self.config.airtime_percent / 100.0;
         let devices = (group.sending + group.idle).max(1) as f64;
         let per_second = share / (devices * self.report_airtime_us() / 1e6);
         let passed = now.saturating_sub(self.credited).as_secs_f64();
         self.credit = (self.credit + passed * per_second).min(MAX_ANNOUNCED_REPORTS as f64);
         self.credited = now;
+        let count = (self.credit as usize).saturating_sub(left);
+        if count == 0 {
+            return self.hurry(now);
+        }
         self.announcements.clear();
-        for offset_ms in offsets_ms.into_iter().take(self.credit as usize) {
+        for offset_ms in offsets_ms.into_iter().take(count) {
             let jittered = Duration::from_millis(offset_ms).mul_f64(0.8 + 0.4 * unit(rng));
             self.announcements.push(now.saturating_add(jittered));
-        }
-        if self.announcements.is_empty() {
-            self.hurry(now);
         }
     }
 
@@ -367,6 +374,28 @@ mod tests {
         let gaps: Vec<Duration> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.iter().all(|gap| (ms(450)..=ms(550)).contains(gap)));
         assert!(gaps.iter().any(|gap| *gap < ms(460)) && gaps.iter().any(|gap| *gap > ms(540)));
+    }
+
+    #[test]
+    fn a_start_is_told_at_once_however_often_the_demand_has_changed() {
+        for group in [devices(2, 0), devices(8, 0), devices(32, 0), devices(64, 0)] {
+            let mut rng = ChaCha20Rng::seed_from_u64(7);
+            let mut pace = Pace::new(ms(0), CONFIG, &mut rng);
+            for second in 0..20 {
+                pace.changed_demand(ms(second * 1000), group, &mut rng);
+                run(
+                    &mut pace,
+                    group,
+                    true,
+                    [second * 1000, second * 1000 + 999].map(ms),
+                    &mut rng,
+                );
+            }
+            let start = 20_050;
+            pace.started_sending(ms(start), group, &mut rng);
+            let told = run(&mut pace, group, true, [start, start + 350].map(ms), &mut rng).len();
+            assert!(told >= 3, "{} devices: {told}", group.sending);
+        }
     }
 
     #[test]

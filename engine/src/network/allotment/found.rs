@@ -104,7 +104,9 @@ impl FoundCapacity {
         let all = || own.iter().chain(neighbours);
         let most_get = median(all().map(|one| (one.rate() / one.weight, one.voice))).unwrap_or(0.0);
         let believed = |one: &Sending| one.rate().min(BELIEVED * most_get * one.weight);
-        let moves = |one: &&Sending| one.rate() > MOVES * most_get * one.weight;
+        // (Without limits TCP knows no weights.)
+        let most_move = median(all().map(|one| (one.rate(), one.voice))).unwrap_or(0.0);
+        let moves = |one: &&Sending| one.rate() > MOVES * most_move;
         let least_rtt_s = all().map(|one| one.min_rtt_s).fold(f64::INFINITY, f64::min);
         let all_repeat = own.iter().all(|one| one.is_repeating);
         let seeing = own.iter().filter(|one| all_repeat || !one.is_repeating);
@@ -199,11 +201,16 @@ impl FoundCapacity {
     /// Who had limits goes back to what plain TCP had in flight, and no further: by slow start, which a write of the cap
     /// lets it have. Without, it would stay at the few segments to which it had given way, or pass what there is by far.
     fn regains(&self, one: &Sending) -> Limits {
-        let window = self.control.plain_window_bytes(one.min_rtt_s);
         Limits {
-            cwnd: window.map(|bytes| whole_segments(bytes / self.segment_bytes)),
+            cwnd: self.plain_window(one),
             ..Limits::default()
         }
+    }
+
+    /// What plain TCP had in flight, in segments.
+    fn plain_window(&self, one: &Sending) -> Option<u32> {
+        let window = self.control.plain_window_bytes(one.min_rtt_s);
+        window.map(|bytes| whole_segments(bytes / self.segment_bytes))
     }
 
     fn follow_regaining(&mut self, members: &[Member], own: &[Sending]) {
@@ -222,8 +229,10 @@ impl FoundCapacity {
             } else {
                 *before.get(&member.cookie)?
             };
-            let window = self.control.plain_window_bytes(one.min_rtt_s);
-            let has_less = window.is_some_and(|window| one.cwnd_bytes < REGAINED * window);
+            let has = one.cwnd_bytes / self.segment_bytes;
+            let has_less = self
+                .plain_window(one)
+                .is_some_and(|window| has < REGAINED * f64::from(window));
             let is_early = self.now_s - since_s < REGAINS_S;
             (is_limited || (has_less && is_early)).then_some((member.cookie, since_s))
         };

@@ -266,3 +266,147 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     let soon = |told: &[u64]| told.iter().filter(|ms| (falls..=falls + 300).contains(ms)).count();
     assert!(soon(&changed) >= 3 && soon(&regular) <= 1, "{changed:?} {regular:?}");
 }
+
+// ---- hostile review of 32a0ab7 ----
+
+fn of_found_shares(seed: u8) -> Network {
+    let mut device = member(seed, 7);
+    device.policy = allotment::from_config(&Cap {
+        policy: CapPolicyName::Found,
+        ..Cap::default()
+    });
+    device
+}
+
+/// When `device` reports in 30 s, passing what `of` says at each of these times.
+fn told_ms(of: impl Fn(u64) -> Vec<Flow>) -> Vec<u64> {
+    let mut device = of_found_shares(1);
+    let mut at = Vec::new();
+    for ms in (0..30_000).step_by(100) {
+        let pass = Input::Pass {
+            flows: of(ms),
+            complete: true,
+            queues: Default::default(),
+        };
+        at.extend(reports(device.step(Duration::from_millis(ms), pass)).iter().map(|_| ms));
+    }
+    at
+}
+
+/// Of small writes, by Nagle's algorithm always something is unsent; a segment was just acknowledged or not.
+#[test]
+fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
+    let at_edge = |ms: u64| {
+        vec![Flow {
+            unsent_bytes: 700,
+            unacked_bytes: if (ms / 300) % 2 == 0 { 144_800 } else { 144_800 - 1_448 },
+            ..upload()
+        }]
+    };
+    let steady = told_ms(|_| at_edge(0)).len();
+    let flickers = told_ms(at_edge).len();
+    assert!(
+        flickers <= steady + 6,
+        "{flickers} reports in 30 s where {steady} are regular"
+    );
+}
+
+/// Of twenty connections only sixteen are reported; what the others want is told to nobody.
+#[test]
+fn what_is_not_in_the_report_is_not_announced() {
+    let twenty = |ms: u64, flaps: bool| {
+        let of = |cookie: u64| {
+            let is_light = flaps && cookie >= 16 && (ms / 300) % 2 == 0;
+            Flow {
+                cookie: Cookie(cookie),
+                unsent_bytes: 700,
+                unacked_bytes: if is_light { 2_000 } else { 144_800 },
+                ..upload()
+            }
+        };
+        (0..20).map(of).collect::<Vec<_>>()
+    };
+    let steady = told_ms(|ms| twenty(ms, false)).len();
+    let flaps = told_ms(|ms| twenty(ms, true)).len();
+    assert!(
+        flaps <= steady + 1,
+        "{flaps} reports in 30 s where {steady} are regular"
+    );
+}
+
+/// Devices that hear each other; in the first one a connection wants all and next to nothing in turns. When the others learn that it has
+/// a second connection, ms after that sends.
+fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
+    let mut group: Vec<Network> = (1..=devices).map(of_found_shares).collect();
+    let start = 40_000;
+    for ms in (0..60_000).step_by(50) {
+        let now = Duration::from_millis(ms);
+        let mut told = Vec::new();
+        for (index, device) in group.iter_mut().enumerate() {
+            let input = if ms % 100 == 0 {
+                let one = Flow {
+                    unsent_bytes: 700,
+                    unacked_bytes: if index == 0 && flickers && (ms / 300) % 2 == 0 {
+                        2_000
+                    } else {
+                        144_800
+                    },
+                    ..upload()
+                };
+                let another = Flow {
+                    cookie: Cookie(99),
+                    ..upload()
+                };
+                let mut flows = vec![one];
+                // It counts from its second pass on.
+                if index == 0 && ms + 100 >= start {
+                    flows.push(another);
+                }
+                Input::Pass {
+                    flows,
+                    complete: true,
+                    queues: Default::default(),
+                }
+            } else {
+                Input::Tick
+            };
+            told.extend(
+                reports(device.step(now, input))
+                    .into_iter()
+                    .map(|report| (index, report)),
+            );
+        }
+        for (from, report) in told {
+            let address = IpAddr::V4(Ipv4Addr::new(10, 0, 1, from as u8 + 1));
+            for (index, device) in group.iter_mut().enumerate() {
+                if index != from {
+                    let input = Input::Datagram {
+                        from: address,
+                        bytes: &report,
+                    };
+                    device.step(now, input);
+                }
+            }
+        }
+        let first = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+        let knows = |device: &Network| {
+            device
+                .neighbourhood
+                .peers()
+                .any(|peer| peer.address == first && peer.senders.len() == 2)
+        };
+        if ms >= start && group[1..].iter().all(knows) {
+            return ms - start;
+        }
+    }
+    u64::MAX
+}
+
+#[test]
+fn a_start_is_learnt_at_once_whatever_its_device_has_told_of_its_demand() {
+    let learnt = [2, 8, 24].map(|devices| [false, true].map(|flickers| learnt_after_ms(flickers, devices)));
+    assert!(
+        learnt.iter().all(|[steady, flickers]| *flickers <= steady + 100),
+        "2, 8, 24 devices, [steady, flickers] ms: {learnt:?}"
+    );
+}

@@ -76,7 +76,7 @@ const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// Who has so many times what the others have comes down to them, room or not, where they are so many that no single one
 /// decides.
 const APART: f64 = 1.25;
-const APART_FROM: usize = 3;
+pub const APART_FROM: usize = 3;
 /// Close enough to theirs.
 const CLOSE: f64 = 0.05;
 /// A queue is that of a cliff from this part of its level on.
@@ -245,7 +245,7 @@ pub struct Control {
     /// What all wanted when it last differed, and when that turned from more to less or back.
     last_weights: f64,
     turns: VecDeque<(bool, f64)>,
-    /// When all shares last changed at once.
+    /// When all shares last changed at once, but for changes that soon followed another.
     changed_s: f64,
     /// The share before others came lately, and when they did.
     before_join: Option<(f64, f64)>,
@@ -515,7 +515,10 @@ impl Control {
             self.before_join.get_or_insert((self.share, seen.now_s));
         }
         let had = self.before_join.map_or(0.0, |(share, _)| share);
-        self.changed_s = seen.now_s;
+        // (Whoever changes what it wants all the time holds nothing still for more than half of it.)
+        if seen.now_s - self.changed_s > 2.0 * REPORT_S {
+            self.changed_s = seen.now_s;
+        }
         self.stood_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))

@@ -6,7 +6,7 @@
 //! sum. A stranger that takes what we leave shows in it, whatever else the air does. Without limits TCP knows no weights, so
 //! demands go by connection.
 
-use super::control::Seen;
+use super::control::{APART_FROM, Seen};
 
 /// Nothing is limited for so long, to know what is moved so.
 pub const TRIAL_S: f64 = 7.5;
@@ -181,7 +181,13 @@ impl Plain {
             self.counted.bytes += seen.moved_bytes;
             self.counted.seconds += dt_s;
             self.counted.queue += seen.queue_s * dt_s;
-            self.counted.heard += seen.moving * dt_s;
+            // (Among few one's word that it gets nothing would halve what this device has measured.)
+            let heard = if seen.senders - seen.own < APART_FROM {
+                seen.senders as f64
+            } else {
+                seen.moving
+            };
+            self.counted.heard += heard * dt_s;
         }
     }
 

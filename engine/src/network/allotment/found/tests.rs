@@ -1324,12 +1324,16 @@ fn who_is_heard_of_only_at_the_end_of_a_trial_did_not_share_it() {
 /// A connection may be announced many seconds before the access point's full queue lets it through.
 #[test]
 fn who_got_nothing_through_in_a_trial_did_not_share_it() {
-    let beside = |now_s: f64| Seen {
-        moving: 1.0,
-        ..seen(now_s, 0.0, 0.0)
+    let each_of = |moving: f64| {
+        let four = move |now_s: f64| Seen {
+            senders: 4,
+            moving,
+            ..seen(now_s, 0.0, 0.0)
+        };
+        each_mbit(four, four)
     };
-    let each = each_mbit(beside, |now_s| seen(now_s, 0.0, 0.0));
-    assert!(each < 3.0, "{each}");
+    assert!((each_of(4.0) - 5.0).abs() < 0.1, "{}", each_of(4.0));
+    assert!((each_of(3.0) - 3.75).abs() < 0.1, "{}", each_of(3.0));
 }
 
 #[test]
@@ -1517,4 +1521,167 @@ proptest! {
             prop_assert!(control.aim_s <= 0.15 * RTT_S);
         }
     }
+}
+
+// ---- hostile review of 32a0ab7 ----
+
+/// A settled group of seven whose windows stand for half of what this device has, and what this device has of that after 40 s
+/// beside a member that claims 4 of the weights (realtime) and says of itself, each 0.4 s, what changes all by `step`.
+fn ratio_beside_a_saw(step: f64) -> f64 {
+    let mut control = limiting();
+    let (least, most) = (7.0, 11.0);
+    let (mut weights, mut rises) = (least, true);
+    for pass in 0..400 {
+        if pass % 4 == 0 && step > 1.0 {
+            weights = if rises { weights * step } else { weights / step };
+            rises = if weights * step > most {
+                false
+            } else if weights / step < least {
+                true
+            } else {
+                rises
+            };
+        }
+        let theirs = mbit(2.5) * least / weights;
+        let share = control.share;
+        control.step(&Seen {
+            weights,
+            full_weights: weights,
+            senders: 8,
+            moving: 8.0,
+            rate: share,
+            moved_bytes: share * PASS_S,
+            total: 7.0 * share,
+            theirs: Some(theirs),
+            ..seen(f64::from(pass) * PASS_S, 0.012, 0.012)
+        });
+    }
+    control.share / (mbit(2.5) * least / weights)
+}
+
+#[test]
+fn a_member_that_changes_its_demand_bit_by_bit_does_not_keep_shares_apart() {
+    let honest = ratio_beside_a_saw(1.0);
+    assert!(honest < 1.15, "without it: {honest} times the others' share");
+    let ratio = ratio_beside_a_saw(1.045);
+    assert!(ratio < 1.3, "beside it: {ratio} times the others' share after 40 s");
+}
+
+/// A member of two that reports one segment in flight while it takes its half of the trial, and afterwards no demand (or none at
+/// all): what the other's own measurement says that both would have.
+#[test]
+fn a_neighbours_word_does_not_halve_what_a_device_has_measured_itself() {
+    let each = |moving: f64| {
+        each_mbit(
+            |now_s| Seen {
+                moving,
+                ..seen(now_s, 0.0, 0.0)
+            },
+            |now_s| seen(now_s, 0.0, 0.0),
+        )
+    };
+    assert!(each(2.0) > 4.9, "honest: {}", each(2.0));
+    assert!(
+        each(1.0) > 4.0,
+        "beside a neighbour that says it moves nothing: {} Mbit/s of 5",
+        each(1.0)
+    );
+}
+
+/// And what that costs: plain TCP gave it 5 of 10; with limits it has 1.5 beside one that says that it would have nothing.
+#[test]
+fn who_is_robbed_by_one_that_said_it_moved_nothing_gives_its_limits_up() {
+    for moving in [2.0, 1.0] {
+        let mut control = Control::new(Prefer::Balanced, FLOOR);
+        pass(&mut control, 0.0, 8.0, |now_s| Seen {
+            moving,
+            ..seen(now_s, 0.0, 0.0)
+        });
+        pass(&mut control, 8.0, 40.0, |now_s| Seen {
+            rate: mbit(1.5),
+            moved_bytes: mbit(1.5) * PASS_S,
+            demands: vec![Demand {
+                rate: 0.0,
+                connections: 1.0,
+            }],
+            ..together(now_s, 9.0, 0.012)
+        });
+        assert!(
+            is_withdrawn(&control),
+            "heard as moving in the trial: {moving}; of_plain {:?}",
+            control.of_plain
+        );
+    }
+}
+
+/// The same from the report itself: what is said with one segment in flight.
+#[test]
+fn who_gets_something_through_is_counted_without_weights() {
+    let policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let fast = |count: usize| {
+        let one = Member {
+            delivery_rate_bytes_per_s: 100_000_000,
+            ..member(100, 50)
+        };
+        group::own(&vec![one; count], SEGMENT_BYTES)
+    };
+    let sender = |cwnd_segments: u32, class: Class| Sender {
+        cwnd_segments,
+        min_rtt_us: 100_000,
+        srtt_us: 100_000,
+        queue_bytes: cwnd_segments * 1_448,
+        ca_state: crate::wire::CaState::Open,
+        delivery_rate_kbit: 100_000,
+        retransmits: 0,
+        direction: Direction::Up,
+        class,
+        demand_kbit: crate::wire::UNLIMITED_KBIT,
+    };
+    let of = |own: usize, told: &[&[Sender]]| {
+        let neighbours: Vec<Sending> = told
+            .iter()
+            .flat_map(|one| group::of_device(one, Direction::Up, SEGMENT_BYTES, 0.0))
+            .collect();
+        let seen = policy
+            .look(Duration::ZERO, &fast(own), &neighbours, 0.0, &[])
+            .expect("sends");
+        (seen.senders, seen.moving)
+    };
+    let mut wrong = Vec::new();
+    // Plain TCP does not know its class, and it has 0.45 of what the others have.
+    wrong.push((
+        "a class of weight 4",
+        of(1, &[&[sender(50, Class::Standard)], &[sender(22, Class::Stream)]]),
+        3.0,
+    ));
+    // Beside two devices with nine each, all with the same rate.
+    let nine = [sender(50, Class::Standard); 9];
+    wrong.push((
+        "one beside nines",
+        of(9, &[&nine, &[sender(50, Class::Standard)]]),
+        11.0,
+    ));
+    wrong.retain(|(_, (_, moving), expected)| (moving - expected).abs() > 1e-6);
+    assert!(wrong.is_empty(), "(what, (senders, moving), expected): {wrong:?}");
+}
+
+/// Where plain TCP's window is a few segments, its cap is rounded below 0.95 of it.
+#[test]
+fn who_has_its_whole_cap_again_has_regained_what_it_had() {
+    let mut stuck = Vec::new();
+    for rtt_ms in 8..40 {
+        let mut policy = withdrawn_again();
+        let one = [member(rtt_ms, 4)];
+        let cap = policy.regains(&group::own(&one, SEGMENT_BYTES)[0]).cwnd.expect("known");
+        let back = [member(rtt_ms, cap)];
+        policy.regaining.insert(back[0].cookie, policy.now_s);
+        policy.follow_regaining(&back, &group::own(&back, SEGMENT_BYTES));
+        if !policy.regaining.is_empty() {
+            stuck.push((rtt_ms, cap));
+        }
+    }
+    assert!(
+        stuck.is_empty(),
+        "(RTT ms, cap) at which the cap stays for 20 s: {stuck:?}"
+    );
 }
