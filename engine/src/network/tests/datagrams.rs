@@ -299,7 +299,11 @@ fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
     let at_edge = |ms: u64| {
         vec![Flow {
             unsent_bytes: 700,
-            unacked_bytes: if (ms / 300) % 2 == 0 { 144_800 } else { 144_800 - 1_448 },
+            unacked_bytes: if (ms / 300).is_multiple_of(2) {
+                144_800
+            } else {
+                144_800 - 1_448
+            },
             ..upload()
         }]
     };
@@ -316,7 +320,7 @@ fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
 fn what_is_not_in_the_report_is_not_announced() {
     let twenty = |ms: u64, flaps: bool| {
         let of = |cookie: u64| {
-            let is_light = flaps && cookie >= 16 && (ms / 300) % 2 == 0;
+            let is_light = flaps && cookie >= 16 && (ms / 300).is_multiple_of(2);
             Flow {
                 cookie: Cookie(cookie),
                 unsent_bytes: 700,
@@ -346,7 +350,7 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
             let input = if ms % 100 == 0 {
                 let one = Flow {
                     unsent_bytes: 700,
-                    unacked_bytes: if index == 0 && flickers && (ms / 300) % 2 == 0 {
+                    unacked_bytes: if index == 0 && flickers && (ms / 300).is_multiple_of(2) {
                         2_000
                     } else {
                         144_800
