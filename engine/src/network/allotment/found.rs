@@ -37,7 +37,7 @@ const SETTLED_WITHIN: u64 = 64;
 /// No window that is limited is smaller than this rate needs, within `FLOOR_SEGMENTS` and what a connection begins with.
 const LEAST_RATE: f64 = 0.5 * 125_000.0;
 /// A connection without limits has regained what it had once it has this part of it, or after so long.
-const REGAINED: f64 = 0.95;
+const REGAINED: f64 = 0.75;
 const REGAINS_S: f64 = 20.0;
 /// A window of so many times what is under way holds nobody back, also while that doubles in a round trip.
 const LOOSE: f64 = 3.0;
