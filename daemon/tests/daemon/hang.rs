@@ -547,7 +547,11 @@ fn who_holds_proc_keeps_nobody_from_asking_from_being_guarded_or_from_undoing() 
     });
     let start = Instant::now();
     until("it goes on for longer than a hang", || {
-        bounded(&["status"]).0.status.success() && start.elapsed() > HANG
+        let (told, took) = bounded(&["status"]);
+        if !told.status.success() {
+            eprintln!("{took:?}: {told:?}");
+        }
+        told.status.success() && start.elapsed() > HANG
     });
     let (reverted, took) = bounded(&["revert"]);
     // `tc` reads what is in /proc.
