@@ -235,24 +235,10 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
         ..upload()
     };
     let told = |changes: &[u64]| {
-        let mut device = member(1, 7);
-        device.policy = allotment::from_config(&Cap {
-            policy: CapPolicyName::Found,
-            ..Cap::default()
-        });
-        let mut at = Vec::new();
-        for ms in (0..12_000).step_by(100) {
+        told_ms(|ms| {
             let is_light = changes.iter().filter(|change| **change <= ms).count() % 2 == 1;
-            let flow = if is_light { little.clone() } else { upload() };
-            let pass = Input::Pass {
-                flows: vec![flow],
-                complete: true,
-                queues: Default::default(),
-            };
-            let news = reports(device.step(Duration::from_millis(ms), pass));
-            at.extend((!news.is_empty()).then_some(ms));
-        }
-        at
+            vec![if is_light { little.clone() } else { upload() }]
+        })
     };
     let regular = told(&[]);
     let (falls, rises) = (9_000, 10_200);
@@ -266,8 +252,6 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     let soon = |told: &[u64]| told.iter().filter(|ms| (falls..=falls + 300).contains(ms)).count();
     assert!(soon(&changed) >= 3 && soon(&regular) <= 1, "{changed:?} {regular:?}");
 }
-
-// ---- hostile review of 32a0ab7 ----
 
 fn of_found_shares(seed: u8) -> Network {
     let mut device = member(seed, 7);

@@ -1523,8 +1523,6 @@ proptest! {
     }
 }
 
-// ---- hostile review of 32a0ab7 ----
-
 /// A settled group of seven whose windows stand for half of what this device has, and what this device has of that after 40 s
 /// beside a member that claims 4 of the weights (realtime) and says of itself, each 0.4 s, what changes all by `step`.
 fn ratio_beside_a_saw(step: f64) -> f64 {
