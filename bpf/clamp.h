@@ -13,6 +13,10 @@
  * Down, the kernel lowers cwnd to the clamp only while cwnd is what limits. A connection that its pacing rate or its own
  * queue holds back would keep the cwnd of another time, and send all of it at once when that hold is gone. The same
  * congestion control lowers it.
+ *
+ * Who is not paced any more goes back to what it had before its limits, beside others that have kept the queue full
+ * meanwhile. To HyStart (tcp_cubic.c) that queue is what slow start has just made: it ends it within a round trip, and
+ * CUBIC needs seconds from there. Where nothing was lost, slow start goes on to the cap; HyStart ends it once only.
  */
 #ifndef GIVEWAY_CLAMP_H
 #define GIVEWAY_CLAMP_H
@@ -26,17 +30,41 @@ static __always_inline bool can_be_eased(const char name[GW_CA_NAME_LEN])
 	return !__builtin_memcmp(name, "cubic", 6) || !__builtin_memcmp(name, "reno", 5);
 }
 
-static __always_inline bool ease(struct tcp_sock *tp)
+static __always_inline bool read_name(const struct tcp_sock *tp, char name[GW_CA_NAME_LEN])
 {
 	const struct tcp_congestion_ops *ca = tp->inet_conn.icsk_ca_ops;
+
+	return ca && bpf_core_read_str(name, GW_CA_NAME_LEN, &ca->name) >= 0;
+}
+
+static __always_inline bool ease(struct tcp_sock *tp)
+{
 	char name[GW_CA_NAME_LEN] = {}, easing[GW_CA_NAME_LEN] = {};
 
-	if (!ease_name[0] || !ca || bpf_core_read_str(name, sizeof(name), &ca->name) < 0 || !can_be_eased(name))
+	if (!ease_name[0] || !read_name(tp, name) || !can_be_eased(name))
 		return false;
 	for (int i = 0; i < GW_CA_NAME_LEN; i++)
 		easing[i] = ease_name[i];
 	return !bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, easing, sizeof(easing)) &&
 	       !bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
+}
+
+/* It is HyStart that ended slow start, and no loss. */
+static __always_inline bool was_ended_by_hystart(const struct tcp_sock *tp)
+{
+	const struct bictcp *cubic = (const struct bictcp *)tp->inet_conn.icsk_ca_priv;
+	char name[GW_CA_NAME_LEN] = {};
+
+	return read_name(tp, name) && !__builtin_memcmp(name, "cubic", 6) && bpf_core_field_exists(cubic->found) &&
+	       BPF_CORE_READ(cubic, found) && !BPF_CORE_READ(cubic, last_max_cwnd);
+}
+
+/* Its pacing rate was limited, and is not any more; the kernel goes on to pace it. */
+static __always_inline bool goes_back(const struct tcp_sock *tp)
+{
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+
+	return sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL && was_ended_by_hystart(tp);
 }
 
 /* Asked before the write. */
@@ -46,7 +74,7 @@ static __always_inline bool would_restart_slow_start(const struct tcp_sock *tp, 
 
 	if (o->wanted == GW_UNLIMITED)
 		return cwnd >= o->old_clamp || tp->snd_ssthresh < o->old_clamp || tp->total_retrans;
-	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted;
+	return cwnd >= tp->snd_ssthresh && cwnd < o->old_clamp && cwnd < o->wanted && !goes_back(tp);
 }
 
 /* Asked before the write. Little is left to the kernel: each time, CUBIC begins anew. */

@@ -234,6 +234,12 @@ struct inet_connection_sock {
 	__u64 icsk_ca_priv[13];
 };
 
+/* CUBIC's own, in icsk_ca_priv (net/ipv4/tcp_cubic.c). */
+struct bictcp {
+	__u32 last_max_cwnd;
+	__u8 found;
+};
+
 struct minmax_sample {
 	__u32 t;
 	__u32 v;

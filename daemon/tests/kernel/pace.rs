@@ -6,16 +6,18 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use giveway::actuate::sockets::SocketActuator as _;
-use giveway::actuate::sockets::cap::CapActuator;
 use giveway::actuate::sockets::cap::lift::Lift;
+use giveway::actuate::sockets::cap::{CapActuator, CapResult};
 use giveway::actuate::sockets::pace::PaceActuator;
 use giveway::kernel::own_netns;
 use giveway_engine::change::Value;
 use giveway_engine::network::action::Outcome;
 use libbpf_rs::MapHandle;
+use socket2::{Domain, Socket, Type};
 
 use crate::support::lab::{FAR_V4, Lab};
 use crate::support::tcp::{Transfer, cookie, max_pacing_rate, set_max_pacing_rate, walked};
+use crate::support::wait::await_some;
 
 const UNLIMITED: u32 = u32::MAX;
 const RATE: u32 = 500_000;
@@ -23,7 +25,7 @@ const RATE: u32 = 500_000;
 struct Paced {
     actuator: PaceActuator,
     marks: MapHandle,
-    _caps: CapActuator,
+    caps: CapActuator,
 }
 
 impl Paced {
@@ -34,7 +36,7 @@ impl Paced {
         Self {
             actuator: PaceActuator::open(netns, of()).unwrap(),
             marks: of(),
-            _caps: caps,
+            caps,
         }
     }
 
@@ -74,6 +76,44 @@ fn a_live_connection_is_held_below_its_rate_and_set_free_again() {
     let before = acked(&mut monitor);
     sleep(Duration::from_secs(1));
     assert!(acked(&mut monitor) - before > asked);
+}
+
+/// CUBIC from the beginning: BBR, the default of some kernels, leaves a connection paced.
+fn cubic(lab: &Lab) -> (TcpStream, TcpStream) {
+    let listener = lab.far_listener(FAR_V4);
+    let near = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    near.set_tcp_congestion(b"cubic").unwrap();
+    near.connect(&listener.local_addr().unwrap().into()).unwrap();
+    (near.into(), listener.accept().unwrap().0)
+}
+
+/// HyStart takes the queue that others keep full for one that slow start has made, and ends it.
+#[test]
+fn a_connection_that_is_not_paced_any_more_goes_back_to_its_cap_by_slow_start() {
+    for was_paced in [false, true] {
+        let lab = Lab::enter();
+        lab.narrow(20, 1_000_000);
+        let (mut monitor, mut paced) = (lab.monitor(), Paced::open());
+        let (near, far) = cubic(&lab);
+        for value in [rate(RATE), Value::default()].into_iter().filter(|_| was_paced) {
+            assert_eq!(paced.set(&near, value), Outcome::Applied);
+        }
+        let caps = &mut paced.caps;
+        let mut cap_at = |segments: u32| caps.write([(cookie(&near), Some(segments))]).unwrap().remove(0);
+        cap_at(500);
+        let _transfer = Transfer::start(&near, far);
+        let flow = await_some("the end of slow start", || {
+            let flow = walked(&mut monitor, &near);
+            flow.ssthresh
+                .is_some_and(|ssthresh| ssthresh <= flow.cwnd)
+                .then_some(flow)
+        });
+        assert!(flow.retransmits == 0 && flow.cwnd < 500, "not by HyStart: {flow:?}");
+
+        assert_eq!(cap_at(600).result, CapResult::Applied { eased: !was_paced });
+        let ssthresh = walked(&mut monitor, &near).ssthresh;
+        assert_eq!(ssthresh == Some(600), was_paced, "{ssthresh:?}");
+    }
 }
 
 #[test]
