@@ -299,8 +299,13 @@ impl Variant {
         }
     }
 
+    /// Where the others have one, one: a lab beside others does one at a time.
     pub fn rounds(&self, of_others: u64) -> u64 {
-        (of_others as f64 * self.times) as u64
+        if of_others == 1 {
+            1
+        } else {
+            (of_others as f64 * self.times) as u64
+        }
     }
 
     /// With these programs in its guest.
