@@ -111,14 +111,16 @@ pub struct Wish {
     clearly: f64,
     /// Soon after a trial, less than this part.
     early: f64,
+    /// And where packets wait for less than this part of the aim, it is not for a queue that less is moved.
+    waits: f64,
 }
 
 impl From<Prefer> for Wish {
     fn from(prefer: Prefer) -> Self {
-        let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly, early)) = match prefer {
-            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63, 0.7)),
-            Prefer::Balanced => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7, 0.81)),
-            Prefer::Throughput => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98, 0.81)),
+        let (aim, aim_least_s, too_long, too_long_least_s, packets, (worth, clearly, early, waits)) = match prefer {
+            Prefer::Delay => (0.03, 0.003, 0.15, 0.010, (2.0, 0.5), (0.7, 0.63, 0.7, 0.8)),
+            Prefer::Balanced => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.77, 0.7, 0.81, 0.8)),
+            Prefer::Throughput => (0.06, 0.012, 0.2, 0.015, (4.0, 1.0), (0.98, 0.98, 0.81, 0.5)),
         };
         Self {
             aim,
@@ -129,6 +131,7 @@ impl From<Prefer> for Wish {
             worth,
             clearly,
             early,
+            waits,
         }
     }
 }

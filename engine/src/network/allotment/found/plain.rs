@@ -33,6 +33,9 @@ const EARLIER_S: f64 = 2.5;
 const FOLLOWS_S: f64 = 2.0;
 /// What was had without limits is fresh for so long after a return to limits, from when the group can have it again.
 const FRESH_S: std::ops::Range<f64> = 4.0..10.0;
+/// Less than this part of it is too little sooner, from then on: only devices without giveway take so much.
+const LITTLE: f64 = 0.5;
+const LITTLE_FROM_S: f64 = 2.0;
 /// Where that was not measured, packets of plain TCP are taken to wait for this part of the minimum RTT.
 const TOLD_QUEUE: f64 = 0.5;
 /// What is moved lately is a mean over so long.
@@ -271,11 +274,21 @@ impl Plain {
         }
     }
 
-    /// What the group moves lately, of what it moved without limits a moment ago.
-    pub fn early_part(&self, seen: &Seen) -> Option<f64> {
-        self.returned_s.filter(|since_s| FRESH_S.contains(since_s))?;
+    /// Whether the group moves less lately than `worth` of what it moved without limits a moment ago.
+    pub fn is_little_early(&self, seen: &Seen, worth: f64) -> bool {
+        let since_s = self.returned_s.unwrap_or(f64::INFINITY);
+        let worth = match since_s {
+            _ if FRESH_S.contains(&since_s) => worth,
+            _ if (LITTLE_FROM_S..FRESH_S.start).contains(&since_s) => LITTLE,
+            _ => return false,
+        };
         let rises = self.lately > (1.0 + RISES) * self.lately_before[1].0;
-        (!rises).then_some(self.lately / self.plain(seen)?)
+        !rises && self.plain(seen).is_some_and(|plain| self.lately < worth * plain)
+    }
+
+    /// The collapse with which a trial may end lasts at most until now.
+    pub fn is_past_collapse(&self) -> bool {
+        self.returned_s.is_none_or(|since_s| since_s >= FRESH_S.start)
     }
 
     /// By a connection of ours, where that is known.

@@ -1432,6 +1432,16 @@ fn soon_after_a_trial_too_little_is_seen_at_once() {
     }
 }
 
+/// Sooner than all else is judged: only stations without giveway take so much.
+#[test]
+fn less_than_half_of_a_trial_is_too_little_three_seconds_after_it() {
+    for (total_mbit, is_given_up) in [(3.0, true), (6.0, false)] {
+        let mut control = after_a_trial();
+        pass(&mut control, 8.0, 3.0, |now_s| together(now_s, total_mbit, 0.012));
+        assert_eq!(is_withdrawn(&control), is_given_up, "{total_mbit} Mbit/s");
+    }
+}
+
 #[test]
 fn a_group_whose_reports_come_late_does_not_give_its_limits_up() {
     let mut control = after_a_trial();

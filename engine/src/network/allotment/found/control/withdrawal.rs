@@ -89,7 +89,7 @@ impl Control {
             }
             Phase::Hold => {
                 // Where nothing waits, it is not for a queue that less is moved.
-                let waits = self.waits_s > 0.8 * self.aim_s;
+                let waits = self.waits_s > self.wish.waits * self.aim_s;
                 let is_clear = self.worse_s > SURE_S || part.is_some_and(|part| part < self.wish.clearly);
                 (waits && is_clear).then_some(Why::Worse)
             }
@@ -147,10 +147,12 @@ impl Control {
     /// Soon after a trial what plain TCP moves here is fresh, and a stranger takes more with each second. So it does not
     /// wait until the share has settled: packets wait, here and elsewhere, and it is not for a share that is too large.
     fn is_worse_early(&mut self, seen: &Seen, wait_s: f64, dt_s: f64) -> bool {
-        let is_less = self.plain.early_part(seen).is_some_and(|part| part < self.wish.early);
-        // A wait of more than a round trip is the collapse with which a trial may end, and one that nothing has passed since
+        let is_less = self.plain.is_little_early(seen, self.wish.early);
+        // A wait of more than a round trip may be the collapse with which a trial ends, and one that nothing has passed since
         // says nothing of now.
-        let waits = (self.aim_s..seen.min_rtt_s).contains(&wait_s) && seen.now_s - self.delivered_s < REPORT_S;
+        let may_be_collapse = wait_s >= seen.min_rtt_s && !self.plain.is_past_collapse();
+        let is_now = seen.now_s - self.delivered_s < REPORT_S;
+        let waits = wait_s >= self.aim_s && !may_be_collapse && is_now;
         let they_wait = seen.their_queue_s.is_none_or(|queue_s| queue_s > 0.5 * self.aim_s);
         self.early_s = if is_less && waits && they_wait {
             self.early_s + dt_s
