@@ -134,6 +134,31 @@ fn who_repeats_what_was_lost_still_sends() {
     }
 }
 
+/// A closed window, or nobody at the other end: it would take its part of the device's share for nothing until it is closed.
+#[test]
+fn who_has_a_far_end_that_takes_nothing_sends_no_longer() {
+    for (takes, still_sends) in [(true, true), (false, false)] {
+        let mut engine = asking();
+        for ms in (300..20_000).step_by(100) {
+            let flow = Flow {
+                delivered_segments: if takes { ms as u32 } else { 0 },
+                in_flight_bytes: 0,
+                unacked_bytes: 0,
+                ..upload()
+            };
+            engine.step(
+                Duration::from_millis(ms),
+                Input::Pass {
+                    flows: vec![flow],
+                    complete: false,
+                    queues: Default::default(),
+                },
+            );
+        }
+        assert_eq!(engine.sharing.connections > 0, still_sends, "takes: {takes}");
+    }
+}
+
 fn answer(engine: &mut Network, outcome: Outcome) -> Vec<Action> {
     engine.step(
         Duration::from_millis(200),

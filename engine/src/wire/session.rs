@@ -335,6 +335,9 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::ChaCha20Rng;
+    use rand_chacha::rand_core::SeedableRng;
+
     use super::*;
 
     #[test]
@@ -348,5 +351,42 @@ mod tests {
         assert_eq!(window.advance(u64::MAX), Ok(()));
         assert_eq!(window.advance(9), Err(Refusal::Replayed));
         assert_eq!(window.advance(u64::MAX), Err(Refusal::Replayed));
+    }
+
+    /// One datagram of a member with the longest interval, and then nothing any more: its senders count for five minutes at most.
+    #[test]
+    fn who_says_that_it_sends_and_will_not_be_heard_for_long_is_not_counted_for_an_hour() {
+        let mut rng = ChaCha20Rng::from_seed([1; 32]);
+        let mut sessions = Sessions::new(&mut rng);
+        let report = Report {
+            session: 1,
+            counter: 1,
+            challenge: 2,
+            interval_ms: *codec::INTERVAL_RANGE_MS.end(),
+            purpose: Purpose::Telling,
+            doubts: Vec::new(),
+            echoes: vec![sessions.challenge],
+            senders: vec![Sender {
+                cwnd_segments: 4,
+                min_rtt_us: 100_000,
+                srtt_us: 100_000,
+                queue_bytes: 1_000_000,
+                ca_state: codec::CaState::Open,
+                delivery_rate_kbit: 100,
+                retransmits: 0,
+                direction: codec::Direction::Up,
+                class: codec::Class::Realtime,
+                demand_kbit: codec::UNLIMITED_KBIT,
+            }],
+        };
+        let from = IpAddr::from([10, 0, 0, 2]);
+        let heard = sessions.hear(Duration::ZERO, from, report, &mut rng);
+        assert_eq!(heard, Ok(Heard::Joined));
+        let mut gone_s = 0;
+        while sessions.believed().next().is_some() {
+            gone_s += 10;
+            sessions.expire(Duration::from_secs(gone_s), &mut rng);
+        }
+        assert!(gone_s <= 300, "it counts for {gone_s} s");
     }
 }

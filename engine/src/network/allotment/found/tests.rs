@@ -3,10 +3,13 @@
 //! do. The air with its collisions is the lab's (`giveway-lab run shares`).
 
 use proptest::prelude::*;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
 
 use super::*;
 use crate::config::CapPolicyName;
-use crate::wire::Sender;
+use crate::network::allotment::Sharing;
+use crate::wire::{Neighbourhood, PaceConfig, Sender};
 
 const SEGMENT_BYTES: f64 = 1_448.0;
 const RTT_S: f64 = 0.1;
@@ -1692,4 +1695,204 @@ fn who_has_its_whole_cap_again_has_regained_what_it_had() {
         stuck.is_empty(),
         "(RTT ms, cap) at which the cap stays for 20 s: {stuck:?}"
     );
+}
+
+/// A queue stands that is longer than it should be, and others start.
+#[test]
+fn a_queue_lowers_a_share_that_others_have_just_made_small() {
+    let mut control = limiting();
+    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.011, 0.011));
+    let with_others = |now_s: f64| Seen {
+        weights: 8.0,
+        full_weights: 8.0,
+        rate: mbit(1.25),
+        ..seen(now_s, 0.016, 0.016)
+    };
+    pass(&mut control, 2.0, 1.0, |now_s| seen(now_s, 0.016, 0.016));
+    pass(&mut control, 3.0, 0.1, with_others);
+    let before = control.share;
+    assert!(before < mbit(1.3), "{}", before / mbit(1.0));
+    pass(&mut control, 3.1, 7.0, with_others);
+    assert!(control.share < 0.95 * before, "{} of {}", control.share, before);
+}
+
+/// What it had before a pause is of another time.
+#[test]
+fn a_queue_lowers_the_share_of_who_had_more_before_a_pause() {
+    let mut control = limiting().without_trial();
+    pass(&mut control, 0.0, 2.0, |now_s| seen(now_s, 0.011, 0.011));
+    control.rest(2.0, true);
+    let slower = |now_s: f64| Seen {
+        rate: mbit(1.0),
+        ..seen(now_s, 0.018, 0.018)
+    };
+    pass(&mut control, 4.0, 0.3, slower);
+    assert!(matches!(control.phase, Phase::Hold), "{:?}", control.phase);
+    let before = control.share;
+    pass(&mut control, 4.3, 7.0, slower);
+    assert!(control.share < 0.95 * before, "{} of {}", control.share, before);
+}
+
+/// It says that it has nothing, and sends so that packets wait for a part of what is aimed at: too long to be room, too short to be
+/// given way to.
+#[test]
+fn a_neighbour_that_says_it_has_nothing_and_keeps_a_short_queue_starves_nobody() {
+    for part in [0.65, 1.2] {
+        let mut link = Link::new(20.0, 1);
+        // Until 12 s it shares as plain TCP does.
+        (link.unlimited, link.strangers, link.lie) = (mbit(10.0), mbit(10.0), Some(mbit(10.0)));
+        link.run(12.0);
+        link.lie = Some(1.0);
+        let mut starved_s = 0.0;
+        for _ in 0..1_200 {
+            let device = &link.devices[0];
+            let sends = link.sends(device, link.queue_bytes / link.carries);
+            let lacks = part * device.aim_s * link.carries - link.queue_bytes;
+            starved_s += if sends < mbit(3.0) { PASS_S } else { 0.0 };
+            link.strangers = (link.carries - sends + lacks / PASS_S).max(0.0);
+            link.pass();
+        }
+        assert!(
+            starved_s < 30.0,
+            "a queue of {part} aims: for {starved_s:.0} of 120 s less than 3 of the 10 Mbit/s that plain TCP has; in the end {:?}, {:?}",
+            link.shares_mbit(),
+            link.devices[0].phase
+        );
+    }
+}
+
+/// One of three that began while the others sent, of whom one says that it had 5 Mbit/s. By what the other one says, it has no trial of
+/// its own; and then it has 1.5 Mbit/s beside a queue.
+#[test]
+fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
+    for told_mbit in [5.0, 0.0, 0.001] {
+        let mut control = Control::new(Prefer::Balanced, FLOOR);
+        let told = |of: Seen| Seen {
+            senders: 3,
+            moving: 3.0,
+            weights: 3.0,
+            full_weights: 3.0,
+            demands: [5.0, told_mbit]
+                .map(|said| Demand {
+                    rate: mbit(said),
+                    connections: 1.0,
+                })
+                .to_vec(),
+            ..of
+        };
+        pass(&mut control, 0.0, 8.0, |now_s| told(seen(now_s, 0.0, 0.0)));
+        pass(&mut control, 8.0, 40.0, |now_s| {
+            told(Seen {
+                rate: mbit(1.5),
+                moved_bytes: mbit(1.5) * PASS_S,
+                ..together(now_s, 9.0, 0.013)
+            })
+        });
+        assert!(
+            is_withdrawn(&control),
+            "told {told_mbit} Mbit/s: {:?}, part {:?}",
+            control.phase,
+            control.of_plain
+        );
+    }
+}
+
+/// Of twice the median, as `docs/shares.md` says: whatever it lists.
+#[test]
+fn one_member_that_lists_many_senders_ends_no_limits_of_a_group_of_eight() {
+    for connections in [1.0, 16.0] {
+        let mut control = after_a_trial();
+        let beside = |now_s: f64| {
+            let mut demands = vec![
+                Demand {
+                    rate: mbit(5.0),
+                    connections: 1.0
+                };
+                6
+            ];
+            demands.push(Demand {
+                rate: connections * mbit(100.0),
+                connections,
+            });
+            Seen {
+                senders: 8,
+                moving: 8.0,
+                weights: 8.0,
+                full_weights: 8.0,
+                demands,
+                total: mbit(38.0),
+                rate: mbit(4.75),
+                moved_bytes: mbit(4.75) * PASS_S,
+                ..seen(now_s, 0.012, 0.012)
+            }
+        };
+        pass(&mut control, 8.0, 12.0, beside);
+        assert!(
+            !is_withdrawn(&control),
+            "{connections} senders: {:?}, {:?}",
+            control.phase,
+            control.of_plain
+        );
+    }
+}
+
+/// What an upload of a lone device gets on 20 Mbit/s two minutes after so many of its other connections, with data to send, have far
+/// ends that take next to nothing: closed windows, slow readers.
+fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
+    let mut policy = FoundCapacity::from_config(&Cap::default(), Direction::Up);
+    let config = crate::config::Config::parse("").expect("a configuration");
+    let mut rng = ChaCha20Rng::from_seed([1; 32]);
+    let neighbours = Neighbourhood::new(Duration::ZERO, &mut rng, None, PaceConfig::new(&config.group));
+    let carries = mbit(20.0);
+    let (mut queue_bytes, mut window, mut pacing) = (0.0_f64, 10.0 * SEGMENT_BYTES, f64::INFINITY);
+    let (mut delivered, mut lately) = (0.0, 0.0);
+    for pass in 1..=1_400_u32 {
+        let now_s = f64::from(pass) * PASS_S;
+        let rtt_s = RTT_S + queue_bytes / carries;
+        let sends = (window / rtt_s).min(pacing);
+        let gets = if queue_bytes > 0.0 { carries } else { sends.min(carries) };
+        queue_bytes = (queue_bytes + (sends - carries) * PASS_S).clamp(0.0, 0.1 * carries);
+        delivered += gets * PASS_S;
+        lately += if now_s > 130.0 { gets * PASS_S } else { 0.0 };
+        let upload = Member {
+            rtt: Duration::from_secs_f64(rtt_s),
+            latest_rtt: Duration::from_secs_f64(rtt_s),
+            delivery_rate_bytes_per_s: gets as u64,
+            delivered_segments: (delivered / SEGMENT_BYTES) as u32,
+            ..member(100, (window / SEGMENT_BYTES) as u32)
+        };
+        let slow = |n: u64| Member {
+            cookie: crate::model::Cookie(100 + n),
+            delivery_rate_bytes_per_s: 300,
+            delivered_segments: pass / 50,
+            ..member(100, 4)
+        };
+        let slow = (0..if now_s > 20.0 { readers } else { 0 }).map(slow);
+        let members: Vec<Member> = std::iter::once(upload).chain(slow).collect();
+        let link = crate::network::allotment::Link {
+            sharing: Sharing {
+                devices: 1,
+                connections: members.len() as u32,
+            },
+            neighbours: &neighbours,
+            queue: None,
+        };
+        let limits = policy.allot(Duration::from_secs_f64(now_s), &link, &members)[0].clone();
+        pacing = limits.pacing_rate_bytes_per_s.map_or(f64::INFINITY, |rate| rate as f64);
+        // Plain TCP keeps a queue of half a round trip.
+        let most = carries * 1.5 * RTT_S;
+        window = match limits.cwnd {
+            Some(cwnd) => (f64::from(cwnd) * SEGMENT_BYTES).min(most),
+            None => (1.25 * window).min(most),
+        };
+    }
+    lately / 10.0 / mbit(1.0)
+}
+
+#[test]
+fn connections_whose_far_ends_take_nothing_leave_an_upload_what_they_do_not_use() {
+    for readers in [0, 1, 20] {
+        let mbit = upload_beside_slow_readers_mbit(readers);
+        assert!(mbit > 14.0, "beside {readers}: {mbit:.1} of 20 Mbit/s");
+    }
 }

@@ -287,3 +287,117 @@ fn beside_a_stranger_ours_keeps_half_of_what_it_has_without_us() {
     let mean = kept.iter().sum::<f64>() / kept.len() as f64;
     assert!(mean >= 0.5, "{mean:.2} of plain's, by round trip {kept:.2?}");
 }
+
+/// An upload of five seconds to a far end that takes 0.36 of the link's 10 Mbit/s, and for two minutes after it 1 Mbit/s that tells
+/// nothing: UDP, or the acknowledgements of a download, with so many requests in each pass. What of that is sent in the end.
+fn sent_after_a_slow_upload_mbit(requests: u32) -> f64 {
+    let mut measured = Measured::default();
+    let mut upload = Socket {
+        cookie: Cookie(1),
+        in_flight_bytes: 200 * 1_448,
+        segment_bytes: 1_448,
+        min_rtt: Some(Duration::from_millis(20)),
+        smoothed_rtt: Duration::from_secs(4),
+        ..NOTHING
+    };
+    let mut asks = Socket {
+        cookie: Cookie(2),
+        in_flight_bytes: 100,
+        smoothed_rtt: Duration::from_millis(20),
+        latest_rtt: Some(Duration::from_millis(20)),
+        ..upload
+    };
+    let (mut passed, mut lately) = (Passed::default(), 0);
+    for at in 1..=1_250_u64 {
+        let now = Duration::from_millis(100 * at);
+        if at <= 50 {
+            upload.delivered_segments += 3;
+            upload.acked_bytes += 3 * 1_448;
+            upload.latest_rtt = Some(now);
+            passed.sent_bytes += if at == 2 { 203 } else { 3 } * 1_514;
+            measured.observe(now, &[upload], passed);
+            continue;
+        }
+        let may = measured
+            .paced_bytes_per_s()
+            .map_or(u64::MAX, |rate| (rate / 10.0) as u64);
+        let wants = passed.backlog_bytes + 12_500 + 166 * u64::from(requests);
+        let sent = wants.min(may);
+        passed.backlog_bytes = (wants - sent).min(100_000);
+        passed.sent_bytes += sent;
+        lately += if at > 1_150 { sent } else { 0 };
+        asks.delivered_segments += requests;
+        asks.acked_bytes += 100 * u64::from(requests);
+        let sockets = [asks];
+        measured.observe(now, if requests > 0 { &sockets } else { &[] }, passed);
+    }
+    lately as f64 / 10.0 / 125e3
+}
+
+#[test]
+fn what_a_slow_far_end_told_holds_nobody_back_for_good_who_tells_nothing() {
+    for requests in [0, 1] {
+        let mbit = sent_after_a_slow_upload_mbit(requests);
+        assert!(mbit > 0.9, "{mbit:.3} of 1 Mbit/s, beside {requests} requests a pass");
+    }
+}
+
+/// Of what is promised a tenth may be late. UDP that sends more than its half of a fair queue leaves a backlog there that is not TCP's.
+#[test]
+fn what_udp_keeps_waiting_in_our_queue_hides_no_queue_below() {
+    let mut wrong = Vec::new();
+    for mbit in [4.0, 6.0, 15.0, 30.0] {
+        let load = [Load::Cubic { round_trip_ms: 40 }, Load::UdpFrom { mbit, from_s: 30.0 }];
+        let ran = run(&steady(10.0), &load, Way::Auto, 28.0, 20.0);
+        wrong.extend((ran.broken > 0.1 || ran.below_p95_ms > 50.0).then_some((mbit, ran)));
+    }
+    assert!(wrong.is_empty(), "(UDP on 10 Mbit/s, what came of it): {wrong:#?}");
+}
+
+/// The mean of their round trips stands for both.
+#[test]
+fn an_upload_that_has_a_long_path_beside_one_with_a_short_one_breaks_no_promises() {
+    let mut wrong = Vec::new();
+    for round_trips_ms in [[20, 80], [20, 300], [40, 600]] {
+        let load = round_trips_ms.map(|round_trip_ms| Load::Cubic { round_trip_ms });
+        let ran = run(&steady(10.0), &load, Way::Auto, 20.0, 40.0);
+        wrong.extend((ran.broken > 0.1 || ran.below_p95_ms > 50.0).then_some((round_trips_ms, ran)));
+    }
+    assert!(wrong.is_empty(), "(round trips, what came of it): {wrong:#?}");
+}
+
+/// Nothing waits, and all that may be sent is: what the rate is after so long, by how often there is a pass.
+fn raised_mbit(pass_ms: u64, for_ms: u64) -> f64 {
+    let mut measured = Measured::default();
+    let mut socket = Socket {
+        cookie: Cookie(1),
+        in_flight_bytes: 35_000,
+        segment_bytes: 1_448,
+        min_rtt: Some(Duration::from_millis(20)),
+        smoothed_rtt: Duration::from_millis(26),
+        ..NOTHING
+    };
+    let mut sent = 0.0;
+    // A queue tells the rate, and is gone from then on.
+    const TOLD_MS: u64 = 3_000;
+    for now_ms in (0..TOLD_MS + for_ms).step_by(pass_ms as usize) {
+        let paced = measured.paced_bytes_per_s().filter(|_| now_ms >= TOLD_MS);
+        let rate = paced.unwrap_or(1_250_000.0);
+        sent += rate * pass_ms as f64 / 1e3;
+        socket.in_flight_bytes = paced.map_or(35_000, |rate| (rate * 0.02) as u64);
+        socket.delivered_segments = (sent / 1_514.0) as u32;
+        socket.acked_bytes = u64::from(socket.delivered_segments) * 1_448;
+        let passed = Passed {
+            sent_bytes: sent as u64,
+            backlog_bytes: 0,
+        };
+        measured.observe(Duration::from_millis(now_ms), &[socket], passed);
+    }
+    measured.view().rate_bytes_per_s.expect("found") as f64 / 125e3
+}
+
+#[test]
+fn a_rate_rises_as_fast_however_often_it_is_looked_at() {
+    let [by_ten, by_hundred] = [100, 10].map(|pass_ms| raised_mbit(pass_ms, 800));
+    assert!(by_hundred < 1.5 * by_ten, "{by_hundred} in place of {by_ten} Mbit/s");
+}

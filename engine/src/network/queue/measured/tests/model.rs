@@ -23,6 +23,11 @@ pub enum Load {
     Udp {
         mbit: f64,
     },
+    /// Not before that time.
+    UdpFrom {
+        mbit: f64,
+        from_s: f64,
+    },
     /// Behind the same modem, but not through our queue.
     Stranger {
         round_trip_ms: u64,
@@ -89,6 +94,8 @@ pub struct Ran {
     /// In both.
     pub wait_p50_ms: f64,
     pub wait_p95_ms: f64,
+    /// Of the packets that were sent while deadlines were promised, so many waited below for 10 ms more than was promised by.
+    pub broken: f64,
     /// In the end; infinite: nothing is paced.
     pub paced_mbit: f64,
 }
@@ -98,6 +105,7 @@ struct Packet {
     flow: usize,
     queued_ms: u64,
     below_ms: u64,
+    promised_ms: Option<u64>,
 }
 
 #[derive(Default)]
@@ -111,6 +119,7 @@ struct Flow {
     round_trip_ms: Option<u64>,
     is_ours: bool,
     udp_per_ms: f64,
+    from_ms: u64,
     due: f64,
     cwnd: f64,
     ssthresh: f64,
@@ -136,12 +145,16 @@ impl Flow {
             | Load::Stranger { round_trip_ms }
             | Load::SlowFarEnd { round_trip_ms, .. } => (Some(round_trip_ms), 0.0),
             Load::Hoards { .. } => (Some(20), 0.0),
-            Load::Udp { mbit } => (None, mbit * 125.0 / PACKET),
+            Load::Udp { mbit } | Load::UdpFrom { mbit, .. } => (None, mbit * 125.0 / PACKET),
         };
         Self {
             round_trip_ms,
             is_ours: !matches!(load, Load::Stranger { .. }),
             udp_per_ms,
+            from_ms: match load {
+                Load::UdpFrom { from_s, .. } => (from_s * 1e3) as u64,
+                _ => 0,
+            },
             due: 0.0,
             cwnd: match load {
                 Load::Hoards { packets, .. } => packets as f64,
@@ -239,6 +252,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
     let mut measured = Measured::default();
     let (mut sent, mut turn) = (0_u64, 0);
     let (mut arrived, mut belows, mut waits) = (0_u64, Vec::new(), Vec::new());
+    let (mut promised, mut broken) = (0_u64, 0_u64);
     let [begin_ms, end_ms] = [warmup_s * 1e3, (warmup_s + seconds) * 1e3].map(|ms| ms as u64);
     let jitter = |now_ms: u64| now_ms * 7 % 3;
     for now_ms in 0..end_ms {
@@ -253,7 +267,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             }
         }
         for (number, flow) in flows.iter_mut().enumerate() {
-            flow.due += flow.udp_per_ms;
+            flow.due += if now_ms < flow.from_ms { 0.0 } else { flow.udp_per_ms };
             while (flow.round_trip_ms.is_some() && flow.in_flight < flow.cwnd as u64) || flow.due >= 1.0 {
                 flow.due = (flow.due - 1.0).max(0.0);
                 flow.in_flight += 1;
@@ -261,6 +275,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                     flow: number,
                     queued_ms: now_ms,
                     below_ms: now_ms,
+                    promised_ms: None,
                 };
                 if !flow.is_ours && below.len() < BELOW_PACKETS {
                     below.push_back(packet);
@@ -311,6 +326,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             credit -= PACKET;
             sent += PACKET as u64;
             packet.below_ms = now_ms;
+            packet.promised_ms = measured.promise().map(|promise| promise.below.as_millis() as u64);
             if below.len() < BELOW_PACKETS {
                 below.push_back(packet);
             } else {
@@ -340,6 +356,8 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             if now_ms >= begin_ms {
                 belows.push(now_ms - packet.below_ms);
                 waits.push(now_ms - packet.queued_ms);
+                promised += u64::from(packet.promised_ms.is_some());
+                broken += u64::from(packet.promised_ms.is_some_and(|ms| now_ms - packet.below_ms > ms + 10));
                 let flow = &flows[packet.flow];
                 arrived += u64::from(flow.is_ours && flow.round_trip_ms.is_some() && !flow.hoards);
             }
@@ -381,6 +399,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
         below_p95_ms: percentile(&mut belows, 0.95),
         wait_p50_ms: percentile(&mut waits, 0.5),
         wait_p95_ms: percentile(&mut waits, 0.95),
+        broken: broken as f64 / promised.max(1) as f64,
         paced_mbit: measured.paced_bytes_per_s().map_or(f64::INFINITY, |rate| rate / 125e3),
     }
 }
