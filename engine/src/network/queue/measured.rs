@@ -255,6 +255,8 @@ pub struct Measured {
     withdrawn_until: Option<Duration>,
     withdraws_for: Duration,
     held: VecDeque<Held>,
+    /// For how long, since somebody told the rate, it was what limited the senders.
+    untold_s: f64,
     /// The latest pass that was judged.
     judged: Duration,
     view: MeasuredView,
@@ -308,6 +310,7 @@ impl Default for Measured {
             withdrawn_until: None,
             withdraws_for: WITHDRAWS_FOR,
             held: VecDeque::new(),
+            untold_s: 0.0,
             judged: Duration::ZERO,
             view: MeasuredView::default(),
         }
@@ -358,11 +361,12 @@ impl Measured {
         }
         let shown = self.add(now, passed_s, sockets, before, passed);
         self.view.found = Found::Held;
-        if let Some(shown) = shown {
+        let is_told = shown.is_some_and(|shown| {
             // While nothing is under way, nothing is forgotten.
             self.falls *= (-passed_s / VARIES_FOR_S).exp();
-            self.judge(now, &shown, before, passed);
-        }
+            self.judge(now, &shown, before, passed)
+        });
+        self.doubt(is_told, passed_s, (passed.sent_bytes - before.sent_bytes) as f64);
         self.tell(now);
     }
 
@@ -478,13 +482,30 @@ impl Measured {
         }
     }
 
-    fn judge(&mut self, now: Duration, shown: &Shown, before: Passed, passed: Passed) {
+    /// A rate of which nobody tells any more limits nobody for longer than deadlines would be promised by it: those that tell
+    /// nothing (UDP, acknowledgements of what is received) could not raise it, however low the last one to tell has left it.
+    fn doubt(&mut self, is_told: bool, passed_s: f64, sent: f64) {
+        let is_limit = self.paced.is_some_and(|paced| sent >= 0.95 * paced * passed_s);
+        if is_told {
+            self.untold_s = 0.0;
+        } else if is_limit {
+            self.untold_s += passed_s;
+        }
+        if self.untold_s >= HELD_OVER.as_secs_f64() {
+            (self.rate, self.paced, self.untold_s) = (None, None, 0.0);
+            (self.queued_since, self.gives_way, self.view.below_us) = (None, None, 0);
+            self.held.clear();
+        }
+    }
+
+    /// Whether anybody has told.
+    fn judge(&mut self, now: Duration, shown: &Shown, before: Passed, passed: Passed) -> bool {
         let share = self.share();
         self.view.seen_percent = (share * 100.0).round() as u32;
         if share < LEAST_SHARE {
             // Nobody tells what there is to promise by.
             self.held.clear();
-            return;
+            return false;
         }
         if now.saturating_sub(std::mem::replace(&mut self.judged, now)) > PAUSE {
             (self.queued_since, self.gives_way) = (None, None);
@@ -493,7 +514,7 @@ impl Measured {
         let below = shown.in_flight / share - passed.backlog_bytes as f64;
         let age_s = self.sent.age_s(now, below);
         let Some((arrives, is_told_well)) = self.arrives(now, share, shown.packet) else {
-            return;
+            return false;
         };
         let rate = self.rate.unwrap_or(arrives).max(LEAST_BYTES_PER_S);
         let packet_s = shown.packet / rate;
@@ -510,7 +531,7 @@ impl Measured {
             // What arrives beside others is our part, not the link's rate; we begin with it when we return.
             self.rate = Some(arrives);
             self.carried = arrives;
-            return;
+            return true;
         }
         self.withdrawn_until = None;
         if stands {
@@ -547,6 +568,7 @@ impl Measured {
                 below_s: queue_s,
             });
         }
+        true
     }
 
     /// The queue below ours that is best.
