@@ -54,6 +54,8 @@ const AVERAGED: f64 = 0.1;
 /// Where no queue forms below though we send all that we may: the first step up, the largest, by pass.
 const FIRST_STEP: f64 = 0.01;
 const LARGEST_STEP: f64 = 0.1;
+/// A step is that of a pass; where passes come more often each has its part of one.
+const PASS_S: f64 = 0.1;
 /// From a change of our rate until what follows from it is seen: a round trip, a pass, and so many packets.
 const FEEDBACK_S: f64 = 0.1;
 const FEEDBACK_PACKETS: f64 = 2.0;
@@ -632,7 +634,8 @@ impl Measured {
         };
         let first = FIRST_STEP + (LARGEST_STEP - FIRST_STEP) * varies;
         let step = (first * ((empty_s - waits_s) / feedback_s).exp2()).min(LARGEST_STEP);
-        self.rate = Some(rate * (1.0 + step));
+        // However often passes come.
+        self.rate = Some(rate * (1.0 + step).powf((passed_s / PASS_S).min(1.0)));
         self.view.found = Found::Raised;
     }
 
