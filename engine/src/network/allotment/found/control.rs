@@ -73,6 +73,9 @@ const CLIFF_MOST_S: f64 = 320.0;
 /// Neighbours move the share by at most these parts in the time of a report: down by less than it grows by where there
 /// is room, and up only where the queue is not much longer than it should be.
 const PULL: std::ops::RangeInclusive<f64> = 0.85..=1.25;
+/// But not below this part of an equal one of what plain TCP was measured to move here: by less than `plain` takes for a slower
+/// air, or what a neighbour's word has taken would count as the air's doing, and be taken again.
+const KEEPS: f64 = 0.8;
 /// Who has so many times what the others have comes down to them, room or not, where they are so many that no single one
 /// decides.
 const APART: f64 = 1.25;
@@ -622,10 +625,16 @@ impl Control {
             let has_room = self.cliff.is_none() && self.quiet_s > 2.0 * shows_after_s && is_near;
             let least = if has_room { 1.0 } else { *PULL.start() };
             let pulled = self.share * ratio.clamp(least, most).powf(dt_s / shows_after_s);
+            let pulled = pulled.max(self.keeps(seen).min(self.share));
             // No word of theirs raises it above what is got. It may pass this device's own cliff: that is how one that has found
             // its cliff too low comes back to what the others have.
             self.share = pulled.min((ROOM * seen.rate).max(self.share)).max(self.floor);
         }
+    }
+
+    /// Below this no word of a neighbour takes the share; a queue does.
+    pub(super) fn keeps(&self, seen: &Seen) -> f64 {
+        KEEPS * self.plain.equal_part(seen).unwrap_or(0.0)
     }
 
     fn begin_to_empty(&mut self, seen: &Seen, wait_s: f64) {

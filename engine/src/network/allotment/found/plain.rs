@@ -324,6 +324,11 @@ impl Plain {
         Some(known.each * known.of.map_or(1.0, |of| of / connections.max(1) as f64))
     }
 
+    /// What a connection of weight 1 would have of it, were it divided by weight: as this device has measured it itself.
+    pub fn equal_part(&self, seen: &Seen) -> Option<f64> {
+        Some(self.demand(seen.senders)? * seen.senders as f64 / seen.weights)
+    }
+
     /// What the group would move without limits, where most of it have said so. Our own measurement is believed.
     pub fn plain(&self, seen: &Seen) -> Option<f64> {
         let each = |demand: &Demand| demand.rate / demand.connections;

@@ -188,7 +188,7 @@ impl Control {
         if let Some(theirs) = seen.theirs.filter(|_| left_alone) {
             // Nothing new was learnt of what all would have without limits.
             self.plain.changed();
-            self.share = theirs.max(self.floor);
+            self.share = theirs.max(self.keeps(seen)).min(seen.rate).max(self.floor);
         } else {
             if self.tries {
                 self.plain.ends(seen);
