@@ -379,6 +379,7 @@ impl Control {
         }
         self.begins_anew = false;
         (self.share, self.weights, self.last_weights) = (0.0, 0.0, 0.0);
+        self.held_share = 0.0;
         (self.emptied, self.cliff, self.before_join) = (None, None, None);
         self.waits.clear();
         (self.stands_s, self.of_plain) = (0.0, None);
@@ -526,6 +527,7 @@ impl Control {
             self.changed_s = seen.now_s;
         }
         self.stood_share *= by;
+        self.held_share *= by;
         self.share = (self.share * by)
             .min((ROOM * seen.rate).max(self.share).max(had))
             .max(self.floor);
