@@ -18,8 +18,9 @@ use crate::wire::Class;
 const SENDING_AFTER_PASSES: u32 = 2;
 /// ... and no longer when none was for this long, ...
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
-/// ... unless it repeats what was lost: something was delivered or sent again within this time.
-const REPEATS_WITHIN: Duration = Duration::from_secs(10);
+/// ... unless it repeats what was lost. And neither does who delivers nothing, and sends nothing again, for so long: its far end
+/// takes nothing, or is gone.
+const MOVES_WITHIN: Duration = Duration::from_secs(10);
 /// A window with this much room is no longer full: by less it changes with every acknowledgement.
 const SPARE_SEGMENTS: u32 = 2;
 
@@ -42,7 +43,7 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    fn new(flow: Flow) -> Self {
+    fn new(now: Duration, flow: Flow) -> Self {
         Self {
             flow,
             sending: false,
@@ -53,7 +54,7 @@ impl Tracked {
             held: BTreeMap::new(),
             queued_passes: 0,
             last_queued: Duration::ZERO,
-            last_moved: Duration::ZERO,
+            last_moved: now,
         }
     }
 
@@ -83,8 +84,9 @@ impl Tracked {
     }
 
     fn expire(&mut self, now: Duration) {
-        let repeats = self.is_repeating() && now.saturating_sub(self.last_moved) < REPEATS_WITHIN;
-        self.sending &= repeats || now.saturating_sub(self.last_queued) < STOPPED_AFTER;
+        let is_queued = now.saturating_sub(self.last_queued) < STOPPED_AFTER;
+        let moves = now.saturating_sub(self.last_moved) < MOVES_WITHIN;
+        self.sending &= moves && (is_queued || self.is_repeating());
     }
 
     fn is_repeating(&self) -> bool {
@@ -184,7 +186,7 @@ impl Flows {
             let cookie = flow.cookie;
             let at_connect = &mut self.capped_at_connect;
             let tracked = self.tracked.entry(cookie).or_insert_with(|| {
-                let mut tracked = Tracked::new(flow.clone());
+                let mut tracked = Tracked::new(now, flow.clone());
                 if let Some((cap, _)) = at_connect.remove(&cookie) {
                     tracked.held.entry(Setting::Cap).or_default().in_force = Some(cap).into();
                 }

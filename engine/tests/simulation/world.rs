@@ -194,7 +194,13 @@ impl World {
                 }
                 Event::Pass(index) => {
                     self.devices[index].next_pass += PASS;
-                    let flows = self.devices[index].sockets.values().cloned().collect();
+                    let sockets = self.devices[index].sockets.values_mut();
+                    // Who delivers nothing for long does not send.
+                    let moved = sockets.map(|socket| {
+                        socket.delivered_segments += 1;
+                        socket.clone()
+                    });
+                    let flows = moved.collect();
                     self.step(
                         index,
                         Input::Pass {

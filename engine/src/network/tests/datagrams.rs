@@ -237,7 +237,10 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
     let told = |changes: &[u64]| {
         told_ms(|ms| {
             let is_light = changes.iter().filter(|change| **change <= ms).count() % 2 == 1;
-            vec![if is_light { little.clone() } else { upload() }]
+            vec![Flow {
+                delivered_segments: ms as u32,
+                ..if is_light { little.clone() } else { upload() }
+            }]
         })
     };
     let regular = told(&[]);
@@ -288,10 +291,11 @@ fn a_window_that_is_full_but_for_one_segment_is_no_news_each_second() {
             } else {
                 144_800 - 1_448
             },
+            delivered_segments: ms as u32,
             ..upload()
         }]
     };
-    let steady = told_ms(|_| at_edge(0)).len();
+    let steady = told_ms(|ms| at_edge(ms - ms % 600)).len();
     let flickers = told_ms(at_edge).len();
     assert!(
         flickers <= steady + 6,
@@ -309,6 +313,7 @@ fn what_is_not_in_the_report_is_not_announced() {
                 cookie: Cookie(cookie),
                 unsent_bytes: 700,
                 unacked_bytes: if is_light { 2_000 } else { 144_800 },
+                delivered_segments: ms as u32,
                 ..upload()
             }
         };
@@ -339,10 +344,12 @@ fn learnt_after_ms(flickers: bool, devices: u8) -> u64 {
                     } else {
                         144_800
                     },
+                    delivered_segments: ms as u32,
                     ..upload()
                 };
                 let another = Flow {
                     cookie: Cookie(99),
+                    delivered_segments: ms as u32,
                     ..upload()
                 };
                 let mut flows = vec![one];
