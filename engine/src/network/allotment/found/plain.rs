@@ -338,7 +338,10 @@ impl Plain {
         });
         let mut said: Vec<f64> = seen.demands.iter().chain(&own).map(each).collect();
         said.sort_by(f64::total_cmp);
-        let most_say = *said.get(said.len().saturating_sub(1) / 2)?;
+        // Who has measured nothing takes the larger of two in the middle: by the smaller one's word what the rest say would count for
+        // nothing, and limits would stay whatever they cost.
+        let before_middle = usize::from(own.is_some());
+        let most_say = *said.get(said.len().saturating_sub(before_middle) / 2)?;
         let believed = match (&own, said.len()) {
             (Some(own), 2) => BOAST_OF_TWO * each(own),
             _ => BOAST * most_say,
