@@ -634,8 +634,12 @@ impl Control {
         }
     }
 
-    /// Below this no word of a neighbour takes the share; a queue does.
+    /// Below this no word of a neighbour takes the share; a queue does. Among many no single word decides, and what this device had
+    /// without limits may be more than an equal part, as on a short path.
     pub(super) fn keeps(&self, seen: &Seen) -> f64 {
+        if seen.senders.saturating_sub(seen.own) >= APART_FROM {
+            return 0.0;
+        }
         KEEPS * self.plain.equal_part(seen).unwrap_or(0.0)
     }
 
