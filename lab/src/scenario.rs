@@ -299,7 +299,7 @@ impl Variant {
         }
     }
 
-    /// Where the others have one, one: a lab beside others does one at a time.
+    /// One where the others have one: side by side, each lab is asked for a single round.
     pub fn rounds(&self, of_others: u64) -> u64 {
         if of_others == 1 {
             1
