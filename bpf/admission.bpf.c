@@ -56,14 +56,21 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 	return TCX_NEXT;
 }
 
+/*
+ * The functions that are not static here are checked once by the verifier, not once for each way that leads to them: this
+ * program's check takes most of a start of the daemon. What they are given may be missing, as far as the verifier knows.
+ */
+
 /* What was decided for the first fragment applies to the later ones, a promise as far as it goes. */
-static __noinline int admit_later_fragment(struct __sk_buff *skb, const struct gw_link_config *config,
-					   struct packet *p)
+__noinline int admit_later_fragment(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), work_ns = 0;
-	struct verdict *verdict = verdict_of(config, p, now_ns);
 	struct promise promise = {};
+	struct verdict *verdict;
 
+	if (!config || !p)
+		return TCX_NEXT;
+	verdict = verdict_of(config, p, now_ns);
 	if (verdict && verdict->refused)
 		return TCX_DROP;
 	if (verdict && verdict->treatment)
@@ -95,14 +102,16 @@ static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const
 }
 
 /* Asks for a promise; without GW_ADMIT, a backend of ours or a known rate, the deadline only orders the packet. */
-static __always_inline int admit_with_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-					       struct packet *p, const struct gw_rule *rule, __u64 deadline_ns)
+__noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p,
+				   struct gw_rule *rule, __u64 deadline_ns)
 {
 	struct promise promise = { .deadline_ns = deadline_ns };
 	struct gw_admission_counters *counters;
 	__u64 now_ns = bpf_ktime_get_ns();
 	__u32 expired = 0;
 
+	if (!config || !p)
+		return TCX_NEXT;
 	if (config->flags & GW_ADMIT && config->backend != GW_BACKEND_NONE && config->rate_bytes_per_s) {
 		struct user *user = user_at(config->number, bpf_get_socket_uid(skb));
 
@@ -139,17 +148,53 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link
 	       !(has_early_sockets && treatment_before(skb));
 }
 
-SEC("tcx/egress")
-int gw_admit(struct __sk_buff *skb)
+/* Something may be said of it. */
+__noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
 {
-	struct gw_link_config *config = config_of(skb->ifindex);
 	struct gw_admission_counters *counters;
 	struct promise none = {};
-	struct packet p = {};
 	struct gw_rule *rule;
 	__u32 said = 0, treatment;
 	__u64 deadline_ns;
 	bool granted;
+
+	if (!config || !p)
+		return TCX_NEXT;
+	if (config->rules || config->background_flows || config->packet_rules)
+		read_ports(skb, p);
+	rule = find_rule(config, p);
+	deadline_ns = find_deadline(skb, config, p, rule, &granted);
+	if (!deadline_ns || !granted)
+		said = what_is_said(skb, config, p);
+	/* What anybody may ask for lifts no rate limit. */
+	if (said >> GW_LIMIT_SHIFT && !granted)
+		deadline_ns = 0;
+	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
+	if (deadline_ns && !granted && (!config->rate_bytes_per_s || config->flags & GW_ONLY_NAMED)) {
+		counters = counters_at(config->number);
+		if (counters)
+			__sync_fetch_and_add(&counters->only_ordered, 1);
+		none.deadline_ns = deadline_ns;
+		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
+		mark(skb, config, p, GW_CLASS_STANDARD);
+		return TCX_NEXT;
+	}
+	if (deadline_ns)
+		return admit_with_deadline(skb, config, p, rule, deadline_ns);
+	treatment = treatment_of(skb, p, said);
+	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
+		learn(skb, p);
+	if (p->more_fragments && said)
+		remember_treatment(config, p, treatment, bpf_ktime_get_ns());
+	return admit_without_deadline(skb, config, p, treatment);
+}
+
+SEC("tcx/egress")
+int gw_admit(struct __sk_buff *skb)
+{
+	struct gw_link_config *config = config_of(skb->ifindex);
+	struct promise none = {};
+	struct packet p = {};
 
 	skb->cb[0] = 0;
 	if (!config)
@@ -162,38 +207,11 @@ int gw_admit(struct __sk_buff *skb)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
 		forget(config, &p);
-	if (is_plain(skb, config, &p)) {
-		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
-		mark(skb, config, &p, GW_CLASS_STANDARD);
-		return TCX_NEXT;
-	}
-	if (config->rules || config->background_flows || config->packet_rules)
-		read_ports(skb, &p);
-	rule = find_rule(config, &p);
-	deadline_ns = find_deadline(skb, config, &p, rule, &granted);
-	if (!deadline_ns || !granted)
-		said = what_is_said(skb, config, &p);
-	/* What anybody may ask for lifts no rate limit. */
-	if (said >> GW_LIMIT_SHIFT && !granted)
-		deadline_ns = 0;
-	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
-	if (deadline_ns && !granted && (!config->rate_bytes_per_s || config->flags & GW_ONLY_NAMED)) {
-		counters = counters_at(config->number);
-		if (counters)
-			__sync_fetch_and_add(&counters->only_ordered, 1);
-		none.deadline_ns = deadline_ns;
-		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
-		mark(skb, config, &p, GW_CLASS_STANDARD);
-		return TCX_NEXT;
-	}
-	if (deadline_ns)
-		return admit_with_deadline(skb, config, &p, rule, deadline_ns);
-	treatment = treatment_of(skb, &p, said);
-	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
-		learn(skb, &p);
-	if (p.more_fragments && said)
-		remember_treatment(config, &p, treatment, bpf_ktime_get_ns());
-	return admit_without_deadline(skb, config, &p, treatment);
+	if (!is_plain(skb, config, &p))
+		return admit_by_word(skb, config, &p);
+	stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
+	mark(skb, config, &p, GW_CLASS_STANDARD);
+	return TCX_NEXT;
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

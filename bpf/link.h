@@ -162,6 +162,8 @@ static __always_inline __u32 advance(struct gw_link *link, __u64 now_ns)
 		first += GROUP;
 	}
 	link->tree.first = first;
+	/* Read anew, so that the verifier follows what comes next once, not for each number of steps. */
+	first = *(volatile __u64 *)&link->tree.first;
 	leaf = slack_leaf(first);
 	if (((first + GROUP) << GW_SLOT_SHIFT) + GW_LOST_AFTER_NS > now_ns || !link->promised)
 		return 0;

@@ -109,18 +109,23 @@ static __noinline int slack_earlier(const struct gw_slack_tree *t, __u32 leaf, _
 	return 0;
 }
 
-/* The position of the highest set bit of a number below 2^16; 0 for 0. */
+/*
+ * The position of the highest set bit of a number below 2^16; 0 for 0. By factors of 0 and 1: the verifier of newer kernels
+ * follows both ways where a mask of no or of all bits is applied.
+ */
 static __always_inline __u32 slack_highest_bit(__u32 number)
 {
 	__u32 found = 0;
 
 #pragma clang loop unroll(full)
 	for (__u32 half = 8; half; half >>= 1) {
-		__u32 reaches = (__s32)-(number >> half) >> 31;
+		__u32 high = number >> half, reaches;
 
+		gw_opaque(high);
+		reaches = -high >> 31;
 		gw_opaque(reaches);
-		number >>= half & reaches;
-		found += half & reaches;
+		number >>= half * reaches;
+		found += half * reaches;
 	}
 	return found;
 }
@@ -142,12 +147,14 @@ static __always_inline __u64 slack_slot(__u64 deadline_ns)
 static __always_inline struct gw_slack slack_after(const struct gw_slack_tree *t, __u32 leaf)
 {
 	__u32 first = slack_leaf(t->first), levels = slack_highest_bit(leaf ^ first);
-	__u32 wraps = ((__s32)first - 1 - (__s32)leaf) >> 31;
+	__u32 wraps = (first - 1 - leaf) >> 31, nothing = 0;
 	struct gw_slack next, beyond;
 
 	gw_opaque(wraps);
-	levels += (GW_LEVELS - levels) & wraps;
-	slack_later(t, leaf, levels, &next);
+	gw_opaque(nothing);
+	levels += (GW_LEVELS - levels) * wraps;
+	/* `nothing` makes it a number of its own: else the verifier follows the second walk for each length of the first. */
+	slack_later(t, leaf, levels ^ nothing, &next);
 	slack_earlier(t, first, levels, &beyond);
 	return slack_join(&next, &beyond);
 }
