@@ -104,8 +104,13 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 
 	if (state == TCP_CA_CWR)
 		ca->is_marked = 1;
-	if (state == TCP_CA_LOSS && !has_waited(sk, ca->round_ms))
-		suffer_timeout(ca, now_ms((struct tcp_sock *)sk));
+	if (state == TCP_CA_LOSS && !has_waited(sk, ca->round_ms)) {
+		struct lbe copy = *ca;
+
+		/* As below. */
+		suffer_timeout(&copy, now_ms((struct tcp_sock *)sk));
+		*ca = copy;
+	}
 }
 
 /* The first packet after all were acknowledged. Newer kernels say so here, older ones by the event. */

@@ -222,7 +222,8 @@ static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
 	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
 }
 
-static __always_inline void yield(struct lbe *ca, __u32 now)
+/* Global, as `end_round`. */
+__noinline int yield(struct lbe *ca __arg_nonnull, __u32 now)
 {
 	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
@@ -245,6 +246,7 @@ static __always_inline void yield(struct lbe *ca, __u32 now)
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
 	enter(ca, YIELD, now);
+	return 0;
 }
 
 static __always_inline void ramp(struct lbe *ca, __u32 now, bool from_yield)
@@ -732,9 +734,7 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 		if (!ca->trial_left)
 			end_trial(ca, now);
 	}
-	if (ca->mode != YIELD && ca->mode != HOLD && ca->is_marked)
-		suffer_loss(ca, delay_us, rate, is_sender, now);
-	else if (ca->mode != YIELD && ca->mode != HOLD && ca->round_lost && !is_tolerable(ca))
+	if (ca->mode != YIELD && ca->mode != HOLD && (ca->is_marked || (ca->round_lost && !is_tolerable(ca))))
 		suffer_loss(ca, delay_us, rate, is_sender, now);
 	else if (ca->mode == AVOID)
 		steer(ca, delay_us, jitter_us, rate, is_sender, now);
