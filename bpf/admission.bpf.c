@@ -102,8 +102,7 @@ static __always_inline int refuse(struct __sk_buff *skb, struct packet *p, const
 }
 
 /* Asks for a promise; without GW_ADMIT, a backend of ours or a known rate, the deadline only orders the packet. */
-__noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p,
-				   struct gw_rule *rule, __u64 deadline_ns)
+__noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 deadline_ns)
 {
 	struct promise promise = { .deadline_ns = deadline_ns };
 	struct gw_admission_counters *counters;
@@ -129,7 +128,7 @@ __noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config 
 	if (expired)
 		__sync_fetch_and_add(&counters->expired, expired);
 	if (promise.refused)
-		return refuse(skb, p, rule, &promise, counters, now_ns);
+		return refuse(skb, p, find_rule(config, p), &promise, counters, now_ns);
 	if (promise.own_ns)
 		__sync_fetch_and_add(&counters->admitted, 1);
 	if (config->backend == GW_BACKEND_FIFO && p->more_fragments)
@@ -148,22 +147,20 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link
 	       !(has_early_sockets && treatment_before(skb));
 }
 
-/* Something may be said of it. */
-__noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
+/* What is said of it; where that is a deadline to be promised, nothing is decided yet. */
+__noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 *to_promise_ns)
 {
 	struct gw_admission_counters *counters;
 	struct promise none = {};
-	struct gw_rule *rule;
 	__u32 said = 0, treatment;
 	__u64 deadline_ns;
 	bool granted;
 
-	if (!config || !p)
+	if (!config || !p || !to_promise_ns)
 		return TCX_NEXT;
 	if (config->rules || config->background_flows || config->packet_rules)
 		read_ports(skb, p);
-	rule = find_rule(config, p);
-	deadline_ns = find_deadline(skb, config, p, rule, &granted);
+	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);
 	if (!deadline_ns || !granted)
 		said = what_is_said(skb, config, p);
 	/* What anybody may ask for lifts no rate limit. */
@@ -179,8 +176,9 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		mark(skb, config, p, GW_CLASS_STANDARD);
 		return TCX_NEXT;
 	}
+	*to_promise_ns = deadline_ns;
 	if (deadline_ns)
-		return admit_with_deadline(skb, config, p, rule, deadline_ns);
+		return TCX_NEXT;
 	treatment = treatment_of(skb, p, said);
 	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
 		learn(skb, p);
@@ -195,6 +193,8 @@ int gw_admit(struct __sk_buff *skb)
 	struct gw_link_config *config = config_of(skb->ifindex);
 	struct promise none = {};
 	struct packet p = {};
+	__u64 deadline_ns = 0;
+	int verdict;
 
 	skb->cb[0] = 0;
 	if (!config)
@@ -207,11 +207,14 @@ int gw_admit(struct __sk_buff *skb)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
 		forget(config, &p);
-	if (!is_plain(skb, config, &p))
-		return admit_by_word(skb, config, &p);
-	stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
-	mark(skb, config, &p, GW_CLASS_STANDARD);
-	return TCX_NEXT;
+	if (is_plain(skb, config, &p)) {
+		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
+		mark(skb, config, &p, GW_CLASS_STANDARD);
+		return TCX_NEXT;
+	}
+	verdict = admit_by_word(skb, config, &p, &deadline_ns);
+	/* From here, not from there: the stacks of all that is called add up, to 512 bytes at most. */
+	return deadline_ns ? admit_with_deadline(skb, config, &p, deadline_ns) : verdict;
 }
 
 /* A packet leaves htb: it and what was promised before it wait no longer, however that was lost. */

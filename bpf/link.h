@@ -62,7 +62,7 @@ struct {
 
 /*
  * The stamp: what admission passes to the qdisc in the 20 bytes of the skb's control block that tcx programs may write.
- *   word 0: STAMP_MAGIC | band
+ *   word 0: STAMP_MAGIC | band, | STAMP_TCP where a TCP socket of ours that is routed here has sent it (not where a FIFO serves)
  *   words 1, 2: the deadline's lower and upper half
  *   word 3: promised work in ns, 0 where nothing is promised;  word 4: the lower half of the time of the promise
  * In other bands than that of deadlines:
@@ -72,6 +72,7 @@ struct {
  *   words 1, 2: promised_ns of `struct gw_fifo` with this packet;  word 4: promised
  */
 #define STAMP_MAGIC 0x6a7d0000u
+#define STAMP_TCP 4
 
 static __always_inline struct gw_link_config *config_at(__u32 number)
 {

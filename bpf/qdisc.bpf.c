@@ -40,6 +40,7 @@ extern void bpf_qdisc_bstats_update(struct Qdisc *sch, const struct sk_buff *skb
 /* A packet's stamp, decoded. */
 struct stamped {
 	enum gw_band band;
+	bool is_tcp;
 	__u32 hash;
 	__u32 limit; /* the number of its rate limit; 0: none */
 	__u32 work_ns;
@@ -59,6 +60,7 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 		return s;
 	}
 	s.band = first & 3;
+	s.is_tcp = first & STAMP_TCP;
 	if (s.band == GW_REALTIME) {
 		s.deadline_ns = (__u64)word[2] << 32 | word[1];
 		s.work_ns = word[3];
@@ -147,6 +149,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->deadline_ns = stamp.deadline_ns;
 	place->work_ns = stamp.work_ns;
 	place->bytes = ((const struct qdisc_skb_cb *)skb->cb)->pkt_len;
+	place->tcp_bytes = stamp.is_tcp ? place->bytes : 0;
 	place->link_bytes = place->bytes + segments_of(skb) * config->overhead_bytes;
 	place->next = 0;
 	if (stamp.band == GW_REALTIME)
@@ -163,6 +166,7 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	c->queued_bytes += place->bytes;
 	c->backlog_packets++;
 	c->backlog_bytes += place->bytes;
+	c->tcp_backlog_bytes += place->tcp_bytes;
 	old = bpf_kptr_xchg(&place->skb, skb);
 	if (old)
 		bpf_kfree_skb(old);
@@ -317,9 +321,10 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 		release(number, place);
 	}
 	count_owed(i, chosen.turn.band, place->bytes);
-	uncount(sch, c, place->bytes);
+	uncount(sch, c, place);
 	c->sent_packets++;
 	c->sent_bytes += place->bytes;
+	c->tcp_sent_bytes += place->tcp_bytes;
 	count_sojourn(c, now_ns - place->queued_ns);
 	skb = bpf_kptr_xchg(&place->skb, NULL);
 	return_place(&i->places, place, chosen.turn.index);
@@ -390,7 +395,7 @@ static __noinline int forget(struct Qdisc *sch)
 
 		if (c) {
 			c->dropped_reset += c->backlog_packets;
-			c->backlog_packets = c->backlog_bytes = 0;
+			c->backlog_packets = c->backlog_bytes = c->tcp_backlog_bytes = 0;
 		}
 	}
 	bpf_for(n, 0, GW_SLOTS)

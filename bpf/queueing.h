@@ -200,6 +200,8 @@ struct gw_band_counters {
 	__u64 dropped_reset;   /* the link went down or the qdisc was removed */
 	__u64 backlog_packets;
 	__u64 backlog_bytes;
+	__u64 tcp_sent_bytes;    /* of sent_bytes, what TCP sockets of this network namespace have sent */
+	__u64 tcp_backlog_bytes; /* of backlog_bytes */
 	__u64 gate_closed;     /* dequeues at which the band had to wait for the CPU */
 	__u64 sojourn_max_ns;
 	__u64 sojourn[GW_SOJOURN_STEPS];

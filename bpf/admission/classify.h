@@ -74,18 +74,22 @@ struct {
 /* Set once the first entry exists, so that there is no lookup before. */
 bool has_nice_sockets;
 
+/* Else there is no more of it than `struct sock_common`. */
+static __always_inline bool is_full(const struct sock *sk)
+{
+	__u8 state = sk->__sk_common.skc_state;
+
+	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+}
+
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
 static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
-	__u8 state;
 
-	if (!kernel_skb->tstamp || !sk)
+	if (!kernel_skb->tstamp || !sk || !is_full(sk))
 		return 0;
-	state = sk->__sk_common.skc_state;
-	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV)
-		return 0; /* not a full socket */
 	if (!(sk->__sk_common.skc_flags >> bpf_core_enum_value(enum sock_flags, SOCK_TXTIME) & 1) ||
 	    sk->sk_clockid != CLOCK_MONOTONIC || !BPF_CORE_READ_BITFIELD(sk, sk_txtime_deadline_mode))
 		return 0;

@@ -7,7 +7,9 @@
 #ifndef GIVEWAY_ADMISSION_NOTIFY_H
 #define GIVEWAY_ADMISSION_NOTIFY_H
 
+#include "classify.h"
 #include "deadline.h"
+#include "../sockets.h"
 
 #define SIGURG 23
 
@@ -62,6 +64,20 @@ static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 	return kernel_skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
+/* The daemon knows what its sender has in flight over this link, whatever the packet itself has become (ESP). */
+static __always_inline bool is_of_tcp_socket(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+	struct net_device *device;
+
+	if (!sk || !is_full(sk) || sk->sk_protocol != IPPROTO_TCP || !in_our_netns(sk))
+		return false;
+	/* Else the sender's route is a tunnel. */
+	device = egress_device(sk);
+	return device && (__u32)device->ifindex == skb->ifindex;
+}
+
 /* To what serves: see STAMP_MAGIC. htb takes the class from the priority. */
 static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_config *config, enum gw_band band,
 				  const struct promise *promise, __u32 work_ns, __u64 now_ns)
@@ -74,7 +90,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 	if (config->backend == GW_BACKEND_NONE && band == GW_BEST_EFFORT)
 		return;
 	counters = counters_at(config->number);
-	skb->cb[0] = STAMP_MAGIC | band;
+	skb->cb[0] = STAMP_MAGIC | (!is_fifo && is_of_tcp_socket(skb) ? STAMP_TCP : 0) | band;
 	skb->cb[3] = work_ns;
 	if (band == GW_REALTIME) {
 		__u64 value = is_fifo ? promise->fifo_ns : promise->deadline_ns;

@@ -102,7 +102,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 		(*servable_packets(i, band))--;
 		c->dropped_full++;
 		sch->qstats.drops++;
-		uncount(sch, c, place->bytes);
+		uncount(sch, c, place);
 		free_place(i, place, index);
 	}
 	return 0;

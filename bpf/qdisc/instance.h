@@ -128,12 +128,13 @@ static __always_inline void count_sojourn(struct gw_band_counters *c, __u64 sojo
 }
 
 /* For a packet that leaves the queue, sent or dropped. */
-static __always_inline void uncount(struct Qdisc *sch, struct gw_band_counters *c, __u32 bytes)
+static __always_inline void uncount(struct Qdisc *sch, struct gw_band_counters *c, const struct place *place)
 {
 	sch->q.qlen--;
-	sch->qstats.backlog -= bytes;
+	sch->qstats.backlog -= place->bytes;
 	c->backlog_packets--;
-	c->backlog_bytes -= bytes;
+	c->backlog_bytes -= place->bytes;
+	c->tcp_backlog_bytes -= place->tcp_bytes;
 }
 
 /* Frees the packet and its place. */

@@ -15,7 +15,9 @@ struct place {
 	__u32 work_ns; /* promised; 0: nothing is */
 	__u32 link_bytes;
 	__u32 bytes;
+	__u32 tcp_bytes; /* all of them where the stamp has STAMP_TCP, else none */
 	__u32 next;
+	__u32 reserved;
 };
 
 struct {

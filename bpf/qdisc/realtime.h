@@ -168,7 +168,7 @@ static __noinline __u32 choose_realtime(struct instance *i, __u32 number, struct
 		sch->qstats.drops++;
 		report_late(config, place, now_ns);
 		release(number, place);
-		uncount(sch, c, place->bytes);
+		uncount(sch, c, place);
 		free_place(i, place, index);
 	}
 	return 0;

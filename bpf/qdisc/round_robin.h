@@ -159,7 +159,7 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 	if (c) {
 		c->dropped_sojourn++;
 		turn->sch->qstats.drops++;
-		uncount(turn->sch, c, place->bytes);
+		uncount(turn->sch, c, place);
 	}
 	free_place(i, place, index);
 	return LOOK_AGAIN;

@@ -112,6 +112,7 @@ const ROLES: &[(&str, Act)] = &[
     ("endless-handler", scenarios::runaway::received::run_handler),
     ("endless-observed-sender", traffic::endless::run_observed_sender),
     ("endless-probe", traffic::endless::run_probe),
+    ("endless-datagrams", traffic::endless::run_datagrams),
     ("endless-sender", traffic::endless::run_sender),
     ("endless-sink", traffic::endless::run_sink),
     ("far-end", traffic::http::run_far_end),

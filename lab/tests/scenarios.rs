@@ -569,6 +569,7 @@ mod in_guest {
         assert!((9.0..11.0).contains(&of("found_mbit")), "{result}");
         // A thousand packets, the modem's queue, are 1,200 ms.
         assert!(of("goodput_mbit") > 8.0 && of("probe_p50_ms") < 20.0, "{result}");
+        assert!(of("known_as_tcp_percent") > 90.0, "{result}");
     }
 
     #[test]

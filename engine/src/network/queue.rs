@@ -24,7 +24,7 @@ pub mod traffic;
 use demand::Demand;
 use links::Rate;
 use measured::{Measured, MeasuredView, Passed, Socket};
-use traffic::QueueCounters;
+use traffic::{ByQdisc, QueueCounters};
 
 /// Above this a link is not what packets wait for, and one queue in place of many would slow it down.
 const FASTEST_AUTO_MBIT: f64 = 1000.0;
@@ -848,9 +848,16 @@ impl Plan {
 fn passed(counters: &QueueCounters) -> Passed {
     let bands = counters.bands.in_order();
     let served = bands.iter().filter_map(|(_, band)| band.served);
-    served.fold(Passed::default(), |sum, served| Passed {
-        sent_bytes: sum.sent_bytes + served.sent_bytes,
-        backlog_bytes: sum.backlog_bytes + served.backlog_bytes,
+    served.fold(Passed::default(), |sum, served| {
+        let all = (served.sent_bytes, served.backlog_bytes);
+        let of_tcp = |more: ByQdisc| (more.tcp_sent_bytes, more.tcp_backlog_bytes);
+        let (tcp_sent_bytes, tcp_backlog_bytes) = served.more.map_or(all, of_tcp);
+        Passed {
+            sent_bytes: sum.sent_bytes + served.sent_bytes,
+            backlog_bytes: sum.backlog_bytes + served.backlog_bytes,
+            tcp_sent_bytes: sum.tcp_sent_bytes + tcp_sent_bytes,
+            tcp_backlog_bytes: sum.tcp_backlog_bytes + tcp_backlog_bytes,
+        }
     })
 }
 

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use giveway_engine::network::queue::traffic::QueueCounters;
 use serde_json::{Value, json};
 
 use crate::experiment::{Run, pause};
@@ -15,7 +16,7 @@ use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
 use crate::statistics::percentile;
-use crate::traffic::endless::{Arrivals, start_observed_sender, start_probe, start_sink};
+use crate::traffic::endless::{Arrivals, start_datagrams, start_observed_sender, start_probe, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
 
@@ -43,6 +44,9 @@ const LINKS: [(&str, Link); 4] = [
 const A_LITTLE_BELOW: f64 = 0.98;
 const IDLE: &str = "auto/idle";
 const AUTO: &str = "auto";
+/// Beside the upload, on 10 Mbit/s: datagrams at more than half of that.
+const BESIDE_UDP: &str = "auto/udp";
+const UDP_MBIT: f64 = 6.0;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Method {
@@ -73,6 +77,7 @@ const METHODS: [(&str, Method); 6] = [
 struct Trial {
     method: Method,
     link: Link,
+    udp_mbit: Option<f64>,
     warmup_s: f64,
     seconds: f64,
 }
@@ -86,6 +91,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             let trial = Trial {
                 method,
                 link,
+                udp_mbit: None,
                 warmup_s,
                 seconds,
             };
@@ -99,6 +105,20 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
         checks.extend(checks_on(link_name, link));
     }
+    let beside_udp = Trial {
+        method: Method::Auto,
+        link: Link::Steady(10.0),
+        udp_mbit: Some(UDP_MBIT),
+        warmup_s,
+        seconds,
+    };
+    variants.push(Variant::new(BESIDE_UDP, Some(GUEST), warmup_s + seconds, move |run| {
+        upload(run, beside_udp)
+    }));
+    checks.extend([
+        Check::metric(BESIDE_UDP, "goodput_mbit", Relation::AtLeast(4.0)),
+        Check::metric(BESIDE_UDP, "probe_p95_ms", Relation::AtMost(50.0)),
+    ]);
     variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
     let zero = |metric| Check::metric(IDLE, metric, Relation::Exactly(0.0)).always();
     checks.extend([zero("sent_packets"), zero("changes")]);
@@ -115,7 +135,9 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
     let [auto, fixed, below, plain] = [AUTO, "fixed", "below", "plain"].map(|method| format!("{method}/{name}"));
     let ratio =
         |over: &str, metric, holds| Check::ratio(format!("{auto} {metric} / {over}"), &auto, over, metric, holds);
-    match link {
+    // All but the probes.
+    let known = Check::metric(&auto, "known_as_tcp_percent", Relation::AtLeast(90.0)).always();
+    let mut checks: Vec<Check> = match link {
         Link::Steady(mbit) => {
             let two_packets_ms = 2.0 * PACKET_BYTES as f64 * 8.0 / (mbit * 1e3);
             let later = |over: &str, metric| {
@@ -136,7 +158,9 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
             ratio(&plain, "rtt_p95_ms", Relation::AtMost(0.25)),
             ratio(&plain, "probe_p95_ms", Relation::AtMost(0.25)),
         ],
-    }
+    };
+    checks.push(known);
+    checks
 }
 
 fn configuration(rate: Value) -> Value {
@@ -173,6 +197,8 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let daemon = start_daemon(&modem, trial, run)?;
     let sink = start_sink(&modem.far, &[UPLOAD])?;
     let _probe = start_probe(&modem.device, FAR_ADDRESS)?;
+    let datagrams = |mbit| start_datagrams(&modem.device, FAR_ADDRESS, mbit);
+    let _datagrams = trial.udp_mbit.map(datagrams).transpose()?;
     let (begun, begun_ns) = (Instant::now(), monotonic_ns()?);
     let sender = match trial.method {
         Method::None => None,
@@ -182,10 +208,11 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     modem.pass(begun, 0.0, trial.warmup_s)?;
     run.progress.tick("measuring");
     modem.pass(begun, trial.warmup_s, end_s)?;
-    let found = match (&daemon, trial.method) {
-        (Some(_), Method::Auto) => answers::status(&modem.device)?.network.queue.measured,
+    let queue = match (&daemon, trial.method) {
+        (Some(_), Method::Auto) => Some(answers::status(&modem.device)?.network.queue),
         _ => None,
     };
+    let found = queue.as_ref().and_then(|queue| queue.measured);
     let rtts_us: Vec<(u64, u32)> = sender.map_or(Ok(Vec::new()), |sender| sender.finish())?;
     let arrivals: Arrivals = sink.finish()?;
     run.keep(&json!({"arrivals": &arrivals, "rtts_us": &rtts_us, "found": &found}))?;
@@ -205,12 +232,25 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     outcome.set(run.name, "probe_p95_ms", percentile(&waits_ms, 95.0));
     let rate = found.and_then(|found| found.rate_bytes_per_s);
     outcome.set(run.name, "found_mbit", rate.map(|rate| rate as f64 / 125e3));
+    let known = queue.and_then(|queue| known_as_tcp_percent(&queue.counters?));
+    outcome.set(run.name, "known_as_tcp_percent", known);
     outcome.traces = vec![Curve {
         of: Trace::Goodput,
         station: 0,
         points: arrivals.curve(UPLOAD),
     }];
     Ok(outcome)
+}
+
+/// Of what the queue has sent.
+fn known_as_tcp_percent(counters: &QueueCounters) -> Option<f64> {
+    let bands = counters.bands.in_order();
+    let served = bands.iter().filter_map(|(_, band)| band.served);
+    let sums = served.fold((0, 0), |(tcp, all), served| {
+        let of_tcp = served.more.map_or(0, |more| more.tcp_sent_bytes);
+        (tcp + of_tcp, all + served.sent_bytes)
+    });
+    (sums.1 > 0).then(|| 100.0 * sums.0 as f64 / sums.1 as f64)
 }
 
 /// Where nobody sends, giveway neither sends nor changes anything.

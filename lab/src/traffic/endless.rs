@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
 //! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
-//! sends a small datagram every so often. The role `endless-observed-sender` writes, too, as much as it can or at rates
+//! sends a small datagram every so often, `endless-datagrams` full ones at a rate, to nobody. The role `endless-observed-sender` writes, too, as much as it can or at rates
 //! that change, and notes the connection's smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
 mod rates;
@@ -27,6 +27,9 @@ use crate::traffic::realtime::{monotonic_ns, sleep_until};
 pub const BIN_NS: u64 = 20_000_000;
 const PROBE_PORT: u16 = 5_450;
 const PROBE_EVERY_NS: u64 = 20_000_000;
+/// Nobody listens there.
+const DISCARD_PORT: u16 = 9;
+const DATAGRAM_BYTES: usize = 1_400;
 const OBSERVED_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
 const PART_BYTES: usize = 8 * 1024;
@@ -70,6 +73,10 @@ pub fn spawn_observed_sender(
 
 pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
     Role::start(at, "endless-probe", &far)?.into_process()
+}
+
+pub fn start_datagrams(at: &Namespace, far: &str, mbit: f64) -> Result<Process> {
+    Role::start(at, "endless-datagrams", &(far, mbit))?.into_process()
 }
 
 /// The role `endless-sender`.
@@ -149,6 +156,21 @@ pub fn run_probe(description: &str) -> Result<()> {
         // What is refused is lost like any other.
         let _ = socket.send_to(&sent_ns.to_ne_bytes(), (far, PROBE_PORT));
         due_ns += PROBE_EVERY_NS;
+        sleep_until(due_ns)?;
+    }
+}
+
+/// The role `endless-datagrams`.
+pub fn run_datagrams(description: &str) -> Result<()> {
+    let (far, mbit): (Ipv4Addr, f64) = serde_json::from_str(description)?;
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    println!("ready");
+    let every_ns = (DATAGRAM_BYTES as f64 * 8e3 / mbit) as u64;
+    let mut due_ns = monotonic_ns()?;
+    loop {
+        // What is refused is lost like any other.
+        let _ = socket.send_to(&[0; DATAGRAM_BYTES], (far, DISCARD_PORT));
+        due_ns += every_ns;
         sleep_until(due_ns)?;
     }
 }

@@ -187,6 +187,8 @@ fn served_of(counters: &types::gw_band_counters) -> Served {
         more: Some(ByQdisc {
             queued_packets: counters.queued_packets,
             queued_bytes: counters.queued_bytes,
+            tcp_sent_bytes: counters.tcp_sent_bytes,
+            tcp_backlog_bytes: counters.tcp_backlog_bytes,
             dropped_sojourn: counters.dropped_sojourn,
             dropped_late: counters.dropped_late,
             dropped_reset: counters.dropped_reset,

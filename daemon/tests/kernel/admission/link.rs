@@ -38,6 +38,8 @@ const DEADLINE_MODE: u32 = 1;
 const TCX_NEXT: u32 = u32::MAX;
 /// Words of `struct __sk_buff` before its control block (include/uapi/linux/bpf.h).
 const CONTROL_BLOCK: usize = 12;
+/// As in bpf/link.h.
+const STAMP_TCP: u32 = 4;
 const IFINDEX: usize = 10;
 const UDP_HEADER: [u8; 8] = [0x30, 0, 0x30, 1, 0, 40, 0, 0];
 
@@ -232,7 +234,7 @@ impl Program {
     pub fn stamp(&self, frame: &[u8]) -> (u32, u32) {
         let (retval, after) = self.run(frame);
         assert_eq!(retval, TCX_NEXT, "it passes");
-        (after[CONTROL_BLOCK] & 0xffff, after[CONTROL_BLOCK + 3])
+        (after[CONTROL_BLOCK] & 0xffff & !STAMP_TCP, after[CONTROL_BLOCK + 3])
     }
 
     pub fn admits(&self, frame: &[u8]) -> bool {

@@ -134,6 +134,9 @@ impl From<&Flow> for Socket {
 pub struct Passed {
     pub sent_bytes: u64,
     pub backlog_bytes: u64,
+    /// Of these, what TCP sockets of this machine have sent; as far as the queue can tell it from the rest.
+    pub tcp_sent_bytes: u64,
+    pub tcp_backlog_bytes: u64,
 }
 
 /// What the rate was found from last.
@@ -227,6 +230,15 @@ struct Held {
     below_s: f64,
 }
 
+/// What entered the queue, fading: as the sockets tell it, TCP's as the queue tells it (with acknowledgements of what is
+/// received, and what is sent again), and all.
+#[derive(Clone, Copy, Default)]
+struct Entered {
+    told: f64,
+    tcp: f64,
+    all: f64,
+}
+
 /// A sum over time.
 #[derive(Clone, Default)]
 struct Curve(VecDeque<(Duration, f64)>);
@@ -234,11 +246,12 @@ struct Curve(VecDeque<(Duration, f64)>);
 #[derive(Clone)]
 pub struct Measured {
     sockets: BTreeMap<Cookie, Known>,
+    /// By our queue: of all, and of TCP.
     sent: Curve,
-    /// With headers, TCP's alone.
+    tcp_sent: Curve,
+    /// With headers, what sockets tell.
     delivered: Curve,
-    /// What entered the queue: TCP's, and all, each fading.
-    entered: (f64, f64),
+    entered: Entered,
     latest: Option<(Duration, Passed)>,
     rate: Option<f64>,
     /// When it was last seen to carry just that.
@@ -298,8 +311,9 @@ impl Default for Measured {
         Self {
             sockets: BTreeMap::new(),
             sent: Curve::default(),
+            tcp_sent: Curve::default(),
             delivered: Curve::default(),
-            entered: (0.0, 0.0),
+            entered: Entered::default(),
             latest: None,
             rate: None,
             carried: 0.0,
@@ -374,7 +388,7 @@ impl Measured {
 
     /// The queue is another one, or the link is: sums begin anew.
     fn begin(&mut self, now: Duration, sockets: &[Socket]) {
-        (self.sent, self.delivered) = (Curve::default(), Curve::default());
+        (self.sent, self.tcp_sent, self.delivered) = Default::default();
         let known = |socket: &Socket| Known {
             seen: now,
             socket: *socket,
@@ -444,10 +458,16 @@ impl Measured {
         self.sockets
             .retain(|_, known| now.saturating_sub(known.seen) < FORGOTTEN_AFTER);
         let sent = (passed.sent_bytes - before.sent_bytes) as f64;
-        let all = (sent + passed.backlog_bytes as f64 - before.backlog_bytes as f64).max(0.0);
+        let tcp_sent = passed.tcp_sent_bytes.saturating_sub(before.tcp_sent_bytes) as f64;
+        let came = |sent: f64, waits: u64, waited: u64| (sent + waits as f64 - waited as f64).max(0.0);
         let fades = (-passed_s / SHARE_OVER_S).exp();
-        self.entered = (self.entered.0 * fades + entered, self.entered.1 * fades + all);
+        self.entered = Entered {
+            told: self.entered.told * fades + entered,
+            tcp: self.entered.tcp * fades + came(tcp_sent, passed.tcp_backlog_bytes, before.tcp_backlog_bytes),
+            all: self.entered.all * fades + came(sent, passed.backlog_bytes, before.backlog_bytes),
+        };
         self.sent.add(now, sent);
+        self.tcp_sent.add(now, tcp_sent);
         self.delivered.add(now, delivered);
         (in_flight > 0.0 && weight > 0.0).then(|| Shown {
             passed_s,
@@ -470,18 +490,23 @@ impl Measured {
         now_seen.filter(is_witness).filter_map(wait_s).reduce(f64::min)
     }
 
-    /// In our queue, in the mean.
-    fn own_wait_s(&self, now: Duration, backlog: f64) -> f64 {
-        let sent = self.sent.latest(now, 0.0);
-        sent.map_or(0.0, |(bytes, over_s)| backlog * over_s / bytes.max(1.0))
+    /// What our queue has sent of TCP, what waits there of it, and which part of it sockets tell. Of all where the queue hardly
+    /// knows TCP: where somebody else's program lets packets pass before ours sees them.
+    fn queued(&self, passed: Passed) -> (&Curve, f64, f64) {
+        let Entered { told, tcp, all } = self.entered;
+        if tcp < told / 2.0 {
+            return (&self.sent, passed.backlog_bytes as f64, part(told, all));
+        }
+        (&self.tcp_sent, passed.tcp_backlog_bytes as f64, part(told, tcp))
     }
 
-    /// TCP's, of all that is sent.
-    fn share(&self) -> f64 {
-        match self.entered {
-            (tcp, all) if all > 0.0 => (tcp / all).min(1.0),
-            _ => 1.0,
-        }
+    /// Of what our queue sent then, so much is told. None: it sent nothing then, or does not know TCP.
+    fn share_of_sent(&self, now: Duration, ago_s: f64, over_s: f64) -> Option<f64> {
+        let Entered { told, tcp, .. } = self.entered;
+        let ago = |s: f64| now.saturating_sub(Duration::from_secs_f64(s));
+        let passed = |curve: &Curve| curve.sum_at(ago(ago_s)) - curve.sum_at(ago(ago_s + over_s));
+        let (of_tcp, of_all) = (passed(&self.tcp_sent), passed(&self.sent));
+        (tcp >= told / 2.0 && of_tcp > 0.0).then(|| (of_tcp / of_all * part(told, tcp)).clamp(LEAST_SHARE, 1.0))
     }
 
     /// A rate of which nobody tells any more limits nobody for longer than deadlines would be promised by it: those that tell
@@ -502,7 +527,7 @@ impl Measured {
 
     /// Whether anybody has told.
     fn judge(&mut self, now: Duration, shown: &Shown, before: Passed, passed: Passed) -> bool {
-        let share = self.share();
+        let share = part(self.entered.told, self.entered.all);
         self.view.seen_percent = (share * 100.0).round() as u32;
         if share < LEAST_SHARE {
             // Nobody tells what there is to promise by.
@@ -512,17 +537,22 @@ impl Measured {
         if now.saturating_sub(std::mem::replace(&mut self.judged, now)) > PAUSE {
             (self.queued_since, self.gives_way) = (None, None);
         }
-        // TCP's bytes that have left our queue, and with them as many of others'.
-        let below = shown.in_flight / share - passed.backlog_bytes as f64;
-        let age_s = self.sent.age_s(now, below);
-        let Some((arrives, is_told_well)) = self.arrives(now, share, shown.packet) else {
+        // TCP's bytes that have left our queue. What others have there is no part of it: of a queue that is fair to flows UDP
+        // leaves as little as TCP, but keeps as much waiting as it likes.
+        let (sent, backlog, told) = self.queued(passed);
+        let age_s = sent.age_s(now, shown.in_flight / told - backlog);
+        // In our queue, in the mean.
+        let own_wait_s = sent
+            .latest(now, 0.0)
+            .map_or(0.0, |(bytes, over_s)| backlog * over_s / bytes.max(1.0));
+        let Some((arrives, is_told_well)) = self.arrives(now, age_s, share, shown.packet) else {
             return false;
         };
         let rate = self.rate.unwrap_or(arrives).max(LEAST_BYTES_PER_S);
         let packet_s = shown.packet / rate;
         let queue_s = (age_s - shown.round_trip_s - PATH_PACKETS * packet_s).max(0.0);
         let queue_s = match self.least_wait_s(now) {
-            Some(wait_s) if queue_s > wait_s => (wait_s - self.own_wait_s(now, passed.backlog_bytes as f64)).max(0.0),
+            Some(wait_s) if queue_s > wait_s => (wait_s - own_wait_s).max(0.0),
             _ => queue_s,
         };
         let wanted_s = self.wanted_queue_s(packet_s);
@@ -579,9 +609,11 @@ impl Measured {
         steady + (VARYING_QUEUE_S - steady).max(0.0) * self.varies()
     }
 
-    /// Bytes a second that arrive at the far end, of all that we send; and whether it were enough of them.
-    fn arrives(&self, now: Duration, share: f64, packet: f64) -> Option<(f64, bool)> {
+    /// Bytes a second that arrive at the far end, of all that we send; and whether it were enough of them. What arrives now has
+    /// left our queue so long ago.
+    fn arrives(&self, now: Duration, age_s: f64, share: f64, packet: f64) -> Option<(f64, bool)> {
         let (bytes, over_s) = self.delivered.latest(now, PACKETS_OF_A_RATE * packet)?;
+        let share = self.share_of_sent(now, age_s, over_s).unwrap_or(share);
         (bytes > 0.0).then(|| (bytes / share / over_s, bytes >= PACKETS_OF_A_RATE * packet / 4.0))
     }
 
@@ -700,6 +732,11 @@ impl Measured {
     }
 }
 
+/// All of it where there is nothing.
+fn part(told: f64, of: f64) -> f64 {
+    if of > 0.0 { (told / of).min(1.0) } else { 1.0 }
+}
+
 fn steady_queue_s(packet_s: f64) -> f64 {
     STEADY_QUEUE_S.max(STEADY_QUEUE_PACKETS * packet_s)
 }
@@ -727,6 +764,19 @@ impl Curve {
         while self.0.front().is_some_and(|(t, _)| now.saturating_sub(*t) > HISTORY) {
             self.0.pop_front();
         }
+    }
+
+    /// Until then.
+    fn sum_at(&self, t: Duration) -> f64 {
+        let after = self.0.partition_point(|(at, _)| *at < t);
+        let Some(later) = self.0.get(after) else {
+            return self.0.back().map_or(0.0, |(_, sum)| *sum);
+        };
+        let Some(earlier) = after.checked_sub(1).and_then(|before| self.0.get(before)) else {
+            return later.1;
+        };
+        let span_s = (later.0 - earlier.0).as_secs_f64();
+        later.1 - (later.1 - earlier.1) * (later.0 - t).as_secs_f64() / span_s.max(1e-9)
     }
 
     /// How long ago so many of the latest bytes began to pass; all that is remembered, if that is longer.

@@ -160,6 +160,29 @@ fn best_effort(sent_bytes: u64) -> QueueCounters {
     counters
 }
 
+#[test]
+fn what_the_queue_tells_of_tcp_is_added_up_and_what_it_does_not_tell_counts_as_tcps() {
+    let mut counters = best_effort(1_000);
+    counters.bands.stream.served = Some(Served {
+        sent_bytes: 500,
+        backlog_bytes: 50,
+        more: Some(ByQdisc {
+            tcp_sent_bytes: 200,
+            tcp_backlog_bytes: 20,
+            ..ByQdisc::default()
+        }),
+        ..Served::default()
+    });
+    let Passed {
+        sent_bytes,
+        backlog_bytes,
+        tcp_sent_bytes,
+        tcp_backlog_bytes,
+    } = passed(&counters);
+    assert_eq!((sent_bytes, backlog_bytes), (1_500, 50));
+    assert_eq!((tcp_sent_bytes, tcp_backlog_bytes), (1_200, 20));
+}
+
 /// All of it was one upload's, which has so many segments under way.
 fn uploading(sent_bytes: u64, in_flight: u64) -> Socket {
     Socket {

@@ -94,6 +94,11 @@ pub struct Served {
 pub struct ByQdisc {
     pub queued_packets: u64,
     pub queued_bytes: u64,
+    /// Of what was sent and of what waits, headers included: what TCP sockets of this machine have sent.
+    #[serde(default)]
+    pub tcp_sent_bytes: u64,
+    #[serde(default)]
+    pub tcp_backlog_bytes: u64,
     /// To make a sender slow down (CoDel).
     pub dropped_sojourn: u64,
     pub dropped_late: u64,

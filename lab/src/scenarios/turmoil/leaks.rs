@@ -30,6 +30,8 @@ pub struct BandCounters {
     dropped_late: u64,
     dropped_reset: u64,
     pub backlog_packets: u64,
+    backlog_bytes: u64,
+    tcp_backlog_bytes: u64,
 }
 
 impl BandCounters {
@@ -37,7 +39,7 @@ impl BandCounters {
     fn read(value: &[u8]) -> Option<Self> {
         let (words, _) = value.as_chunks::<8>();
         let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let words: &[u64; 9] = words.first_chunk()?;
+        let words: &[u64; 12] = words.first_chunk()?;
         Some(Self {
             queued_packets: words[0],
             sent_packets: words[2],
@@ -46,6 +48,8 @@ impl BandCounters {
             dropped_late: words[6],
             dropped_reset: words[7],
             backlog_packets: words[8],
+            backlog_bytes: words[9],
+            tcp_backlog_bytes: words[11],
         })
     }
 }
@@ -83,13 +87,14 @@ pub fn counters() -> Result<BTreeMap<(u32, u32), BandCounters>> {
 }
 
 impl BandCounters {
-    /// By how many packets what came in and what went out differ.
+    /// By how many packets what came in and what went out differ; one more where TCP's part is more than all that waits.
     pub fn imbalance(&self, place: u32) -> u64 {
         // The two other bands refuse what is too much before it is queued; streams and best effort drop what waits.
         let drops_waiting = matches!(place % 4, 1 | 2);
         let dropped_full = if drops_waiting { self.dropped_full } else { 0 };
         let gone = self.sent_packets + dropped_full + self.dropped_sojourn + self.dropped_late + self.dropped_reset;
-        self.queued_packets.abs_diff(gone.wrapping_add(self.backlog_packets))
+        let more_of_tcp = u64::from(self.tcp_backlog_bytes > self.backlog_bytes);
+        self.queued_packets.abs_diff(gone.wrapping_add(self.backlog_packets)) + more_of_tcp
     }
 }
 
@@ -99,7 +104,7 @@ mod tests {
 
     #[test]
     fn counters_are_read_in_the_order_of_the_kernels_struct() {
-        let value: Vec<u8> = (300..310_u64).flat_map(u64::to_ne_bytes).collect();
+        let value: Vec<u8> = (300..312_u64).flat_map(u64::to_ne_bytes).collect();
         let counters = BandCounters {
             queued_packets: 300,
             sent_packets: 302,
@@ -108,6 +113,8 @@ mod tests {
             dropped_late: 306,
             dropped_reset: 307,
             backlog_packets: 308,
+            backlog_bytes: 309,
+            tcp_backlog_bytes: 311,
         };
         assert_eq!(BandCounters::read(&value), Some(counters));
         assert_eq!(BandCounters::read(&value[..40]), None);
@@ -123,5 +130,10 @@ mod tests {
             ..Default::default()
         };
         assert_eq!((counters.imbalance(6), counters.imbalance(4)), (0, 2));
+        let more_of_tcp = BandCounters {
+            tcp_backlog_bytes: 1,
+            ..counters
+        };
+        assert_eq!(more_of_tcp.imbalance(6), 1);
     }
 }

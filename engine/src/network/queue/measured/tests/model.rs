@@ -250,7 +250,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
     let mut below: VecDeque<Packet> = VecDeque::new();
     let (mut credit, mut link_credit) = (0.0, 0.0);
     let mut measured = Measured::default();
-    let (mut sent, mut turn) = (0_u64, 0);
+    let (mut sent, mut tcp_sent, mut turn) = (0_u64, 0_u64, 0);
     let (mut arrived, mut belows, mut waits) = (0_u64, Vec::new(), Vec::new());
     let (mut promised, mut broken) = (0_u64, 0_u64);
     let [begin_ms, end_ms] = [warmup_s * 1e3, (warmup_s + seconds) * 1e3].map(|ms| ms as u64);
@@ -325,6 +325,7 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
             }
             credit -= PACKET;
             sent += PACKET as u64;
+            tcp_sent += if flow.round_trip_ms.is_some() { PACKET as u64 } else { 0 };
             packet.below_ms = now_ms;
             packet.promised_ms = measured.promise().map(|promise| promise.below.as_millis() as u64);
             if below.len() < BELOW_PACKETS {
@@ -380,10 +381,15 @@ pub fn run(link: &Link, load: &[Load], way: Way, warmup_s: f64, seconds: f64) ->
                     })
                 })
                 .collect();
-            let queued: usize = flows.iter().map(|flow| flow.queue.len()).sum();
+            let queued = |counts: fn(&&Flow) -> bool| -> u64 {
+                let packets: usize = flows.iter().filter(counts).map(|flow| flow.queue.len()).sum();
+                packets as u64 * PACKET as u64
+            };
             let passed = Passed {
                 sent_bytes: sent,
-                backlog_bytes: queued as u64 * PACKET as u64,
+                backlog_bytes: queued(|_| true),
+                tcp_sent_bytes: tcp_sent,
+                tcp_backlog_bytes: queued(|flow| flow.round_trip_ms.is_some()),
             };
             measured.observe(Duration::from_millis(now_ms + 1_000), &sockets, passed);
         }
