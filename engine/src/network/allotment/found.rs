@@ -32,6 +32,12 @@ const PACING: f64 = 1.2;
 const BELIEVED: f64 = 1.25;
 /// A neighbour that has less than this part of what most have gets next to nothing through.
 const MOVES: f64 = 0.125;
+/// A connection that has been there for so long and delivers less than this part of its own, though it has more to send and repeats
+/// nothing, is held back by its far end (a slow reader): what it leaves is for the others of its device.
+const LEAVES_ROOM: f64 = 0.5;
+const LEAVES_ROOM_AFTER_S: f64 = 10.0;
+/// Over which it is told how much a connection delivers.
+const DELIVERS_OVER_S: f64 = 5.0;
 /// A limit that differs by less than one part in so many is taken as the same.
 const SETTLED_WITHIN: u64 = 64;
 /// No window that is limited is smaller than this rate needs, within `FLOOR_SEGMENTS` and what a connection begins with.
@@ -53,10 +59,17 @@ pub struct FoundCapacity {
     control: Control,
     /// Of the latest pass.
     now_s: f64,
-    /// Of each connection of ours: segments delivered until the last look.
-    delivered: HashMap<Cookie, u32>,
+    delivered: HashMap<Cookie, Delivered>,
     /// Those of ours that have not regained what plain TCP has since they were last limited, and when they were.
     regaining: HashMap<Cookie, f64>,
+}
+
+/// What a connection of ours has delivered.
+#[derive(Clone, Copy)]
+struct Delivered {
+    since_s: f64,
+    segments: u32,
+    bytes_per_s: f64,
 }
 
 impl FoundCapacity {
@@ -78,16 +91,54 @@ impl FoundCapacity {
         group::neighbours(link, self.direction, self.segment_bytes, self.control.share)
     }
 
-    /// What was delivered of ours since the last look.
-    fn moved_bytes(&mut self, members: &[Member]) -> f64 {
-        let delivered: HashMap<_, _> = members.iter().map(|one| (one.cookie, one.delivered_segments)).collect();
-        let before = std::mem::replace(&mut self.delivered, delivered);
-        let since = |one: &Member| {
-            let segments = one.delivered_segments.wrapping_sub(*before.get(&one.cookie)?);
+    /// What was delivered of ours since the last look, so long ago.
+    fn moved_bytes(&mut self, passed_s: f64, members: &[Member]) -> f64 {
+        let before = std::mem::take(&mut self.delivered);
+        let fades = (-passed_s / DELIVERS_OVER_S).exp();
+        let mut moved = 0.0;
+        for one in members {
+            let known = before.get(&one.cookie);
+            let segments = known.map_or(0, |known| one.delivered_segments.wrapping_sub(known.segments));
             // Less than before is no progress.
-            (segments <= u32::MAX / 2).then_some(f64::from(segments) * f64::from(one.mss_bytes))
-        };
-        members.iter().filter_map(since).sum()
+            let segments = if segments <= u32::MAX / 2 { segments } else { 0 };
+            let bytes = f64::from(segments) * f64::from(one.mss_bytes);
+            moved += bytes;
+            let delivered = Delivered {
+                since_s: known.map_or(self.now_s, |known| known.since_s),
+                segments: one.delivered_segments,
+                bytes_per_s: known.map_or(0.0, |known| known.bytes_per_s * fades) + bytes / DELIVERS_OVER_S,
+            };
+            self.delivered.insert(one.cookie, delivered);
+        }
+        moved
+    }
+
+    /// What each connection of ours does, where those that do not use their parts leave the rest to the others.
+    fn own(&self, members: &[Member]) -> Vec<Sending> {
+        let mut own = group::own(members, self.segment_bytes);
+        if self.direction == Direction::Up {
+            let rates: Vec<Option<f64>> = own.iter().zip(members).map(|of| self.leaves_room(of)).collect();
+            // Where all get less, that is no far end's doing.
+            let some_get_theirs = rates.contains(&None);
+            for (one, rate) in own.iter_mut().zip(rates) {
+                let held_back = rate.filter(|_| some_get_theirs);
+                one.wants_more = held_back.is_none();
+                if let Some(rate) = held_back {
+                    // Not what its window allows.
+                    (one.rate, one.in_flight_bytes) = (rate, rate * one.srtt_s);
+                }
+            }
+        }
+        group::lend(&mut own, self.control.share);
+        own
+    }
+
+    /// What it delivers, where its far end holds it back.
+    fn leaves_room(&self, (one, member): (&Sending, &Member)) -> Option<f64> {
+        let known = self.delivered.get(&member.cookie)?;
+        let has_had_time = self.now_s - known.since_s >= LEAVES_ROOM_AFTER_S;
+        let leaves_room = known.bytes_per_s < LEAVES_ROOM * one.weight * self.control.share;
+        (has_had_time && !member.is_repeating && leaves_room).then_some(known.bytes_per_s)
     }
 
     fn look(
@@ -336,13 +387,10 @@ impl Allotment for FoundCapacity {
     }
 
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
-        self.now_s = now.as_secs_f64();
-        let mut own = group::own(members, self.segment_bytes);
-        if self.direction == Direction::Down {
-            group::lend(&mut own, self.control.share);
-        }
+        let passed_s = now.as_secs_f64() - std::mem::replace(&mut self.now_s, now.as_secs_f64());
+        let moved_bytes = self.moved_bytes(passed_s, members);
+        let own = self.own(members);
         let neighbours = self.neighbours(link);
-        let moved_bytes = self.moved_bytes(members);
         let demands = group::demands(link, self.direction);
         self.control.is_draining = is_draining(members);
         self.control.is_repeating = members.iter().all(|member| member.is_repeating);

@@ -79,8 +79,8 @@ const SPARE: f64 = 1.25;
 /// By which rates can be divided.
 const LEAST_WEIGHT: f64 = 1e-6;
 
-/// Of what one device receives, those that want no more leave the rest of their parts to those that do (max-min): its weight
-/// is the same, and who begins to want more has its part back at once.
+/// Of one device, those that want no more leave the rest of their parts to those that do (max-min): its weight is the same, and
+/// who begins to want more has its part back at once.
 pub fn lend(these: &mut [Sending], share: f64) {
     let full = |one: &Sending| if one.wants_more { one.weight } else { 0.0 };
     let (all, full): (f64, f64) = (these.iter().map(|one| one.weight).sum(), these.iter().map(full).sum());

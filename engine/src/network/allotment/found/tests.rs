@@ -1891,7 +1891,6 @@ fn upload_beside_slow_readers_mbit(readers: u64) -> f64 {
 }
 
 #[test]
-#[ignore = "open: docs/shares.md, What is missing"]
 fn connections_whose_far_ends_take_nothing_leave_an_upload_what_they_do_not_use() {
     for readers in [0, 1, 20] {
         let mbit = upload_beside_slow_readers_mbit(readers);
