@@ -503,7 +503,8 @@ impl Measured {
     /// Of what our queue sent then, so much is told. None: it sent nothing then, or does not know TCP.
     fn share_of_sent(&self, now: Duration, ago_s: f64, over_s: f64) -> Option<f64> {
         let Entered { told, tcp, .. } = self.entered;
-        let ago = |s: f64| now.saturating_sub(Duration::from_secs_f64(s));
+        // A rounding may leave less than nothing.
+        let ago = |s: f64| now.saturating_sub(Duration::from_secs_f64(s.max(0.0)));
         let passed = |curve: &Curve| curve.sum_at(ago(ago_s)) - curve.sum_at(ago(ago_s + over_s));
         let (of_tcp, of_all) = (passed(&self.tcp_sent), passed(&self.sent));
         (tcp >= told / 2.0 && of_tcp > 0.0).then(|| (of_tcp / of_all * part(told, tcp)).clamp(LEAST_SHARE, 1.0))
