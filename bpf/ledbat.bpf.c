@@ -107,7 +107,7 @@ void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 	if (state == TCP_CA_LOSS && !has_waited(sk, ca->round_ms)) {
 		struct lbe copy = *ca;
 
-		/* As below. */
+		/* As in gw_lbe_control. */
 		suffer_timeout(&copy, now_ms((struct tcp_sock *)sk));
 		*ca = copy;
 	}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
 //! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
-//! sends a small datagram every so often, `endless-datagrams` full ones at a rate, to nobody. The role `endless-observed-sender` writes, too, as much as it can or at rates
+//! sends a small datagram every so often, `endless-datagrams` full ones at a rate, to nobody.
+//! The role `endless-observed-sender` writes, too, as much as it can or at rates
 //! that change, and notes the connection's smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
 mod rates;

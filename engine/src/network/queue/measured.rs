@@ -239,6 +239,13 @@ struct Entered {
     all: f64,
 }
 
+impl Entered {
+    /// Not where somebody else's program lets packets pass before ours sees them.
+    fn knows_tcp(self) -> bool {
+        self.tcp >= self.told / 2.0
+    }
+}
+
 /// A sum over time.
 #[derive(Clone, Default)]
 struct Curve(VecDeque<(Duration, f64)>);
@@ -490,14 +497,15 @@ impl Measured {
         now_seen.filter(is_witness).filter_map(wait_s).reduce(f64::min)
     }
 
-    /// What our queue has sent of TCP, what waits there of it, and which part of it sockets tell. Of all where the queue hardly
-    /// knows TCP: where somebody else's program lets packets pass before ours sees them.
+    /// What our queue has sent of TCP, what waits there of it, and which part of it sockets tell; of all where the queue does not
+    /// know TCP.
     fn queued(&self, passed: Passed) -> (&Curve, f64, f64) {
         let Entered { told, tcp, all } = self.entered;
-        if tcp < told / 2.0 {
-            return (&self.sent, passed.backlog_bytes as f64, part(told, all));
+        if self.entered.knows_tcp() {
+            (&self.tcp_sent, passed.tcp_backlog_bytes as f64, part(told, tcp))
+        } else {
+            (&self.sent, passed.backlog_bytes as f64, part(told, all))
         }
-        (&self.tcp_sent, passed.tcp_backlog_bytes as f64, part(told, tcp))
     }
 
     /// Of what our queue sent then, so much is told. None: it sent nothing then, or does not know TCP.
@@ -507,7 +515,7 @@ impl Measured {
         let ago = |s: f64| now.saturating_sub(Duration::from_secs_f64(s.max(0.0)));
         let passed = |curve: &Curve| curve.sum_at(ago(ago_s)) - curve.sum_at(ago(ago_s + over_s));
         let (of_tcp, of_all) = (passed(&self.tcp_sent), passed(&self.sent));
-        (tcp >= told / 2.0 && of_tcp > 0.0).then(|| (of_tcp / of_all * part(told, tcp)).clamp(LEAST_SHARE, 1.0))
+        (self.entered.knows_tcp() && of_tcp > 0.0).then(|| (of_tcp / of_all * part(told, tcp)).clamp(LEAST_SHARE, 1.0))
     }
 
     /// A rate of which nobody tells any more limits nobody for longer than deadlines would be promised by it: those that tell
