@@ -99,8 +99,11 @@ static __always_inline void list_datagram(const struct bpf_iter_meta *meta, stru
 SEC("iter/bpf_sk_storage_map")
 int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	if (ctx->sk && ctx->value)
-		list_datagram(ctx->meta, ctx->sk, ctx->value);
+	struct sock *sk = ctx->sk;
+	struct datagram_socket *d = ctx->value;
+
+	if (sk && d)
+		list_datagram(ctx->meta, sk, d);
 	return 0;
 }
 

@@ -428,11 +428,12 @@ static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct t
 SEC("iter/bpf_sk_storage_map")
 int gw_pass_active(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
+	struct activity *a = ctx->value;
 	struct sock *sk = ctx->sk;
 	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 
-	if (tp && ctx->value)
-		pass(ctx->meta->seq, sk, tp, ctx->value);
+	if (tp && a)
+		pass(ctx->meta->seq, sk, tp, a);
 	return 0;
 }
 

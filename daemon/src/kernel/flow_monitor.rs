@@ -69,6 +69,8 @@ pub struct FlowMonitor {
     datagrams: Link,
     reader: IteratorReader,
     how: Walk,
+    /// Why a pass does not go from mark to mark.
+    why_all: Option<String>,
     /// How often a socket had become active when the last pass over all found none.
     quiet_since: Option<u64>,
     next_pass: Instant,
@@ -82,19 +84,20 @@ impl FlowMonitor {
     /// Loads and attaches the monitor for the namespace of this number, which must be the caller's own.
     pub fn open(netns_inum: u32) -> Result<Self> {
         super::check_requirements()?;
-        match Self::load(netns_inum, Walk::Marked)? {
-            Some(monitor) => Ok(monitor),
-            None => {
-                tracing::info!(
-                    "this kernel refuses iterators over marks: each pass goes over all sockets, and costs more"
-                );
-                Self::load(netns_inum, Walk::All)?.context("this kernel refuses iterators over sockets")
-            }
-        }
+        let why = match Self::load(netns_inum, Walk::Marked)? {
+            Ok(monitor) => return Ok(monitor),
+            Err(why) => why,
+        };
+        tracing::warn!("{why}: each pass goes over all sockets, and costs more");
+        let monitor = Self::load(netns_inum, Walk::All)?.map_err(anyhow::Error::msg)?;
+        Ok(Self {
+            why_all: Some(why),
+            ..monitor
+        })
     }
 
-    /// None: this kernel refuses to walk so. Some have no iterators over a map's elements, for nobody.
-    fn load(netns_inum: u32, walk: Walk) -> Result<Option<Self>> {
+    /// Err: this kernel refuses to walk so, and what it says. Some have no iterators over a map's elements, for nobody (EPERM).
+    fn load(netns_inum: u32, walk: Walk) -> Result<std::result::Result<Self, String>> {
         // The object goes again at the end of this function; the links keep its programs, at less memory.
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::FlowMonitorSkelBuilder::default();
@@ -113,7 +116,7 @@ impl FlowMonitor {
             open.load()
                 .inspect_err(|error| is_refused = error.kind() == ErrorKind::PermissionDenied)
         }) {
-            Err(_) if is_refused => return Ok(None),
+            Err(why) if is_refused => return Ok(Err(format!("{why}"))),
             loaded => loaded?,
         };
         let (programs, maps) = (&skeleton.progs, &skeleton.maps);
@@ -131,7 +134,8 @@ impl FlowMonitor {
                 explain("attach the list of UDP sockets", || programs.gw_walk_datagrams.attach())?,
             ),
         };
-        Ok(Some(Self {
+        Ok(Ok(Self {
+            why_all: None,
             events: Ring::open("connections", &maps.events)?,
             counters: MapHandle::try_from(&maps.bss).context("cannot keep the monitor's counters")?,
             pass,
@@ -156,6 +160,11 @@ impl FlowMonitor {
             .map(|(point, program)| explain(&format!("attach to the tracepoint {point}"), || program.attach()))
             .collect::<Result<_>>()?,
         }))
+    }
+
+    /// Why each pass goes over all sockets, where it does.
+    pub fn why_all_sockets(&self) -> Option<&str> {
+        self.why_all.as_deref()
     }
 
     /// Whether the next pass may be made.
