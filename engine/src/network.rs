@@ -124,8 +124,8 @@ impl Network {
     pub fn new(now: Duration, config: &Config, setup: Setup) -> Self {
         let mut rng = ChaCha20Rng::from_seed(setup.seed);
         Self {
-            policy: allotment::from_config(&config.cap),
-            downlink: Downlink::new(&config.cap, setup.holds_windows),
+            policy: allotment::from_config(config),
+            downlink: Downlink::new(config, setup.holds_windows),
             cooperates: setup.keys.is_some(),
             neighbourhood: Neighbourhood::new(now, &mut rng, setup.keys, PaceConfig::new(&config.group)),
             flows: Flows::default(),

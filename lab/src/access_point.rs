@@ -47,6 +47,8 @@ pub enum Cap {
     Found(&'static str),
     /// And of what they receive.
     FoundBothWays(&'static str),
+    /// Whatever a daemon does that is told nothing, but for the group's key where it has one.
+    Default { has_key: bool },
 }
 
 pub const FIXED54: &str = "fixed54";

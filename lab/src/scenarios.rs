@@ -22,6 +22,7 @@ mod line_rate;
 pub mod marking;
 mod mixed;
 mod monitor_cost;
+mod no_numbers;
 mod qdisc_cost;
 mod rate_limit;
 mod rtt_mix;
@@ -66,6 +67,7 @@ pub const ALL: &[Scenario] = &[
     marking::SCENARIO,
     mixed::SCENARIO,
     monitor_cost::SCENARIO,
+    no_numbers::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,
     rtt_mix::SCENARIO,

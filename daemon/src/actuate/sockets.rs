@@ -28,7 +28,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ("nothing can be capped", |_| true, cap::open),
     (
         "a share that is found holds by cwnd alone",
-        |config| config.cap.policy == CapPolicyName::Found,
+        |config| config.cap_policy() == CapPolicyName::Found,
         pace::open,
     ),
     (
@@ -38,7 +38,7 @@ const ACTUATORS: [(&str, IsWanted, Open); 4] = [
     ),
     (
         "what connections receive is not held back",
-        |config| config.classes.receive_window || config.cap.shares_downlink(),
+        |config| config.classes.receive_window || config.shares_downlink(),
         receive::open,
     ),
 ];

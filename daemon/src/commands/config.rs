@@ -94,7 +94,7 @@ const MORE_THAN_ANY_MBIT: f64 = 10_000.0;
 /// Keys of [cap] beside which others do not count.
 fn idle_of_cap(config: &Config) -> Vec<String> {
     let (cap, default) = (&config.cap, Cap::default());
-    if cap.policy == CapPolicyName::Found {
+    if config.cap_policy() == CapPolicyName::Found {
         return beside_found(config);
     }
     let needs_found = [

@@ -197,7 +197,9 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
     let p = &network.policy;
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
-        "none" => "none: only watching (no capacity_mbit is configured, or policy is \"none\")".to_owned(),
+        "none" => {
+            "none: only watching (policy is \"none\", or neither a capacity nor a group's key is configured)".to_owned()
+        }
         name => {
             let doing = p.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
             format!(

@@ -103,11 +103,11 @@ section! {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapPolicyName {
-    /// `fixed` as soon as `capacity_mbit` or `fixed_segments` is given, else `none`.
+    /// One of the others, by what else is given: [`Config::cap_policy`].
     #[default]
     Auto,
     Fixed,
-    /// The capacity is found from what all devices get (experimental).
+    /// The capacity is found from what all devices get.
     Found,
     None,
 }
@@ -123,11 +123,11 @@ pub enum Prefer {
 }
 
 section! {
-    /// The cap on cwnd. Without capacity_mbit (or fixed_segments) nothing is capped, unless policy is "found".
+    /// The cap on cwnd. Without a group key and without a number nothing is capped.
     Cap {
-        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (experimental: the capacity is
-        /// found from what all devices get) or "none" (watch only).
-        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "none".
+        /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (the capacity is found from what
+        /// all devices get) or "none" (watch only).
+        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "found" where [group] has a key_file, else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
         /// What the access point really carries, Mbit/s with TCP and IP headers; it depends on the place.
         capacity_mbit: Option<f64> = None, example 20.0, in 0.001..=1e6;
@@ -152,10 +152,22 @@ section! {
     }
 }
 
-impl Cap {
+impl Config {
+    /// How caps are chosen here; never `Auto`.
+    pub fn cap_policy(&self) -> CapPolicyName {
+        match self.cap.policy {
+            CapPolicyName::Auto if self.cap.capacity_mbit.is_some() || self.cap.fixed_segments.is_some() => {
+                CapPolicyName::Fixed
+            }
+            CapPolicyName::Auto if self.group.key_file.is_some() => CapPolicyName::Found,
+            CapPolicyName::Auto => CapPolicyName::None,
+            given => given,
+        }
+    }
+
     /// Whether what is received is shared too.
     pub fn shares_downlink(&self) -> bool {
-        self.policy == CapPolicyName::Found && self.downlink
+        self.cap_policy() == CapPolicyName::Found && self.cap.downlink
     }
 }
 

@@ -92,6 +92,21 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
 }
 
 #[test]
+fn without_a_policy_a_number_decides_and_then_the_groups_key() {
+    const KEY: &str = "[group]\nkey_file = \"/etc/giveway/group.key\"\n";
+    for (text, policy) in [
+        (String::new(), CapPolicyName::None),
+        (KEY.to_owned(), CapPolicyName::Found),
+        (format!("[cap]\ncapacity_mbit = 20\n{KEY}"), CapPolicyName::Fixed),
+        (format!("[cap]\nfixed_segments = 30\n{KEY}"), CapPolicyName::Fixed),
+        ("[cap]\ncapacity_mbit = 20\n".to_owned(), CapPolicyName::Fixed),
+        (format!("[cap]\npolicy = \"none\"\n{KEY}"), CapPolicyName::None),
+    ] {
+        assert_eq!(Config::parse(&text).unwrap().cap_policy(), policy, "{text}");
+    }
+}
+
+#[test]
 fn several_interfaces_are_named_once_and_each_with_its_own_rate() {
     let both = "interfaces = [\"wlan0\", \"wwan0\"]\n";
     let own = "[[uplink]]\ninterface = \"wwan0\"\nrate_mbit = 8\n";

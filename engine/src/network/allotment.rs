@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Cap, CapPolicyName};
+use crate::config::{CapPolicyName, Config};
 use crate::model::Cookie;
 use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
@@ -135,15 +135,15 @@ pub trait Allotment: Send {
 }
 
 /// The policy that a configuration asks for.
-pub fn from_config(cap: &Cap) -> Box<dyn Allotment> {
-    match cap.policy {
-        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(cap, Direction::Up)),
-        _ => Box::new(fixed::Fixed::from_config(cap)),
+pub fn from_config(config: &Config) -> Box<dyn Allotment> {
+    match config.cap_policy() {
+        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(&config.cap, Direction::Up)),
+        _ => Box::new(fixed::Fixed::from_config(&config.cap)),
     }
 }
 
 /// The policy for what is received; None: nothing of it is limited. A fixed capacity is that of senders alone.
-pub fn of_receivers(cap: &Cap) -> Option<Box<dyn Allotment>> {
-    let of = || Box::new(found::FoundCapacity::from_config(cap, Direction::Down)) as Box<dyn Allotment>;
-    cap.shares_downlink().then(of)
+pub fn of_receivers(config: &Config) -> Option<Box<dyn Allotment>> {
+    let of = || Box::new(found::FoundCapacity::from_config(&config.cap, Direction::Down)) as Box<dyn Allotment>;
+    config.shares_downlink().then(of)
 }

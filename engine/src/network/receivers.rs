@@ -14,7 +14,7 @@ use super::limiting::{ELSEWHERE, Grounds, Wanted};
 use super::limits::Terms;
 use super::{Network, link};
 use crate::change::{Setting, Value};
-use crate::config::Cap;
+use crate::config::Config;
 use crate::model::Cookie;
 use crate::status::ReceivingView;
 use crate::wire::{CaState, Class, Direction, Sender, UNLIMITED_KBIT};
@@ -42,11 +42,11 @@ pub(super) struct Downlink {
 
 impl Downlink {
     /// None where nothing of what is received is limited.
-    pub fn new(cap: &Cap, holds_windows: bool) -> Option<Self> {
-        let policy = allotment::of_receivers(cap).filter(|_| holds_windows)?;
+    pub fn new(config: &Config, holds_windows: bool) -> Option<Self> {
+        let policy = allotment::of_receivers(config).filter(|_| holds_windows)?;
         Some(Self {
             policy,
-            payload_bytes: cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1),
+            payload_bytes: config.cap.segment_bytes.saturating_sub(HEADER_BYTES).max(1),
             sharing: Sharing::default(),
             held: BTreeSet::new(),
             next: Duration::ZERO,

@@ -44,7 +44,7 @@ const ORACLE: [(&str, [(usize, u64); 5]); 4] = [
     (ARF_CLASSIC, [(2, 254), (3, 125), (5, 73), (8, 46), (12, 30)]),
 ];
 
-fn oracle(medium: &str, stations: usize, rtt_ms: u64) -> Option<Cap> {
+pub(super) fn oracle(medium: &str, stations: usize, rtt_ms: u64) -> Option<Cap> {
     let (_, caps) = ORACLE.iter().find(|(of, _)| *of == medium && rtt_ms == RTT_MS)?;
     let (_, segments) = caps.iter().find(|(of, _)| *of == stations)?;
     Some(Cap::Segments(*segments))

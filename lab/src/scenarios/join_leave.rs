@@ -15,7 +15,7 @@ use crate::scenario::{Check, Plan, Plot, Quantity, Relation, Scenario, Trace, Va
 use crate::testbed::probe::transfers::Transfers;
 use crate::traffic::iperf3::{Protocol, Span};
 use crate::usage::usage;
-use converge::Change;
+use converge::{Change, Right};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "join-leave",
@@ -46,13 +46,14 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let media = media(parameters, &[ARF_LOSSY, FIXED54]);
     let rtt_ms = parameters.count("rtt_ms");
     let cap = Cap::Formula { rtt_ms };
+    let found = Cap::Found("balanced");
     let access_point = |medium, giveway| AccessPoint::new(parameters, medium, giveway);
     let mut variants = Vec::new();
     let mut plots = Vec::new();
     for &medium in &media {
         for (kind, joins) in [("join", true), ("leave", false)] {
             let mut names = Vec::new();
-            for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap))] {
+            for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap)), ("balanced", Some(found))] {
                 let name = format!("{kind}/{what}/{medium}");
                 let transfers = changing(parameters, stations, joins);
                 variants.push(transfers.on(access_point(medium, giveway), name.clone()));
@@ -71,12 +72,16 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         }
     }
     let events = parameters.count("events");
-    for (name, change) in [
-        ("converge", Change::StartStop { events, settle_s: 3.5 }),
-        ("converge/death", Change::Death { events, settle_s: 7.0 }),
+    let start_stop = Change::StartStop { events, settle_s: 3.5 };
+    let death = Change::Death { events, settle_s: 7.0 };
+    for (name, change, cap, right) in [
+        ("converge", start_stop, cap, Right::Formula { rtt_ms }),
+        ("converge/death", death, cap, Right::Formula { rtt_ms }),
+        ("converge/found", start_stop, found, Right::Settled),
+        ("converge/found/death", death, found, Right::Settled),
     ] {
-        let estimated_s = change.estimated_s(stations);
-        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, rtt_ms, change, run);
+        let estimated_s = change.estimated_s(stations, right);
+        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, right, change, run);
         variants.push(Variant::on(
             access_point(media[0], Some(cap)),
             name,
@@ -84,12 +89,21 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             observe,
         ));
     }
-    plots.push(Plot::distribution(
-        "converge",
-        "Time until every other sender's cap is right",
-        ("time, s", "events that are over, %"),
-        ["start", "stop", "death"].map(|kind| format!("converge/{kind}")),
-    ));
+    for (file, title, under) in [
+        ("converge", "Time until every sender's cap is right", "converge"),
+        (
+            "converge-found",
+            "Time until every sender's found cap has settled",
+            "converge/found",
+        ),
+    ] {
+        plots.push(Plot::distribution(
+            file,
+            title,
+            ("time, s", "events that are over, %"),
+            ["start", "stop", "death"].map(|kind| format!("{under}/{kind}")),
+        ));
+    }
     Ok(Plan {
         checks: checks(&variants, media[0]),
         variants,
@@ -131,10 +145,12 @@ fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfers 
 fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     if converge_medium == ARF_LOSSY {
-        for (kind, limit_s) in [("start", 1.0), ("stop", 2.0), ("death", 5.0)] {
-            let point = format!("converge/{kind}");
-            checks.push(Check::metric(&point, "converge_p95_s", Relation::AtMost(limit_s)));
-            checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
+        for under in ["converge", "converge/found"] {
+            for (kind, limit_s) in [("start", 1.0), ("stop", 2.0), ("death", 5.0)] {
+                let point = format!("{under}/{kind}");
+                checks.push(Check::metric(&point, "converge_p95_s", Relation::AtMost(limit_s)));
+                checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
+            }
         }
     }
     let medium = |variant: &Variant| Some(variant.access_point.filter(|place| place.giveway.is_some())?.medium);

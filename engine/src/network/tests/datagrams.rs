@@ -90,9 +90,12 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (mut device, asked) = (member(1, 7), Arc::new(AtomicUsize::new(0)));
-        let policy = allotment::from_config(&Cap {
-            capacity_mbit: Some(20.0),
-            ..Cap::default()
+        let policy = allotment::from_config(&Config {
+            cap: Cap {
+                capacity_mbit: Some(20.0),
+                ..Cap::default()
+            },
+            ..Config::default()
         });
         device.policy = Box::new(Counting(policy, asked.clone()));
         let mut pair = Self {
@@ -258,9 +261,12 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
 
 fn of_found_shares(seed: u8) -> Network {
     let mut device = member(seed, 7);
-    device.policy = allotment::from_config(&Cap {
-        policy: CapPolicyName::Found,
-        ..Cap::default()
+    device.policy = allotment::from_config(&Config {
+        cap: Cap {
+            policy: CapPolicyName::Found,
+            ..Cap::default()
+        },
+        ..Config::default()
     });
     device
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::convergence::{Expected, delays_ns};
+use super::convergence::{Expected, Target, delays_ns};
 use crate::access_point::paper_cap;
 use crate::air::Period;
 use crate::cell::{Cell, station_address};
@@ -33,7 +33,7 @@ const JITTER_MS: u32 = 1_000;
 /// The stations as they are now, and what was seen so far.
 struct Group<'a> {
     cell: &'a mut Cell,
-    rtt_ms: u64,
+    right: Right,
     random: ChaCha8Rng,
     sources: Vec<Option<Source>>,
     recorders: Vec<Option<Recorder>>,
@@ -56,6 +56,25 @@ struct Death {
     to_ns: u64,
 }
 
+/// Which caps are right.
+#[derive(Clone, Copy)]
+pub enum Right {
+    /// P1's, at this RTT, of so many senders.
+    Formula { rtt_ms: u64 },
+    /// Those that are in force before the next change, where nobody knows the capacity.
+    Settled,
+}
+
+impl Right {
+    /// Until the first change that counts: a capacity that nobody knows is found first.
+    fn settles_first(self) -> Duration {
+        match self {
+            Self::Formula { .. } => Duration::ZERO,
+            Self::Settled => Duration::from_secs(20),
+        }
+    }
+}
+
 /// How long until every neighbour's cap is right.
 #[derive(Clone, Copy)]
 pub enum Change {
@@ -66,18 +85,19 @@ pub enum Change {
 }
 
 impl Change {
-    pub fn estimated_s(self, stations: usize) -> f64 {
-        match self {
+    pub fn estimated_s(self, stations: usize, right: Right) -> f64 {
+        let events_s = match self {
             Change::StartStop { events, settle_s } => events as f64 * 2.0 * (settle_s + 0.5) + stations as f64 / 2.0,
             Change::Death { events, settle_s } => events as f64 * (settle_s + 6.5),
-        }
+        };
+        events_s + right.settles_first().as_secs_f64()
     }
 }
 
-/// On an access point of this RTT, whose stations have daemons with P1's cap.
-pub fn observe(cell: &mut Cell, rtt_ms: u64, change: Change, run: &Run) -> Result<Outcome> {
+/// On an access point whose stations have daemons.
+pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Result<Outcome> {
     let begun = cell.air.counters()?;
-    let mut group = Group::gather(cell, rtt_ms, run.seed)?;
+    let mut group = Group::gather(cell, right, run.seed)?;
     match change {
         Change::StartStop { events, settle_s } => group.walk(events, settle_s, run)?,
         Change::Death { events, settle_s } => group.die(events, settle_s, run)?,
@@ -87,7 +107,7 @@ pub fn observe(cell: &mut Cell, rtt_ms: u64, change: Change, run: &Run) -> Resul
     let mut outcome = Outcome::default();
     let name = run.name;
     for (kind, moments) in &seen.moments {
-        let point = if *kind == "death" {
+        let point = if name.ends_with(kind) {
             name.to_owned()
         } else {
             format!("{name}/{kind}")
@@ -119,12 +139,12 @@ fn measure(outcome: &mut Outcome, point: &str, moments: &[Expected], changes: &[
 }
 
 impl<'a> Group<'a> {
-    fn gather(cell: &'a mut Cell, rtt_ms: u64, seed: u64) -> Result<Self> {
+    fn gather(cell: &'a mut Cell, right: Right, seed: u64) -> Result<Self> {
         let stations = cell.stations();
         let sink = start_sink(cell.server())?;
         let mut group = Self {
             random: ChaCha8Rng::seed_from_u64(seed),
-            rtt_ms,
+            right,
             sources: (0..stations).map(|_| None).collect(),
             recorders: (0..stations).map(|_| None).collect(),
             sending: BTreeSet::new(),
@@ -176,12 +196,15 @@ impl<'a> Group<'a> {
     fn expect(&mut self, kind: &'static str, t_ns: u64, until_ns: u64) {
         let cookies = self.sending.iter().filter_map(|&s| self.sources[s].as_ref());
         let senders: BTreeSet<u64> = cookies.map(|source| source.cookie).collect();
-        let cap = paper_cap(self.rtt_ms, senders.len() as u64);
+        let target = match self.right {
+            Right::Formula { rtt_ms } => Target::Cap(paper_cap(rtt_ms, senders.len() as u64)),
+            Right::Settled => Target::Settled,
+        };
         self.seen.moments.entry(kind).or_default().push(Expected {
             t_ns,
             until_ns,
             senders,
-            cap,
+            target,
         });
     }
 
@@ -191,6 +214,7 @@ impl<'a> Group<'a> {
         for station in 0..FEWEST.min(stations) {
             self.start(station)?;
         }
+        pause_until(Instant::now() + self.right.settles_first())?;
         self.settle(settle_s)?;
         let mut done = BTreeMap::from([("start", 0), ("stop", 0)]);
         let mut up = true;
@@ -220,7 +244,7 @@ impl<'a> Group<'a> {
         for station in 0..stations {
             self.start(station)?;
         }
-        pause_until(Instant::now() + REJOIN)?;
+        pause_until(Instant::now() + self.right.settles_first() + REJOIN)?;
         for event in 0..events {
             let station = self.any(0..stations).context("no station")?;
             let t_ns = self.vanish(station)?;

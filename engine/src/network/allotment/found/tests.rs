@@ -7,7 +7,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use super::*;
-use crate::config::CapPolicyName;
+use crate::config::{CapPolicyName, Config};
 use crate::network::allotment::Sharing;
 use crate::wire::{Neighbourhood, PaceConfig, Sender};
 
@@ -624,13 +624,16 @@ fn nothing_that_is_received_is_shared_unless_that_is_asked_for() {
         (false, CapPolicyName::Found, false),
         (true, CapPolicyName::Auto, false),
     ] {
-        let cap = Cap {
-            policy,
-            downlink,
-            ..Cap::default()
+        let config = Config {
+            cap: Cap {
+                policy,
+                downlink,
+                ..Cap::default()
+            },
+            ..Config::default()
         };
         assert_eq!(
-            crate::network::allotment::of_receivers(&cap).is_some(),
+            crate::network::allotment::of_receivers(&config).is_some(),
             shares,
             "{policy:?}, {downlink}"
         );
