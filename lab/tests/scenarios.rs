@@ -176,6 +176,25 @@ fn stations_at_different_distances_send_beside_each_other() {
 }
 
 #[test]
+fn a_key_is_all_that_stations_need_to_share() {
+    let Some(_turn) = turn_on_air() else { return };
+    let settings = [
+        "stations=3",
+        "medium=fixed54",
+        "variants=key,no-key",
+        "repeats=1",
+        "seconds=2",
+        "warmup_s=8",
+    ];
+    let result = run("no-numbers", &settings);
+    // On an unknown air limits begin after 7.5 s.
+    for (variant, neighbours, is_limited) in [("key", 2.0, true), ("no-key", 0.0, false)] {
+        assert_eq!(metric(&result, variant, "neighbours"), neighbours, "{variant}");
+        assert_eq!(metric(&result, variant, "cap_segments") > 0.0, is_limited, "{variant}");
+    }
+}
+
+#[test]
 fn a_station_that_wants_little_gets_that_and_no_more() {
     let Some(_turn) = turn_on_air() else { return };
     let settings = [
@@ -370,7 +389,7 @@ fn caps_follow_senders_that_join_start_stop_and_die() {
         "seconds=5",
         "events=1",
         "medium=arf-lossy",
-        "variants=join,converge",
+        "variants=join/fixed-cap,converge/start,converge/stop,converge/death",
     ];
     let result = run("join-leave", &settings);
     assert!(metric(&result, "join/fixed-cap/arf-lossy/1", "goodput_mbit") > 0.1);
@@ -740,6 +759,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[stations_with_and_without_giveway_share_an_access_point]),
     ),
     ("monitor-cost", Tests(&[watching_is_cheaper_than_asking_ss])),
+    ("no-numbers", Tests(&[a_key_is_all_that_stations_need_to_share])),
     ("qdisc-cost", Tests(&[in_guest::each_queue_costs_a_packet_something])),
     (
         "rate-limit",

@@ -130,15 +130,22 @@ impl Sockets {
         self.actuators.is_empty()
     }
 
-    pub fn apply(&mut self, mut wanted: Vec<(Cookie, Setting, Value)>) -> Result<Vec<(Cookie, Setting, Outcome)>> {
-        let mut outcomes = Vec::with_capacity(wanted.len());
+    /// What became of each value; and what went wrong, where some of that is not known.
+    pub fn apply(
+        &mut self,
+        mut wanted: Vec<(Cookie, Setting, Value)>,
+    ) -> (Vec<(Cookie, Setting, Outcome)>, Result<()>) {
+        let (mut outcomes, mut failed) = (Vec::with_capacity(wanted.len()), Ok(()));
         for actuator in &mut self.actuators {
             let setting = actuator.setting();
             let mine: Vec<(Cookie, Value)> = wanted
                 .extract_if(.., |(_, of, _)| *of == setting)
                 .map(|(cookie, _, value)| (cookie, value))
                 .collect();
-            let done = actuator.apply(&mine)?;
+            let done = actuator.apply(&mine).unwrap_or_else(|error| {
+                failed = Err(error);
+                mine.iter().map(|(cookie, _)| (*cookie, Outcome::Unknown)).collect()
+            });
             outcomes.extend(
                 done.into_iter()
                     .map(|(cookie, outcome)| (cookie, setting.clone(), outcome)),
@@ -146,7 +153,7 @@ impl Sockets {
         }
         let unable = |(cookie, setting, _)| (cookie, setting, Outcome::Unable);
         outcomes.extend(wanted.into_iter().map(unable));
-        Ok(outcomes)
+        (outcomes, failed)
     }
 
     pub fn cap_new(&mut self, ifindex: u32, caps: &[u32]) -> Result<()> {

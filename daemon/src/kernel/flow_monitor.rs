@@ -181,10 +181,8 @@ impl FlowMonitor {
         }
         let begun = cpu_time() + walker::spent();
         self.read(Sockets::Tcp, &mut flows)?;
-        if self.how == Walk::All {
-            let took = (cpu_time() + walker::spent()).saturating_sub(begun);
-            self.next_pass = Instant::now() + took * REST;
-        }
+        let took = (cpu_time() + walker::spent()).saturating_sub(begun);
+        self.next_pass = Instant::now() + took * REST;
         self.quiet_since = (self.how == Walk::All && flows.is_empty()).then_some(touches);
         Ok(flows)
     }

@@ -127,7 +127,8 @@ section! {
     Cap {
         /// "auto", "fixed" (one capacity, shared equally by the devices that send), "found" (the capacity is found from what
         /// all devices get) or "none" (watch only).
-        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given, else "found" where [group] has a key_file, else "none".
+        /// "auto" is "fixed" where capacity_mbit or fixed_segments is given; else, where [group] has a key_file, "found" while
+        /// another device of the group is there; else "none".
         policy: CapPolicyName = CapPolicyName::Auto;
         /// What the access point really carries, Mbit/s with TCP and IP headers; it depends on the place.
         capacity_mbit: Option<f64> = None, example 20.0, in 0.001..=1e6;
@@ -167,7 +168,7 @@ impl Config {
 
     /// Whether what is received is shared too.
     pub fn shares_downlink(&self) -> bool {
-        self.cap_policy() == CapPolicyName::Found && self.cap.downlink
+        self.cap.policy == CapPolicyName::Found && self.cap.downlink
     }
 }
 

@@ -100,6 +100,8 @@ pub enum Outcome {
     Applied,
     /// The kernel repairs a loss just now; asked again in the next pass.
     Deferred,
+    /// The walk was given up: the value may be on the socket, or may not. The next pass that shows the socket tells.
+    Unknown,
     /// Another tool has set this value.
     Foreign {
         found: Value,

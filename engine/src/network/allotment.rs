@@ -137,7 +137,14 @@ pub trait Allotment: Send {
 /// The policy that a configuration asks for.
 pub fn from_config(config: &Config) -> Box<dyn Allotment> {
     match config.cap_policy() {
-        CapPolicyName::Found => Box::new(found::FoundCapacity::from_config(&config.cap, Direction::Up)),
+        CapPolicyName::Found => {
+            let found = found::FoundCapacity::from_config(&config.cap, Direction::Up);
+            match config.cap.policy {
+                CapPolicyName::Found => Box::new(found),
+                // A key goes wherever its device does: among others' devices it is to change nothing.
+                _ => Box::new(found.only_beside_members()),
+            }
+        }
         _ => Box::new(fixed::Fixed::from_config(&config.cap)),
     }
 }

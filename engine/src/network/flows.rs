@@ -10,7 +10,7 @@ use crate::config::Protocol;
 use crate::model::{CaState, Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
-use crate::network::limits::{Held, shown_by};
+use crate::network::limits::{Doubt, Held, shown_by};
 use crate::network::receiving::Receiving;
 use crate::wire::Class;
 
@@ -126,7 +126,7 @@ impl Tracked {
     }
 
     /// The settings whose values on the socket are not those that giveway thinks it left there.
-    fn doubtful(&mut self) -> impl Iterator<Item = Setting> {
+    fn doubtful(&mut self) -> impl Iterator<Item = (Setting, Doubt)> {
         let shown = shown_by(&self.flow).into_iter();
         shown.filter_map(|(setting, found)| {
             let is_looked_at = match setting {
@@ -138,7 +138,7 @@ impl Tracked {
                 return None;
             }
             let held = self.held.entry(setting.clone()).or_default();
-            held.is_doubtful(&found).then_some(setting)
+            held.doubt(&found).map(|doubt| (setting, doubt))
         })
     }
 }
@@ -148,7 +148,7 @@ impl Tracked {
 pub struct Seen {
     /// Settings whose values are not those that giveway thinks it left there: only the kernel knows whether another
     /// tool has set them, or a report of giveway's own got lost.
-    pub doubtful: Vec<(Cookie, Setting)>,
+    pub doubtful: Vec<(Cookie, Setting, Doubt)>,
     /// Sockets that are no longer there.
     pub ended: Vec<Cookie>,
 }
@@ -200,7 +200,7 @@ impl Flows {
                 self.receiving.insert(cookie);
             }
             seen.doubtful
-                .extend(tracked.doubtful().map(|setting| (cookie, setting)));
+                .extend(tracked.doubtful().map(|(setting, doubt)| (cookie, setting, doubt)));
         }
         self.expire(now);
         seen

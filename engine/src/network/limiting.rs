@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::action::{Action, Outcome};
 use super::allotment::{Link, Member};
-use super::limits::{Limits, SETTINGS, Terms, shown_by};
+use super::limits::{Doubt, Limits, SETTINGS, Terms, shown_by};
 use super::pause::PAUSE;
 use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
@@ -123,8 +123,21 @@ impl Network {
     }
 
     /// Values were seen that giveway did not set.
-    pub(super) fn resolve_doubts(&mut self, now: Duration, doubtful: Vec<(Cookie, Setting)>) {
-        for (cookie, setting) in doubtful {
+    pub(super) fn resolve_doubts(&mut self, now: Duration, doubtful: Vec<(Cookie, Setting, Doubt)>) {
+        for (cookie, setting, doubt) in doubtful {
+            if let Doubt::Written { before } = doubt {
+                let grounds = self.grounds(cookie, &setting);
+                let written = self.flows.get(cookie).map(|tracked| tracked.in_force(&setting));
+                self.note_limit(
+                    now,
+                    cookie,
+                    &setting,
+                    (before, written.unwrap_or_default()),
+                    grounds,
+                    true,
+                );
+                continue;
+            }
             let Some(tracked) = self.flows.get_mut(cookie) else {
                 continue;
             };
@@ -184,10 +197,12 @@ impl Network {
         let old = held.in_force.clone();
         match outcome {
             Outcome::Applied => {
+                held.unanswered = None;
                 held.in_force = asked.clone();
                 self.note_limit(now, cookie, setting, (old, asked), grounds, !self.dry_run);
             }
             Outcome::Deferred => held.deferred = true,
+            Outcome::Unknown => (held.deferred, held.unanswered) = (true, Some(asked)),
             Outcome::Gone => {
                 self.flows.forget(cookie);
                 self.end(cookie);

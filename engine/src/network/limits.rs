@@ -72,6 +72,8 @@ pub struct Held {
     pub asked: Option<Value>,
     /// The kernel put the last request off: nothing is asked before a pass has shown the socket anew.
     pub deferred: bool,
+    /// Asked for in a walk that was given up: this may be on the socket.
+    pub unanswered: Option<Value>,
     /// What the policy last wanted, and for which sharing.
     pub wanted: Option<(Sharing, Value)>,
     /// Another tool holds this setting; giveway leaves it alone.
@@ -95,18 +97,32 @@ impl Held {
         let next = if is_cap {
             next_cap(segments(&self.in_force), segments(&wanted), terms, flow.cwnd).map(Value::from)
         } else {
-            (wanted != self.in_force).then_some(wanted)
+            (wanted != self.in_force || self.unanswered.is_some()).then_some(wanted)
         };
         self.asked.clone_from(&next);
         next
     }
 
     /// Whether the value on the socket has stopped being what giveway thinks that it left there.
-    pub fn is_doubtful(&mut self, found: &Value) -> bool {
+    pub fn doubt(&mut self, found: &Value) -> Option<Doubt> {
+        if self.asked.is_none() && self.unanswered.take().as_ref() == Some(found) && *found != self.in_force {
+            let before = std::mem::replace(&mut self.in_force, found.clone());
+            self.foreign_passes = 0;
+            return Some(Doubt::Written { before });
+        }
         let ours = self.asked.is_some() || *found == self.in_force;
         self.foreign_passes = if ours { 0 } else { self.foreign_passes + 1 };
-        !self.stepped_back && self.foreign_passes >= FOREIGN_AFTER_PASSES
+        (!self.stepped_back && self.foreign_passes >= FOREIGN_AFTER_PASSES).then_some(Doubt::Foreign)
     }
+}
+
+/// What a value means that giveway did not know to be on a socket.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Doubt {
+    /// A walk that was given up had written it.
+    Written { before: Value },
+    /// It is another tool's, or an answer of the kernel's got lost.
+    Foreign,
 }
 
 /// A cap, segments.

@@ -187,6 +187,39 @@ fn a_cap_that_the_kernel_put_off_is_asked_for_again_in_the_next_pass_and_not_bef
     assert_eq!(caps(&pass(&mut engine, 300)), [(COOKIE, Some(20))]);
 }
 
+/// A walk over the sockets that meets a locked one is given up, and tells of none.
+#[test]
+fn what_a_walk_that_was_given_up_has_written_is_no_other_tools() {
+    let shown = |engine: &mut Network, ms, clamp| {
+        let flow = Flow { clamp, ..upload() };
+        let passed = Input::Pass {
+            flows: vec![flow],
+            complete: false,
+            queues: Default::default(),
+        };
+        caps(&engine.step(Duration::from_millis(ms), passed))
+    };
+    for written in [Some(20), None] {
+        let mut engine = asking();
+        answer(&mut engine, Outcome::Unknown);
+        let again = shown(&mut engine, 300, written);
+        assert_eq!(again.is_empty(), written.is_some(), "{written:?}: {again:?}");
+        if written.is_none() {
+            answer(&mut engine, Outcome::Applied);
+        }
+        for ms in [400, 500, 600] {
+            assert!(shown(&mut engine, ms, Some(20)).is_empty(), "{written:?}");
+        }
+        let latest = engine.changes().last().cloned().expect("a change");
+        assert!(
+            !latest.change.why.contains("another tool"),
+            "{written:?}: {}",
+            latest.change.why
+        );
+        assert_eq!(latest.change.new, Value::from(Some(20_u32)));
+    }
+}
+
 #[test]
 fn a_connection_that_leaves_by_another_interface_is_set_free() {
     let mut engine = asking();

@@ -126,15 +126,8 @@ impl Running {
             }
         }
         if !limits.is_empty() {
-            let asked = limits.iter().map(|(cookie, setting, _)| (*cookie, setting.clone()));
-            let asked: Vec<_> = asked.collect();
-            let done = self.daemon.sockets.apply(limits);
-            let put_off = || {
-                asked
-                    .into_iter()
-                    .map(|(cookie, setting)| (cookie, setting, Outcome::Deferred))
-            };
-            let done = self.tolerate(done)?.unwrap_or_else(|| put_off().collect());
+            let (done, walked) = self.daemon.sockets.apply(limits);
+            self.tolerate(walked)?;
             outcomes.push(Input::Outcomes(done));
         }
         if is_nice_noted {

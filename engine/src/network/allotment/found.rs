@@ -49,6 +49,8 @@ const REGAINS_S: f64 = 20.0;
 const LOOSE: f64 = 3.0;
 const LOOSE_LEAST_BYTES: f64 = 64.0 * 1024.0;
 const LOOSE_WITHIN: u64 = 3;
+/// After so long without a word of the group's the device is somewhere else, or alone.
+const GONE_AFTER_S: f64 = 30.0;
 
 pub struct FoundCapacity {
     /// Of what this device sends, or of what it receives.
@@ -57,6 +59,10 @@ pub struct FoundCapacity {
     segment_bytes: f64,
     floor: f64,
     control: Control,
+    /// Nothing is limited where no other device of the group is on the link.
+    needs_members: bool,
+    /// When one was heard last.
+    heard_s: Option<f64>,
     /// Of the latest pass.
     now_s: f64,
     delivered: HashMap<Cookie, Delivered>,
@@ -81,10 +87,32 @@ impl FoundCapacity {
             segment_bytes: group::payload_bytes(cap.segment_bytes),
             floor,
             control: control(direction, cap.prefer, floor),
+            needs_members: false,
+            heard_s: None,
             now_s: 0.0,
             delivered: HashMap::new(),
             regaining: HashMap::new(),
         }
+    }
+
+    /// With nobody to share with there is nothing to share.
+    pub fn only_beside_members(self) -> Self {
+        Self {
+            needs_members: true,
+            ..self
+        }
+    }
+
+    fn hear(&mut self, link: &Link<'_>) {
+        if link.neighbours.peers().any(|peer| peer.believed) {
+            self.heard_s = Some(self.now_s);
+        }
+    }
+
+    /// (Where an access point's queue is full it drops reports, and members expire for seconds.)
+    fn may_limit(&self) -> bool {
+        let is_beside_one = self.heard_s.is_some_and(|at_s| self.now_s - at_s < GONE_AFTER_S);
+        !self.needs_members || is_beside_one
     }
 
     fn neighbours(&self, link: &Link<'_>) -> Vec<Sending> {
@@ -202,6 +230,9 @@ impl FoundCapacity {
 
     /// What it does, and why. `left_s`: how long that lasts still; without it for how long in all.
     fn says(&self, has_others: bool, found_by: &str, left_s: Option<f64>) -> String {
+        if !self.may_limit() {
+            return "no other device of the group is here, so nothing is limited".to_owned();
+        }
         let control = &self.control;
         let prefer = match self.prefer {
             Prefer::Balanced => "balanced",
@@ -389,6 +420,12 @@ impl Allotment for FoundCapacity {
     fn allot(&mut self, now: Duration, link: &Link<'_>, members: &[Member]) -> Vec<Limits> {
         let passed_s = now.as_secs_f64() - std::mem::replace(&mut self.now_s, now.as_secs_f64());
         let moved_bytes = self.moved_bytes(passed_s, members);
+        self.hear(link);
+        if !self.may_limit() {
+            self.control.rest(now.as_secs_f64(), false);
+            self.regaining.clear();
+            return vec![Limits::default(); members.len()];
+        }
         let own = self.own(members);
         let neighbours = self.neighbours(link);
         let demands = group::demands(link, self.direction);
@@ -422,7 +459,8 @@ impl Allotment for FoundCapacity {
         let is_told = || plain::is_told(&group::demands(link, self.direction), others);
         let told = theirs.filter(|_| self.direction == Direction::Down || is_told());
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
-        let Some(share) = known.filter(|_| !matches!(self.control.phase, Phase::Withdrawn { .. })) else {
+        let is_limited = self.may_limit() && !matches!(self.control.phase, Phase::Withdrawn { .. });
+        let Some(share) = known.filter(|_| is_limited) else {
             return Box::new(|_| Limits::default());
         };
         let weight = group::weight(Class::Standard) / f64::from(link.sharing.with_one_more().connections);
@@ -462,7 +500,7 @@ impl Allotment for FoundCapacity {
     fn found(&self, link: &Link<'_>) -> Option<FoundView> {
         let control = &self.control;
         let is_known = control.share > 0.0;
-        (link.sharing.connections > 0).then(|| FoundView {
+        (link.sharing.connections > 0 && self.may_limit()).then(|| FoundView {
             phase: match control.phase {
                 Phase::Start => FoundPhase::Start,
                 Phase::Search { .. } => FoundPhase::Search,
@@ -478,7 +516,7 @@ impl Allotment for FoundCapacity {
     }
 
     fn is_tight(&self) -> bool {
-        !matches!(self.control.phase, Phase::Start | Phase::Withdrawn { .. })
+        self.may_limit() && !matches!(self.control.phase, Phase::Start | Phase::Withdrawn { .. })
     }
 
     fn shares_by_demand(&self) -> bool {
@@ -491,6 +529,7 @@ impl Allotment for FoundCapacity {
 
     fn forget(&mut self) {
         self.control = control(self.direction, self.prefer, self.floor);
+        self.heard_s = None;
     }
 
     fn lifts_at_once(&self) -> bool {

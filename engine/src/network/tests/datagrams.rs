@@ -271,6 +271,70 @@ fn of_found_shares(seed: u8) -> Network {
     device
 }
 
+/// The seconds in which an upload has a cap, where its device has a key and no number: a member is there for the first minute, or
+/// for none.
+fn limited_s(has_member: bool) -> Vec<u64> {
+    let mut device = member(1, 7);
+    let mut group = Config::default().group;
+    group.key_file = Some("/etc/giveway/group.key".to_owned());
+    device.policy = allotment::from_config(&Config {
+        group,
+        ..Config::default()
+    });
+    let mut other = member(2, 7);
+    let (mut cap, mut limited) = (None, Vec::new());
+    for ms in (0..150_000).step_by(100) {
+        let now = Duration::from_millis(ms);
+        let flows = vec![Flow {
+            clamp: cap,
+            delivered_segments: (ms / 2) as u32,
+            ..upload()
+        }];
+        let queues = Default::default();
+        let mut actions = device.step(
+            now,
+            Input::Pass {
+                flows,
+                complete: true,
+                queues,
+            },
+        );
+        let asked = actions.iter().find_map(|action| match action {
+            Action::Limit { limits, .. } => Some(limits.clone()),
+            _ => None,
+        });
+        for (setting, value) in asked.into_iter().flatten() {
+            if setting == Setting::Cap {
+                cap = limits::segments(&value);
+            }
+            let applied = Input::Outcomes(vec![(COOKIE, setting, Outcome::Applied)]);
+            actions.extend(device.step(now, applied));
+        }
+        if has_member && ms < 60_000 {
+            for report in reports(actions) {
+                other.hear(now, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), &report);
+            }
+            for report in reports(other.step(now, Input::Tick)) {
+                device.hear(now, NEIGHBOUR, &report);
+            }
+        }
+        if cap.is_some() && ms % 1_000 == 0 {
+            limited.push(ms / 1_000);
+        }
+    }
+    limited
+}
+
+#[test]
+fn a_key_limits_nothing_where_no_other_device_of_the_group_is() {
+    assert_eq!(limited_s(false), Vec::<u64>::new());
+    let beside = limited_s(true);
+    let (first, last) = (beside.first().copied(), beside.last().copied());
+    assert!(first.is_some_and(|s| s < 20), "{beside:?}");
+    // Half a minute after the last word, and the seconds in which a cap is lifted.
+    assert!(last.is_some_and(|s| (80..120).contains(&s)), "{beside:?}");
+}
+
 /// When `device` reports in 30 s, passing what `of` says at each of these times.
 fn told_ms(of: impl Fn(u64) -> Vec<Flow>) -> Vec<u64> {
     let mut device = of_found_shares(1);
