@@ -33,7 +33,7 @@ const EVENTS_AT_ONCE: usize = 4096;
 /// walk, at every sixth one, and when a walk shows a connection without an owner that the last
 /// search did not leave without one. So a socket that a process inherits is ascribed to it within that number of walks.
 const WALKS_PER_SEARCH: u32 = 6;
-/// A pass over all sockets is followed by so many times its CPU time without one: whoever opens many makes the daemon slow, not busy.
+/// A pass is followed by so many times its CPU time without one: whoever opens many makes the daemon slow, not busy.
 const REST: u32 = 10;
 
 /// Something that happened to a socket.
@@ -89,11 +89,16 @@ impl FlowMonitor {
             Err(why) => why,
         };
         tracing::warn!("{why}: each pass goes over all sockets, and costs more");
-        let monitor = Self::load(netns_inum, Walk::All)?.map_err(anyhow::Error::msg)?;
         Ok(Self {
             why_all: Some(why),
-            ..monitor
+            ..Self::open_over_all(netns_inum)?
         })
+    }
+
+    /// As `open` where the kernel has no iterators over marks; for tests.
+    #[doc(hidden)]
+    pub fn open_over_all(netns_inum: u32) -> Result<Self> {
+        Self::load(netns_inum, Walk::All)?.map_err(anyhow::Error::msg)
     }
 
     /// Err: this kernel refuses to walk so, and what it says. Some have no iterators over a map's elements, for nobody (EPERM).

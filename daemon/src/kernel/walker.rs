@@ -46,9 +46,9 @@ pub enum Sockets {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unwalked {
     #[error(
-        "somebody keeps a TCP socket locked, as a send from a file that does not answer does: connections cannot be looked \
-         at, and what is set on them stays as it is, until the lock is let go; the queue, marks, priorities and neighbours \
-         go on"
+        "somebody keeps a TCP socket locked, as a send from a file that does not answer does: what is set on connections \
+         stays as it is, and idle ones are not looked at, until the lock is let go; the queue, marks, priorities and \
+         neighbours go on"
     )]
     TcpLocked,
     #[error(

@@ -255,10 +255,17 @@ fn settle(monitor: &mut FlowMonitor) {
     });
 }
 
+/// Both ways in which a pass may go.
+const OPENINGS: [fn(u32) -> anyhow::Result<FlowMonitor>; 2] = [FlowMonitor::open, FlowMonitor::open_over_all];
+
 #[test]
 fn a_pass_shows_the_active_and_only_them() {
+    OPENINGS.into_iter().for_each(shows_the_active_and_only_them);
+}
+
+fn shows_the_active_and_only_them(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     let lab = Lab::enter();
-    let mut monitor = lab.monitor();
+    let mut monitor = open(own_netns().unwrap()).unwrap();
     let listener = lab.far_listener(FAR_V4);
     let mut streams: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
     settle(&mut monitor);
@@ -278,11 +285,15 @@ fn a_pass_shows_the_active_and_only_them() {
 
 #[test]
 fn a_stalled_sender_stays_in_the_passes() {
+    OPENINGS.into_iter().for_each(stalls_and_stays);
+}
+
+fn stalls_and_stays(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     let lab = Lab::enter();
     let (mut near, _far) = lab.connect(FAR_V4);
     fill(&mut near);
     // It stalled before anyone watched: the first walk finds it.
-    let mut monitor = lab.monitor();
+    let mut monitor = open(own_netns().unwrap()).unwrap();
     assert!(monitor.walk().unwrap().iter().any(|flow| flow.unsent_bytes > 0));
     let start = Instant::now();
     await_some("1.5 s of passes", || {
@@ -449,9 +460,13 @@ fn a_pass_goes_from_mark_to_mark_where_the_kernel_can() {
 /// Root here; each user for itself.
 #[test]
 fn of_a_user_so_many_udp_sockets_are_listed_and_those_that_were_listed_stay() {
+    OPENINGS.into_iter().for_each(lists_so_many_and_those_stay);
+}
+
+fn lists_so_many_and_those_stay(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
     const MOST: usize = 1024;
     let _lab = Lab::enter();
-    let mut monitor = FlowMonitor::open(own_netns().unwrap()).unwrap();
+    let mut monitor = open(own_netns().unwrap()).unwrap();
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let socket = || {

@@ -23,16 +23,18 @@ use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
 use super::htb;
-use crate::kernel::cgroup;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{self, bytes_of, socket_address};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
 use crate::kernel::tcx::{self, Way};
+use crate::kernel::{cgroup, check_release};
 use skeleton::types;
 
 pub use types::gw_admission_counters as Counters;
 
+/// Before this Linux no program of this kind may read the notes of tasks that giveway makes nice.
+const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
 /// GW_LIMIT_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
@@ -103,10 +105,12 @@ impl Admission {
         let Some(notes) = nice_notes else {
             return Self::load_with(netns_inum, rules, requests, Nice::ByUsers);
         };
-        // Before Linux 6.16 no program of this kind may read the notes.
         let noted = Self::load_with(netns_inum, rules, requests, Nice::Noted(notes));
         noted.or_else(|error| {
-            tracing::debug!("{error:#}");
+            match check_release(NOTES_NEED) {
+                Err(_) => tracing::debug!("{error:#}"),
+                Ok(()) => tracing::warn!("what giveway made nice counts as made nice by its user: {error:#}"),
+            }
             Self::load_with(netns_inum, rules, requests, Nice::ByAnybody)
         })
     }

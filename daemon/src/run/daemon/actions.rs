@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use giveway_engine::change::Change;
-use giveway_engine::network::action::{Action, Input, Outcome};
+use giveway_engine::network::action::{Action, Input};
 use giveway_engine::network::nice::Niced;
 use giveway_engine::network::queue::Request;
 use giveway_engine::record::What;

@@ -93,6 +93,8 @@ impl Running {
                 .to_owned()
         });
         let paused = self.pause.as_ref().map(Pause::shown);
+        let all_sockets = daemon.monitor.why_all_sockets();
+        let all_sockets = all_sockets.map(|why| format!("each pass goes over all sockets, and costs more: {why}"));
         let missing = daemon.queue.missing().into_iter().chain(daemon.receiver.missing());
         Status {
             daemon: DaemonStatus {
@@ -105,6 +107,7 @@ impl Running {
                 degraded: paused
                     .iter()
                     .chain(&daemon.degraded)
+                    .chain(&all_sockets)
                     .chain(&self.alone_because)
                     .chain(&self.short_of)
                     .chain(&self.unguarded)

@@ -22,7 +22,7 @@ impl Running {
     /// One pass over the active sockets, or over all of them when it is time for that.
     pub(super) fn pass(&mut self) -> Result<()> {
         let every = Duration::from_secs(self.daemon.config.monitor.full_walk_s.into());
-        let complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
+        let mut complete = self.last_walk.is_none_or(|at| now().saturating_sub(at) >= every);
         if !complete && !self.daemon.monitor.is_due() {
             return self.drain_events();
         }
@@ -33,7 +33,14 @@ impl Running {
         };
         // A walk takes as long as there are connections.
         self.sign.give();
-        let Some(flows) = self.tolerate(flows)? else {
+        let mut flows = self.tolerate(flows)?;
+        if complete && flows.is_none() && self.daemon.monitor.why_all_sockets().is_none() {
+            // A pass waits for no lock.
+            complete = false;
+            let active = self.daemon.monitor.pass();
+            flows = self.tolerate(active)?;
+        }
+        let Some(flows) = flows else {
             return self.drain_events();
         };
         if complete {

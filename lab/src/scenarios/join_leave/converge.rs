@@ -194,11 +194,13 @@ impl<'a> Group<'a> {
 
     /// Notes what is expected from `t_ns` on; ends the period before it.
     fn expect(&mut self, kind: &'static str, t_ns: u64, until_ns: u64) {
+        let now = self.sending.len();
+        let before = if kind == "start" { now - 1 } else { now + 1 };
         let cookies = self.sending.iter().filter_map(|&s| self.sources[s].as_ref());
         let senders: BTreeSet<u64> = cookies.map(|source| source.cookie).collect();
         let target = match self.right {
             Right::Formula { rtt_ms } => Target::Cap(paper_cap(rtt_ms, senders.len() as u64)),
-            Right::Settled => Target::Settled,
+            Right::Settled => Target::Settled { before },
         };
         self.seen.moments.entry(kind).or_default().push(Expected {
             t_ns,

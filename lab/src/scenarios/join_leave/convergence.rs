@@ -22,8 +22,9 @@ pub enum Target {
     /// This one, for half a second (or to the end of the period).
     Cap(u64),
     /// Each one's own: what it has in the mean of the period's last second, or within 5% of that or a segment, from then on
-    /// to the end of the period. A socket without a cap at its end has not settled.
-    Settled,
+    /// to the end of the period. A socket without a cap at its end has not settled; nor has any where those that had a cap before
+    /// have not come half of the way to what is due: `before` / now of that.
+    Settled { before: usize },
 }
 
 /// Right for a shorter time than this was chance.
@@ -38,7 +39,7 @@ pub fn delays_ns(changes: &[CapChange], moments: &[Expected]) -> Vec<Option<u64>
     changes.sort_by_key(|change| change.t_ns);
     let delay_ns = |expected: &Expected| match expected.target {
         Target::Cap(cap) => right_after_ns(&changes, expected, cap),
-        Target::Settled => settled_after_ns(&changes, expected),
+        Target::Settled { before } => settled_after_ns(&changes, expected, before),
     };
     moments.iter().map(delay_ns).collect()
 }
@@ -69,43 +70,72 @@ fn right_after_ns(changes: &[CapChange], expected: &Expected, cap: u64) -> Optio
     right_since.map(|since| since - expected.t_ns)
 }
 
-/// The time of the sender that took longest.
-fn settled_after_ns(changes: &[CapChange], expected: &Expected) -> Option<u64> {
-    let of_sender = |cookie: &u64| {
-        // What was in force from when on, the first of it from the beginning of the period.
-        let mut had = vec![(expected.t_ns, None)];
-        for change in changes.iter().filter(|change| change.cookie == *cookie) {
-            if change.t_ns <= expected.t_ns {
-                had[0].1 = change.cap;
-            } else if change.t_ns < expected.until_ns {
-                had.push((change.t_ns, change.cap));
-            }
-        }
-        let ends = had.iter().skip(1).map(|(t_ns, _)| *t_ns).chain([expected.until_ns]);
-        let periods: Vec<_> = had
-            .iter()
-            .zip(ends)
-            .map(|((from, cap), to)| (*from, to, *cap))
-            .collect();
-        let from_ns = expected.until_ns.saturating_sub(FINAL_NS).max(expected.t_ns);
-        let (mut sum, mut over_ns) = (0.0, 0.0);
-        for (from, to, cap) in periods.iter().filter(|(_, to, _)| *to > from_ns) {
-            let ns = (to - from.max(&from_ns)) as f64;
-            sum += (*cap)? as f64 * ns;
-            over_ns += ns;
-        }
-        let last = sum / f64::max(over_ns, 1.0);
+/// The time of the sender that took longest. `before`: how many sent before.
+fn settled_after_ns(changes: &[CapChange], expected: &Expected, before: usize) -> Option<u64> {
+    let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
+    let (mut longest_ns, mut had, mut have) = (0, 0.0, 0.0);
+    for cookie in &expected.senders {
+        let periods = periods(changes, *cookie, from_ns, until_ns);
+        let last = last_mean(&periods, from_ns, until_ns)?;
         let within = f64::max(last * SETTLED_WITHIN, 1.0);
-        let is_right = |cap: &Option<u64>| cap.is_some_and(|cap| (cap as f64 - last).abs() <= within);
-        let wrong_until = periods.iter().rfind(|(_, _, cap)| !is_right(cap)).map(|(_, to, _)| *to);
-        match wrong_until {
-            Some(until_ns) if until_ns >= expected.until_ns => None,
-            Some(until_ns) => Some(until_ns - expected.t_ns),
-            None => Some(0),
+        let is_wrong = |cap: Option<u64>| cap.is_none_or(|cap| (cap as f64 - last).abs() > within);
+        let wrong_until_ns = periods
+            .iter()
+            .rfind(|period| is_wrong(period.cap))
+            .map(|period| period.to_ns);
+        if wrong_until_ns.is_some_and(|ns| ns >= until_ns) {
+            return None;
         }
+        longest_ns = wrong_until_ns.map_or(longest_ns, |ns| longest_ns.max(ns - from_ns));
+        if let Some(first) = periods[0].cap {
+            had += first as f64;
+            have += last;
+        }
+    }
+    let due = before as f64 / expected.senders.len() as f64;
+    let has_moved = had > 0.0 && (have / had - 1.0) / (due - 1.0) >= 0.5;
+    has_moved.then_some(longest_ns)
+}
+
+/// A time in which a socket has one cap, or none.
+struct Period {
+    from_ns: u64,
+    to_ns: u64,
+    cap: Option<u64>,
+}
+
+fn periods(changes: &[CapChange], cookie: u64, from_ns: u64, until_ns: u64) -> Vec<Period> {
+    let period = |from_ns, cap| Period {
+        from_ns,
+        to_ns: until_ns,
+        cap,
     };
-    let each: Option<Vec<u64>> = expected.senders.iter().map(of_sender).collect();
-    each?.into_iter().max()
+    let mut periods = vec![period(from_ns, None)];
+    for change in changes
+        .iter()
+        .filter(|change| change.cookie == cookie && change.t_ns < until_ns)
+    {
+        if change.t_ns <= from_ns {
+            periods[0].cap = change.cap;
+        } else {
+            let last = periods.len() - 1;
+            periods[last].to_ns = change.t_ns;
+            periods.push(period(change.t_ns, change.cap));
+        }
+    }
+    periods
+}
+
+/// None where there is no cap for some of it.
+fn last_mean(periods: &[Period], from_ns: u64, until_ns: u64) -> Option<f64> {
+    let from_ns = until_ns.saturating_sub(FINAL_NS).max(from_ns);
+    let (mut sum, mut over_ns) = (0.0, 0.0);
+    for period in periods.iter().filter(|period| period.to_ns > from_ns) {
+        let ns = (period.to_ns - period.from_ns.max(from_ns)) as f64;
+        sum += period.cap? as f64 * ns;
+        over_ns += ns;
+    }
+    Some(sum / f64::max(over_ns, 1.0))
 }
 
 #[cfg(test)]
@@ -145,8 +175,9 @@ mod tests {
         delay_ms(changes, Target::Cap(43))
     }
 
+    /// Before, three sent: what two have is half as much again.
     fn settled_ms(changes: &[CapChange]) -> Option<u64> {
-        delay_ms(changes, Target::Settled)
+        delay_ms(changes, Target::Settled { before: 3 })
     }
 
     #[test]
@@ -191,53 +222,62 @@ mod tests {
         assert_eq!(right_ms(&changes), Some(300));
     }
 
+    /// The second socket comes to 60 at once.
+    fn beside(others: &[CapChange]) -> Vec<CapChange> {
+        [others, &[change(500, 2, 40), change(1_000, 2, 60)]].concat()
+    }
+
     #[test]
     fn caps_have_settled_when_they_come_within_a_twentieth_of_the_last() {
-        let changes = [
-            change(500, 1, 60),
-            change(1_300, 1, 41),
-            change(1_600, 1, 40),
-            change(900, 2, 40),
-        ];
+        let changes = beside(&[change(500, 1, 40), change(1_300, 1, 61), change(1_600, 1, 60)]);
         assert_eq!(settled_ms(&changes), Some(300));
     }
 
     #[test]
     fn a_cap_that_leaves_that_again_has_not_settled_before() {
-        let changes = [
-            change(900, 1, 40),
-            change(3_000, 1, 43),
-            change(3_200, 1, 40),
-            change(900, 2, 40),
+        let steps = [
+            change(500, 1, 40),
+            change(1_100, 1, 60),
+            change(3_000, 1, 65),
+            change(3_200, 1, 60),
         ];
-        assert_eq!(settled_ms(&changes), Some(2_200));
+        assert_eq!(settled_ms(&beside(&steps)), Some(2_200));
+    }
+
+    #[test]
+    fn caps_that_do_not_change_have_not_settled() {
+        let stand = [change(500, 1, 40), change(500, 2, 40)];
+        assert_eq!(settled_ms(&stand), None);
+        let hardly = [&stand[..], &[change(1_200, 1, 45), change(1_200, 2, 45)]].concat();
+        assert_eq!(settled_ms(&hardly), None);
+    }
+
+    #[test]
+    fn caps_fall_where_one_more_sends() {
+        let settled = |changes: &[CapChange]| delay_ms(changes, Target::Settled { before: 1 });
+        let newcomer_and_one = [change(500, 1, 60), change(1_200, 1, 30), change(1_400, 2, 30)];
+        assert_eq!(settled(&newcomer_and_one), Some(400));
+        assert_eq!(settled(&[change(500, 1, 60), change(1_400, 2, 30)]), None);
     }
 
     #[test]
     fn a_cap_of_few_segments_may_be_one_off() {
-        let changes = [change(900, 1, 9), change(2_000, 1, 10), change(900, 2, 10)];
-        assert_eq!(settled_ms(&changes), Some(0));
+        let changes = [change(500, 1, 6), change(1_000, 1, 9), change(2_000, 1, 10)];
+        assert_eq!(settled_ms(&beside(&changes)), Some(0));
     }
 
     #[test]
     fn a_socket_without_a_cap_in_the_end_has_not_settled() {
-        assert_eq!(settled_ms(&[change(900, 1, 40)]), None);
-        assert_eq!(
-            settled_ms(&[change(900, 1, 40), change(900, 2, 40), lifted(4_500, 2)]),
-            None
-        );
-        let capped_anew = [change(900, 1, 40), lifted(900, 2), change(1_400, 2, 40)];
-        assert_eq!(settled_ms(&capped_anew), Some(400));
+        let capped = [change(500, 1, 40), change(1_100, 1, 60)];
+        assert_eq!(settled_ms(&[&beside(&capped)[..], &[lifted(4_500, 2)]].concat()), None);
+        assert_eq!(settled_ms(&capped), None);
     }
 
     #[test]
     fn a_cap_that_grows_to_the_end_settles_late() {
         let grows = (0..40).map(|step| change(1_000 + step * 100, 1, 40 + step));
-        let changes: Vec<_> = grows.chain([change(900, 2, 40)]).collect();
-        assert!(
-            settled_ms(&changes).is_none_or(|ms| ms > 2_500),
-            "{:?}",
-            settled_ms(&changes)
-        );
+        let changes = beside(&grows.collect::<Vec<_>>());
+        let ms = settled_ms(&changes);
+        assert!(ms.is_none_or(|ms| ms > 2_500), "{ms:?}");
     }
 }
