@@ -177,6 +177,8 @@ fn heading(metric: &str) -> (&str, &str) {
         "converge_p50_s" => ("p50", "s"),
         "converge_p95_s" => ("p95", "s"),
         "converge_max_s" => ("worst", "s"),
+        "off_p50_percent" => ("off p50", "%"),
+        "off_p95_percent" => ("off p95", "%"),
         "revert_p50_s" => ("p50", "s"),
         "revert_max_s" => ("worst", "s"),
         "false_expiries" => ("false exp", ""),

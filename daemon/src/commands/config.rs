@@ -99,15 +99,23 @@ fn idle_of_cap(config: &Config) -> Vec<String> {
     }
     let needs_found = [
         ("prefer does not count", cap.prefer != default.prefer),
-        ("downlink does nothing", cap.downlink),
         ("floor_mbit does not count", cap.floor_mbit != default.floor_mbit),
     ];
     let idle = needs_found.into_iter().filter(|(_, is_given)| *is_given);
-    let idle = idle.map(|(what, _)| format!("[cap] {what} without policy = \"found\""));
+    let idle = idle.map(|(what, _)| {
+        format!("[cap] {what}: no capacity is found here (policy = \"found\", or a group's key and no number)")
+    });
+    let idle = idle.chain(idle_downlink(config));
     let stands_in = cap.capacity_mbit.is_some() && cap.fixed_segments.is_some();
     let unused =
         stands_in.then(|| "[cap] capacity_mbit does not count: fixed_segments stands in for the formula".to_owned());
     idle.chain(unused).collect()
+}
+
+/// A key alone does not turn it on.
+fn idle_downlink(config: &Config) -> Option<String> {
+    let is_idle = config.cap.downlink && !config.shares_downlink();
+    is_idle.then(|| "[cap] downlink does nothing without policy = \"found\"".to_owned())
 }
 
 fn beside_found(config: &Config) -> Vec<String> {
@@ -120,8 +128,18 @@ fn beside_found(config: &Config) -> Vec<String> {
     ];
     let given = of_fixed.into_iter().filter(|(_, is_given)| *is_given);
     let mut said: Vec<String> = given
-        .map(|(key, _)| format!("[cap] {key} does not count: policy = \"found\" finds the capacity"))
+        .map(|(key, _)| format!("[cap] {key} does not count: the capacity is found"))
+        .chain(idle_downlink(config))
         .collect();
+    let group_on = config.interface.as_ref().or(config.interfaces.first());
+    let of_link = config.link.rate_mbit.filter(|_| config.interfaces.len() < 2);
+    let own = config
+        .uplink
+        .iter()
+        .find(|uplink| uplink.interface.as_ref() == group_on);
+    if own.and_then(|uplink| uplink.rate_mbit).or(of_link) == Some(RateMbit::Found) {
+        said.push("rate_mbit = \"auto\" on the group's interface: both find a rate from the same packets, which was not measured".to_owned());
+    }
     if config.group.key_file.is_none() {
         said.push(
             "[cap] policy = \"found\" without [group] key_file: this device finds a share alone, and takes your other \

@@ -989,6 +989,8 @@ fn a_check_names_the_keys_that_do_nothing() {
         ),
         ("[cap]\nfloor_mbit = 2\n".to_owned(), "floor_mbit does not count"),
         (format!("[cap]\nrtt_ms = 100\n{key}"), "rtt_ms does not count"),
+        (format!("[cap]\ndownlink = true\n{key}"), "downlink does nothing"),
+        (format!("[link]\nrate_mbit = \"auto\"\n{key}"), "was not measured"),
         (found("fixed_segments = 30"), "fixed_segments does not count"),
         (found("rtt_ms = 100"), "rtt_ms does not count"),
         (found("margin_bytes = 1500"), "margin_bytes does not count"),

@@ -108,7 +108,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks: checks(&variants, media[0]),
         variants,
         plots,
-        columns: "goodput_mbit jain retransmits converge_p50_s converge_p95_s false_expiries",
+        columns: "goodput_mbit jain retransmits converge_p50_s converge_p95_s off_p50_percent off_p95_percent false_expiries",
     })
 }
 
@@ -146,9 +146,10 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     if converge_medium == ARF_LOSSY {
         for under in ["converge", "found/converge"] {
-            for (kind, limit_s) in [("start", 1.0), ("stop", 2.0), ("death", 5.0)] {
+            for kind in ["start", "stop", "death"] {
                 let point = format!("{under}/{kind}");
-                checks.push(Check::metric(&point, "converge_p95_s", Relation::AtMost(limit_s)));
+                let holds = Relation::AtMost(converge::limit_s(kind));
+                checks.push(Check::metric(&point, "converge_p95_s", holds));
                 checks.push(Check::metric(&point, "events", Relation::AtLeast(40.0)));
             }
         }

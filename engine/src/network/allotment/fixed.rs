@@ -69,7 +69,10 @@ impl Allotment for Fixed {
 
     fn reason(&self, link: &Link<'_>, rtt: Duration) -> String {
         match self {
-            Self::Watch => "no capacity_mbit is configured, or policy is \"none\", so nothing is capped".to_owned(),
+            Self::Watch => {
+                "policy is \"none\", or neither a capacity nor a group's key is configured, so nothing is capped"
+                    .to_owned()
+            }
             Self::Constant(segments) => format!("fixed_segments = {segments}"),
             Self::EqualShare(share) => share.reason(link.sharing, rtt),
         }

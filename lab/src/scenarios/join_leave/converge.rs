@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::convergence::{Expected, Target, delays_ns};
+use super::convergence::{Expected, Target, delays_ns, off_after};
 use crate::access_point::paper_cap;
 use crate::air::Period;
 use crate::cell::{Cell, station_address};
@@ -54,6 +54,15 @@ struct Death {
     address: String,
     from_ns: u64,
     to_ns: u64,
+}
+
+/// Within which all caps are to be right, in 95 of 100 cases.
+pub fn limit_s(kind: &str) -> f64 {
+    match kind {
+        "start" => 1.0,
+        "stop" => 2.0,
+        _ => 5.0,
+    }
 }
 
 /// Which caps are right.
@@ -113,6 +122,16 @@ pub fn observe(cell: &mut Cell, right: Right, change: Change, run: &Run) -> Resu
             format!("{name}/{kind}")
         };
         measure(&mut outcome, &point, moments, &seen.recorded.caps);
+        if matches!(right, Right::Settled) {
+            let after_ns = (limit_s(kind) * 1e9) as u64;
+            let off = moments
+                .iter()
+                .map(|moment| off_after(&seen.recorded.caps, moment, after_ns));
+            let percent: Vec<f64> = off
+                .map(|part| part.map_or(f64::INFINITY, |part| 100.0 * part))
+                .collect();
+            outcome.percentiles(&point, "off_*_percent", &percent, &[50, 95]);
+        }
     }
     let end = cell.air.counters()?;
     let air = Period {

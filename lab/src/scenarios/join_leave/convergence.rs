@@ -97,6 +97,22 @@ fn settled_after_ns(changes: &[CapChange], expected: &Expected, before: usize) -
     has_moved.then_some(longest_ns)
 }
 
+/// How far the cap that is furthest off is from its mean in the last second, so long after the change, as a part of that; None where
+/// one has no cap.
+pub fn off_after(changes: &[CapChange], expected: &Expected, after_ns: u64) -> Option<f64> {
+    let (from_ns, until_ns) = (expected.t_ns, expected.until_ns);
+    let mut changes = changes.to_vec();
+    changes.sort_by_key(|change| change.t_ns);
+    let off = |cookie: &u64| {
+        let periods = periods(&changes, *cookie, from_ns, until_ns);
+        let last = last_mean(&periods, from_ns, until_ns)?;
+        let then = periods.iter().rfind(|period| period.from_ns <= from_ns + after_ns)?;
+        Some((then.cap? as f64 / last - 1.0).abs())
+    };
+    let each: Option<Vec<f64>> = expected.senders.iter().map(off).collect();
+    each?.into_iter().max_by(f64::total_cmp)
+}
+
 /// A time in which a socket has one cap, or none.
 struct Period {
     from_ns: u64,
@@ -222,9 +238,9 @@ mod tests {
         assert_eq!(right_ms(&changes), Some(300));
     }
 
-    /// The second socket comes to 60 at once.
+    /// The second socket comes to 60 within 10 ms.
     fn beside(others: &[CapChange]) -> Vec<CapChange> {
-        [others, &[change(500, 2, 40), change(1_000, 2, 60)]].concat()
+        [others, &[change(500, 2, 40), change(1_010, 2, 60)]].concat()
     }
 
     #[test]
@@ -262,8 +278,8 @@ mod tests {
 
     #[test]
     fn a_cap_of_few_segments_may_be_one_off() {
-        let changes = [change(500, 1, 6), change(1_000, 1, 9), change(2_000, 1, 10)];
-        assert_eq!(settled_ms(&beside(&changes)), Some(0));
+        let changes = [change(500, 1, 6), change(1_010, 1, 9), change(2_000, 1, 10)];
+        assert_eq!(settled_ms(&beside(&changes)), Some(10));
     }
 
     #[test]
@@ -271,6 +287,20 @@ mod tests {
         let capped = [change(500, 1, 40), change(1_100, 1, 60)];
         assert_eq!(settled_ms(&[&beside(&capped)[..], &[lifted(4_500, 2)]].concat()), None);
         assert_eq!(settled_ms(&capped), None);
+    }
+
+    #[test]
+    fn the_cap_that_is_furthest_off_counts() {
+        let changes = beside(&[change(500, 1, 40), change(1_500, 1, 66), change(2_500, 1, 60)]);
+        let expected = Expected {
+            t_ns: 1_000 * MS,
+            until_ns: 5_000 * MS,
+            senders: [1, 2].into(),
+            target: Target::Settled { before: 3 },
+        };
+        let off = |after_ms: u64| off_after(&changes, &expected, after_ms * MS).map(|part| (100.0 * part).round());
+        assert_eq!([off(100), off(1_000), off(2_000)], [Some(33.0), Some(10.0), Some(0.0)]);
+        assert_eq!(off_after(&changes[..2], &expected, MS), None);
     }
 
     #[test]
