@@ -197,9 +197,8 @@ pub(super) fn policy_line(network: &NetworkStatus) -> String {
     let p = &network.policy;
     let dry = if p.dry_run { "; nothing is changed" } else { "" };
     match p.name.as_str() {
-        "none" => {
-            "none: nothing is capped (policy is \"none\", or neither a capacity nor a group's key is configured)".to_owned()
-        }
+        "none" => "none: nothing is capped (policy is \"none\", or neither a capacity nor a group's key is configured)"
+            .to_owned(),
         name => {
             let doing = p.doing.as_ref().map_or(String::new(), |doing| format!("; {doing}"));
             format!(
