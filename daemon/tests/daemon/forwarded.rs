@@ -123,7 +123,9 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
     for _ in 0..10 {
         assert_eq!(own.send_to(b"x", (FAR_V4, port)).unwrap(), 1);
     }
-    thread::sleep(Duration::from_millis(500));
+    // The first ones wait for the neighbour's address.
+    until("those over IPv6 have left", || background(&daemon) - before >= 10);
+    thread::sleep(Duration::from_millis(300));
     assert_eq!(
         background(&daemon) - before,
         10,
