@@ -125,6 +125,7 @@ fn a_containers_packets_have_the_class_of_its_cgroup() {
     }
     // The first ones wait for the neighbour's address.
     until("those over IPv6 have left", || background(&daemon) - before >= 10);
+    // Time in which this program's own would be counted.
     thread::sleep(Duration::from_millis(300));
     assert_eq!(
         background(&daemon) - before,
