@@ -20,9 +20,6 @@
 #define DSCP_VA 44
 #define DSCP_EF 46
 
-/* ssh marks so what is interactive, which is no stream. */
-#define SSH_PORT 22
-
 /* Each user's part of the rate, and what it may send where that is not known: a call with video. */
 #define GW_CALLS_PART 4
 #define GW_CALLS_BYTES_PER_S 500000
@@ -44,7 +41,7 @@ struct {
 	__type(value, struct caller);
 } callers SEC(".maps");
 
-static __always_inline bool is_of_call(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool is_of_call(const struct packet *p)
 {
 	switch (p->dscp) {
 	case DSCP_CS4:
@@ -54,8 +51,7 @@ static __always_inline bool is_of_call(struct __sk_buff *skb, struct packet *p)
 	case DSCP_CS5:
 	case DSCP_VA:
 	case DSCP_EF:
-		read_ports(skb, p);
-		return p->tuple.local_port != SSH_PORT && p->tuple.remote_port != SSH_PORT;
+		return true;
 	}
 	return false;
 }
@@ -82,9 +78,10 @@ static __always_inline bool has_share(struct __sk_buff *skb, const struct gw_lin
 }
 
 /* Nothing is said of it but by its own mark. */
-static __always_inline bool goes_first(struct __sk_buff *skb, const struct gw_link_config *config, struct packet *p)
+static __always_inline bool goes_first(struct __sk_buff *skb, const struct gw_link_config *config,
+				       const struct packet *p)
 {
-	return config->flags & GW_CALLS && is_of_call(skb, p) && has_share(skb, config);
+	return config->flags & GW_CALLS && is_of_call(p) && has_share(skb, config);
 }
 
 #endif

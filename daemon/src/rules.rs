@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn each_rule_of_the_package_can_match_counts_and_has_its_reason() {
-        let path = Path::new(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../packaging/rules.d/50-background.toml"
-        ));
-        let text = fs::read_to_string(path).unwrap();
-        for (line, rule) in read_rules("50-background.toml", &text).unwrap() {
-            assert!(rule.reason.is_some(), "line {line} gives no reason");
-        }
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rules.d"));
+        let files = ["50-background.toml", "60-bulk.toml"].map(|name| {
+            let text = fs::read_to_string(folder.join(name)).unwrap();
+            for (line, rule) in read_rules(name, &text).unwrap() {
+                assert!(rule.reason.is_some(), "{name}:{line} gives no reason");
+            }
+            source(&folder.join(name), Ok(text))
+        });
         let folders = Folders {
-            folders: vec![vec![source(path, Ok(text))]],
+            folders: vec![files.into()],
             ..Folders::default()
         };
         let (rules, problems) = Rules::of(folders, &uid_of);

@@ -270,8 +270,8 @@ fn what_is_marked_as_a_call_goes_among_streams_up_to_a_share_of_each_user() {
 }
 
 #[test]
-fn what_ssh_marks_is_no_call_and_marks_can_be_ignored() {
-    for (more, port, expected) in [("", 22, 0), ("", 23, 5), ("call_marks = false\n", 23, 0)] {
+fn a_mark_of_a_call_counts_whatever_the_port_and_can_be_ignored() {
+    for (more, port, expected) in [("", 22, 5), ("", 23, 5), ("call_marks = false\n", 23, 0)] {
         let lab = Lab::enter();
         // Their link addresses are known by this.
         let _pair = pair(&lab, FAR_V4);

@@ -4,6 +4,9 @@
 //!
 //! What giveway itself has set, nice 19 and the idle I/O class of background processes, is never taken for evidence: the
 //! kernel's side tells it apart by its notes (`bpf/nice.h`), and leaves it out.
+//!
+//! DSCP CS1 is none: RFC 8622 replaces it by LE, and OpenSSH 7.8 to 10.0 marks so whatever has no terminal, a `git push` that
+//! somebody waits for among it.
 
 use std::net::SocketAddr;
 
@@ -11,10 +14,6 @@ use super::active::is_in_background_slice;
 use super::{By, Class, Seen, Verdict};
 use crate::config::{Dscp, Protocol};
 use crate::matcher::{Ends, Idleness, Marks, Process};
-
-/// IPTOS_THROUGHPUT of RFC 1349, which ssh has long set for what is not interactive.
-const THROUGHPUT: Dscp = Dscp::new(0x08 >> 2);
-const SSH: u16 = 22;
 
 struct Evidence {
     rule: &'static str,
@@ -25,7 +24,7 @@ struct Evidence {
     is_on_packets: bool,
 }
 
-const EVIDENCE: [Evidence; 9] = [
+const EVIDENCE: [Evidence; 7] = [
     Evidence {
         rule: "SCHED_IDLE",
         holds: |seen| idleness(seen).sched_idle,
@@ -75,20 +74,6 @@ const EVIDENCE: [Evidence; 9] = [
         why: "the application marks it as lower effort (RFC 8622)",
         is_on_packets: true,
     },
-    Evidence {
-        rule: "DSCP of ssh",
-        holds: |seen| is_ssh(seen) && [Dscp::CS1, THROUGHPUT].contains(&seen.marks.dscp),
-        class: Class::Bulk,
-        why: "ssh marks so what is not interactive; someone may wait for it",
-        is_on_packets: false,
-    },
-    Evidence {
-        rule: "DSCP CS1",
-        holds: |seen| seen.marks.dscp == Dscp::CS1,
-        class: Class::Background,
-        why: "the application marks it as low priority (RFC 3662)",
-        is_on_packets: false,
-    },
 ];
 
 pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
@@ -125,8 +110,4 @@ pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Ve
 
 fn idleness(seen: &Seen<'_>) -> Idleness {
     seen.process.map(|process| process.idleness).unwrap_or_default()
-}
-
-fn is_ssh(seen: &Seen<'_>) -> bool {
-    [seen.ends.local.port(), seen.ends.remote.port()].contains(&SSH)
 }

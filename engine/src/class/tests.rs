@@ -400,7 +400,6 @@ fn evidence_lowers_and_each_kind_has_its_name() {
     };
     assert_eq!(marked(1, 0), (Class::Background, "SO_PRIORITY 1".to_owned()));
     assert_eq!(marked(0, 1), (Class::Background, "DSCP LE".to_owned()));
-    assert_eq!(marked(0, 8), (Class::Background, "DSCP CS1".to_owned()));
     assert_eq!(
         marked(6, 46),
         (Class::Standard, "default".to_owned()),
@@ -435,17 +434,20 @@ fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_far_end_that_may_
 }
 
 #[test]
-fn what_ssh_marks_as_not_interactive_is_bulk() {
-    for (port, dscp, class) in [
-        (22, 8, Class::Bulk),
-        (22, 2, Class::Bulk),
-        (22, 18, Class::Standard),
-        (23, 2, Class::Standard),
-    ] {
-        let mut ssh = seen(None);
-        ssh.ends.remote.set_port(port);
-        ssh.marks.dscp = Dscp::new(dscp);
-        assert_eq!(judge(&Rules::default(), &ssh).class, class, "port {port}, DSCP {dscp}");
+fn ssh_is_one_class_whatever_its_port_and_mark() {
+    // CS1, the old TOS for throughput, AF21 and EF: what versions of OpenSSH mark with.
+    for dscp in [8, 2, 18, 46, 0] {
+        for port in [22, 2222] {
+            let mut ssh = seen(None);
+            ssh.ends.remote.set_port(port);
+            ssh.marks.dscp = Dscp::new(dscp);
+            let found = class_by(&Rules::default(), &ssh);
+            assert_eq!(
+                found,
+                (Class::Standard, "default".to_owned()),
+                "port {port}, DSCP {dscp}"
+            );
+        }
     }
 }
 

@@ -535,7 +535,7 @@ section! {
         stream: Mark = Mark::Keep;
         /// "CS0" makes it best effort whatever applications set.
         standard: Mark = Mark::Keep;
-        /// "CS0" keeps what ssh has marked with CS1 out of AC_BK.
+        /// "CS0" keeps out of AC_BK what an application has marked with CS1.
         bulk: Mark = Mark::Keep;
         /// "LE" (RFC 8622) leaves in AC_BK. Where htb orders a link that may be Wi-Fi, CS1 is written in its place, as Linux
         /// sends LE alone as best effort.
