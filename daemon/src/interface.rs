@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
-use crate::kernel::routes::default_interfaces;
+use crate::kernel::routes::{Defaults, default_interfaces};
 
 /// How the managed interfaces were chosen.
 #[derive(Clone, Debug)]
@@ -42,8 +42,10 @@ pub struct Found {
     pub first: Option<Interface>,
     /// All, by number and name, in the order of preference.
     pub links: Vec<(u32, String)>,
-    /// So many more have a default route.
-    pub left_out: usize,
+    /// These have a default route too.
+    pub left_out: Vec<String>,
+    /// So many tables of routes are not looked at.
+    pub unread_tables: usize,
 }
 
 impl Choice {
@@ -52,13 +54,19 @@ impl Choice {
     /// # Errors
     /// Where that cannot be told now.
     pub fn find(&self) -> Result<Found> {
-        let names = match self {
-            Self::Named(names) => names.clone(),
+        let Defaults { names, unread_tables } = match self {
+            Self::Named(names) => Defaults {
+                names: names.clone(),
+                unread_tables: 0,
+            },
             Self::DefaultRoute => default_interfaces()?,
         };
         let addresses: Vec<_> = getifaddrs()?.collect();
         let is_managed = |flags: InterfaceFlags| flags & UP_OR_LOOPBACK == InterfaceFlags::IFF_UP;
-        let mut found = Found::default();
+        let mut found = Found {
+            unread_tables,
+            ..Found::default()
+        };
         for (place, name) in names.into_iter().enumerate() {
             let mut of_it = addresses.iter().filter(|a| a.interface_name == name);
             let index = match if_nametoindex(name.as_str()) {
@@ -74,7 +82,7 @@ impl Choice {
                 Self::DefaultRoute => found.first.is_none(),
             };
             if found.links.len() == MOST_LINKS {
-                found.left_out += 1;
+                found.left_out.push(name);
                 continue;
             }
             found.links.push((index, name.clone()));

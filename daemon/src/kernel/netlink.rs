@@ -211,6 +211,10 @@ impl Body {
         self
     }
 
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     pub fn text(self, kind: u16, value: &str) -> Self {
         self.attribute(kind, &[value.as_bytes(), &[0]].concat())
     }
@@ -223,15 +227,19 @@ impl Body {
 
 /// The value of the attribute of this kind, where the message has one. `at` is where its attributes begin.
 pub fn attribute(message: &[u8], at: usize, wanted: u16) -> Option<&[u8]> {
-    let mut rest = message.get(at..)?;
-    loop {
+    let mut all = attributes(message, at);
+    all.find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+/// All attributes, by their kinds, up to where the message is cut short.
+pub fn attributes(message: &[u8], at: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = message.get(at..).unwrap_or_default();
+    std::iter::from_fn(move || {
         let (length, kind) = (usize::from(u16_at(rest, 0).ok()?), u16_at(rest, 2).ok()?);
         let value = rest.get(ATTRIBUTE_HEADER_BYTES..length)?;
-        if kind & KIND_MASK == wanted {
-            return Some(value);
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & KIND_MASK, value))
+    })
 }
 
 /// An attribute's text, without the zero at its end.

@@ -15,6 +15,9 @@ use super::qdisc;
 /// Bytes of a message before its attributes (struct ifinfomsg).
 const IFINFOMSG_BYTES: usize = 16;
 const ETHERNET_HEADER_BYTES: u32 = 14;
+/// include/uapi/linux/if_link.h
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
 
 /// A device, as far as queueing asks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -76,16 +79,39 @@ pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
 
 /// The veth devices of this namespace.
 pub fn veths(netlink: &mut Netlink) -> Result<BTreeSet<u32>> {
-    const IFLA_INFO_KIND: u16 = 1; // include/uapi/linux/if_link.h
-    let is_veth = |message: &[u8]| {
-        let about = attribute(message, IFINFOMSG_BYTES, libc::IFLA_LINKINFO)?;
-        Some(text(attribute(about, 0, IFLA_INFO_KIND)?)? == "veth")
-    };
-    let devices = netlink
-        .dump(libc::RTM_GETLINK, &ifinfomsg(0))
-        .context("cannot list the interfaces")?;
-    let found = devices.iter().filter(|message| is_veth(message) == Some(true));
+    let devices = devices(netlink)?;
+    let found = devices
+        .iter()
+        .filter(|message| kind_of(message).is_some_and(|kind| kind == "veth"));
     found.map(|message| u32_at(message, 4)).collect()
+}
+
+/// The tables of this namespace's VRFs.
+pub fn vrf_tables(netlink: &mut Netlink) -> Result<Vec<u32>> {
+    const IFLA_VRF_TABLE: u16 = 1;
+    let table = |message: &Vec<u8>| {
+        kind_of(message).filter(|kind| kind == "vrf")?;
+        let about = attribute(message, IFINFOMSG_BYTES, libc::IFLA_LINKINFO)?;
+        u32_at(attribute(attribute(about, 0, IFLA_INFO_DATA)?, 0, IFLA_VRF_TABLE)?, 0).ok()
+    };
+    Ok(devices(netlink)?.iter().filter_map(table).collect())
+}
+
+fn devices(netlink: &mut Netlink) -> Result<Vec<Vec<u8>>> {
+    netlink
+        .dump(libc::RTM_GETLINK, &ifinfomsg(0))
+        .context("cannot list the interfaces")
+}
+
+/// What kind of virtual device it is; None: hardware.
+pub fn kind(netlink: &mut Netlink, ifindex: u32) -> Result<Option<String>> {
+    let message = netlink.get(libc::RTM_GETLINK, &ifinfomsg(ifindex));
+    Ok(kind_of(&message.context("cannot look at the interface")?))
+}
+
+fn kind_of(message: &[u8]) -> Option<String> {
+    let about = attribute(message, IFINFOMSG_BYTES, libc::IFLA_LINKINFO)?;
+    text(attribute(about, 0, IFLA_INFO_KIND)?)
 }
 
 /// The fixed part of a message about a device.

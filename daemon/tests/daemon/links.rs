@@ -261,6 +261,118 @@ fn every_link_with_a_default_route_is_managed() {
     assert_eq!(changes(&daemon, SECOND), 1);
 }
 
+/// Both links are managed without being named, the first one preferred.
+fn both_are_found(name: &str) -> (Daemon, Scratch) {
+    let (daemon, config) = daemon(name, "");
+    for link in BOTH {
+        until("its queue is up", || has_queue(&daemon, link));
+    }
+    assert_eq!(order(&daemon), BOTH);
+    (daemon, config)
+}
+
+/// The links in the order of preference.
+fn order(daemon: &Daemon) -> Vec<String> {
+    let status = daemon.status();
+    let links = status["links"].as_array().unwrap().iter();
+    links
+        .map(|link| link["interface"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn policy_routing_over_two_uplinks_manages_both() {
+    let _lab = two_links();
+    run(&format!("ip route add default via {FAR_V4} dev gwv"));
+    run(&format!("ip route add default via {FAR_2} dev {SECOND} table 101"));
+    run(&format!("ip rule add from {NEAR_2} lookup 101"));
+    let (daemon, _config) = both_are_found("policy.toml");
+    run(&format!("ip rule del from {NEAR_2} lookup 101"));
+    let took = until("no rule leads to the second link any more", || {
+        !qdiscs(SECOND).contains("6777:")
+    });
+    assert!(took < Duration::from_secs(14), "{took:?}");
+    assert!(has_queue(&daemon, "gwv"));
+}
+
+#[test]
+fn both_next_hops_of_a_route_are_managed() {
+    let _lab = two_links();
+    run(&format!(
+        "ip route add default nexthop via {FAR_V4} dev gwv nexthop via {FAR_2} dev {SECOND}"
+    ));
+    let _both = both_are_found("ecmp.toml");
+}
+
+#[test]
+fn a_group_of_nexthop_objects_is_managed_whether_the_kernel_shows_its_members_or_not() {
+    for compatible in ["1", "0"] {
+        let _lab = two_links();
+        std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", compatible).unwrap();
+        run(&format!("ip nexthop add id 1 via {FAR_V4} dev gwv"));
+        run(&format!("ip nexthop add id 2 via {FAR_2} dev {SECOND}"));
+        run("ip nexthop add id 10 group 1/2");
+        run("ip route add default nhid 10");
+        let _both = both_are_found("nexthop.toml");
+    }
+}
+
+#[test]
+fn links_with_ipv6_alone_are_managed() {
+    let _lab = two_links();
+    run("ip -4 address flush dev gwv");
+    run(&format!("ip -4 address flush dev {SECOND}"));
+    run("ip -6 route add default dev gwv metric 100");
+    run(&format!("ip -6 route add default dev {SECOND} table 101"));
+    run("ip -6 rule add fwmark 1 lookup 101");
+    let _both = both_are_found("ipv6.toml");
+}
+
+#[test]
+fn a_vpn_that_moves_the_default_route_leaves_the_link_that_carries_it_managed() {
+    let _lab = two_links();
+    run(&format!("ip route add default via {FAR_V4} dev gwv"));
+    let (daemon, _config) = daemon("vpn.toml", "");
+    until("the queue is up", || has_queue(&daemon, "gwv"));
+    run("ip tuntap add gwtun mode tun");
+    run("ip link set gwtun up");
+    // As wg-quick does: all but the tunnel's own packets.
+    run("ip route add default dev gwtun table 51820");
+    run("ip rule add not fwmark 51820 lookup 51820");
+    run("ip rule add lookup main suppress_prefixlength 0");
+    until("the tunnel is shown", || order(&daemon).len() == 2);
+    assert_eq!(order(&daemon), ["gwv", "gwtun"], "the tunnel comes last");
+    // Another client: the link's own route moves to a table of its own, the tunnel's is the main one.
+    run(&format!("ip route add default via {FAR_V4} dev gwv table 52"));
+    run("ip rule add fwmark 52 lookup 52");
+    run("ip route replace default dev gwtun");
+    let settled = Instant::now() + Duration::from_secs(13);
+    while Instant::now() < settled {
+        assert_eq!(order(&daemon), ["gwv", "gwtun"]);
+        assert!(
+            has_queue(&daemon, "gwv"),
+            "what is unmanaged loses its queue after ten seconds"
+        );
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(daemon.status()["interface"]["name"], "gwv", "whose rate [link] tells");
+    assert_eq!(changes(&daemon, "gwv"), 1);
+}
+
+#[test]
+fn what_is_beyond_eight_links_is_named_in_status() {
+    let lab = Lab::enter();
+    for n in 0..9 {
+        make(&lab, &format!("gwm{n}"), "");
+        run(&format!("ip route add default dev gwm{n} metric {}", 100 + n));
+    }
+    let (daemon, _config) = daemon("nine.toml", "");
+    until("the ninth is told", || {
+        daemon.status()["degraded"].to_string().contains("(gwm8)")
+    });
+    assert_eq!(order(&daemon).len(), 8);
+}
+
 /// The link is deleted and made anew while the daemon cannot look, under this number or another one.
 fn made_anew(index: impl Fn(u32) -> String) {
     let lab = two_links();

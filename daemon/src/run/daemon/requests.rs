@@ -76,11 +76,20 @@ impl Running {
             .iter()
             .filter_map(|link| Some(link.queue.in_force.as_ref()?.backend));
         let queue = backends.min_by_key(|backend| *backend == Backend::None);
-        let left_out = (self.found.left_out > 0).then(|| {
-            let (more, most) = (self.found.left_out, self.found.links.len());
+        let left_out = (!self.found.left_out.is_empty()).then(|| {
+            let (more, most) = (self.found.left_out.len(), self.found.links.len());
+            let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
+            let and_more = if more > most { ", ..." } else { "" };
             format!(
-                "{more} more interfaces have a default route than the {most} that are managed: name those that matter in \
-                 `interfaces`"
+                "{more} more interfaces have a default route than the {most} that are managed ({}{and_more}): name those that \
+                 matter in `interfaces`",
+                names.join(", ")
+            )
+        });
+        let unread_tables = (self.found.unread_tables > 0).then(|| {
+            format!(
+                "`ip rule` leads to {} more routing tables than are read: name the interfaces that matter in `interfaces`",
+                self.found.unread_tables
             )
         });
         let promises = |link: &LinkView| {
@@ -116,6 +125,7 @@ impl Running {
                     .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
                     .chain(left_out)
+                    .chain(unread_tables)
                     .chain(daemon.choice.awaited(&self.found))
                     .chain(unpromised)
                     .chain(daemon.rules.missing(queue))
