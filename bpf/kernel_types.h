@@ -436,6 +436,17 @@ struct io_context {
 	unsigned short ioprio;
 };
 
+struct hlist_bl_node {
+	struct hlist_bl_node **pprev;
+};
+
+/* The name of a file in a directory; no longer hashed once it is another file's, or nobody's. */
+struct dentry {
+	struct hlist_bl_node d_hash;
+	struct dentry *d_parent;
+	struct inode *d_inode;
+};
+
 struct path {
 	struct dentry *dentry;
 };
@@ -486,6 +497,7 @@ struct task_struct {
 	struct io_context *io_context;
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;
+	__u64 self_exec_id; /* one more with each exec; a fork copies it */
 	struct rt_mutex_waiter *pi_blocked_on;
 	char comm[16];
 };

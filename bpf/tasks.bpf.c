@@ -95,12 +95,28 @@ static __always_inline __u32 state_of(struct task_struct *task)
 	return state;
 }
 
+/* By its inode. Nobody but who may write to a directory gives a file a name in it, in whatever mount namespace. */
+static __always_inline __u64 directory_of(struct file *file)
+{
+	return BPF_CORE_READ(file, f_path.dentry, d_parent, d_inode, i_ino);
+}
+
+/* It was removed, or another was renamed over it. */
+static __always_inline bool is_gone(struct file *file)
+{
+	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
+
+	return !BPF_CORE_READ(dentry, d_hash.pprev) && BPF_CORE_READ(dentry, d_parent) != dentry;
+}
+
 static __always_inline void list(struct seq_file *seq, struct task_struct *task, struct mm_struct *mm)
 {
+	struct file *file = BPF_CORE_READ(mm, exe_file);
 	struct gw_thread thread = {
 		.start_ns = BPF_CORE_READ(task, group_leader, start_boottime),
 		.cpu_ns = task->se.sum_exec_runtime,
-		.inode = BPF_CORE_READ(mm, exe_file, f_inode, i_ino),
+		.inode = BPF_CORE_READ(file, f_inode, i_ino),
+		.gone_from = is_gone(file) ? directory_of(file) : 0,
 		.tgid = task->tgid,
 		.tid = task->pid,
 		.uid = BPF_CORE_READ(task, real_cred, uid.val),
@@ -208,6 +224,8 @@ static __always_inline void show_executable(struct gw_process *to, struct mm_str
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
 
 	to->inode = BPF_CORE_READ(inode, i_ino);
+	to->directory = directory_of(file);
+	to->is_gone = is_gone(file);
 	to->device = BPF_CORE_READ(inode, i_sb, s_dev);
 	to->exe_mode = BPF_CORE_READ(inode, i_mode);
 	to->exe_uid = BPF_CORE_READ(inode, i_uid.val);
@@ -230,6 +248,7 @@ int gw_show_process(struct bpf_iter__task *ctx)
 		return 0;
 	to->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 	to->image = (__u64)mm;
+	to->execs = task->self_exec_id;
 	to->tgid = task->tgid;
 	to->parent = BPF_CORE_READ(task, real_parent, tgid);
 	to->uid = BPF_CORE_READ(task, real_cred, uid.val);

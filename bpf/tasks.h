@@ -22,6 +22,7 @@ struct gw_thread {
 	__u64 start_ns; /* of its process, CLOCK_BOOTTIME */
 	__u64 cpu_ns;   /* used so far */
 	__u64 inode;    /* of its process's executable; 0: a thread of the kernel */
+	__u64 gone_from; /* the inode of the directory that this executable had its name in; 0: it still has it */
 	__u32 tgid;
 	__u32 tid;
 	__u32 uid;      /* the real one */
@@ -71,7 +72,10 @@ enum gw_idleness {
 struct gw_process {
 	__u64 start_ns;
 	__u64 image;  /* another one after each exec; only its being the same means something */
+	__u64 execs;  /* so often it has executed something, those that it was forked from included */
 	__u64 inode;  /* of its executable */
+	__u64 directory; /* in which it has its name, by its inode, or had it */
+	__u64 is_gone;   /* it has it no more */
 	__s64 share_us; /* real time in each period, of its group in cgroup v1 */
 	__u32 device; /* of the executable's file system, as mountinfo numbers it: major << 20 | minor */
 	__u32 exe_mode;

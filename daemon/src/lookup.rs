@@ -21,7 +21,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::process::FileId;
+use crate::kernel::process::Target;
 use crate::kernel::program::{self, Child};
 
 mod broker;
@@ -71,13 +71,9 @@ pub enum Answer {
 }
 
 /// What a path leads to, in the broker's mount namespace, which is the daemon's.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Looked {
-    File {
-        file: FileId,
-        /// Nobody but root may write to it, or decides to which file the path leads.
-        is_roots: bool,
-    },
+    File(Target),
     /// To no file that can be executed.
     Missing,
     /// It did not say within a moment.

@@ -14,6 +14,7 @@ mod daemon {
     mod chain;
     mod classes;
     mod exec;
+    mod executed;
     mod failures;
     mod forwarded;
     mod hang;

@@ -14,7 +14,7 @@ use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, Rules}
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 
 use super::choices::Choices;
-use super::process::{Executable, Handle, Wanted};
+use super::process::{Executable, Executed, Handle, Wanted, forget_most};
 use super::tasks::Tasks;
 use crate::lookup::{Answer, LookUps, Looked, Sessions};
 
@@ -26,6 +26,7 @@ const TRIES: u32 = 3;
 pub struct OwnerReader {
     tasks: Tasks,
     wanted: Wanted,
+    executed: Executed,
     /// Another file is known of an executable than before.
     pub has_news: bool,
     paths: BTreeSet<(u32, String)>,
@@ -54,6 +55,7 @@ impl OwnerReader {
         Ok(Self {
             tasks: Tasks::load(netns_inum)?,
             wanted: Wanted::default(),
+            executed: Executed::default(),
             has_news: false,
             paths: BTreeSet::new(),
             need_arguments: false,
@@ -142,26 +144,23 @@ impl OwnerReader {
     fn take_path(&mut self, path: String, found: Looked) {
         let before = self.wanted.executables.clone();
         self.wanted.executables.retain(|known| known.path != path);
-        if let (Looked::File { file, is_roots }, true) = (found, self.paths.contains(&(0, path.clone()))) {
-            self.wanted.executables.push(Executable {
-                path,
-                file,
-                path_is_roots: is_roots,
-            });
+        if let (Looked::File(target), true) = (found, self.paths.contains(&(0, path.clone()))) {
+            self.wanted.executables.push(Executable { path, target });
         }
         self.has_news |= self.wanted.executables.iter().any(|known| !before.contains(known));
     }
 
     /// None where it has ended, or its number is another's now.
     pub fn process(&mut self, id: ProcessId) -> Option<Arc<Process>> {
-        let found = Handle::open(id.pid)
+        let mut found = Handle::open(id.pid)
             .ok()?
             .read_any_thread(&self.tasks, &self.wanted)
             .ok()?;
-        let mut process = found.started.process;
         if found.started.id != id {
             return None;
         }
+        self.executed.recall(&mut found);
+        let mut process = found.started.process;
         if self.need_arguments {
             process.cmdline = self.arguments(id, found.image, process.uid);
         }
@@ -171,7 +170,7 @@ impl OwnerReader {
     /// Empty until they are known.
     fn arguments(&mut self, id: ProcessId, image: u64, uid: u32) -> String {
         if self.arguments.len() >= KEPT && !self.arguments.contains_key(&id) {
-            forget_most(&mut self.arguments);
+            forget_most(&mut self.arguments, |arguments| arguments.uid);
         }
         let unknown = || Arguments {
             uid,
@@ -268,42 +267,5 @@ impl OwnerReader {
 
     pub fn cgroup(&self, id: u64) -> Option<Arc<str>> {
         self.tasks.cgroup(id).map(|cgroup| cgroup.path.into())
-    }
-}
-
-/// Root's only where nobody else has any.
-fn forget_most(arguments: &mut BTreeMap<ProcessId, Arguments>) {
-    let mut users = BTreeMap::<u32, usize>::new();
-    for known in arguments.values() {
-        *users.entry(known.uid).or_default() += 1;
-    }
-    let most = users.into_iter().max_by_key(|(uid, has)| (*uid != 0, *has));
-    arguments.retain(|_, known| most.is_some_and(|(uid, _)| uid != known.uid));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whose_processes_are_most_makes_room_and_not_root() {
-        let mut arguments = BTreeMap::new();
-        for (from, uid, count) in [(0, 0, 50), (100, 1000, 30), (200, 1001, 2)] {
-            arguments.extend((from..from + count).map(|pid| {
-                let of = Arguments {
-                    uid,
-                    image: 1,
-                    text: None,
-                    is_asked: false,
-                    tries: 0,
-                };
-                (ProcessId { pid, start_ns: 1 }, of)
-            }));
-        }
-        let mut left = || {
-            forget_most(&mut arguments);
-            arguments.len()
-        };
-        assert_eq!([left(), left(), left()], [52, 50, 0]);
     }
 }

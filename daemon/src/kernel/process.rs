@@ -22,8 +22,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 pub mod end;
+mod executed;
 
-use super::tasks::{Facts, Tasks, shown};
+use super::tasks::{Facts, Listed, Tasks, shown};
+pub use executed::{Executed, forget_most};
 
 /// The kernel shows starts in units of this (USER_HZ, the same on every machine).
 const TICK_NS: u64 = 10_000_000;
@@ -54,9 +56,43 @@ pub struct FileId {
 pub struct Executable {
     /// As the rule writes it.
     pub path: String,
+    pub target: Target,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Target {
     pub file: FileId,
-    /// Nobody but root decides to which file the path leads.
-    pub path_is_roots: bool,
+    /// None where that cannot be told.
+    pub place: Option<Place>,
+    /// Nobody but root may write to the file, or decides to which one the path leads.
+    pub is_roots: bool,
+}
+
+/// The name that a file has in a directory of its own file system, links followed, and whose it is.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Place {
+    /// By its inode.
+    pub directory: u64,
+    pub name: String,
+    pub owner: u32,
+}
+
+impl Target {
+    /// Whether it is what this process executes, or stands where that stood, with the same owner. So a new version of a
+    /// program is told from whatever else has such a path in a mount namespace or a folder of somebody's own.
+    fn is_executed_by(&self, facts: &Facts) -> bool {
+        let has_owner = |place: &Place| facts.file_owner == place.owner;
+        self.file == facts.file
+            || (facts.file_name.is_gone && self.is_at(facts) && self.place.as_ref().is_some_and(has_owner))
+    }
+
+    /// Whether what this process executes stands, or stood, in the same directory under the same name.
+    fn is_at(&self, facts: &Facts) -> bool {
+        let is_it =
+            |place: &Place| (place.directory, &place.name) == (facts.file_name.directory, &facts.file_name.name);
+        facts.file.device == self.file.device && self.place.as_ref().is_some_and(is_it)
+    }
 }
 
 /// What rules look for: executables, and users.
@@ -72,7 +108,16 @@ impl Wanted {
     }
 
     pub fn inodes(&self) -> BTreeSet<u64> {
-        self.executables.iter().map(|known| known.file.inode).collect()
+        self.executables.iter().map(|known| known.target.file.inode).collect()
+    }
+
+    /// Whether it may execute one of the executables, or what stood in its place before.
+    pub fn may_be(&self, listed: &Listed) -> bool {
+        let is_it = |target: &Target| {
+            let directory = target.place.as_ref().map(|place| place.directory);
+            listed.inode == target.file.inode || (listed.gone_from.is_some() && listed.gone_from == directory)
+        };
+        self.executables.iter().any(|known| is_it(&known.target)) || self.uids.contains(&listed.uid)
     }
 
     /// Whether a rule may match it.
@@ -80,8 +125,10 @@ impl Wanted {
         !process.executables.is_empty() || self.uids.contains(&process.uid)
     }
 
-    fn that_are(&self, file: FileId) -> impl Iterator<Item = &Executable> {
-        self.executables.iter().filter(move |known| known.file == file)
+    fn executed_by(&self, facts: &Facts) -> impl Iterator<Item = &Executable> {
+        self.executables
+            .iter()
+            .filter(|known| known.target.is_executed_by(facts))
     }
 }
 
@@ -97,8 +144,14 @@ pub struct Handle {
 pub struct Found {
     pub started: Started,
     pub parent: u32,
-    /// Another one after each exec.
+    /// Another one after each exec, but for one that is long gone.
     pub image: u64,
+    /// So often it has executed something.
+    execs: u64,
+    /// Those of its executables whose very name its file has, or had: no other file that the kernel has given the same
+    /// number since.
+    at_its_place: Vec<String>,
+    file_is_roots: bool,
 }
 
 impl Handle {
@@ -155,17 +208,18 @@ impl Handle {
     }
 
     fn found(&self, facts: Facts, wanted: &Wanted) -> Found {
-        let paths = |is_it: fn(&&Executable) -> bool| {
-            let known = wanted.that_are(facts.file).filter(is_it);
+        let paths = |is_it: &dyn Fn(&&Executable) -> bool| {
+            let known = wanted.executed_by(&facts).filter(is_it);
             known.map(|known| known.path.clone()).collect::<Vec<_>>()
         };
+        let at_its_place = paths(&|known| known.target.is_at(&facts));
         Found {
             started: Started {
                 id: facts.id,
                 process: Process {
-                    executables: paths(|_| true),
+                    executables: paths(&|_| true),
                     trusted: if facts.file_is_roots {
-                        paths(|known| known.path_is_roots)
+                        paths(&|known| known.target.is_roots)
                     } else {
                         Vec::new()
                     },
@@ -182,6 +236,9 @@ impl Handle {
             },
             parent: facts.parent,
             image: facts.image,
+            execs: facts.execs,
+            at_its_place,
+            file_is_roots: facts.file_is_roots,
         }
     }
 }
@@ -282,8 +339,11 @@ mod tests {
         let wanted = Wanted {
             executables: vec![Executable {
                 path: path.clone(),
-                file,
-                path_is_roots: true,
+                target: Target {
+                    file,
+                    place: None,
+                    is_roots: true,
+                },
             }],
             uids: BTreeSet::new(),
         };

@@ -51,6 +51,8 @@ pub struct Listed {
     pub pid: u32,
     /// Of its executable.
     pub inode: u64,
+    /// The inode of the directory that this executable had its name in, where it has it no more.
+    pub gone_from: Option<u64>,
     pub uid: u32,
 }
 
@@ -76,9 +78,13 @@ pub struct Thread {
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub id: ProcessId,
-    /// Another one after each exec.
+    /// Another one after each exec, but for one that is long gone.
     pub image: u64,
+    /// So often it has executed something.
+    pub execs: u64,
     pub file: FileId,
+    pub file_owner: u32,
+    pub file_name: FileName,
     /// Owned by root, and nobody else may write to it.
     pub file_is_roots: bool,
     pub exe: String,
@@ -92,6 +98,16 @@ pub struct Facts {
     pub idleness: Idleness,
     pub chosen: Option<Choice>,
     pub share: Option<Share>,
+}
+
+/// Of an executable.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FileName {
+    /// By its inode.
+    pub directory: u64,
+    pub name: String,
+    /// It has this name no more, and another file may.
+    pub is_gone: bool,
 }
 
 /// The group by which the scheduler shares real time out (CONFIG_RT_GROUP_SCHED).
@@ -153,6 +169,7 @@ impl Tasks {
         let listed = |found: types::gw_thread| Listed {
             pid: found.tgid,
             inode: found.inode,
+            gone_from: (found.gone_from > 0).then_some(found.gone_from),
             uid: found.uid,
         };
         Ok(all.into_iter().map(listed).collect())
@@ -339,10 +356,13 @@ fn facts(found: &types::gw_process) -> Facts {
             start_ns: start_of(found.start_ns),
         },
         image: found.image,
+        execs: found.execs,
         file: FileId {
             device: found.device,
             inode: found.inode,
         },
+        file_owner: found.exe_uid,
+        file_name: file_name(found),
         file_is_roots: found.exe_uid == 0 && found.exe_mode & WRITABLE_BY_OTHERS == 0,
         exe: shown(&text(&found.exe)),
         uid: found.uid,
@@ -354,6 +374,21 @@ fn facts(found: &types::gw_process) -> Facts {
         idleness: idleness_of(found.idleness),
         chosen: choice_of(found),
         share,
+    }
+}
+
+fn file_name(found: &types::gw_process) -> FileName {
+    let exe = text(&found.exe);
+    let name = exe.rsplit('/').next().unwrap_or_default();
+    let is_gone = found.is_gone > 0;
+    FileName {
+        directory: found.directory,
+        name: name
+            .strip_suffix(" (deleted)")
+            .filter(|_| is_gone)
+            .unwrap_or(name)
+            .to_owned(),
+        is_gone,
     }
 }
 

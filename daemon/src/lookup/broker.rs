@@ -305,8 +305,7 @@ impl Broker {
         let watched = self.watched.get_mut(&(uid, about.clone()))?;
         let every = if answer.is_some() { EVERY } else { EVERY_IF_SILENT };
         (watched.is_asked, watched.next) = (false, Instant::now() + every);
-        let is_file =
-            |told: &Answer| matches!(told, Answer::Path { found, .. } if matches!(found, Looked::File { .. }));
+        let is_file = |told: &Answer| matches!(told, Answer::Path { found, .. } if matches!(found, Looked::File(_)));
         let answer = match (answer, about) {
             (Some(answer), _) => answer,
             (None, Subject::Path(path)) if !watched.told.as_ref().is_some_and(is_file) => Answer::Path {

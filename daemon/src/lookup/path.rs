@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! To which file a path leads, and whether only root decides that. May never return: for a worker alone.
+//! To which file a path leads, where that stands, and whether only root decides it. May never return: for a worker alone.
 //!
 //! Whoever may write to a directory may put another file there, unless it is sticky and what is there is not theirs. So
 //! each directory and link on the way is looked at, not only the file. Access lists need no look of their own: the
@@ -16,7 +16,7 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, CWD, FileType, FsWord, Mode, OFlags, Statx, StatxFlags, fstatfs, openat, readlinkat, statx};
 
 use super::Looked;
-use crate::kernel::process::FileId;
+use crate::kernel::process::{FileId, Place, Target};
 
 /// The kernel follows no more.
 const LINKS: usize = 40;
@@ -27,21 +27,23 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 pub(super) fn look(path: &str) -> Looked {
-    let found = identify(path);
-    found.map_or(Looked::Missing, |file| Looked::File {
-        file,
-        is_roots: is_roots(Path::new(path)).unwrap_or_default(),
-    })
+    identify(path).map_or(Looked::Missing, Looked::File)
 }
 
-fn identify(path: &str) -> io::Result<FileId> {
+fn identify(path: &str) -> io::Result<Target> {
     let file = openat(CWD, path, LOOK_ONLY, Mode::empty())?;
     let found = about(&file)?;
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let device = device_of(&mounts, found.stx_mnt_id).ok_or(io::ErrorKind::NotFound)?;
-    Ok(FileId {
-        device,
-        inode: found.stx_ino,
+    let way = follow(Path::new(path)).ok();
+    let place = way.as_ref().and_then(|way| way.place_of(&found));
+    Ok(Target {
+        file: FileId {
+            device,
+            inode: found.stx_ino,
+        },
+        place,
+        is_roots: way.is_some_and(|way| way.is_roots),
     })
 }
 
@@ -61,41 +63,61 @@ fn device_of(mounts: &str, mount: u64) -> Option<u32> {
     })
 }
 
-/// Follows the path as the kernel does, a name at a time.
-fn is_roots(path: &Path) -> io::Result<bool> {
-    let mut way = vec![openat(CWD, "/", LOOK_ONLY, Mode::empty())?];
-    let (mut names, mut links) = (names_of(path), 0);
-    if !is_roots_own(&way[0])? {
-        return Ok(false);
+/// Where a path leads, and by which directories. A name goes with each but the root.
+struct Way {
+    at: Vec<(OwnedFd, OsString)>,
+    /// Nobody but root decides it.
+    is_roots: bool,
+}
+
+impl Way {
+    /// Of this file, where it is the end of the way, and has a name in a directory of the same mount.
+    fn place_of(&self, found: &Statx) -> Option<Place> {
+        let [.., (directory, _), (file, name)] = &*self.at else {
+            return None;
+        };
+        let [directory, file] = [about(directory).ok()?, about(file).ok()?];
+        let is_it = file.stx_ino == found.stx_ino && [directory.stx_mnt_id, file.stx_mnt_id] == [found.stx_mnt_id; 2];
+        is_it.then(|| Place {
+            directory: directory.stx_ino,
+            name: name.to_string_lossy().into_owned(),
+            owner: file.stx_uid,
+        })
     }
+}
+
+/// Follows the path as the kernel does, a name at a time.
+fn follow(path: &Path) -> io::Result<Way> {
+    let root = openat(CWD, "/", LOOK_ONLY, Mode::empty())?;
+    let mut is_roots = is_roots_own(&root)?;
+    let mut at = vec![(root, OsString::new())];
+    let (mut names, mut links) = (names_of(path), 0);
     while let Some(name) = names.pop_front() {
         if name == ".." {
-            way.truncate(way.len().max(2) - 1);
+            at.truncate(at.len().max(2) - 1);
             continue;
         }
-        let above: &OwnedFd = way.last().ok_or(io::ErrorKind::NotFound)?;
+        let (above, _) = at.last().ok_or(io::ErrorKind::NotFound)?;
         let here = openat(above, &name, LOOK_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
-        if !is_roots_own(&here)? {
-            return Ok(false);
-        }
+        is_roots &= is_roots_own(&here)?;
         if kind(&about(&here)?) != FileType::Symlink {
-            way.push(here);
+            at.push((here, name));
             continue;
         }
         links += 1;
         if links > LINKS {
-            return Ok(false);
+            return Err(io::ErrorKind::NotFound.into());
         }
         let target = readlinkat(&here, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.to_bytes()));
         if target.is_absolute() {
-            way.truncate(1);
+            at.truncate(1);
         }
         for name in names_of(target).into_iter().rev() {
             names.push_front(name);
         }
     }
-    Ok(true)
+    Ok(Way { at, is_roots })
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {
@@ -127,6 +149,7 @@ fn is_roots_own(file: &OwnedFd) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::PathBuf;
 
@@ -152,7 +175,7 @@ mod tests {
     #[track_caller]
     fn assert_roots(path: &str, expected: bool) {
         match look(path) {
-            Looked::File { is_roots, .. } => assert_eq!(is_roots, expected, "{path}"),
+            Looked::File(target) => assert_eq!(target.is_roots, expected, "{path}"),
             other => panic!("{path}: {other:?}"),
         }
     }
@@ -175,6 +198,24 @@ mod tests {
         symlink(&path, &link).unwrap();
         assert_roots(link.to_str().unwrap(), false);
         assert_eq!(look("/nonexistent/file"), Looked::Missing);
+    }
+
+    #[test]
+    fn a_file_stands_in_the_directory_that_links_lead_to() {
+        let (scratch, folder, path) = place();
+        chown(&path, Some(USER), None).unwrap();
+        let link = scratch.path().join("link");
+        symlink("folder/../folder/file", &link).unwrap();
+        let about_folder = about(&File::open(folder).unwrap()).unwrap();
+        let expected = Place {
+            directory: about_folder.stx_ino,
+            name: "file".to_owned(),
+            owner: USER,
+        };
+        let Looked::File(Target { place, .. }) = look(link.to_str().unwrap()) else {
+            panic!("it leads to a file");
+        };
+        assert_eq!(place, Some(expected));
     }
 
     #[test]

@@ -50,14 +50,14 @@ pub(super) fn rule(condition: &str, class: &str) -> String {
 }
 
 /// The flow to this port, as `status` shows it.
-fn flow_to(daemon: &Daemon, port: u16) -> Value {
+pub(super) fn flow_to(daemon: &Daemon, port: u16) -> Value {
     let remote = format!("{FAR_V4}:{port}");
     let status = daemon.status();
     let mut flows = status["flows"].as_array().unwrap().iter();
     flows.find(|flow| flow["remote"] == remote).cloned().unwrap_or_default()
 }
 
-fn has_class(daemon: &Daemon, port: u16, class: &str) -> bool {
+pub(super) fn has_class(daemon: &Daemon, port: u16, class: &str) -> bool {
     flow_to(daemon, port)["class"] == class
 }
 
@@ -132,7 +132,7 @@ fn a_broken_file_at_the_start_costs_its_own_rules_only() {
 }
 
 /// A script that sends a line ten times a second to this port.
-fn talk(port: u16) -> String {
+pub(super) fn talk(port: u16) -> String {
     format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done")
 }
 

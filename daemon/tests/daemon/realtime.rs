@@ -104,17 +104,17 @@ impl Drop for Running {
     }
 }
 
-fn shown(pid: u32) -> String {
+pub(super) fn shown(pid: u32) -> String {
     Attributes::of(pid).map_or_else(|errno| errno.to_string(), |found| found.shown())
 }
 
 /// What the test itself has, and all that it starts.
-fn not_raised() -> String {
+pub(super) fn not_raised() -> String {
     shown(0)
 }
 
 #[track_caller]
-fn becomes(pid: u32, wanted: &str) -> Duration {
+pub(super) fn becomes(pid: u32, wanted: &str) -> Duration {
     until(&format!("process {pid} becomes {wanted}"), || shown(pid) == wanted)
 }
 

@@ -25,7 +25,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Answer, ChainThread, Client, Engine, Inbox, Request, Tools};
-use crate::kernel::process::Wanted;
+use crate::kernel::process::{Executed, Wanted};
 use crate::kernel::task_watch::Arguments;
 use crate::kernel::{cpu_time, is_shortage, now};
 use crate::life::{LONG_WORK, LONGEST_SLEEP, Sign};
@@ -59,6 +59,7 @@ pub(super) struct RulesLoop {
     /// The latest change of each process and NAPI thread.
     changes: Changes,
     wanted: Wanted,
+    executed: Executed,
     /// What is known of the executables that rules name, by the user who asks.
     files: BTreeMap<(u32, String), Looked>,
     waiting: Vec<Waiting>,
@@ -154,6 +155,7 @@ impl RulesLoop {
             client,
             changes: Changes::default(),
             wanted: Wanted::default(),
+            executed: Executed::default(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
             is_starting: false,

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{RulesLoop, Waiting};
 use crate::kernel::now;
-use crate::kernel::process::{Executable, Wanted};
+use crate::kernel::process::{Executable, Target, Wanted};
 use crate::lookup::{self, LookUps, Looked};
 use crate::run::priority::Request;
 
@@ -42,10 +42,9 @@ impl RulesLoop {
             None => {}
         }
         let known = self.files.iter().filter_map(|((_, path), looked)| match looked {
-            Looked::File { file, is_roots } => Some(Executable {
+            Looked::File(target) => Some(Executable {
                 path: path.clone(),
-                file: *file,
-                path_is_roots: *is_roots,
+                target: target.clone(),
             }),
             Looked::Missing | Looked::Silent => None,
         });
@@ -104,11 +103,11 @@ impl RulesLoop {
         if !watched(&self.rules).0.contains(&key) {
             return;
         }
+        let is_known = found != Looked::Silent;
         self.files.insert(key.clone(), found);
         if self.follow_rules() {
             self.look();
         }
-        let is_known = found != Looked::Silent;
         self.answer_waiting(|waiting| waiting.key == key, is_known);
     }
 
@@ -139,7 +138,7 @@ impl RulesLoop {
                 "{path} does not say what it is (its file system, or a directory on the way, does not answer): its rule \
                  waits"
             )),
-            Looked::File { is_roots: false, .. } if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
+            Looked::File(Target { is_roots: false, .. }) if self.rules.iter().any(|rule| is_for_all(rule, path)) => {
                 Some(format!(
                     "others than root may write to {path}, or decide where it leads: a rule for it must name the user"
                 ))

@@ -47,11 +47,9 @@ impl RulesLoop {
         if self.wanted.is_nothing() && self.held.is_empty() {
             return;
         }
-        let inodes = self.wanted.inodes();
         let listed = self.tools.tasks.processes();
         let listed = self.tolerate(listed).into_iter().flatten();
-        let matching =
-            listed.filter(|process| inodes.contains(&process.inode) || self.wanted.uids.contains(&process.uid));
+        let matching = listed.filter(|process| self.wanted.may_be(process));
         let mut pids: BTreeSet<u32> = matching.map(|process| process.pid).collect();
         pids.extend(self.held.keys());
         for pid in pids {
@@ -121,15 +119,16 @@ impl RulesLoop {
         }
         let is_it = |found: &Found| expected.is_none_or(|id| id == found.started.id) && !is_own(found);
         match (found.ok().filter(is_it), was_held) {
-            (Some(found), _) => match self.arguments_of(&found) {
-                Some(cmdline) => {
-                    self.unread.remove(&pid);
-                    let mut started = found.started;
-                    started.process.cmdline = cmdline;
-                    self.begin(started, handle);
-                }
-                None => return self.release_if_unknown(pid),
-            },
+            (Some(mut found), _) => {
+                self.executed.recall(&mut found);
+                let Some(cmdline) = self.arguments_of(&found) else {
+                    return self.release_if_unknown(pid);
+                };
+                self.unread.remove(&pid);
+                let mut started = found.started;
+                started.process.cmdline = cmdline;
+                self.begin(started, handle);
+            }
             // What cannot be read any more matches no rule. If it has ended, an event says so.
             (None, Some(id)) => {
                 self.unread.remove(&pid);
