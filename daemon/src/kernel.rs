@@ -2,7 +2,6 @@
 //! What the kernel tells: the programs of `bpf/` are loaded here and their records become the engine's types.
 //! Nothing in here changes a socket or decides anything.
 
-use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, User, sysconf};
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{CapabilitySet, capabilities, disable_transparent_huge_pages};
 
 pub mod apart;
@@ -195,12 +195,14 @@ pub fn uid_of(name: &str) -> Option<u32> {
     name.parse().ok().or_else(named)
 }
 
-/// For keys and seeds.
+/// For keys, seeds and seals: the kernel's own, drawn by this call.
 pub fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("no randomness from /dev/urandom")?;
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).context("no randomness from the kernel")?;
+    ensure!(
+        filled == bytes.len(),
+        "the kernel gave {filled} random bytes in place of 32"
+    );
     Ok(bytes)
 }
 
@@ -294,6 +296,12 @@ pub fn load_patiently<T>(mut load: impl FnMut() -> Result<T>) -> Result<T> {
 /// Since boot, as the kernel's events count it.
 pub fn now() -> Duration {
     read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// How long the machine has been suspended since it was started.
+pub fn slept() -> Duration {
+    let monotonic = now();
+    read(ClockId::CLOCK_BOOTTIME).saturating_sub(monotonic)
 }
 
 /// CPU time of the calling thread, the kernel's part included.

@@ -61,7 +61,7 @@ const DECISION_GAP: Duration = Duration::from_millis(10);
 
 /// What an engine is made with, besides the configuration.
 pub struct Setup {
-    /// Entropy for the session's id, challenge and nonces; never the same twice.
+    /// Entropy for the session's id and challenge; never the same twice ([`Network::refresh`]).
     pub seed: [u8; 32],
     /// The group's keys; None works alone.
     pub keys: Option<Keyring>,
@@ -150,6 +150,12 @@ impl Network {
             refusals: VecDeque::new(),
             actions: Vec::new(),
         }
+    }
+
+    /// Randomness from the kernel, drawn anew for the next step: sessions, challenges and nonces come of it, and what an
+    /// engine has drawn before a copy of it may have as well. And how long this machine has slept in all.
+    pub fn refresh(&mut self, random: [u8; 32], slept: Duration) {
+        self.neighbourhood.refresh(random, slept);
     }
 
     /// Takes in one observation and returns what follows from it.

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{CryptoRng, SeedableRng};
+use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 pub use codec::{CaState, Class, Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
@@ -29,6 +29,9 @@ use session::Sessions;
 pub const MIN_DATAGRAM_BYTES: usize = seal::OVERHEAD_BYTES + codec::MIN_BYTES;
 /// How long an older version on the link stays worth a line: the longest interval between two reports.
 const OLDER_SHOWN: Duration = Duration::from_millis(*codec::INTERVAL_RANGE_MS.end() as u64);
+
+/// A sleep of this length is as long as a challenge may be believed to be recent.
+const LONG_SLEEP: Duration = Duration::from_secs(60);
 
 /// Why a datagram was not taken in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -51,6 +54,10 @@ pub enum Refusal {
     Malformed(#[from] Malformed),
     #[error("this device's own report came back")]
     OwnEcho,
+    #[error(
+        "a report in this device's own session that it did not send: this machine is a copy of another, or that of it"
+    )]
+    Copied,
     #[error("a report that was heard before")]
     Replayed,
     #[error("a report that a newer one overtook")]
@@ -66,6 +73,9 @@ pub struct Counters {
     /// Taken in.
     pub received: u64,
     pub own_echo: u64,
+    /// Sent by a copy of this machine; each begins a new session here.
+    #[serde(default)]
+    pub copied: u64,
     pub malformed: u64,
     pub unknown_key: u64,
     pub forged: u64,
@@ -91,6 +101,7 @@ impl Counters {
         let counter = match outcome {
             Ok(_) => &mut self.received,
             Err(Refusal::OwnEcho) => &mut self.own_echo,
+            Err(Refusal::Copied) => &mut self.copied,
             Err(Refusal::TooShort(_) | Refusal::TooLong(_) | Refusal::NotOurs | Refusal::Malformed(_)) => {
                 &mut self.malformed
             }
@@ -109,6 +120,7 @@ impl Counters {
     pub fn heard(&self) -> u64 {
         self.received
             + self.own_echo
+            + self.copied
             + self.malformed
             + self.unknown_key
             + self.forged
@@ -169,7 +181,7 @@ pub struct Peer<'a> {
     pub senders: &'a [Sender],
 }
 
-/// One device's end of the protocol. Deliberately not `Clone`: a copy would use the same nonces.
+/// One device's end of the protocol. Deliberately not `Clone`: a copy would take part as the same session.
 ///
 /// `now` is the time since any fixed origin. If it jumps forwards, neighbours fall silent and come back; if it
 /// jumps backwards, no time passed.
@@ -181,6 +193,7 @@ pub struct Neighbourhood {
     counters: Counters,
     /// The latest device of an older version, and when it was heard.
     older: Option<(IpAddr, Duration)>,
+    slept: Duration,
     clock: Clock,
 }
 
@@ -197,8 +210,28 @@ impl Neighbourhood {
             pace,
             counters: Counters::default(),
             older: None,
+            slept: Duration::ZERO,
             clock: Clock::new(now),
         }
+    }
+
+    /// Before what follows. Randomness from the kernel: what was drawn here so far another copy of this machine may have too.
+    /// And how long it has slept in all, which `now` need not know: what was said to it before proves nothing afterwards.
+    pub fn refresh(&mut self, random: [u8; 32], slept: Duration) {
+        self.stir(random);
+        if slept.saturating_sub(self.slept) >= LONG_SLEEP {
+            self.sessions.change_challenge(self.clock.now, &mut self.rng);
+        }
+        self.slept = slept;
+    }
+
+    fn stir(&mut self, random: [u8; 32]) {
+        let mut seed = [0; 32];
+        self.rng.fill_bytes(&mut seed);
+        for (byte, fresh) in seed.iter_mut().zip(random) {
+            *byte ^= fresh;
+        }
+        self.rng = ChaCha20Rng::from_seed(seed);
     }
 
     /// The key file changed. Nobody is forgotten for it.
@@ -242,11 +275,25 @@ impl Neighbourhood {
     fn take_in(&mut self, now: Duration, from: IpAddr, datagram: &[u8]) -> Result<Heard, Refusal> {
         let keyring = self.keyring.as_ref().ok_or(Refusal::UnknownKey)?;
         let report = Report::decode(&keyring.open(datagram)?)?;
+        let tag = seal::tag_of(datagram).ok_or(Refusal::TooShort(datagram.len()))?;
+        if self.sessions.is_copied(now, &report, tag) {
+            // Two copies that draw the same may each have heard another one than the other has.
+            self.stir(std::array::from_fn(|at| tag[at % seal::TAG_BYTES]));
+            self.sessions.begin_anew(now, &mut self.rng);
+            self.pace.hurry(now);
+            return Err(Refusal::Copied);
+        }
+        self.renew_challenge(now);
         let heard = self.sessions.hear(now, from, report, &mut self.rng);
         if self.sessions.owes_echoes() {
             self.pace.hurry(now);
         }
         heard
+    }
+
+    fn renew_challenge(&mut self, now: Duration) {
+        let idle = self.promised(&[]);
+        self.sessions.renew_challenge(now, idle, &mut self.rng);
     }
 
     /// Forgets the neighbours that were silent for six of their intervals; returns the addresses of those that were believed.
@@ -270,6 +317,7 @@ impl Neighbourhood {
     pub fn poll_report(&mut self, now: Duration, senders: &[Sender]) -> Option<Outgoing> {
         self.keyring.as_ref()?;
         let now = self.clock.advance(now);
+        self.renew_challenge(now);
         if let Some((to, purpose)) = self.sessions.poll_direct(now) {
             return self.report_to(to, senders, purpose);
         }
@@ -305,6 +353,7 @@ impl Neighbourhood {
     fn seal(&mut self, report: &Report) -> Option<Vec<u8>> {
         let content = report.encode().ok()?;
         let datagram = self.keyring.as_ref()?.seal(&mut self.rng, &content)?;
+        self.sessions.sealed(seal::tag_of(&datagram)?);
         self.counters.sent += 1;
         Some(datagram)
     }

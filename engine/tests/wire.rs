@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The neighbour protocol between simulated devices in virtual time: who is believed, when, and why not.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::wire::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
-use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
+use giveway_engine::wire::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::wire::{
     CaState, Class, Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report,
     Sender, UNLIMITED_KBIT,
@@ -64,9 +65,19 @@ fn widest() -> Sender {
 
 struct Device {
     hood: Neighbourhood,
+    /// The kernel's, of which the device draws before each step; copied machines may have the same.
+    kernel: ChaCha20Rng,
     address: IpAddr,
     senders: Vec<Sender>,
     alive: bool,
+}
+
+impl Device {
+    fn refresh(&mut self) {
+        let mut random = [0; 32];
+        self.kernel.fill_bytes(&mut random);
+        self.hood.refresh(random, Duration::ZERO);
+    }
 }
 
 /// One access point that repeats every report to everyone, at once or never.
@@ -106,11 +117,26 @@ impl Air {
         let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, at as u8 + 1));
         self.devices.push(Device {
             hood,
+            kernel: ChaCha20Rng::seed_from_u64(self.rng.next_u64()),
             address,
             senders: Vec::new(),
             alive: true,
         });
         self.devices.len() - 1
+    }
+
+    /// Machines that were copied from one that has just started its daemon, each with its own kernel's randomness, or
+    /// (`alike`) all with the same.
+    fn with_copies(copies: usize, alike: bool, seed: u64) -> Self {
+        let mut air = Self::with(copies, seed);
+        for at in 0..copies {
+            let mut of = ChaCha20Rng::seed_from_u64(seed);
+            air.devices[at].hood = Neighbourhood::new(Duration::ZERO, &mut of, Some(key()), PaceConfig::default());
+            if alike {
+                air.devices[at].kernel = ChaCha20Rng::seed_from_u64(seed);
+            }
+        }
+        air
     }
 
     /// The daemon dies and another one starts, which knows nothing.
@@ -139,7 +165,9 @@ impl Air {
             if meant && to != from && self.devices[to].alive && !lost {
                 let address = self.devices[from].address;
                 // The outcome shows in the counters and in what the device believes.
-                let _ = self.devices[to].hood.receive(self.now, address, &datagram);
+                let device = &mut self.devices[to];
+                device.refresh();
+                let _ = device.hood.receive(self.now, address, &datagram);
             }
         }
         self.direct.extend(one.map(|to| (from, to)));
@@ -166,6 +194,7 @@ impl Air {
         };
         self.now = self.now.max(moment);
         let device = &mut self.devices[at];
+        device.refresh();
         device.hood.expire(self.now);
         if let Some(report) = device.hood.poll_report(self.now, &device.senders) {
             self.send(at, report);
@@ -375,7 +404,7 @@ fn a_report_that_was_overtaken_is_stale_and_one_heard_twice_is_replayed() {
     air.run(ms(10_000));
     air.deaf = vec![(0, 1)];
     let heard = air.log.len();
-    air.run(ms(2_000));
+    air.run(ms(1_500));
     let (now, address) = (air.now, air.devices[1].address);
     let late: Vec<_> = air.log[heard..]
         .iter()
@@ -795,4 +824,133 @@ fn a_key_file_holds_one_key_or_two_and_its_errors_tell_nothing_of_it() {
     assert_eq!(error(&three.join("\n")), KeyError::TooMany { line: 3 });
     let keyring = Keyring::parse(&line).unwrap();
     assert!(!format!("{keyring:?}").contains("abab"));
+}
+
+fn nonce_of(datagram: &[u8]) -> Vec<u8> {
+    datagram[8..32].to_vec()
+}
+
+#[test]
+fn copies_of_one_machine_never_seal_two_contents_under_one_nonce() {
+    let mut air = Air::with_copies(2, true, 30);
+    // They hear nothing of each other, as on two links of one group, and have different things to say.
+    air.deaf = vec![(0, 1), (1, 0)];
+    air.start(0);
+    air.run(ms(30_000));
+    let mut contents: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let (mut nonces, mut reused) = (0, 0);
+    for (.., datagram) in &air.log {
+        let content = key().open(datagram).unwrap();
+        nonces += 1;
+        if let Some(other) = contents.insert(nonce_of(datagram), content.clone()) {
+            reused += u32::from(other != content);
+        }
+    }
+    println!("{nonces} reports, {reused} of them under the nonce of another content");
+    assert!(nonces > 60);
+    assert_eq!(reused, 0);
+}
+
+#[test]
+fn copies_of_one_machine_begin_sessions_of_their_own_and_a_third_counts_both() {
+    for alike in [false, true] {
+        for copies in [2, 3, 5] {
+            let mut air = Air::with_copies(copies, alike, copies as u64);
+            let third = air.join(copies);
+            (0..copies).for_each(|at| air.start(at));
+            // Each copy begins anew once for each round in which two have drawn the same.
+            air.until(ms(60_000), |air| {
+                air.all_believe() && air.devices[third].hood.sending_devices() == copies
+            });
+            let copied: u64 = (0..copies).map(|at| air.hood(at).counters().copied).sum();
+            println!(
+                "{copies} copies, alike: {alike}: a third counts them after {:?}, {copied} begun anew",
+                air.now
+            );
+            assert!(copied >= copies as u64 - 1);
+        }
+    }
+}
+
+#[test]
+fn a_machine_put_back_to_an_earlier_state_is_believed_again() {
+    let mut air = Air::with(2, 31);
+    air.run(ms(10_000));
+    let saved = 41;
+    let mut of = ChaCha20Rng::seed_from_u64(saved);
+    air.devices[1].hood = Neighbourhood::new(air.now, &mut of, Some(key()), PaceConfig::default());
+    air.run(ms(60_000));
+    // The same once more, as from a snapshot.
+    let mut of = ChaCha20Rng::seed_from_u64(saved);
+    air.devices[1].hood = Neighbourhood::new(air.now, &mut of, Some(key()), PaceConfig::default());
+    air.until(ms(60_000), Air::all_believe);
+}
+
+#[test]
+fn own_reports_that_are_played_back_begin_no_new_session() {
+    let mut air = Air::with(2, 32);
+    air.start(0);
+    air.run(ms(120_000));
+    let own: Vec<_> = air
+        .log
+        .iter()
+        .filter(|(_, from, _)| *from == 0)
+        .map(|(.., b)| b.clone())
+        .collect();
+    assert!(own.len() > 200);
+    let (now, address, session) = (air.now, air.devices[1].address, air.hood(0).session());
+    for datagram in &own {
+        assert_eq!(air.hood(0).receive(now, address, datagram), Err(Refusal::OwnEcho));
+    }
+    assert_eq!(air.hood(0).session(), session);
+}
+
+#[test]
+fn a_member_that_plays_a_copy_has_a_device_begin_anew_every_five_seconds_at_most() {
+    let mut rng = ChaCha20Rng::seed_from_u64(33);
+    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let mut begun = 0;
+    for counter in 1..=1000 {
+        let played = report(hood.session(), 1000 + counter);
+        let outcome = hood.receive(
+            ms(counter * 60),
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            &sealed(&played, &mut rng),
+        );
+        begun += u32::from(outcome == Err(Refusal::Copied));
+    }
+    assert_eq!(begun, 12);
+}
+
+/// Reports of a device that hears the other one, and that none but the attacker has heard.
+fn withheld(air: &mut Air) -> Vec<Vec<u8>> {
+    air.deaf = vec![(0, 1)];
+    air.start(1);
+    air.run(ms(600_000));
+    air.devices[1].alive = false;
+    let of_device = air.log.iter().filter(|(_, from, _)| *from == 1);
+    of_device.map(|(.., bytes)| bytes.clone()).collect()
+}
+
+/// How many are taken in.
+fn play(air: &mut Air, recorded: &[Vec<u8>]) -> usize {
+    let (now, address) = (air.now, air.devices[1].address);
+    let heard = recorded.iter().map(|bytes| air.hood(0).receive(now, address, bytes));
+    heard.filter(Result::is_ok).count()
+}
+
+#[test]
+fn withheld_reports_are_refused_once_the_challenge_that_they_echo_was_replaced() {
+    for silence in [2 * CHALLENGE_AGE, Duration::from_secs(86_400)] {
+        let mut air = Air::with(2, 34);
+        let recorded = withheld(&mut air);
+        air.run(silence);
+        let accepted = play(&mut air, &recorded);
+        println!(
+            "{accepted} of {} recorded reports accepted {silence:?} later",
+            recorded.len()
+        );
+        assert_eq!(accepted, 0);
+        assert_eq!(air.hood(0).sending_devices(), 0);
+    }
 }

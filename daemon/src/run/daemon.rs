@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use giveway_engine::config::Config;
 use giveway_engine::network::Network;
-use giveway_engine::network::action::Input;
+use giveway_engine::network::action::{Action, Input};
 use giveway_engine::network::queue::Uplink;
 use giveway_engine::status::Cost;
 use nix::sys::time::TimeSpec;
@@ -29,9 +29,9 @@ use crate::guardian::guarded::Guarded;
 use crate::interface::{Choice, Found, Interface};
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
-use crate::kernel::now;
 use crate::kernel::owner::OwnerReader;
 use crate::kernel::walker::Unwalked;
+use crate::kernel::{now, random, slept};
 use crate::key::KeyFile;
 use crate::life::{Life, Sign, Who};
 use crate::neighbours::Neighbours;
@@ -249,15 +249,21 @@ impl Running {
 
     /// Passes the input to the engine, and carries out what follows until nothing follows any more.
     fn step(&mut self, input: Input<'_>) -> Result<()> {
-        let mut actions = self.daemon.engine.step(now(), input);
+        let mut actions = self.decide(input)?;
         while !actions.is_empty() {
             self.sign.give();
             let outcomes = self.carry_out(std::mem::take(&mut actions))?;
             for outcome in outcomes {
-                actions.extend(self.daemon.engine.step(now(), outcome));
+                actions.extend(self.decide(outcome)?);
             }
         }
         Ok(())
+    }
+
+    /// The machine may be another copy of the one that it was a moment ago.
+    fn decide(&mut self, input: Input<'_>) -> Result<Vec<Action>> {
+        self.daemon.engine.refresh(random()?, slept());
+        Ok(self.daemon.engine.step(now(), input))
     }
 }
 

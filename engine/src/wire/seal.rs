@@ -2,9 +2,13 @@
 //! The seal around a report: XChaCha20-Poly1305 under the group's key.
 //!
 //! In: plain bytes, or a datagram from anyone. Out: a datagram, or the bytes that a holder of the key sealed,
-//! or the reason why not. The clear header (magic, version, key id, nonce) is authenticated too. Never: a key
-//! in a message, an error or a log; a secret's text leaves only through [`Key::reveal`].
+//! or the reason why not. The clear header (magic, version, key id, nonce) is authenticated too. A nonce is made of
+//! randomness and of what it seals, so that two contents never share one, whoever else has the same randomness.
+//! Never: a key in a message, an error or a log; a secret's text leaves only through [`Key::reveal`].
 
+use blake2::Blake2bMac;
+use blake2::digest::consts::U24;
+use blake2::digest::{FixedOutput, Update};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use rand_chacha::rand_core::CryptoRng;
@@ -25,8 +29,10 @@ pub const MAGIC: [u8; 3] = *b"gvw";
 const KEY_ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 24;
 const HEADER_BYTES: usize = MAGIC.len() + 1 + KEY_ID_BYTES + NONCE_BYTES;
-const TAG_BYTES: usize = 16;
+pub(super) const TAG_BYTES: usize = 16;
 const SECRET_BYTES: usize = 32;
+/// Keeps what is derived for nonces apart from all else that the key may be used for (BLAKE2's personalization).
+const NONCE_LABEL: &[u8; 16] = b"giveway nonce 1\0";
 const KEY_PREFIX: &str = "giveway-key-1:";
 
 /// Why a key file was refused. The file's content is never part of the message.
@@ -151,8 +157,9 @@ impl Keyring {
     /// `None` if the content is too long.
     pub fn seal(&self, rng: &mut impl CryptoRng, content: &[u8]) -> Option<Vec<u8>> {
         let key = self.0.first()?;
-        let mut nonce = [0; NONCE_BYTES];
-        rng.fill_bytes(&mut nonce);
+        let mut random = [0; 32];
+        rng.fill_bytes(&mut random);
+        let nonce = nonce_for(&key.secret, &random, content)?;
         let mut datagram = Vec::with_capacity(OVERHEAD_BYTES + content.len());
         datagram.extend(MAGIC);
         datagram.push(VERSION);
@@ -205,6 +212,21 @@ fn read_header(datagram: &[u8]) -> Result<([u8; KEY_ID_BYTES], [u8; NONCE_BYTES]
     } else {
         Ok((*id, *nonce))
     }
+}
+
+/// Pseudorandom to whoever does not have the key, and another one for each content. A machine that is cloned, or put back
+/// to a snapshot, draws the same randomness once more, for something else: with a nonce of randomness alone the
+/// one-time key of Poly1305 follows from two such datagrams. Cf. the synthetic IV of RFC 5297.
+fn nonce_for(secret: &[u8; SECRET_BYTES], random: &[u8; 32], content: &[u8]) -> Option<[u8; NONCE_BYTES]> {
+    let mut mac = Blake2bMac::<U24>::new_with_salt_and_personal(Some(secret), &[], NONCE_LABEL).ok()?;
+    mac.update(random);
+    mac.update(content);
+    Some(mac.finalize_fixed().into())
+}
+
+/// What tells one sealed datagram from all others.
+pub(super) fn tag_of(datagram: &[u8]) -> Option<[u8; TAG_BYTES]> {
+    datagram.last_chunk().copied()
 }
 
 fn cipher(secret: &[u8; SECRET_BYTES]) -> XChaCha20Poly1305 {

@@ -4,16 +4,19 @@
 //! In: authentic reports, each with its sender's address and the time. Out: which sessions exist, which of them
 //! are believed and what they said last, and this device's own next report. A session is believed once it
 //! repeated the challenge that stands in our own reports, so neither clocks nor stored state are needed. The
-//! challenge changes whenever a believed session is forgotten: no report recorded before can revive it.
+//! challenge changes whenever a believed session is forgotten, so that no report recorded before can revive it, and
+//! every few minutes, so that none that was withheld is believed later. A report in our own session that we did not send
+//! is a copy's: then ours begins anew.
 //! Never: a clock (`now` never runs backwards here), unbounded memory.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use rand_chacha::rand_core::Rng;
 
 use super::codec::{self, Purpose, Report, Sender};
-use super::seal::MAX_CONTENT_BYTES;
+use super::seal::{MAX_CONTENT_BYTES, TAG_BYTES};
 use super::{Heard, Refusal};
 
 /// The most other devices believed at the same time.
@@ -29,6 +32,14 @@ const ASKED_INTERVALS: u32 = 4;
 const ANSWER_GAP: Duration = Duration::from_millis(50);
 /// A device heard for the first time gets its echo so often unasked: broadcasts get lost.
 const FIRST_ECHOES: u8 = 2;
+/// A challenge is replaced after this long, or after [`CHALLENGE_INTERVALS`] where reports are that rare.
+pub const CHALLENGE_AGE: Duration = Duration::from_secs(300);
+/// Of a device with nothing to send. Whoever hears a challenge in its last moment answers it before it ceases to count.
+const CHALLENGE_INTERVALS: u32 = 2;
+/// The reports of one's own that are told from a copy's. An echo comes within milliseconds.
+const SENT_KEPT: usize = 64;
+/// Between two new sessions for copies: a member that plays one has us begin anew no more often.
+pub const ANEW_GAP: Duration = Duration::from_secs(5);
 
 /// Another device's daemon, from its start to its end.
 #[derive(Debug)]
@@ -137,6 +148,13 @@ pub struct Sessions {
     own: u64,
     counter: u64,
     challenge: u64,
+    /// The one before, which counts until this one is replaced.
+    challenge_before: Option<u64>,
+    challenged: Duration,
+    /// The tags of our latest reports.
+    sent: VecDeque<[u8; TAG_BYTES]>,
+    /// When a session was last begun because of a copy.
+    begun_anew: Option<Duration>,
     known: Vec<Session>,
     evicted: u64,
 }
@@ -147,6 +165,10 @@ impl Sessions {
             own: rng.next_u64(),
             counter: 0,
             challenge: rng.next_u64(),
+            challenge_before: None,
+            challenged: Duration::ZERO,
+            sent: VecDeque::with_capacity(SENT_KEPT),
+            begun_anew: None,
             known: Vec::new(),
             evicted: 0,
         }
@@ -173,12 +195,59 @@ impl Sessions {
         self.known.iter().any(|s| s.echoes_owed > 0)
     }
 
+    /// Our latest report has this tag.
+    pub fn sealed(&mut self, tag: [u8; TAG_BYTES]) {
+        if self.sent.len() == SENT_KEPT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(tag);
+    }
+
+    /// Whether an authentic report is in our session and was not sent by us. An old one is taken for our own: whoever
+    /// records our reports must not be able to end our session with them. Of two copies the one that has
+    /// sent less notices the other.
+    pub fn is_copied(&self, now: Duration, report: &Report, tag: [u8; TAG_BYTES]) -> bool {
+        let is_recent = report.counter.saturating_add(SENT_KEPT as u64) > self.counter;
+        let may_begin = self.begun_anew.is_none_or(|at| now >= at + ANEW_GAP);
+        report.session == self.own && is_recent && may_begin && !self.sent.contains(&tag)
+    }
+
+    /// As after a restart, but that others are believed as before.
+    pub fn begin_anew(&mut self, now: Duration, rng: &mut impl Rng) {
+        self.own = rng.next_u64();
+        self.counter = 0;
+        self.sent.clear();
+        self.begun_anew = Some(now);
+        self.change_challenge(now, rng);
+    }
+
+    /// What the challenge proves is that somebody has heard us, and only as recently as it was chosen. `interval` is that
+    /// of a device with nothing to send.
+    pub fn renew_challenge(&mut self, now: Duration, interval: Duration, rng: &mut impl Rng) {
+        let age = now.saturating_sub(self.challenged);
+        let lasts = CHALLENGE_AGE.max(interval.saturating_mul(CHALLENGE_INTERVALS));
+        if age >= lasts {
+            let before = self.challenge;
+            self.change_challenge(now, rng);
+            // Time may have jumped.
+            self.challenge_before = (age < 2 * lasts).then_some(before);
+        }
+    }
+
+    /// Nothing that was heard so far proves anything any more.
+    pub fn change_challenge(&mut self, now: Duration, rng: &mut impl Rng) {
+        self.challenge = rng.next_u64();
+        self.challenge_before = None;
+        self.challenged = now;
+    }
+
     /// Takes in an authentic report. What is refused changes nothing that is believed.
     pub fn hear(&mut self, now: Duration, from: IpAddr, report: Report, rng: &mut impl Rng) -> Result<Heard, Refusal> {
         if report.session == self.own {
             return Err(Refusal::OwnEcho);
         }
-        let proof = report.echoes.contains(&self.challenge);
+        let is_ours = |echo: &u64| *echo == self.challenge || Some(*echo) == self.challenge_before;
+        let proof = report.echoes.iter().any(is_ours);
         let mut session = match self.known.iter().position(|s| s.id == report.session) {
             Some(at) => {
                 self.known[at].counters.advance(report.counter)?;
@@ -192,7 +261,7 @@ impl Sessions {
         };
         let believed_before = session.believed;
         if report.purpose == Purpose::Leaving {
-            self.forgotten(&session, rng);
+            self.forgotten(now, &session, rng);
             return if believed_before {
                 Ok(Heard::Left)
             } else {
@@ -209,7 +278,7 @@ impl Sessions {
             session.echoes_owed = session.echoes_owed.max(1);
         }
         if !session.believed {
-            self.make_room(false, MAX_CANDIDATES, rng);
+            self.make_room(now, false, MAX_CANDIDATES, rng);
             self.known.push(session);
             return Err(Refusal::Unbelieved);
         }
@@ -218,7 +287,7 @@ impl Sessions {
         let started = session.senders.is_empty() && !report.senders.is_empty();
         let stopped = !session.senders.is_empty() && report.senders.is_empty();
         session.senders = report.senders;
-        self.make_room(true, MAX_BELIEVED, rng);
+        self.make_room(now, true, MAX_BELIEVED, rng);
         self.retire_predecessor(now, &session, rng);
         self.known.push(session);
         Ok(match (believed_before, started, stopped) {
@@ -229,14 +298,14 @@ impl Sessions {
         })
     }
 
-    fn make_room(&mut self, believed: bool, most: usize, rng: &mut impl Rng) {
+    fn make_room(&mut self, now: Duration, believed: bool, most: usize, rng: &mut impl Rng) {
         let of_kind = |s: &&Session| s.believed == believed;
         if self.known.iter().filter(of_kind).count() < most {
             return;
         }
         let least = self.known.iter().filter(of_kind).min_by_key(|s| s.worth());
         let least = least.map(|s| s.id);
-        self.forget(|s| Some(s.id) == least, rng);
+        self.forget(now, |s| Some(s.id) == least, rng);
         self.evicted += 1;
     }
 
@@ -246,12 +315,12 @@ impl Sessions {
         let retired = |s: &Session| {
             s.believed && s.address == successor.address && s.last_heard <= successor.first_heard && now >= s.missed(1)
         };
-        self.forget(retired, rng);
+        self.forget(now, retired, rng);
     }
 
     /// Removes the sessions that were silent for too long; returns the addresses of those that had been believed.
     pub fn expire(&mut self, now: Duration, rng: &mut impl Rng) -> Vec<IpAddr> {
-        let silent = self.forget(|s| now >= s.gone_at(), rng);
+        let silent = self.forget(now, |s| now >= s.gone_at(), rng);
         silent.iter().filter(|s| s.believed).map(|s| s.address).collect()
     }
 
@@ -273,19 +342,19 @@ impl Sessions {
         Some((session.address, Purpose::Asking))
     }
 
-    fn forget(&mut self, which: impl Fn(&Session) -> bool, rng: &mut impl Rng) -> Vec<Session> {
+    fn forget(&mut self, now: Duration, which: impl Fn(&Session) -> bool, rng: &mut impl Rng) -> Vec<Session> {
         let forgotten: Vec<Session> = self.known.extract_if(.., |s| which(s)).collect();
         for session in &forgotten {
-            self.forgotten(session, rng);
+            self.forgotten(now, session, rng);
         }
         forgotten
     }
 
     /// Without its counter a recorded report could not be told from a new one, so what it echoes must no longer
     /// count.
-    fn forgotten(&mut self, session: &Session, rng: &mut impl Rng) {
+    fn forgotten(&mut self, now: Duration, session: &Session, rng: &mut impl Rng) {
         if session.believed {
-            self.challenge = rng.next_u64();
+            self.change_challenge(now, rng);
         }
     }
 

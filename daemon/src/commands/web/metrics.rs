@@ -241,6 +241,7 @@ fn refused_reports(s: &Source<'_>) -> Values {
         ("forged", c.forged),
         ("replayed", c.replayed),
         ("stale", c.stale),
+        ("copied", c.copied),
         ("unbelieved", c.unbelieved),
         ("older_version", c.older_version),
         ("future_version", c.future_version),

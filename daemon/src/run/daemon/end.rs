@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::wire::Outgoing;
 
 use super::Running;
-use crate::kernel::now;
+use crate::kernel::{now, random, slept};
 use crate::life::LONG_WORK;
 use crate::run::priority::PriorityThread;
 use crate::undo::undo_all;
@@ -17,6 +17,10 @@ impl Running {
     /// Whatever fails here is left to the guardian, which has not been dismissed.
     pub(super) fn end(&mut self) -> Result<()> {
         self.sign.give_for(LONG_WORK);
+        // Nothing that fails here keeps the rest from being put back.
+        if let Ok(random) = random() {
+            self.daemon.engine.refresh(random, slept());
+        }
         for _ in 0..FAREWELLS {
             if let Some(datagram) = self.daemon.engine.farewell(now()) {
                 self.send(&Outgoing { to: None, datagram });

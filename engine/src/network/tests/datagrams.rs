@@ -247,7 +247,7 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
         })
     };
     let regular = told(&[]);
-    let (falls, rises) = (9_000, 10_200);
+    let (falls, rises) = (9_000, 10_300);
     let changed = told(&[falls, rises]);
     // It wants more once it did in two passes.
     for ms in [falls, rises + 100] {
