@@ -5,7 +5,7 @@
 //!   locks FILE [lock:N | unlock:N | compute:MS | say:WORD | read | serve] ...
 //!
 //! `serve` says its UDP port, and takes packets until one that says `go`.
-
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 #![allow(clippy::unwrap_used, reason = "it is run by tests alone, which see why it ended")]
 
 use std::fs::OpenOptions;

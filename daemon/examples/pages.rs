@@ -2,6 +2,7 @@
 //! Writes what a package has beside the program, from the program's own command line and the configuration's own documentation: a
 //! manual page for each command, giveway.toml(5), and completions for bash, zsh and fish. Input: a folder, in which they get
 //! the places that they have below `/`.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! For tests: prints its UDP port, then answers each request with itself.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 
 use std::net::UdpSocket;
 

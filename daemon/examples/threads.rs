@@ -2,6 +2,7 @@
 //! What the tests of real time give priorities to: threads that are there at once, and one more for each line that it
 //! reads. Each tells how it is scheduled when it is first FIFO, and how many microseconds after its start. Ends with
 //! its input, or after a minute.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::thread;

@@ -9,7 +9,6 @@
 //! What it undoes in the kernel comes first, files come last, and it waits for nothing without a limit.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +34,7 @@ use crate::kernel::process::{Handle, PIDFD_THREAD};
 use crate::kernel::tasks::Threads;
 use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
 use crate::place::Place;
+use crate::say;
 use crate::undo::{self, Undoing};
 
 pub mod guarded;
@@ -242,7 +242,7 @@ impl Guardian {
                 is_again = !undone.failed.is_empty() && begun.elapsed() < TRIED_FOR;
             }
             // Where nobody listens, nothing depends on it.
-            let _ = writeln!(std::io::stderr(), "giveway guardian: {how}; undone: {undone}");
+            say::note(format_args!("guardian: {how}; undone: {undone}"));
             if !undone.goes_on && !undo::goes_on() {
                 return;
             }

@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::files::private;
+
 /// From so many lines on, those that are no longer in force are thrown away.
 const LINES_KEPT: usize = 256;
 
@@ -77,7 +79,7 @@ impl<E: Entry> Journal<E> {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(for_writing().append(true).create(true).open(&self.path)?),
+            none => none.insert(private().append(true).create(true).open(&self.path)?),
         };
         let length = file.metadata()?.len();
         file.write_all(text_of(new).as_bytes()).inspect_err(|_| {
@@ -312,13 +314,6 @@ fn read(path: &Path) -> io::Result<Vec<String>> {
     Ok(whole_lines(&bytes))
 }
 
-/// For root alone: it tells what was given to whom. A named pipe keeps nobody waiting.
-fn for_writing() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(libc::O_NONBLOCK);
-    options
-}
-
 /// Each once. A last line without its end was cut short before it was put to use.
 fn whole_lines(bytes: &[u8]) -> Vec<String> {
     let mut seen = HashSet::new();
@@ -350,7 +345,7 @@ fn text_of(lines: &[String]) -> String {
 fn write(path: &Path, lines: &[String]) -> io::Result<()> {
     let new = path.with_extension("new");
     remove(&new)?;
-    let mut file = for_writing().write(true).create_new(true).open(&new)?;
+    let mut file = private().write(true).create_new(true).open(&new)?;
     file.write_all(text_of(lines).as_bytes())?;
     fs::rename(&new, path)
 }

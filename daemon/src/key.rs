@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::wire::{Key, Keyring};
 
 use crate::cli::KeyCommand;
+use crate::files::{not_the_callers, private};
 use crate::kernel::{is_shortage, random};
+use crate::say::{print, print_line};
 
 /// A key file is a few lines.
 const LONGEST_KEY_FILE: u64 = 4096;
@@ -34,7 +36,7 @@ impl KeyFile {
     /// Reads the keys.
     ///
     /// # Errors
-    /// When the file is missing, is no regular file, may be read by others, or holds no valid keys.
+    /// When the file is missing, is no regular file, may be read or replaced by others, or holds no valid keys.
     pub fn read(&mut self) -> Result<Keyring> {
         self.seen = self.look();
         let keys = self.load();
@@ -71,6 +73,9 @@ impl KeyFile {
                 "others may read it (mode {:04o}); `chmod 600` it",
                 about.mode() & 0o7777
             );
+        }
+        if let Some(why) = not_the_callers(&self.path, &about) {
+            bail!("{why}");
         }
         let mut text = String::new();
         file.take(LONGEST_KEY_FILE).read_to_string(&mut text)?;
@@ -109,17 +114,16 @@ pub fn run(command: &KeyCommand) -> Result<()> {
         format!("{old}{}\n", Key::from_secret(random()?).reveal()).as_bytes(),
     )?;
     if let Some(folder) = new_folder {
-        println!("{}: a new folder", folder.display());
+        print_line(format_args!("{}: a new folder", folder.display()))?;
     }
     if old.is_empty() {
-        println!(
+        print_line(format_args!(
             "{}: a new key, for its owner only; copy the file to the group's other devices",
             file.display()
-        );
+        ))
     } else {
-        print!("{}", second_key(file));
+        print(&second_key(file))
     }
-    Ok(())
 }
 
 /// How a group changes its key; each step on every device before the next one.
@@ -144,10 +148,9 @@ fn replace<'a>(file: &'a Path, contents: &[u8]) -> Result<Option<&'a Path>> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));
-    let mut new = OpenOptions::new()
+    let mut new = private()
         .write(true)
         .create_new(true)
-        .mode(0o600)
         .open(&beside)
         .with_context(|| format!("cannot write {}", beside.display()))?;
     new.write_all(contents)

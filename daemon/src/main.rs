@@ -17,7 +17,8 @@ use giveway::commands::{
     active, config, doctor, exec, jitter, lbe, peer, plot, realtime, record, reload, revert, status, top, trial, web,
     why,
 };
-use giveway::{exit, guardian, key, lookup, run};
+use giveway::words::printable;
+use giveway::{exit, guardian, inherited, key, lookup, run, say};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -30,49 +31,36 @@ const PANICKED: i32 = 101;
 
 #[cfg_attr(not(test), unsafe(export_name = "main"))]
 extern "C" fn c_main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_int {
-    prepare();
+    inherited::leave_behind();
     let code = catch_unwind(run_command).map_or(PANICKED, i32::from);
     // Not by returning: what was printed is written first.
     std::process::exit(code)
 }
 
-/// A closed pipe is an error and no signal, a child that has ended keeps its number until it was waited for, and nothing that
-/// is opened takes the place of the three standard files.
-fn prepare() {
-    // SAFETY: takes no pointers but a path that ends with a zero; the first free descriptor is the one that is closed.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        for standard in 0..3 {
-            if libc::fcntl(standard, libc::F_GETFD) < 0 {
-                let opened = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-                if opened < 0 {
-                    libc::abort()
-                }
-            }
-        }
-    }
-}
-
 fn run_command() -> u8 {
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return tell(&told),
+    };
     let (log, writes) = match cli.command {
         Command::Run(_) => match std::thread::Builder::new().spawn(|| ()) {
             Ok(_) => patient_log(),
             // The library that logs would panic.
             Err(error) => {
-                eprintln!("giveway: no thread can be started, so giveway is not: {error}");
+                say::note(format_args!("no thread can be started, so giveway is not: {error}"));
                 return 1;
             }
         },
-        _ => (BoxMakeWriter::new(std::io::stderr), None),
+        _ => (BoxMakeWriter::new(|| say::Log), None),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(log)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        // Escapes are foreign wherever they stand. Where a line cannot be written, the library's own complaint would panic.
+        .with_ansi(false)
+        .log_internal_errors(false)
         .init();
     let outcome = match &cli.command {
         Command::Run(args) => run::run(args),
@@ -103,8 +91,30 @@ fn run_command() -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("giveway: {}", exit::told(&error));
+            say::failure(&exit::told(&error));
             exit::code(&error)
+        }
+    }
+}
+
+/// What is asked for instead of a command (`--help`), or what is wrong with the words.
+fn tell(told: &clap::Error) -> u8 {
+    let text = told.render();
+    if told.use_stderr() {
+        say::show(&printable(&text.to_string()));
+        return u8::try_from(told.exit_code()).unwrap_or(2);
+    }
+    let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let text = if has_colours {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
+    };
+    match say::print_own(&text) {
+        Ok(()) => 0,
+        Err(error) => {
+            say::failure(&exit::told(&error));
+            1
         }
     }
 }
@@ -112,6 +122,6 @@ fn run_command() -> u8 {
 /// The daemon waits for nobody who does not read what it logs. Dropping the guard writes what waits, within a second.
 fn patient_log() -> (BoxMakeWriter, Option<WorkerGuard>) {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES_KEPT);
-    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(std::io::stderr());
+    let (log, writes) = builder.lossy(true).thread_name("giveway-log").finish(say::Log);
     (BoxMakeWriter::new(log), Some(writes))
 }

@@ -5,7 +5,8 @@
 //! The folder is named by the namespace's inode number, which programs see but the kernel uses again for a new
 //! namespace. So it holds the namespace's cookie too, which is never used again.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,8 +15,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
+use crate::files::{is_private, is_unwritten_by_others, private};
 use crate::holder::Holder;
 use crate::journal::{left_of, remove};
+use crate::kernel::process::end::is_over;
 use crate::pins::Pins;
 
 const ROOT: &str = "/run/giveway";
@@ -26,6 +29,8 @@ const CONTROL: &str = "control";
 const ROOTS_CONTROL: &str = "control-root";
 const COOKIE: &str = "cookie";
 const MOUNT: &str = "bpf";
+/// A number and its line's end.
+const LONGEST_COOKIE: u64 = 64;
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
 /// and nothing in it could be written or removed meanwhile.
 const FOLDER_MODE: u32 = 0o711;
@@ -107,8 +112,11 @@ impl Place {
         matches!((self.claimed_by(), self.cookie), (Some(found), Some(own)) if found != own)
     }
 
+    /// None where it does not say, or where somebody else could have written it.
     fn claimed_by(&self) -> Option<u64> {
-        fs::read_to_string(self.directory.join(COOKIE))
+        let cookie = private().read(true).open(self.directory.join(COOKIE)).ok()?;
+        is_unwritten_by_others(&cookie.metadata().ok()?).then_some(())?;
+        std::io::read_to_string(cookie.take(LONGEST_COOKIE))
             .ok()?
             .trim()
             .parse()
@@ -130,16 +138,14 @@ impl Place {
         })?;
         let path = self.directory.join(LOCK);
         let file = open_lock(&path)?;
+        if !is_private(&file.metadata()?) {
+            self.replace_open_lock(&path)?;
+            return self.lock();
+        }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
             Err((file, _)) => {
-                let pid = Holder::read(&file)
-                    .daemon
-                    .map_or("unknown".to_owned(), |id| id.pid.to_string());
-                bail!(
-                    "giveway already runs in this network namespace (pid {pid}); it goes on unharmed. \
-                     Ask it with `giveway status`, or end it with `giveway revert`"
-                );
+                bail!(already_runs(Holder::read(&file)));
             }
         };
         if !is_at(&file, &path) {
@@ -152,12 +158,38 @@ impl Place {
         })
     }
 
+    /// Puts another lock in the place of one that somebody else could open, as an earlier version made it for a moment: they
+    /// could hold it for good.
+    fn replace_open_lock(&self, path: &Path) -> Result<()> {
+        let _turn = Flock::lock(File::open(&self.directory)?, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| errno)
+            .context("another process is replacing giveway's lock")?;
+        let open = open_lock(path)?;
+        if is_private(&open.metadata()?) {
+            return Ok(());
+        }
+        let holder = Holder::read(&open);
+        let is_held = Flock::lock(open, FlockArg::LockExclusiveNonblock);
+        if is_held.is_err()
+            && holder
+                .daemon
+                .is_some_and(|daemon| is_over(daemon).is_ok_and(|is_over| !is_over))
+        {
+            bail!(already_runs(holder));
+        }
+        let new = self.directory.join("lock.new");
+        remove(&new)?;
+        open_lock(&new)?;
+        fs::rename(&new, path).with_context(|| format!("cannot replace {}", path.display()))
+    }
+
     /// Takes the namespace from a holder that is dead but keeps its lock. The caller makes sure of that.
     pub fn replace_lock(&self, dead: Holder) -> Result<Lock> {
         let (path, new) = (self.directory.join(LOCK), self.directory.join("lock.new"));
         let lock = |file| Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno);
         let _turn = lock(File::open(&self.directory)?).context("another process is taking giveway's lock over")?;
         ensure!(self.holder() == dead, "another process has taken giveway's lock over");
+        remove(&new)?;
         let file = lock(open_lock(&new)?).with_context(|| format!("cannot lock {}", new.display()))?;
         fs::rename(&new, &path).with_context(|| format!("cannot replace {}", path.display()))?;
         Ok(Lock {
@@ -220,7 +252,9 @@ impl Place {
             return Ok(());
         };
         let (path, new) = (self.directory.join(COOKIE), self.directory.join("cookie.new"));
-        fs::write(&new, format!("{cookie}\n"))
+        remove(&new)
+            .and_then(|()| private().write(true).create_new(true).open(&new))
+            .and_then(|mut file| writeln!(file, "{cookie}"))
             .and_then(|()| fs::rename(&new, &path))
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -268,18 +302,18 @@ impl Place {
     }
 }
 
-/// A process that can open it can hold it.
+/// A process that can open it can hold it: nobody else can, from the moment on in which it is made.
 fn open_lock(path: &Path) -> Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    file.set_permissions(Permissions::from_mode(0o600))
-        .with_context(|| format!("cannot close {} to others", path.display()))?;
-    Ok(file)
+    let file = private().read(true).write(true).create(true).truncate(false).open(path);
+    file.with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn already_runs(holder: Holder) -> String {
+    let pid = holder.daemon.map_or("unknown".to_owned(), |id| id.pid.to_string());
+    format!(
+        "giveway already runs in this network namespace (pid {pid}); it goes on unharmed. Ask it with `giveway status`, or \
+         end it with `giveway revert`"
+    )
 }
 
 fn is_at(file: &File, path: &Path) -> bool {

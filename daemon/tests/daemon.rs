@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program as a user meets it: what it says when it cannot do what was asked, and that it undoes
 //! everything however it ends. Needs root; each test makes its own network namespaces.
+// A test prints and makes files as it likes: `clippy.toml` is for the program.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 
 #[cfg(test)]
 #[allow(dead_code, reason = "shared by three test crates, none of which uses all of it")]
@@ -13,6 +15,7 @@ mod daemon {
     mod background;
     mod chain;
     mod classes;
+    mod environment;
     mod exec;
     mod executed;
     mod failures;

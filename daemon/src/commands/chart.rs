@@ -2,11 +2,15 @@
 //! What the pictures of `plot` and `jitter` have in common: an SVG with a white ground, and colours.
 
 use std::error::Error;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+
+use crate::files;
+use crate::words::printable;
 
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -31,5 +35,5 @@ pub fn save(path: &Path, size: (u32, u32), render: impl FnOnce(&Area<'_>) -> Res
         Ok(root.present()?)
     };
     drawn().map_err(|error| anyhow!("{error}"))?;
-    Ok(std::fs::write(path, svg)?)
+    Ok(files::output(path)?.write_all(printable(&svg).as_bytes())?)
 }

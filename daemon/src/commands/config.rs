@@ -13,8 +13,10 @@ use nix::net::if_::if_nametoindex;
 use super::{counted, print};
 use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
+use crate::files::not_the_callers;
 use crate::kernel::uid_of;
 use crate::rules;
+use crate::say::print_line;
 
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
@@ -33,11 +35,12 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
                     0 => String::new(),
                     count => format!(", {} for classes", counted(count, "rule")),
                 };
-                println!("{}: ok{of_classes}", path.display());
+                print_line(format_args!("{}: ok{of_classes}", path.display()))?;
                 let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
+                remarks.extend(somebody_elses(path));
                 remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
                 remarks.sort_by_key(|line| line_of(line));
-                remarks.iter().for_each(|line| println!("  {line}"));
+                print(&remarks.iter().map(|line| format!("  {line}\n")).collect::<String>())?;
             }
             Err(found) => problems.extend(found.iter().map(Located::to_string)),
         }
@@ -70,6 +73,12 @@ fn unread(path: &Path) -> Option<String> {
     rules::text(path, true)
         .err()
         .map(|why| format!("{file}: is not read there: {why}"))
+}
+
+/// Why `giveway run` would refuse it.
+fn somebody_elses(path: &Path) -> Option<String> {
+    let why = not_the_callers(path, &fs::metadata(path).ok()?)?;
+    Some(format!("{}: is refused by `giveway run`: {why}", path.display()))
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.

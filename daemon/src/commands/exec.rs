@@ -14,13 +14,14 @@ use anyhow::{Context as _, Result};
 use giveway_engine::class::Class;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::execvp;
 
 use crate::cli::ExecArgs;
 use crate::control::{Launched, Request, client};
 use crate::exit::Code;
+use crate::inherited::give_back;
 use crate::place::Place;
+use crate::say::note;
 
 /// Between SIGXCPU, which a program may catch to mend its ways, and SIGKILL.
 const GRACE_MS: u64 = 200;
@@ -37,7 +38,7 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
     if args.class.is_none() && args.realtime.is_none() {
-        eprintln!("giveway: neither --class nor --realtime is given, so the command runs as it is");
+        note("neither --class nor --realtime is given, so the command runs as it is");
     }
     become_the_command(args)
 }
@@ -49,7 +50,7 @@ fn accept(args: &ExecArgs, missing: &str, outcome: Result<()>) -> Result<()> {
             .context(Code(125))
             .context(format!("{missing}, so the command was not run"))),
         Err(error) => {
-            eprintln!("giveway: {missing}, the command runs without it: {error:#}");
+            note(format_args!("{missing}, the command runs without it: {error:#}"));
             Ok(())
         }
         Ok(()) => Ok(()),
@@ -79,9 +80,8 @@ fn become_the_command(args: &ExecArgs) -> Result<Infallible> {
         .collect::<Result<_, _>>()
         .context(Code(125))
         .context("a NUL in the command")?;
-    // Rust ignores SIGPIPE at a program's start; an ignored signal would stay ignored.
-    // SAFETY: the default action installs no handler, so no code runs in signal context.
-    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.context(Code(125))?;
+    // The mask of modes, signals and closed descriptors are the command's as they were this process's.
+    give_back();
     let Err(errno) = execvp(&words[0], &words);
     let code = if errno == Errno::ENOENT { 127 } else { 126 };
     let name = words[0].to_string_lossy().into_owned();

@@ -102,7 +102,7 @@ pub fn run(args: &JitterArgs) -> Result<()> {
     if args.json {
         print_json(&report)?;
     } else {
-        screen.finish(&measured, &report);
+        screen.finish(&measured, &report)?;
     }
     Ok(())
 }

@@ -7,9 +7,10 @@ use anyhow::Result;
 use giveway_engine::network::queue::BackgroundFlow;
 
 use crate::cli::{LbeCommand, LbeFlow};
-use crate::commands::print_json;
+use crate::commands::{print, print_json};
 use crate::control::{Background, Request, client};
 use crate::place::Place;
+use crate::say::{note, print_line};
 
 pub fn run(command: &LbeCommand) -> Result<()> {
     let request = match command {
@@ -20,14 +21,16 @@ pub fn run(command: &LbeCommand) -> Result<()> {
     let known: Background = client::ask(&Place::here()?, request)?.first()?;
     match command {
         LbeCommand::List(output) if output.json => print_json(&known)?,
-        LbeCommand::List(_) if known.flows.is_empty() => println!("no flow is background; `giveway lbe add` names one"),
-        LbeCommand::List(_) => known.flows.iter().for_each(|flow| println!("{}", shown(flow))),
-        LbeCommand::Add(flow) => println!("{} is background from now on", shown(&flow.into())),
-        LbeCommand::Remove(flow) if known.changed => println!("{} is background no longer", shown(&flow.into())),
-        LbeCommand::Remove(flow) => println!("{} was not background", shown(&flow.into())),
+        LbeCommand::List(_) if known.flows.is_empty() => print("no flow is background; `giveway lbe add` names one\n")?,
+        LbeCommand::List(_) => print(&known.flows.iter().map(|flow| shown(flow) + "\n").collect::<String>())?,
+        LbeCommand::Add(flow) => print_line(format_args!("{} is background from now on", shown(&flow.into())))?,
+        LbeCommand::Remove(flow) if known.changed => {
+            print_line(format_args!("{} is background no longer", shown(&flow.into())))?;
+        }
+        LbeCommand::Remove(flow) => print_line(format_args!("{} was not background", shown(&flow.into())))?,
     }
     if !known.in_force && !known.flows.is_empty() {
-        eprintln!("giveway: no queue is in force now, so background flows have no effect; `giveway status` says why");
+        note("no queue is in force now, so background flows have no effect; `giveway status` says why");
     }
     Ok(())
 }

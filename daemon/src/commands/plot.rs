@@ -11,17 +11,17 @@ use std::io::BufReader;
 use anyhow::{Context as _, Result};
 
 use crate::cli::PlotArgs;
+use crate::say::print_line;
 
 pub fn run(args: &PlotArgs) -> Result<()> {
     let file = File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let log = series::read(BufReader::new(file)).with_context(|| format!("cannot plot {}", args.file.display()))?;
     chart::draw(&log, &args.output).with_context(|| format!("cannot draw {}", args.output.display()))?;
     let left_out = log.left_out_text();
-    println!(
+    print_line(format_args!(
         "{}: {} sockets over {:.1} s{left_out}",
         args.output.display(),
         log.sockets.len(),
         log.seconds
-    );
-    Ok(())
+    ))
 }

@@ -11,6 +11,7 @@ use crate::cli::{RealtimeCommand, RealtimeRuleArgs};
 use crate::commands::{print, print_json};
 use crate::control::{Launched, Request, client};
 use crate::place::Place;
+use crate::say::{note, print_line};
 
 pub fn run(command: &RealtimeCommand) -> Result<()> {
     let place = Place::here()?;
@@ -19,15 +20,17 @@ pub fn run(command: &RealtimeCommand) -> Result<()> {
             let rule = Box::new(RealtimeRule::from(args));
             let exe = rule.conditions.exe.clone();
             let _: Option<Launched> = client::ask(&place, Request::RealtimeAdd { rule })?.first()?;
-            println!("the rule holds until the daemon ends; `giveway realtime list` shows it");
+            print("the rule holds until the daemon ends; `giveway realtime list` shows it\n")?;
             if let Some(exe) = exe.filter(|exe| !Path::new(exe).exists()) {
-                eprintln!("giveway: there is no {exe} now; the rule waits for it");
+                note(format_args!("there is no {exe} now; the rule waits for it"));
             }
         }
         RealtimeCommand::Remove { name } => {
             let request = Request::RealtimeRemove { name: name.clone() };
             let _: Option<Launched> = client::ask(&place, request)?.first()?;
-            println!("rule `{name}` is removed, and the priorities that it gave are taken back");
+            print_line(format_args!(
+                "rule `{name}` is removed, and the priorities that it gave are taken back"
+            ))?;
         }
         RealtimeCommand::List(output) => {
             let view: PriorityStatus = client::ask(&place, Request::RealtimeList)?.first()?;

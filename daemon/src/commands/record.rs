@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway record`: keeps the daemon's log in a file until interrupted.
 
-use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -12,20 +11,26 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::cli::RecordArgs;
 use crate::control::{Request, client};
+use crate::files;
 use crate::place::Place;
+use crate::say::{Output, note, show};
+use crate::words::json_line;
 
 pub fn run(args: &RecordArgs) -> Result<()> {
     let mut answers = client::ask(&Place::here()?, Request::Record)?;
     let header: Header = answers.first()?;
     let is_piped = args.file.as_os_str() == "-";
     let output: Box<dyn Write> = if is_piped {
-        Box::new(std::io::stdout())
+        Box::new(Output)
     } else {
-        Box::new(File::create(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?)
+        Box::new(files::output(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?)
     };
     let mut output = BufWriter::new(output);
     end_on_signals(answers.connection()?)?;
-    writeln!(output, "{}", serde_json::to_string(&header)?)?;
+    output
+        .write_all(json_line(&header)?.as_bytes())
+        .and_then(|()| output.flush())
+        .context("cannot write the record")?;
     let mut lines = 0_u64;
     // A line without its end was cut off by the signal, and is not written.
     while let Some(line) = answers.line()?.filter(|line| line.ends_with('\n')) {
@@ -34,12 +39,12 @@ pub fn run(args: &RecordArgs) -> Result<()> {
         if lines.is_multiple_of(100) || is_piped {
             output.flush().context("cannot write the record")?;
             if std::io::stderr().is_terminal() {
-                eprint!("\r{lines} lines; Ctrl-C ends the record");
+                show(&format!("\r{lines} lines; Ctrl-C ends the record"));
             }
         }
     }
     output.flush().context("cannot write the record")?;
-    eprintln!("giveway record: {lines} lines in {}", args.file.display());
+    note(format_args!("{lines} lines in {}", args.file.display()));
     Ok(())
 }
 

@@ -7,10 +7,12 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cli::RevertArgs;
-use crate::commands::{counted, print_json};
+use crate::commands::{counted, print, print_json};
 use crate::control::client::{self, Silent};
 use crate::holder::{end_silent, take_over};
+use crate::inherited::raise_limits;
 use crate::place::Place;
+use crate::say::print_line;
 use crate::undo::{threads, undo, unnoted};
 
 pub fn run(args: &RevertArgs) -> Result<()> {
@@ -19,6 +21,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         geteuid().is_root(),
         "only root can see and undo what giveway has changed; nothing was looked at. Try: sudo giveway revert"
     );
+    raise_limits();
     let place = Place::here()?;
     if args.dry_run {
         return show_found(&place, args.output.json);
@@ -51,11 +54,11 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         }))?;
     } else {
         match (stopped, killed) {
-            (Some(pid), _) => println!("the daemon (pid {pid}) has undone its work and ended"),
-            (None, Some(pid)) => println!("the daemon (pid {pid}) did not answer and was killed"),
-            (None, None) => println!("no daemon runs in this network namespace"),
+            (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
+            (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
+            (None, None) => print_line("no daemon runs in this network namespace")?,
         }
-        undone.lines.iter().for_each(|line| println!("left over: {line}"));
+        print(&lines("left over", &undone.lines))?;
     }
     if !undone.failed.is_empty() {
         bail!(
@@ -68,7 +71,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
             0 => String::new(),
             sockets => format!("{} put back; ", counted(sockets, "left-over socket")),
         };
-        println!("{left_over}nothing of giveway's is in force");
+        print_line(format_args!("{left_over}nothing of giveway's is in force"))?;
     }
     Ok(())
 }
@@ -78,14 +81,13 @@ fn show_found(place: &Place, json: bool) -> Result<()> {
     if json {
         return print_json(&json!({ "sockets_found": found.sockets, "found": found.lines, "failed": found.failed }));
     }
-    println!(
-        "{} sockets carry a setting of giveway's; nothing was changed",
+    let sockets = format!(
+        "{} sockets carry a setting of giveway's; nothing was changed\n",
         found.sockets
     );
-    found.lines.iter().for_each(|line| println!("to be put back: {line}"));
-    found
-        .failed
-        .iter()
-        .for_each(|line| println!("cannot be put back: {line}"));
-    Ok(())
+    print(&(sockets + &lines("to be put back", &found.lines) + &lines("cannot be put back", &found.failed)))
+}
+
+fn lines(what: &str, found: &[String]) -> String {
+    found.iter().map(|line| format!("{what}: {line}\n")).collect()
 }

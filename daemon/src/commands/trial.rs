@@ -8,7 +8,7 @@
 //!   report     what is printed                          chart     the same as a picture
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::control::client;
 use crate::exit::Usage;
 use crate::kernel::random;
 use crate::place::Place;
+use crate::say;
 use load::{Plan, Window};
 
 mod chart;
@@ -182,7 +183,7 @@ impl Trial<'_> {
             None => {
                 dry_run = self.alternate("dry run", DRY_PAIRS, 0, |_| false)?;
                 let expected = self.size(&dry_run, allowed)?;
-                say(&report::sizing(&expected));
+                keep(&report::sizing(&expected));
                 let intervals = self.alternate("trial", allowed, 1, |so_far| self.is_enough(so_far))?;
                 sizing = Some(Sizing {
                     is_enough: self.is_enough(&intervals),
@@ -432,25 +433,23 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// A line about what goes on, on standard error: in place of the last one, where somebody looks.
 fn show(line: &str) {
-    let mut to = std::io::stderr();
-    // Where it cannot be written, nobody looks.
-    let _ = match to.is_terminal() {
-        true => write!(to, "\r\x1b[K{line}").and_then(|()| to.flush()),
-        false => writeln!(to, "{line}"),
-    };
+    match std::io::stderr().is_terminal() {
+        true => say::show(&format!("\r\x1b[K{line}")),
+        false => say::show(&format!("{line}\n")),
+    }
 }
 
 /// One that stays.
-fn say(line: &str) {
+fn keep(line: &str) {
     show(line);
     if std::io::stderr().is_terminal() {
-        eprintln!();
+        say::show("\n");
     }
 }
 
 fn end_of_progress() {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        say::show("\r\x1b[K");
     }
 }
 

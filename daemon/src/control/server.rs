@@ -23,6 +23,7 @@ use super::{ActiveNow, Answer, Background, Reloaded, Request, bytes_per_s};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
+use crate::words::json_line;
 use giveway_engine::class::Class;
 use giveway_engine::config::RealtimeLimits;
 use giveway_engine::network::queue::BackgroundFlow;
@@ -183,8 +184,8 @@ fn time_of(request: &Request) -> Duration {
 
 /// Says why, if that can be said at once.
 fn turn_away(stream: &UnixStream, why: String) {
-    let line = serde_json::to_string(&Answer::<()>::Error(why)).unwrap_or_default();
-    let _ = stream.try_write(format!("{line}\n").as_bytes());
+    let line = json_line(&Answer::<()>::Error(why)).unwrap_or_default();
+    let _ = stream.try_write(line.as_bytes());
 }
 
 async fn answer(
@@ -424,9 +425,7 @@ async fn refuse(stream: &mut UnixStream, reason: &str) -> Result<()> {
 }
 
 async fn write_line(stream: &mut UnixStream, answer: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
-    line.push(b'\n');
-    write(stream, &line).await
+    write(stream, json_line(answer)?.as_bytes()).await
 }
 
 async fn write(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {

@@ -2,8 +2,8 @@
 //! From the command line to a running daemon: every way in which a start can fail is found here, before
 //! anything is changed, and gets its one clear line.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Group;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
@@ -28,8 +27,10 @@ use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
+use crate::files::not_the_callers;
 use crate::guardian::guarded::Guarded;
 use crate::holder;
+use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::libbpf_log::one_line;
@@ -55,7 +56,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
     crate::kernel::walker::start();
     let file = args.config.clone().or_else(usual_configuration);
     let mut config = load_config(file.as_deref())?;
-    let open_to_others = file.as_deref().and_then(writable_by_others);
     if !args.interface.is_empty() {
         (config.interface, config.interfaces) = (None, args.interface.clone());
         config.check().map_err(|e| Usage(format!("{e}; nothing was changed")))?;
@@ -71,10 +71,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .map_err(|e| Usage(format!("{e:#}; nothing was changed")))?;
     let priority = priority_engine(&config, args.dry_run)?;
     crate::kernel::check_requirements()?;
-    // A descriptor for each process that is held; the usual 1,024 are few.
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
+    raise_limits();
     let place = Place::here()?;
     // No image of this process's memory is ever written to a file: it holds the group's key.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot keep core dumps from being written")?;
@@ -130,7 +127,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let Some(marks) = sockets.marks_id() {
         life.hold_marks(marks);
     }
-    degraded.extend(open_to_others);
     let failed = left_over.failed.iter();
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
@@ -244,27 +240,26 @@ fn missing_group(config: &Config) -> Option<&str> {
 
 fn load_config(path: Option<&Path>) -> Result<Config> {
     let Some(path) = path else { return Ok(Config::default()) };
-    let text = fs::read_to_string(path).map_err(|e| {
+    let read = || {
+        let mut file = File::open(path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok((file.metadata()?, text))
+    };
+    let refused = |why: String| {
         Usage(format!(
-            "cannot read the configuration {}: {e}; nothing was changed",
+            "the configuration {}: {why}; nothing was changed",
             path.display()
         ))
-    })?;
+    };
+    let (about, text) = read().map_err(|error: io::Error| refused(format!("cannot be read: {error}")))?;
+    // It decides what this process does with its privileges.
+    if let Some(why) = not_the_callers(path, &about) {
+        return Err(refused(why).into());
+    }
     let (config, _) = config::read(&path.display().to_string(), &text)
         .map_err(|located| Usage(format!("{located}; nothing was changed")))?;
     Ok(config)
-}
-
-/// Who can write it decides what this process does with its privileges.
-fn writable_by_others(path: &Path) -> Option<String> {
-    let file = fs::metadata(path).ok()?;
-    let is_writable = file.mode() & 0o002 != 0 || (file.mode() & 0o020 != 0 && file.gid() != 0);
-    is_writable.then(|| {
-        format!(
-            "others than its owner can write {path}, and so decide what giveway does as root: chmod go-w {path}",
-            path = path.display()
-        )
-    })
 }
 
 /// What is wrong in a folder of rules ends nothing; what is wrong in giveway.toml does, like everything there.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Classes of open sockets: by rule, read again while the daemon runs, and by what Linux knows of their processes.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -923,20 +922,6 @@ fn files_are_checked_without_a_daemon() {
         "{told}"
     );
     assert!(giveway(&["config", "check", paths[0]]).status.success());
-}
-
-#[test]
-fn a_configuration_that_others_can_write_is_told_of() {
-    let (_lab, rules) = (Lab::enter(), Rules::new());
-    let file = rules.write("giveway.toml", "");
-    let degraded = |mode| {
-        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-        let daemon = Daemon::start(&["--config", file.to_str().unwrap(), "--interface", "gwv"]);
-        daemon.status()["degraded"].to_string()
-    };
-    let told = "others than its owner can write";
-    assert!(degraded(0o602).contains(told));
-    assert!(!degraded(0o644).contains(told));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -156,7 +157,10 @@ fn read(path: &Path) -> Result<Option<String>> {
 }
 
 fn write(path: &Path, value: &str) -> Result<()> {
-    reach(path, |path| fs::write(path, value)).with_context(|| format!("cannot write {value} to {}", path.display()))
+    reach(path, |path| {
+        fs::File::options().write(true).open(path)?.write_all(value.as_bytes())
+    })
+    .with_context(|| format!("cannot write {value} to {}", path.display()))
 }
 
 /// Acts on this file as it is in this namespace.

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::say::show;
+
 /// Wake-ups of each kind and round: 2.5 s.
 const WAKEUPS: u32 = 2500;
 const PERIOD_US: u32 = 1000;
@@ -50,7 +52,7 @@ pub fn rows() -> Result<Vec<Row>> {
     let mut figures: [Vec<Figures>; KINDS.len()] = Default::default();
     for round in 1..=ROUNDS {
         for ((kind, arguments), figures) in KINDS.iter().zip(&mut figures) {
-            eprintln!("measuring, round {round} of {ROUNDS}: {kind}");
+            show(&format!("measuring, round {round} of {ROUNDS}: {kind}\n"));
             figures.push(measure(arguments).with_context(|| format!("cannot measure `{kind}`"))?);
         }
     }

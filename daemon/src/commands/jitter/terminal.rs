@@ -2,12 +2,15 @@
 //! The histogram as text, at most 60 columns wide: drawn over itself while it is watched, once at the end otherwise.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+
+use anyhow::Result;
 
 use super::Measured;
 use super::args::JitterArgs;
 use super::distribution::{QUANTILES, duration};
 use super::report::Report;
+use crate::say::print_own;
+use crate::words::printable;
 
 const COLUMNS: usize = 60;
 /// What stands before a bar.
@@ -36,12 +39,13 @@ impl Screen {
     pub fn show(&mut self, measured: &Measured) {
         if self.is_watched {
             let text = self.text(measured);
-            self.draw(&text);
+            // Whether the terminal takes it is found at the end.
+            let _ = self.draw(&text);
         }
     }
 
     /// At the end: the same, and what is known then only.
-    pub fn finish(&mut self, measured: &Measured, report: &Report) {
+    pub fn finish(&mut self, measured: &Measured, report: &Report) -> Result<()> {
         let mut text = self.text(measured);
         let in_force = report.policy_at_end.iter().zip(&report.priority_at_end);
         let mut policies: Vec<_> = in_force
@@ -62,19 +66,18 @@ impl Screen {
             let (late, at_s, cpu) = (duration(worst.late_us), worst.at_s, worst.cpu);
             let _ = writeln!(text, "{late} late at {at_s:.1} s on CPU {cpu}: {}", worst.cause);
         }
-        self.draw(&text);
+        self.draw(&text)
     }
 
-    fn draw(&mut self, text: &str) {
+    fn draw(&mut self, text: &str) -> Result<()> {
         let mut out = String::new();
         if self.lines_drawn > 0 {
             // Up to where the last picture began, and away with it.
             let _ = write!(out, "\x1b[{}A\x1b[J", self.lines_drawn);
         }
-        out += text;
-        // A terminal that is gone has no reader.
-        let _ = std::io::stdout().write_all(out.as_bytes());
+        out += &printable(text);
         self.lines_drawn = text.lines().count();
+        print_own(&out)
     }
 
     fn text(&self, measured: &Measured) -> String {

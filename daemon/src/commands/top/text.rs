@@ -4,7 +4,7 @@
 
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::commands::misleads;
+use crate::words::misleads;
 
 const FACTORS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 

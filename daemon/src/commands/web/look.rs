@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::history::Sample;
 use super::metrics::{self, Point};
 use super::traffic::{OfClass, Seen, Traffic, path_queue_s};
-use crate::commands::misleads;
+use crate::words::misleads;
 
 const MOST_FLOWS: usize = 100;
 const MOST_CHANGES: usize = 50;

@@ -22,6 +22,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::look::{Look, delay_s, rate};
 use super::traffic::{CLASSES, OfClass};
+use crate::words::printable;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -296,10 +297,10 @@ pub fn exposition(look: &Look, headers: &HeaderMap) -> (&'static str, String) {
     // A string takes whatever is written to it.
     if wants_open_metrics(headers) {
         let _ = text::encode(&mut out, &registry);
-        (OPEN_METRICS, out)
+        (OPEN_METRICS, printable(&out))
     } else {
         let _ = prometheus_text::encode(&mut out, &registry);
-        (prometheus_text::CONTENT_TYPE, out)
+        (prometheus_text::CONTENT_TYPE, printable(&out))
     }
 }
 

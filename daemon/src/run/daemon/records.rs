@@ -12,6 +12,7 @@ use nix::sys::utsname::UtsName;
 use tokio::sync::broadcast;
 
 use crate::kernel::now;
+use crate::words::json_line;
 
 /// Lines kept for a reader that lags: some seconds at full rate.
 const KEPT: usize = 4096;
@@ -31,9 +32,8 @@ impl Records {
 
     pub fn write(&self, at: Duration, what: What) {
         if self.0.receiver_count() > 0
-            && let Ok(mut line) = serde_json::to_string(&Record::at(at, what))
+            && let Ok(line) = json_line(&Record::at(at, what))
         {
-            line.push('\n');
             // A client may have gone meanwhile.
             let _ = self.0.send(line.into());
         }

@@ -143,7 +143,7 @@ fn what_a_process_is_called_changes_nothing_but_its_own_cell() {
         let with_why = lines(&drawn(&model, &LOOK, 80, 24));
         let all = found.into_iter().chain(with_why).collect::<String>();
         assert!(
-            !all.chars().any(|c| c.is_control() || crate::commands::misleads(c)),
+            !all.chars().any(|c| c.is_control() || crate::words::misleads(c)),
             "{all:?}"
         );
     }
