@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and that process is its
- * owner. `gw_list_datagrams` writes those that are still there and have sent within a minute, without anything that TCP alone
+ * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and whoever sends is its
+ * owner (owners.h). `gw_list_datagrams` writes those that are still there and have sent within a minute, without anything that TCP alone
  * has; of each user so many and no more, those first that it wrote the last time.
  */
 #ifndef GIVEWAY_DATAGRAMS_H
@@ -47,7 +47,9 @@ static __always_inline void mark_datagram(struct sock *sk)
 	if (!d) {
 		d = bpf_sk_storage_get(&datagrams, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 		if (d)
-			note_owner(&d->owner, bpf_get_current_task_btf(), 0);
+			begin_owner(&d->owner, bpf_get_current_task_btf(), true);
+	} else {
+		use(&d->owner, bpf_get_current_task_btf());
 	}
 	if (d && !d->touched)
 		d->touched = 1;
@@ -85,6 +87,7 @@ static __always_inline void list_datagram(const struct bpf_iter_meta *meta, stru
 	if (d->touched)
 		d->last_ns = bpf_ktime_get_ns();
 	d->touched = 0;
+	settle_owner(&d->owner, bpf_ktime_get_ns());
 	if (bpf_ktime_get_ns() - d->last_ns > DATAGRAM_IDLE_NS ||
 	    !may_list(sk->sk_uid.val, meta->session_id, !d->is_listed)) {
 		d->is_listed = 0;
@@ -92,7 +95,8 @@ static __always_inline void list_datagram(const struct bpf_iter_meta *meta, stru
 	}
 	d->is_listed = 1;
 	f.pacing_rate_bytes_per_s = ~0ULL;
-	describe_socket(&f, sk, &d->owner);
+	describe_socket(&f, sk);
+	describe_owner(&f, sk, &d->owner);
 	bpf_seq_write(meta->seq, &f, sizeof(f));
 }
 

@@ -8,9 +8,9 @@
  * stalled sender, whose packets bring no answer, stays: it has bytes in flight. `gw_walk_all` writes the same record
  * for every connection there is, and is meant for the start and for every ten seconds or so.
  *
- * Owners are remembered in the storage map `owners`: by `connect`, by the first send or receive of a process, and by
- * `gw_find_owners`, which looks at all open files. In each such search the first process that holds a socket wins.
- * (It is the most expensive program here, and runs when a walk shows a socket without a known owner, and every minute.)
+ * Owners are remembered in the storage map `owners` (owners.h): by `connect`, by each send or receive of a process, and by
+ * `gw_find_owners`, which looks at all open files. (It is the most expensive program here, and runs when a walk shows a socket
+ * without a known owner, and every minute.)
  *
  * UDP: see datagrams.h.
  *
@@ -27,7 +27,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
-#include "sockets.h"
+#include "owners.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,13 +37,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define CA_EVENTS_PER_WINDOW 8
 #define EVENTS_BYTES (256 * 1024)
 
-struct owner {
-	__u64 search; /* the search of open files that found it; 0: seen in use */
-	__u64 start_ns;
-	__u32 pid;
-	char command[GW_COMMAND_LEN];
-};
-
 struct activity {
 	__u64 last_ns;
 	__u64 retransmit_event_ns;
@@ -52,13 +45,6 @@ struct activity {
 	__u16 ca_events; /* reported in that window */
 	__u16 touched;   /* since the last pass */
 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct owner);
-} owners SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -119,29 +105,6 @@ static __always_inline struct activity *touch(struct sock *sk)
 		return NULL;
 	tp = bpf_skc_to_tcp_sock(sk);
 	return tp ? begin_activity(sk, tp) : NULL;
-}
-
-static __always_inline void note_owner(struct owner *o, struct task_struct *task, __u64 search)
-{
-	struct task_struct *leader = task->group_leader;
-
-	if (!o || !leader)
-		return;
-	o->search = search;
-	o->pid = task->tgid;
-	o->start_ns = leader->start_boottime;
-	bpf_probe_read_kernel_str(o->command, sizeof(o->command), leader->comm);
-}
-
-static __always_inline void own(struct sock *sk, struct task_struct *task, __u64 search)
-{
-	note_owner(bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE), task, search);
-}
-
-static __always_inline void own_if_unowned(struct sock *sk)
-{
-	if (!bpf_sk_storage_get(&owners, sk, NULL, 0))
-		own(sk, bpf_get_current_task_btf(), 0);
 }
 
 /* ---- describing a socket ---- */
@@ -227,24 +190,26 @@ static __always_inline void describe_marks(struct gw_flow *f, struct sock *sk)
 		f->tclass = BPF_CORE_READ(ipv6, tclass);
 }
 
-static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk, const struct owner *o)
+static __always_inline void describe_owner(struct gw_flow *f, struct sock *sk, const struct owner *o)
+{
+	f->uid = BPF_CORE_READ(sk, sk_uid.val);
+	f->cgroup_id = BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
+	if (o) {
+		f->pid = o->is.pid;
+		f->start_ns = o->is.start_ns;
+		__builtin_memcpy(f->command, o->is.command, sizeof(f->command));
+	}
+}
+
+static __always_inline void describe_socket(struct gw_flow *f, struct sock *sk)
 {
 	struct net_device *device = egress_device(sk);
-	struct cgroup *cgroup = sk->sk_cgrp_data.cgroup;
 
 	f->cookie = bpf_get_socket_cookie(sk);
 	f->protocol = sk->sk_protocol;
 	f->state = sk->__sk_common.skc_state;
-	f->uid = sk->sk_uid.val;
-	if (cgroup && cgroup->kn)
-		f->cgroup_id = cgroup->kn->id;
 	if (device)
 		f->ifindex = device->ifindex;
-	if (o) {
-		f->pid = o->pid;
-		f->start_ns = o->start_ns;
-		__builtin_memcpy(f->command, o->command, sizeof(f->command));
-	}
 	describe_tuple(&f->tuple, sk);
 	describe_marks(f, sk);
 }
@@ -253,9 +218,11 @@ static __always_inline void write_flow(struct seq_file *seq, struct sock *sk, co
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct tcp_congestion_ops *ca = icsk->icsk_ca_ops;
+	struct sock *parent = parent_of(sk);
 	struct gw_flow f = {};
 
-	describe_socket(&f, sk, bpf_sk_storage_get(&owners, sk, NULL, 0));
+	describe_socket(&f, sk);
+	describe_owner(&f, parent ? parent : sk, owner_of(sk));
 	describe_tcp(&f, tp);
 	f.pacing_rate_bytes_per_s = sk->sk_pacing_rate;
 	f.ca_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
@@ -318,8 +285,11 @@ int BPF_PROG(gw_mark_send, struct sock *sk, int sent)
 	if (sk->sk_protocol == IPPROTO_UDP) {
 		if (is_our(sk, IPPROTO_UDP))
 			mark_datagram(sk);
+	} else if (sk->sk_protocol == IPPROTO_MPTCP) {
+		if (is_our(sk, IPPROTO_MPTCP))
+			use_parent(sk);
 	} else if (is_our_tcp(sk) && touch(sk)) {
-		own_if_unowned(sk);
+		use_socket(sk);
 	}
 	return 0;
 }
@@ -329,7 +299,7 @@ SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(gw_see_receive, struct sock *sk)
 {
 	if (sk->sk_lock.owned && is_our_tcp(sk))
-		own_if_unowned(sk);
+		use_socket(sk);
 	return 0;
 }
 
@@ -343,7 +313,7 @@ int BPF_PROG(gw_see_state, struct sock *sk, int from, int to)
 		return 0;
 	what.t_ns = bpf_ktime_get_ns();
 	if (to == TCP_SYN_SENT)
-		own(sk, bpf_get_current_task_btf(), 0);
+		own_connected(sk);
 	if (to == TCP_ESTABLISHED)
 		what.kind = GW_EVENT_OPEN;
 	if (to == TCP_CLOSE) {
@@ -413,6 +383,7 @@ static __always_inline void pass(struct seq_file *seq, struct sock *sk, struct t
 	if (!has_room(seq, &none, sizeof(none)))
 		return;
 	now_ns = bpf_ktime_get_ns();
+	settle_owner(owner_of(sk), now_ns);
 	touched = a->touched;
 	a->touched = 0;
 	if (touched)
@@ -461,6 +432,7 @@ int gw_walk_all(struct bpf_iter__tcp *ctx)
 
 	if (!tp || !has_room(seq, &none, sizeof(none)))
 		return 0;
+	settle_search(owner_of(sk), bpf_ktime_get_ns());
 	/* It stalled before we attached: no packet will mark it. */
 	if (unsent_bytes(tp) || unacked_bytes(tp))
 		touch(sk);
@@ -484,10 +456,15 @@ int gw_find_owners(struct bpf_iter__task_file *ctx)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
-	if (!sk || !is_our_tcp(sk) || sk->__sk_common.skc_state == TCP_LISTEN)
+	if (!sk || sk->__sk_common.skc_state == TCP_LISTEN)
 		return 0;
-	o = bpf_sk_storage_get(&owners, sk, NULL, 0);
-	if (!o || o->search != search)
-		own(sk, task, search);
+	if (is_our_tcp(sk))
+		o = bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	else if (is_our(sk, IPPROTO_MPTCP))
+		o = owner_of_parent(sk, task, false);
+	else
+		return 0;
+	if (o)
+		find_open(o, task, search);
 	return 0;
 }

@@ -13,6 +13,7 @@
 #define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
+#define IPPROTO_MPTCP 262
 #define PF_KTHREAD 0x00200000
 #define NICE_19_PRIO 139
 #define MAX_RT_PRIO 100 /* of task_struct.prio: below it is real-time */
@@ -225,6 +226,7 @@ struct tcp_congestion_ops {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	void *icsk_ulp_data;
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
 	struct {
@@ -232,6 +234,11 @@ struct inet_connection_sock {
 		__u16 rcv_mss;
 	} icsk_ack;
 	__u64 icsk_ca_priv[13];
+};
+
+/* net/mptcp/protocol.h: what a connection that belongs to an MPTCP socket knows of it. */
+struct mptcp_subflow_context {
+	struct sock *conn;
 };
 
 /* CUBIC's own, in icsk_ca_priv (net/ipv4/tcp_cubic.c). */
@@ -263,6 +270,7 @@ struct tcp_sack_block {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	bool is_mptcp;
 	struct tcp_options_received rx_opt;
 	__u32 mss_cache;
 	__u64 tcp_mstamp; /* us */

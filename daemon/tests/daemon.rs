@@ -28,6 +28,7 @@ mod daemon {
     mod lookup;
     mod neighbours;
     mod nice;
+    mod owners;
     mod queue;
     mod realtime;
     mod receive;

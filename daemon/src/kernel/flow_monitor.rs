@@ -31,7 +31,7 @@ const EVENTS_AT_ONCE: usize = 4096;
 
 /// The search for owners looks at every open file of the machine and costs more than a walk. It is done at the first
 /// walk, at every sixth one, and when a walk shows a connection without an owner that the last
-/// search did not leave without one. So a socket that a process inherits is ascribed to it within that number of walks.
+/// search did not leave without one. It finds who has a socket open that nobody is seen to use; who uses one is seen at once.
 const WALKS_PER_SEARCH: u32 = 6;
 /// A pass is followed by so many times its CPU time without one: whoever opens many makes the daemon slow, not busy.
 const REST: u32 = 10;
@@ -192,7 +192,7 @@ impl FlowMonitor {
         Ok(flows)
     }
 
-    /// The UDP sockets that a process has sent something on since the start, with the first one that did.
+    /// The UDP sockets that a process has sent something on since the start, with the one that does.
     pub fn datagrams(&mut self) -> Result<Vec<Flow>> {
         let mut flows = Vec::new();
         self.read(Sockets::Udp, &mut flows)?;

@@ -60,7 +60,7 @@ pub(super) fn has_class(daemon: &Daemon, port: u16, class: &str) -> bool {
     flow_to(daemon, port)["class"] == class
 }
 
-fn port_of(stream: &TcpStream) -> u16 {
+pub(super) fn port_of(stream: &TcpStream) -> u16 {
     stream.peer_addr().unwrap().port()
 }
 
@@ -247,7 +247,7 @@ fn the_queue_serves_a_flow_by_its_class() {
 }
 
 /// Bytes that have left the near side, headers included.
-fn sent_bytes() -> u64 {
+pub(super) fn sent_bytes() -> u64 {
     let shown = run("ip -j -s link show dev gwv");
     let shown: Value = serde_json::from_str(&shown).unwrap();
     shown.pointer("/0/stats64/tx/bytes").unwrap().as_u64().unwrap()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::action::Action;
 use super::flows::Tracked;
 use super::forwarded::ROOT;
-use super::owners::{Owners, process_of, user_of};
+use super::owners::{Owners, user_of};
 use super::queue::BackgroundFlow;
 use super::told::Told;
 use super::turns::Turns;
@@ -22,7 +22,7 @@ use crate::class::{
     judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
-use crate::matcher::{Ends, Marks, Process, ProcessId};
+use crate::matcher::{Ends, Marks, Process};
 use crate::model::{Cookie, Flow};
 
 /// A generation that is never the present one.
@@ -68,7 +68,6 @@ pub struct Judged {
 struct Basis {
     generation: u64,
     active: Arc<Meant>,
-    owner: Option<ProcessId>,
     process: Option<Arc<Process>>,
     cgroup: Option<Arc<str>>,
     priority: u32,
@@ -106,18 +105,17 @@ impl Classes {
         }
     }
 
-    /// What was known of the flow's owner counts for as long as nothing newer is known.
+    /// What was known of the flow's owner counts for as long as nothing newer is known, of another one too.
     fn basis(&self, Tracked { flow, judged, .. }: &Tracked, owners: &Owners) -> Basis {
-        let (before, owner) = (judged.by.as_ref(), process_of(flow));
-        let of_same = || before.filter(|before| before.owner == owner)?.process.clone();
-        let of_before = || before?.cgroup.clone();
-        let process = owners.process(flow).cloned().or_else(of_same);
+        let before = judged.by.as_ref();
+        let process_before = || before?.process.clone();
+        let cgroup_before = || before?.cgroup.clone();
+        let process = owners.process(flow).cloned().or_else(process_before);
         Basis {
             generation: self.generation,
             active: Arc::clone(self.active.meant(uid_of(flow, process.as_deref()))),
-            owner,
             process,
-            cgroup: owners.cgroup(flow).cloned().or_else(of_before),
+            cgroup: owners.cgroup(flow).cloned().or_else(cgroup_before),
             priority: flow.priority,
             dscp: flow.dscp,
             ifindex: flow.ifindex,
