@@ -111,13 +111,18 @@ impl Wanted {
         self.executables.iter().map(|known| known.target.file.inode).collect()
     }
 
-    /// Whether it may execute one of the executables, or what stood in its place before.
-    pub fn may_be(&self, listed: &Listed) -> bool {
-        let is_it = |target: &Target| {
-            let directory = target.place.as_ref().map(|place| place.directory);
-            listed.inode == target.file.inode || (listed.gone_from.is_some() && listed.gone_from == directory)
+    /// Those among these that may execute one of the executables, or what stood in its place before, and the users'.
+    pub fn candidates(&self, listed: impl Iterator<Item = Listed>) -> BTreeSet<u32> {
+        let inodes = self.inodes();
+        let places = self.executables.iter().filter_map(|known| known.target.place.as_ref());
+        let directories: BTreeSet<u64> = places.map(|place| place.directory).collect();
+        let is_gone_from = |directory: u64| directories.contains(&directory);
+        let is_one = |listed: &Listed| {
+            inodes.contains(&listed.inode)
+                || listed.gone_from.is_some_and(is_gone_from)
+                || self.uids.contains(&listed.uid)
         };
-        self.executables.iter().any(|known| is_it(&known.target)) || self.uids.contains(&listed.uid)
+        listed.filter(is_one).map(|listed| listed.pid).collect()
     }
 
     /// Whether a rule may match it.

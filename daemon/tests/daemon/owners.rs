@@ -220,8 +220,8 @@ fn what_mptcp_sends_on_another_path_has_its_parents_owner_class_and_limit() {
     let by = |address: &str| {
         let remote = format!("{address}:{port}");
         let status = daemon.status();
-        let flows = status["flows"].as_array().unwrap().iter();
-        flows.cloned().find(|flow| flow["remote"] == remote).unwrap_or_default()
+        let mut flows = status["flows"].as_array().unwrap().iter();
+        flows.find(|flow| flow["remote"] == remote).cloned().unwrap_or_default()
     };
     for address in [FAR_V4, OTHER_PATH] {
         until(&format!("what goes to {address} has the program's class"), || {

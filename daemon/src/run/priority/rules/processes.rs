@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Of the thread of rules: processes, from the event that tells of one to what the engine is told of it.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -49,8 +48,7 @@ impl RulesLoop {
         }
         let listed = self.tools.tasks.processes();
         let listed = self.tolerate(listed).into_iter().flatten();
-        let matching = listed.filter(|process| self.wanted.may_be(process));
-        let mut pids: BTreeSet<u32> = matching.map(|process| process.pid).collect();
+        let mut pids = self.wanted.candidates(listed);
         pids.extend(self.held.keys());
         for pid in pids {
             self.sign.give();
