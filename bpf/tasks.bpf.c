@@ -14,11 +14,10 @@
  * it lives. Nothing here changes anything.
  */
 #include "kernel_types.h"
-#include "tasks.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
-#include "choice.h"
+#include "tasks.h"
 #include "nice.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -208,14 +207,16 @@ static __always_inline __u32 idleness_of(struct task_struct *task)
 	return idleness;
 }
 
-static __always_inline void show_choice(struct gw_process *to, struct task_struct *task)
+static __always_inline void show_record(struct gw_process *to, struct task_struct *task)
 {
-	struct gw_choice *choice = bpf_task_storage_get(&choices, task, NULL, 0);
+	struct gw_record *record = bpf_task_storage_get(&gw_records_1, task, NULL, 0);
+	struct gw_by_rule none = {};
 
-	to->chosen = choice ? choice->class : 0;
-	to->chosen_by = choice ? choice->uid : 0;
-	to->chosen_limit = choice ? choice->limit : 0;
-	to->chosen_bytes_per_s = choice ? choice->bytes_per_s : 0;
+	to->chosen = record ? record->class : 0;
+	to->chosen_by = record ? record->uid : 0;
+	to->chosen_limit = record ? record->limit : 0;
+	to->chosen_bytes_per_s = record ? record->bytes_per_s : 0;
+	to->inherited = record ? record->inherited : none;
 }
 
 static __always_inline void show_executable(struct gw_process *to, struct mm_struct *mm)
@@ -256,7 +257,7 @@ int gw_show_process(struct bpf_iter__task *ctx)
 	to->tasks = BPF_CORE_READ(task, signal, nr_threads);
 	to->netns_inum = netns_of(task);
 	to->idleness = idleness_of(task);
-	show_choice(to, task);
+	show_record(to, task);
 	show_executable(to, mm);
 	name_cgroup(&to->cgroup, BPF_CORE_READ(task, cgroups, dfl_cgrp));
 	show_share(to, task);
@@ -272,18 +273,23 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct gw_fingerprint print = {};
 	struct gw_nice_note *note;
-	struct gw_choice *choice;
+	struct gw_record *record;
 
 	if (!task || task->pid != task->tgid || !task->mm || netns_of(task) != netns_inum)
 		return 0;
-	choice = bpf_task_storage_get(&choices, task, NULL, 0);
+	record = bpf_task_storage_get(&gw_records_1, task, NULL, 0);
 	print.start_ns = task->start_boottime;
 	print.image = (__u64)task->mm;
 	print.cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 	print.tgid = task->tgid;
 	print.uid = BPF_CORE_READ(task, real_cred, uid.val);
 	print.idleness = idleness_of(task);
-	print.chosen = choice ? choice->class | choice->limit << 16 : 0;
+	if (record) {
+		print.chosen = record->class | record->limit << 16;
+		print.inherited = record->inherited.rule;
+		print.inherited_from = record->inherited.rule ? record->inherited.pid : 0;
+		print.named = record->own.rule;
+	}
 	note = niceness_by_us(task) ? note_of(task) : NULL;
 	print.nice_by = note ? note->origin : 0;
 	print.nice_cause = note ? note->cause : 0;

@@ -7,6 +7,7 @@
 #define GIVEWAY_TASKS_H
 
 #include <linux/types.h>
+#include "inherit.h"
 
 #define GW_NAME_BYTES 256  /* of one name in a path, with its end */
 #define GW_PATH_BYTES 1024 /* of a path; of a longer one only the outer part is told */
@@ -39,9 +40,13 @@ struct gw_fingerprint {
 	__u32 tgid;
 	__u32 uid;
 	__u32 idleness; /* enum gw_idleness */
-	__u32 chosen;   /* class | rate limit << 16, of choice.h */
+	__u32 chosen;   /* class | rate limit << 16, of inherit.h */
 	__u32 nice_by;  /* the process for whose sake giveway has made it nice, or what started it; 0: it has not */
 	__u32 nice_cause; /* by which rule; 0: it gets back what it had */
+	__u32 inherited_from; /* the process */
+	__u32 reserved;
+	__u64 inherited; /* the number of a rule, of inherit.h; 0: none */
+	__u64 named;     /* by which it hands its class on itself */
 };
 
 /* The names of those above a cgroup and its own, the outermost first, each with its end; the root has none. */
@@ -88,10 +93,11 @@ struct gw_process {
 	__u32 netns_inum;
 	enum gw_share_kind share_kind;
 	enum gw_idleness idleness; /* any of them, of its main thread */
-	__u32 chosen; /* a class by choice.h; 0: none */
+	__u32 chosen; /* a class by inherit.h; 0: none */
 	__u32 chosen_by;
 	__u32 chosen_limit;
 	__u64 chosen_bytes_per_s;
+	struct gw_by_rule inherited;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */
 	struct gw_cgroup_names share;  /* the group by which real time is shared out */

@@ -19,8 +19,8 @@ use rustix::thread::{CapabilitySet, capabilities, disable_transparent_huge_pages
 pub mod apart;
 pub mod arrival;
 pub mod cgroup;
-mod choices;
 pub mod flow_monitor;
+pub mod inherit;
 pub mod lending;
 pub mod libbpf_files;
 pub mod libbpf_log;

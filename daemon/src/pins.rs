@@ -31,6 +31,9 @@ pub const NICE_NOTES: &str = "gw_nice_notes";
 pub const NICE_LINKS: [&str; 2] = ["nice", "nice_late"];
 pub const NICE_UNNOTED: &str = "nice_unnoted";
 pub const THREADS: &str = "threads";
+/// Of what processes have chosen and inherited, for the next daemon: these stay until `giveway revert`.
+pub const RECORDS: &str = "gw_records";
+pub const INHERIT_LINKS: [&str; 3] = ["inherit", "inherit_late", "inherit_exec"];
 const ALL: [&str; 7] = [
     NICE_LINKS[0],
     NICE_LINKS[1],
@@ -99,7 +102,16 @@ impl Pins {
         .context("cannot remove the pinned programs")
     }
 
-    /// Removes every pin and the folder, and unmounts what giveway mounted.
+    /// Removes what processes have chosen and inherited, and what hands that on.
+    pub fn remove_records(&self) -> Result<()> {
+        in_machines_mounts(|_| {
+            let folders = self.folders().filter(|folder| is_ours(folder));
+            all(folders.map(|folder| remove(folder, &[&INHERIT_LINKS[..], &[RECORDS]].concat())))
+        })
+        .context("cannot remove what processes inherit")
+    }
+
+    /// Removes every pin but those of records, the folder, and unmounts what giveway mounted, where nothing is left in it.
     pub fn remove(&self) -> Result<()> {
         in_machines_mounts(|_| {
             let folders = self.folders().filter(|folder| is_ours(folder));
@@ -108,6 +120,9 @@ impl Pins {
                 let _ = fs::remove_dir(folder);
                 Ok(())
             }));
+            if self.own.join(RECORDS).exists() {
+                return removed;
+            }
             while is_bpffs(&self.own) {
                 umount2(&self.own, MntFlags::MNT_DETACH)?;
             }

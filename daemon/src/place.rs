@@ -244,7 +244,7 @@ impl Place {
                     remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
                 }
             }
-            if let Err(error) = self.pins().remove() {
+            if let Err(error) = self.forget_pins() {
                 tracing::warn!("{error:#}");
             }
         }
@@ -277,6 +277,13 @@ impl Place {
         }
     }
 
+    /// Those of records, too.
+    fn forget_pins(&self) -> Result<()> {
+        let pins = self.pins();
+        pins.remove_records()?;
+        pins.remove()
+    }
+
     fn remove_if_orphaned(&self, put_back_threads: &impl Fn(&Self)) -> Result<()> {
         let lock = File::open(self.directory.join(LOCK))?;
         let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
@@ -297,7 +304,7 @@ impl Place {
                 bail!("something is left to be put back");
             }
         }
-        self.pins().remove()?;
+        self.forget_pins()?;
         Ok(fs::remove_dir_all(&self.directory)?)
     }
 }

@@ -21,6 +21,7 @@ mod daemon {
     mod failures;
     mod forwarded;
     mod hang;
+    mod inherit;
     mod life;
     mod limits;
     mod links;

@@ -6,7 +6,8 @@
 //! What is active ([`Active`]) then makes background of bulk that is elsewhere.
 //!
 //! In this order: a flow that was named as background; what was chosen for its process (`giveway exec --class`); the first
-//! rule that matches; what Linux already knows ([`evidence`]); else it is standard.
+//! rule that matches; the rule by which what started its process has its class; what Linux already knows ([`evidence`]);
+//! else it is standard.
 
 use crate::matcher::{Choice, Ends, Marks, Process};
 pub use crate::wire::Class;
@@ -27,7 +28,8 @@ pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
 pub use packets::{Forwarded, LimitNumber, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Treatment};
-pub use rules::{Folders, Rules, Source};
+use rules::Rule;
+pub use rules::{Folders, RuleId, Rules, Source};
 pub use sessions::{Session, active_session, is_seat};
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
@@ -66,6 +68,8 @@ pub enum By {
     Name,
     Choice,
     Rule,
+    /// The rule of what started its process.
+    Inheritance,
     Evidence,
     /// Evidence that each packet carries.
     Mark,
@@ -88,7 +92,7 @@ impl Default for Verdict {
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     let by_rule = match rules.judge(seen) {
-        Ok(by_rule) => by_rule,
+        Ok(own) => own.or_else(|| rules.inherited(seen.process?)),
         Err(undecided) => return undecided,
     };
     let of_rule = by_rule.as_ref().and_then(|verdict| verdict.limit);
@@ -103,7 +107,7 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         .or(by_rule)
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default();
-    if let Some(rule) = limited_by.filter(|_| verdict.by != By::Rule) {
+    if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
         verdict.why += &format!("; the rate limit of {rule} is for it too");
     }
     Verdict { limit, ..verdict }
@@ -111,7 +115,8 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
 
 /// Of a process that has sent nothing yet; None where nothing is known, or what it will send decides.
 pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
-    let by_rule = rules.judge_process(process);
+    let own = rules.judge_process(process);
+    let by_rule = own.map(|own| own.or_else(|| rules.inherited(process)));
     let of_rule = by_rule
         .as_ref()
         .ok()
@@ -128,10 +133,27 @@ pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
     Some(Verdict { limit, ..verdict })
 }
 
-/// What a rule or a choice says of the process itself, whatever it sends.
-pub fn judge_itself(rules: &Rules, process: &Process) -> Option<Verdict> {
+/// Of a process, whatever it sends.
+#[derive(Debug, Default, PartialEq)]
+pub struct Itself {
+    /// What a choice, a rule or what started it says of it.
+    pub verdict: Option<Verdict>,
+    /// The rule by which it hands its class on to what it starts. None: it hands on what it has inherited itself.
+    pub hands_on: Option<RuleId>,
+}
+
+pub fn judge_itself(rules: &Rules, process: &Process) -> Itself {
+    let own = rules.judge_itself(process);
     let chosen = process.chosen.map(of_choice);
-    chosen.or_else(|| rules.judge_itself(process))
+    let by_rule = || match &own {
+        Ok(Some(rule)) => Some(rule.verdict()),
+        Ok(None) => rules.inherited(process),
+        Err(()) => None,
+    };
+    Itself {
+        verdict: chosen.or_else(by_rule),
+        hands_on: own.ok().flatten().and_then(Rule::inherited_as),
+    }
 }
 
 /// Of what is forwarded for a cgroup, as a container's, whose sockets are not to be seen here; and how many of the rules for

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::LimitNumber;
+use crate::class::{LimitNumber, RuleId};
 use crate::config::{Conditions, Dscp, Prefix, Protocol};
 use crate::wire::Class;
 
@@ -48,6 +48,19 @@ pub struct Process {
     /// By `giveway exec --class`, for it or for one that started it.
     #[serde(default)]
     pub chosen: Option<Choice>,
+    #[serde(default)]
+    pub inherited: Option<Inherited>,
+}
+
+/// From the process that started it, or from one before that: by a rule that names that one.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Inherited {
+    pub rule: RuleId,
+    pub from: ProcessId,
+    /// That process's name, for people.
+    pub name: String,
+    /// As which it has started the other.
+    pub uid: u32,
 }
 
 /// What tells cheaply whether anything has changed that a process's class depends on.
@@ -62,7 +75,11 @@ pub struct Fingerprint {
     pub idleness: u32,
     /// Class and rate limit in one.
     pub chosen: u32,
+    /// By which rule, and from which process.
+    pub inherited: Option<(RuleId, u32)>,
     pub nice: Option<Nice>,
+    /// The rule by which it hands its class on itself, as the kernel knows.
+    pub names: Option<RuleId>,
 }
 
 /// giveway's doing: nice 19 or the idle I/O class.
@@ -216,6 +233,15 @@ impl Matcher {
     /// Whether a condition is on the process itself, beyond the cgroup that it is in.
     pub fn asks_who(&self) -> bool {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()
+    }
+
+    /// The executable, where it asks for nothing else.
+    pub fn only_executable(&self) -> Option<&str> {
+        let only = Self {
+            exe: self.exe.clone(),
+            ..Self::default()
+        };
+        self.exe.as_deref().filter(|_| *self == only)
     }
 
     /// Without what it asks of where a packet goes; None where that is nothing.

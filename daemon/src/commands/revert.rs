@@ -40,6 +40,15 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     {
         undone.fail(doubt);
     }
+    // What the next start would go on from.
+    let pins = place.pins();
+    let forgotten = match undone.failed.is_empty() {
+        true => pins.remove_records().and_then(|()| pins.remove()),
+        false => pins.remove_records(),
+    };
+    if let Err(error) = forgotten {
+        undone.fail(format!("{error:#}"));
+    }
     if let Err(error) = place.claim() {
         tracing::warn!("{error:#}");
     }

@@ -10,13 +10,16 @@ use std::io::PipeReader;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, Rules};
+use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, RuleId, Rules};
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 
-use super::choices::Choices;
+use super::inherit::{Inheritance, Left, Named, left};
+use super::is_shortage;
+use super::libbpf_log::one_line;
 use super::process::{Executable, Executed, Handle, Wanted, forget_most};
 use super::tasks::Tasks;
 use crate::lookup::{Answer, LookUps, Looked, Sessions};
+use crate::pins::Pins;
 
 /// Processes whose arguments are kept; when there are more, those of the user who has most are forgotten.
 const KEPT: usize = 4096;
@@ -36,8 +39,16 @@ pub struct OwnerReader {
     sessions: Option<Sessions>,
     look_ups: Option<LookUps>,
     arguments: BTreeMap<ProcessId, Arguments>,
-    /// From the first choice on.
-    choices: Option<Choices>,
+    netns_inum: u32,
+    /// None in a dry run.
+    pins: Option<Pins>,
+    /// From the first choice on, or the first rule that is inherited.
+    inheritance: Option<Inheritance>,
+    /// By which rule what runs an executable hands its class on.
+    inherited_by: BTreeMap<String, RuleId>,
+    rules_are_inherited: bool,
+    /// Why nothing is inherited.
+    not_inherited: Option<String>,
     limits: CommandLimits,
 }
 
@@ -51,9 +62,43 @@ struct Arguments {
 }
 
 impl OwnerReader {
-    pub fn open(netns_inum: u32) -> Result<Self> {
-        Ok(Self {
-            tasks: Tasks::load(netns_inum)?,
+    /// With what processes have chosen and inherited before. `pins`: None in a dry run.
+    pub fn open(netns_inum: u32, pins: Option<Pins>) -> Result<Self> {
+        let left = pins.as_ref().map(left).transpose();
+        let records = match left {
+            Ok(Some(Left::Records(map))) => Some(map),
+            Ok(Some(Left::Another(name))) => {
+                tracing::warn!(
+                    "what running commands have chosen with `giveway exec`, and processes inherited, was written by another \
+                     version ({name}) and is forgotten: start such a command again"
+                );
+                if let Some(Err(error)) = pins.as_ref().map(Pins::remove_records) {
+                    tracing::warn!("{error:#}");
+                }
+                None
+            }
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!("what running commands have chosen with `giveway exec` is not known: {error:#}");
+                None
+            }
+        };
+        let mut owners = Self::with(Tasks::load_with(netns_inum, records.as_ref())?, netns_inum, pins);
+        if records.is_some() {
+            let found = owners.inheritance().and_then(Inheritance::limits);
+            match found {
+                Ok(found) => owners
+                    .limits
+                    .restore(found.into_values().map(|found| (found.uid, found.limit))),
+                Err(error) => owners.note_inheritance(Err(error)),
+            }
+        }
+        Ok(owners)
+    }
+
+    fn with(tasks: Tasks, netns_inum: u32, pins: Option<Pins>) -> Self {
+        Self {
+            tasks,
             wanted: Wanted::default(),
             executed: Executed::default(),
             has_news: false,
@@ -63,9 +108,14 @@ impl OwnerReader {
             sessions: None,
             look_ups: None,
             arguments: BTreeMap::new(),
-            choices: None,
+            netns_inum,
+            pins,
+            inheritance: None,
+            inherited_by: BTreeMap::new(),
+            rules_are_inherited: false,
+            not_inherited: None,
             limits: CommandLimits::default(),
-        })
+        }
     }
 
     /// From now on these rules are asked about.
@@ -76,9 +126,75 @@ impl OwnerReader {
             .map(|path| (0, path.to_owned()))
             .collect();
         self.need_arguments = rules.need_arguments();
+        self.rules_are_inherited = rules.are_inherited();
+        let inherited_by = rules.inherited_by_executable().into_iter();
+        self.inherited_by = inherited_by.map(|(exe, rule)| (exe.to_owned(), rule)).collect();
         let paths = &self.paths;
         let is_named = |known: &Executable| paths.contains(&(0, known.path.clone()));
         self.wanted.executables.retain(is_named);
+        self.tell_files();
+    }
+
+    pub fn rules_are_inherited(&self) -> bool {
+        self.rules_are_inherited
+    }
+
+    /// What does not work.
+    pub fn missing(&self) -> impl Iterator<Item = &String> {
+        let unpinned = self
+            .inheritance
+            .as_ref()
+            .and_then(|inheritance| inheritance.unpinned.as_ref());
+        self.not_inherited.iter().chain(unpinned)
+    }
+
+    /// The kernel decides at an exec for rules that ask for nothing but the executable.
+    fn tell_files(&mut self) {
+        if !self.rules_are_inherited && self.inheritance.is_none() {
+            return;
+        }
+        let rule_of = |known: &Executable| Some((known.target.file, *self.inherited_by.get(&known.path)?));
+        let files: Vec<_> = self.wanted.executables.iter().filter_map(rule_of).collect();
+        let told = self.inheritance().and_then(|inheritance| inheritance.set_files(&files));
+        self.note_inheritance(told);
+    }
+
+    /// Writes down what processes hand on by rule, and what follows for those that they have started.
+    ///
+    /// # Errors
+    /// Where something is short; what does not work for good, [`Self::missing`] says.
+    pub fn hand_down(&mut self, named: &[Named]) -> Result<()> {
+        let done = self.inheritance().and_then(|inheritance| inheritance.hand_down(named));
+        match done {
+            Err(error) if is_shortage(&error) => Err(error),
+            done => {
+                self.note_inheritance(done);
+                Ok(())
+            }
+        }
+    }
+
+    fn note_inheritance(&mut self, done: Result<()>) {
+        let why = done.err().map(|error| {
+            let why = one_line(&error);
+            format!("what a program starts does not belong to its class: {why}; trying again each second")
+        });
+        if let Some(why) = why.as_ref().filter(|why| self.not_inherited.as_ref() != Some(why)) {
+            tracing::warn!("{why}");
+        }
+        self.not_inherited = why;
+    }
+
+    /// How many processes keep what they have chosen or inherited for the next daemon; where that is none, nothing is kept.
+    pub fn leave(&mut self) -> Result<usize> {
+        let (Some(pins), Some(inheritance)) = (&self.pins, &self.inheritance) else {
+            return Ok(0);
+        };
+        let kept = inheritance.inheriting()?;
+        if kept == 0 {
+            pins.remove_records()?;
+        }
+        Ok(kept)
     }
 
     /// From now on the sessions that this folder of systemd's tells of are looked up.
@@ -147,7 +263,11 @@ impl OwnerReader {
         if let (Looked::File(target), true) = (found, self.paths.contains(&(0, path.clone()))) {
             self.wanted.executables.push(Executable { path, target });
         }
-        self.has_news |= self.wanted.executables.iter().any(|known| !before.contains(known));
+        let is_more = self.wanted.executables.iter().any(|known| !before.contains(known));
+        self.has_news |= is_more;
+        if is_more || self.wanted.executables.len() != before.len() {
+            self.tell_files();
+        }
     }
 
     /// None where it has ended, or its number is another's now.
@@ -199,7 +319,7 @@ impl OwnerReader {
         class: Class,
         of_flows: &BTreeSet<LimitNumber>,
     ) -> Result<ChosenLimit> {
-        let in_use = &self.choices()?.limits()? | of_flows;
+        let in_use = &self.inheritance()?.limits_in_use()? | of_flows;
         let given = self.limits.give(uid, bytes_per_s, class, &in_use);
         given.map_err(|why| anyhow!(why))
     }
@@ -212,7 +332,7 @@ impl OwnerReader {
         if self.limits.all().next().is_none() {
             return Ok(false);
         }
-        let in_use = &self.choices()?.limits()? | of_flows;
+        let in_use = &self.inheritance()?.limits_in_use()? | of_flows;
         Ok(self.limits.keep(&in_use))
     }
 
@@ -236,18 +356,18 @@ impl OwnerReader {
             choice.uid == 0 || !found.started.process.chosen.is_some_and(is_roots),
             "root has chosen a rate limit for it, which only root lifts"
         );
-        self.choices()?;
-        let choices = self.choices.as_ref().context("no class can be chosen")?;
-        choices.choose(&self.tasks, handle.fd(), choice)?;
+        self.inheritance()?;
+        let inheritance = self.inheritance.as_ref().context("no class can be chosen")?;
+        inheritance.choose(&self.tasks, handle.fd(), choice)?;
         Ok(found.started.id)
     }
 
-    fn choices(&mut self) -> Result<&Choices> {
-        let choices = match self.choices.take() {
-            Some(choices) => choices,
-            None => Choices::open(&self.tasks)?,
+    fn inheritance(&mut self) -> Result<&Inheritance> {
+        let inheritance = match self.inheritance.take() {
+            Some(inheritance) => inheritance,
+            None => Inheritance::open(&self.tasks, self.netns_inum, self.pins.as_ref())?,
         };
-        Ok(self.choices.insert(choices))
+        Ok(self.inheritance.insert(inheritance))
     }
 
     pub fn tasks(&self) -> &Tasks {

@@ -235,6 +235,7 @@ impl Handle {
                     cgroup: facts.cgroup,
                     idleness: facts.idleness,
                     chosen: facts.chosen,
+                    inherited: facts.inherited,
                 },
                 tasks: facts.tasks,
                 cpu: self.cpu(),

@@ -21,16 +21,16 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap choices control ease flow_monitor forwarded ingress ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap control ease flow_monitor forwarded ingress inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
-    choices: gw_choice gw_chosen_limit;
     control: gw_control gw_control_outcome;
     flow_monitor: bss gw_event gw_flow;
     forwarded: gw_forwarded;
+    inherit: gw_chosen_limit gw_executable gw_name_order gw_process_key gw_record;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: bss gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;

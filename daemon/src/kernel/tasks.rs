@@ -13,7 +13,7 @@ use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::class::Class;
-use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Nice, ProcessId};
+use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, ProcessId};
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
@@ -36,8 +36,8 @@ pub struct Tasks {
     pub threads: Threads,
     show_process: OwnedFd,
     show_cgroup: OwnedFd,
-    /// By which [`Self::process`] tells what was chosen.
-    pub choices: MapHandle,
+    /// By which [`Self::process`] tells what was chosen and inherited (bpf/inherit.h).
+    pub records: MapHandle,
     /// By which it tells giveway's doing from the user's word (bpf/nice.h).
     pub nice_notes: MapHandle,
 }
@@ -97,6 +97,7 @@ pub struct Facts {
     pub cgroup: String,
     pub idleness: Idleness,
     pub chosen: Option<Choice>,
+    pub inherited: Option<Inherited>,
     pub share: Option<Share>,
 }
 
@@ -142,6 +143,11 @@ enum Of {
 impl Tasks {
     /// `netns_inum`: where processes are listed.
     pub fn load(netns_inum: u32) -> Result<Self> {
+        Self::load_with(netns_inum, None)
+    }
+
+    /// The same, with records that there are already.
+    pub fn load_with(netns_inum: u32, records: Option<&MapHandle>) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::TasksSkelBuilder::default();
         let mut open = explain("open the list of processes", || builder.open(&mut storage))?;
@@ -150,6 +156,11 @@ impl Tasks {
             .as_deref_mut()
             .context("the list of processes has no constants")?
             .netns_inum = netns_inum;
+        if let Some(records) = records {
+            explain("use the map of records", || {
+                open.maps.gw_records_1.reuse_fd(records.as_fd())
+            })?;
+        }
         let skeleton = explain("load the list of processes", || open.load())?;
         let keep = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
         Ok(Self {
@@ -158,7 +169,7 @@ impl Tasks {
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
-            choices: MapHandle::try_from(&skeleton.maps.choices).context("cannot keep the map of choices")?,
+            records: MapHandle::try_from(&skeleton.maps.gw_records_1).context("cannot keep the map of records")?,
             nice_notes: MapHandle::try_from(&skeleton.maps.gw_nice_notes).context("cannot keep the notes")?,
         })
     }
@@ -188,6 +199,8 @@ impl Tasks {
             cgroup_id: found.cgroup_id,
             idleness: found.idleness,
             chosen: found.chosen,
+            inherited: (found.inherited > 0).then_some((found.inherited, found.inherited_from)),
+            names: (found.named > 0).then_some(found.named),
             nice: (found.nice_by > 0).then_some(Nice {
                 by: found.nice_by,
                 cause: found.nice_cause,
@@ -373,6 +386,7 @@ fn facts(found: &types::gw_process) -> Facts {
         cgroup: path_of(&found.cgroup).unwrap_or_default(),
         idleness: idleness_of(found.idleness),
         chosen: choice_of(found),
+        inherited: inherited_of(&found.inherited),
         share,
     }
 }
@@ -393,14 +407,31 @@ fn file_name(found: &types::gw_process) -> FileName {
 }
 
 fn choice_of(found: &types::gw_process) -> Option<Choice> {
-    let class = usize::try_from(found.chosen.checked_sub(1)?).ok()?;
     Some(Choice {
-        class: *Class::ALL.get(class)?,
+        class: class_of(found.chosen)?,
         uid: found.chosen_by,
         limit: (found.chosen_limit > 0).then_some(ChosenLimit {
             number: u8::try_from(found.chosen_limit).ok()?,
             bytes_per_s: found.chosen_bytes_per_s,
         }),
+    })
+}
+
+/// As a record has it.
+pub fn class_of(number: u32) -> Option<Class> {
+    let class = usize::try_from(number.checked_sub(1)?).ok()?;
+    Class::ALL.get(class).copied()
+}
+
+fn inherited_of(found: &types::gw_by_rule) -> Option<Inherited> {
+    (found.rule > 0).then(|| Inherited {
+        rule: found.rule,
+        from: ProcessId {
+            pid: found.pid,
+            start_ns: start_of(found.start_ns),
+        },
+        name: shown(&text(&found.name)),
+        uid: found.uid,
     })
 }
 

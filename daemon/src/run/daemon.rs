@@ -160,7 +160,8 @@ impl Daemon {
             walks: Cost::default(),
             daemon: self,
         };
-        let outcome = match running.apply_rules() {
+        let ready = running.apply_rules().and_then(|()| running.restore_limits());
+        let outcome = match ready {
             Ok(()) => running.serve(requests).await,
             Err(error) => Err(error),
         };

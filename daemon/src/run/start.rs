@@ -98,7 +98,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let starts = life.sign(Who::MainLoop);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
-    let mut owners = OwnerReader::open(place.netns_inum()).context(
+    let pins = (!args.dry_run).then(|| place.pins());
+    let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
         "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
     if let Some(folder) = sessions {

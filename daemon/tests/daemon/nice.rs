@@ -18,8 +18,8 @@ use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Daemon, KillOnDrop, children, giveway, program};
 use crate::support::wait::{await_some, until};
 
-const NICE: (i32, &str) = (19, "idle");
-const ORDINARY: (i32, &str) = (0, "none");
+pub(super) const NICE: (i32, &str) = (19, "idle");
+pub(super) const ORDINARY: (i32, &str) = (0, "none");
 
 /// A folder of rules, and a shell of its own, whose file no rule of anybody else's names.
 struct Place(TempDir);
@@ -61,10 +61,10 @@ impl Place {
 }
 
 /// Killed with all that it has started.
-struct Group(KillOnDrop);
+pub(super) struct Group(KillOnDrop);
 
 impl Group {
-    fn spawn(command: &mut Command) -> Self {
+    pub fn spawn(command: &mut Command) -> Self {
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
         Self(KillOnDrop::spawn(quiet.process_group(0)))
     }
@@ -74,7 +74,7 @@ impl Group {
         Self::spawn(Command::new(program()).args(choice).args(words).stdout(Stdio::piped()))
     }
 
-    fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.0.id()
     }
 
@@ -112,7 +112,7 @@ impl Drop for Group {
 }
 
 /// Nice value and I/O class of a thread; None once it has ended.
-fn niceness(tid: u32) -> Option<(i32, String)> {
+pub(super) fn niceness(tid: u32) -> Option<(i32, String)> {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     let nice = stat
         .rsplit_once(')')?
@@ -127,11 +127,11 @@ fn niceness(tid: u32) -> Option<(i32, String)> {
 }
 
 /// Or it has ended.
-fn is(tid: u32, (nice, class): (i32, &str)) -> bool {
+pub(super) fn is(tid: u32, (nice, class): (i32, &str)) -> bool {
     niceness(tid).is_none_or(|found| found == (nice, class.to_owned()) || found.1.is_empty())
 }
 
-fn why(pid: u32) -> String {
+pub(super) fn why(pid: u32) -> String {
     String::from_utf8(giveway(&["why", &pid.to_string()]).stdout).unwrap()
 }
 
@@ -410,10 +410,10 @@ fn nothing_is_put_back_of_what_has_ended() {
 #[test]
 fn what_giveway_has_set_is_no_evidence() {
     let (lab, place) = (Lab::enter(), Place::new());
-    place.rule("background");
+    place.rule("background\"\nchildren = false\nreason = \"a test");
     let daemon = place.start();
     let (own, port) = (lab.reader(), lab.reader());
-    // It sends itself, as its rule says, and so does what it starts, of which no rule says anything.
+    // It sends itself, as its rule says, and so does what it starts, of which the rule says nothing.
     let talk = |port| format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; while echo x >&3; do sleep 0.1 3>&-; done");
     let go = place.0.path().join("go");
     let wait = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
@@ -440,12 +440,11 @@ fn what_giveway_has_set_is_no_evidence() {
         })
     });
     until("its flow is seen", || class_of(port).is_some());
-    run("sleep 2");
-    assert_eq!(class_of(port).as_deref(), Some("standard"));
-    assert!(is(child, NICE));
-    // The user's own word counts, even now.
-    run(&format!("renice -n 5 -p {child}"));
-    until("it is noticed", || why(child).contains("left alone"));
+    until("what the kernel has handed on is put back", || {
+        assert_eq!(class_of(port).as_deref(), Some("standard"));
+        is(child, ORDINARY)
+    });
+    // The user's own word counts.
     run(&format!("renice -n 19 -p {child}"));
     until("it is background by its own word", || {
         class_of(port).as_deref() == Some("background")

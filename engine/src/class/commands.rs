@@ -56,6 +56,14 @@ impl CommandLimits {
         Ok(ChosenLimit { number, bytes_per_s })
     }
 
+    /// Those that an earlier daemon has given, with the user of each.
+    pub fn restore(&mut self, given: impl Iterator<Item = (u32, RateLimit)>) {
+        let known = given.filter(|(_, limit)| (FIRST..=LAST).contains(&limit.number));
+        self.given
+            .extend(known.map(|(uid, limit)| (limit.number, (uid, limit))));
+        self.last = self.given.keys().next_back().copied();
+    }
+
     /// Those that are not `in_use` are over. Whether there were any.
     pub fn keep(&mut self, in_use: &BTreeSet<LimitNumber>) -> bool {
         let before = self.given.len();

@@ -2,7 +2,7 @@
 //! The rules of all files, in their order. Input: texts. Output: rules, and what is wrong with which file. A file with
 //! anything wrong in it is refused as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::units::{self, UnitFile};
 use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
@@ -12,6 +12,9 @@ use crate::matcher::{Glob, Matcher, Process};
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
+
+/// Tells rules apart by their words: the same ones are the same rule wherever they stand, for the next daemon, too. Never 0.
+pub type RuleId = u64;
 
 /// A file, as it was read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,6 +48,9 @@ pub(super) struct Rule {
     pub class: Class,
     /// Its number, and bytes a second.
     pub limit: Option<(LimitNumber, u64)>,
+    id: RuleId,
+    /// It is for what the process starts, too.
+    children: bool,
     place: String,
     why: String,
 }
@@ -161,6 +167,42 @@ impl Rules {
             .map(|rule| (&*rule.place, &*rule.why))
     }
 
+    /// Whether what a process starts inherits by any rule.
+    pub fn are_inherited(&self) -> bool {
+        self.rules.iter().any(Rule::is_inherited)
+    }
+
+    /// By which the executable alone says that a process hands its class on: so that the kernel can tell at once.
+    pub fn inherited_by_executable(&self) -> BTreeMap<&str, RuleId> {
+        let mut first = BTreeMap::new();
+        for rule in &self.rules {
+            if let Some(exe) = rule.matcher.only_executable() {
+                first.entry(exe).or_insert(rule);
+            }
+        }
+        let inherited = first.into_iter().filter(|(_, rule)| rule.is_inherited());
+        inherited.map(|(exe, rule)| (exe, rule.id)).collect()
+    }
+
+    /// What a process has by the rule of one that started it. What raises ends at a change of user.
+    pub(super) fn inherited(&self, process: &Process) -> Option<Verdict> {
+        let inherited = process.inherited.as_ref()?;
+        let mut rules = self.rules.iter().filter(|rule| rule.is_inherited());
+        let rule = rules.find(|rule| rule.id == inherited.rule)?;
+        let raises = matches!(rule.class, Class::Realtime | Class::Stream);
+        if raises && [process.uid, process.euid] != [inherited.uid; 2] {
+            return None;
+        }
+        Some(Verdict {
+            by: By::Inheritance,
+            why: format!(
+                "inherited from {} ({}): {}",
+                inherited.name, inherited.from.pid, rule.why
+            ),
+            ..rule.verdict()
+        })
+    }
+
     /// Whether any rule asks for the arguments of processes.
     pub fn need_arguments(&self) -> bool {
         self.rules.iter().any(|rule| rule.matcher.cmdline.is_some())
@@ -218,15 +260,14 @@ impl Rules {
 impl Rules {
     /// Of a process that has sent nothing yet. Err: what it will send decides.
     pub(super) fn judge_process(&self, process: &Process) -> Result<Option<Verdict>, ()> {
-        first(self.rules.iter(), process)
+        Ok(first(self.rules.iter(), process)?.map(Rule::verdict))
     }
 
-    /// Of the process itself, of which a rule for packets, whosoever they are, says nothing. None: no other rule does, or
-    /// what it sends decides.
-    pub(super) fn judge_itself(&self, process: &Process) -> Option<Verdict> {
+    /// Of the process itself, of which a rule for packets, whosoever they are, says nothing. Err: what it sends decides.
+    pub(super) fn judge_itself(&self, process: &Process) -> Result<Option<&Rule>, ()> {
         let asks_more = |matcher: &Matcher| !matcher.asks_only_packet() || matcher.whatever_it_sends().is_none();
         let rules = self.rules.iter().filter(|rule| asks_more(&rule.matcher));
-        first(rules, process).ok()?
+        first(rules, process)
     }
 
     /// Of what is forwarded for a cgroup, and how many rules for packets come before that. None: what is sent decides.
@@ -249,17 +290,13 @@ impl Rules {
 }
 
 /// Of a process that has sent nothing yet. Err: what it will send decides.
-fn first<'a>(rules: impl Iterator<Item = &'a Rule>, process: &Process) -> Result<Option<Verdict>, ()> {
+fn first<'a>(rules: impl Iterator<Item = &'a Rule>, process: &Process) -> Result<Option<&'a Rule>, ()> {
     for rule in rules {
         let relaxed = rule.matcher.whatever_it_sends();
         if !relaxed.as_ref().unwrap_or(&rule.matcher).holds(Some(process), None) {
             continue;
         }
-        return if relaxed.is_some() {
-            Err(())
-        } else {
-            Ok(Some(rule.verdict()))
-        };
+        return if relaxed.is_some() { Err(()) } else { Ok(Some(rule)) };
     }
     Ok(None)
 }
@@ -283,18 +320,51 @@ impl Rule {
             None => matcher.shown(),
         } + &limited.unwrap_or_default();
         let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
-        Ok(Self {
+        let class = rule.class.ok_or("`rule.class`: must be given")?;
+        let made = Self {
             limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),
-            class: rule.class.ok_or("`rule.class`: must be given")?,
+            id: id_of(class, &why),
+            children: rule.children,
+            class,
             matcher,
             place,
             why,
-        })
+        };
+        if !made.children && !made.names_process() {
+            return Err(
+                "`rule.children`: only a rule that asks for nothing but the process is for what that starts; leave it \
+                        out"
+                .to_owned(),
+            );
+        }
+        Ok(made)
+    }
+
+    /// It asks for nothing but the process.
+    fn names_process(&self) -> bool {
+        !self.matcher.asks_only_packet() && self.matcher.whatever_it_sends().is_none()
+    }
+
+    pub(super) fn inherited_as(&self) -> Option<RuleId> {
+        self.is_inherited().then_some(self.id)
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.children && self.names_process()
     }
 }
 
+/// FNV-1a.
+fn id_of(class: Class, why: &str) -> RuleId {
+    let bytes = class.name().bytes().chain([0]).chain(why.bytes());
+    let id = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    id.max(1)
+}
+
 impl Rule {
-    fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> Verdict {
         Verdict {
             class: self.class,
             by: By::Rule,

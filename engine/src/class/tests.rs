@@ -7,6 +7,8 @@ use super::*;
 use crate::config::{Dscp, Protocol};
 use crate::matcher::{ChosenLimit, Idleness};
 
+mod inheritance;
+
 const UNPRIVILEGED: u32 = 1000;
 
 fn uid(name: &str) -> Option<u32> {

@@ -570,6 +570,9 @@ section! {
         class: Option<Class> = None, example "background";
         /// All flows of this rule together send at most so much, Mbit/s with all headers, where giveway's queue orders the packets.
         rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
+        /// Whether it is for what the process starts, too, as far as no rule of its own says otherwise. Of a rule that asks for
+        /// nothing but the process.
+        children: bool = true;
         /// Why, in a few words: `why` says it.
         reason: Option<String> = None, example "nobody waits for a backup";
     }

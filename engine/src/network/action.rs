@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, Forwarded, RateLimit, Rules, Treatment};
+use crate::class::{Activity, Forwarded, RateLimit, RuleId, Rules, Treatment};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::network::nice::Niced;
@@ -151,6 +151,13 @@ pub enum Action {
     },
     /// The queue serves what is forwarded for this cgroup so; None: by its packets.
     TreatForwarded { cgroup: u64, told: Option<Forwarded> },
+    /// From now on what this process starts belongs to its class by this rule, as does what it has started; None: by what it
+    /// has inherited itself. As long as it runs this program. Where that fails, it comes again in a second.
+    HandOn {
+        process: ProcessId,
+        image: u64,
+        rule: Option<RuleId>,
+    },
     /// All threads of this process, and what they start, run at nice 19 and in the idle I/O class for as long as this
     /// cause is in force; None: it gets back what it had. Answered by [`Input::Niced`].
     Nice { process: ProcessId, cause: Option<u32> },

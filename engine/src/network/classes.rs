@@ -18,8 +18,8 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge, judge_forwarded,
-    judge_itself, judge_process,
+    Active, Activity, By, Itself, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
+    judge_forwarded, judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process};
@@ -154,7 +154,7 @@ impl Classes {
         judge_process(&self.rules, process)
     }
 
-    pub fn judge_itself(&self, process: &Process) -> Option<Verdict> {
+    pub fn judge_itself(&self, process: &Process) -> Itself {
         judge_itself(&self.rules, process)
     }
 
@@ -225,7 +225,7 @@ impl Classes {
         let is_known = match verdict.by {
             By::Name | By::Mark => treatment.limit.is_none(),
             By::Nothing => true,
-            By::Choice | By::Rule | By::Evidence => false,
+            By::Choice | By::Rule | By::Inheritance | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
         let uid = uid_of(flow, basis.process.as_deref());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Classes of processes, so that a connection has its class from its first packet on, and background is nice on the CPU
 //! ([`super::nice`]) whether it sends or not. Input: once a second, which processes there are, and what was read of them.
-//! Output: which to read, a bounded number at a time, what the queue is told of each, and each verdict. One that lives for less than a second is not read. Bounded: the processes of a user, and
+//! Output: which to read, a bounded number at a time, what the queue is told of each, by which rule each hands its class on,
+//! and each verdict. One that lives for less than a second is not read. Bounded: the processes of a user, and
 //! all of them; the connections of others have their class when they are seen.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
 use super::nice::Niceness;
 use super::turns::Turns;
-use crate::class::{Meant, Treatment};
+use crate::class::{Meant, RuleId, Treatment};
 use crate::matcher::{Fingerprint, Nice, Process, ProcessId};
 
 /// Entries of the kernel's table.
@@ -23,6 +24,8 @@ const OF_A_USER: usize = 512;
 /// Each costs some 50 us.
 const READ_AT_ONCE: usize = 64;
 const ROOT: u32 = 0;
+/// Of the initial pid namespace.
+const INIT: u32 = 1;
 
 #[derive(Debug, Default)]
 pub struct Early {
@@ -42,6 +45,7 @@ struct Known {
     fingerprint: Fingerprint,
     /// With this fingerprint.
     is_asked: bool,
+    is_read: bool,
     process: Option<Arc<Process>>,
     /// By which rules, and by what is active.
     judged: Option<(u64, Arc<Meant>)>,
@@ -50,6 +54,9 @@ struct Known {
     told: Option<Treatment>,
     /// giveway's doing.
     nice: Option<Nice>,
+    /// By which rule it hands its class on, as it was judged, and as the kernel knows.
+    hands_on: Option<RuleId>,
+    names: Option<RuleId>,
 }
 
 impl Early {
@@ -79,12 +86,13 @@ impl Early {
         for mut fingerprint in listed {
             let (id, uid) = (fingerprint.id, fingerprint.uid);
             // Our own doing is no reason to read it again.
-            let is_nice = fingerprint.nice.take();
+            let (is_nice, names) = (fingerprint.nice.take(), fingerprint.names.take());
             if let Some(known) = self.processes.get_mut(&id) {
-                known.nice = is_nice;
+                (known.nice, known.names) = (is_nice, names);
                 if known.fingerprint != fingerprint {
-                    (known.fingerprint, known.is_asked) = (fingerprint, false);
+                    (known.fingerprint, known.is_asked, known.is_read) = (fingerprint, false, false);
                 }
+                actions.extend(known.name());
                 unread.extend((!known.is_asked).then_some((uid, id)));
                 continue;
             }
@@ -94,7 +102,7 @@ impl Early {
             if self.processes.len() < KEPT && has_room {
                 *own += 1;
                 of_all += usize::from(!is_roots);
-                self.processes.insert(id, Known::new(fingerprint));
+                self.processes.insert(id, Known::new(fingerprint, names));
             } else {
                 self.left_out += 1;
             }
@@ -149,9 +157,11 @@ impl Early {
     pub fn identified(&mut self, processes: &[(ProcessId, Option<Arc<Process>>)]) -> bool {
         let mut news = false;
         for (id, process) in processes {
-            if let (Some(known), Some(process)) = (self.processes.get_mut(id), process)
-                && known.process.as_ref() != Some(process)
-            {
+            let (Some(known), Some(process)) = (self.processes.get_mut(id), process) else {
+                continue;
+            };
+            known.is_read = true;
+            if known.process.as_ref() != Some(process) {
                 (known.process, known.judged) = (Some(Arc::clone(process)), None);
                 news = true;
             }
@@ -188,10 +198,14 @@ impl Early {
             left = left.saturating_sub(cost);
             let (generation, meant) = classes.basis_of_process(&process);
             let verdict = classes.judge_process(&process);
-            nice.judged(id, &process, classes.judge_itself(&process).as_ref(), known.nice);
+            let itself = classes.judge_itself(&process);
+            nice.judged(id, &process, itself.verdict.as_ref(), known.nice);
             let treatment = classes.treatment_of_process(&process, verdict);
             known.judged = Some((generation, Arc::clone(meant)));
             known.judged_at = self.steps;
+            // Whatever init starts is nobody's work.
+            known.hands_on = itself.hands_on.filter(|_| id.pid != INIT);
+            actions.extend(known.name());
             self.judges.had(uid);
             if treatment != known.told {
                 known.told = treatment;
@@ -203,16 +217,29 @@ impl Early {
 }
 
 impl Known {
-    fn new(fingerprint: Fingerprint) -> Self {
+    fn new(fingerprint: Fingerprint, names: Option<RuleId>) -> Self {
         Self {
             fingerprint,
             is_asked: false,
+            is_read: false,
             process: None,
             judged: None,
             judged_at: 0,
             told: None,
             nice: None,
+            hands_on: None,
+            names,
         }
+    }
+
+    /// Where the kernel knows of another rule than it was judged by, as it is now.
+    fn name(&self) -> Option<Action> {
+        let is_news = self.is_read && self.judged.is_some() && self.names != self.hands_on;
+        is_news.then_some(Action::HandOn {
+            process: self.fingerprint.id,
+            image: self.fingerprint.image,
+            rule: self.hands_on,
+        })
     }
 
     /// It has been read, and not judged by this.

@@ -3,9 +3,10 @@
 //! was chosen for one just now, and what became of each request. Output: which to make nice, and which are to get back
 //! what they had; a bounded number a second, users in turns.
 //!
-//! Only what is said of the process itself counts: a rule that asks for nothing but the process, or a choice. What evidence
-//! says it has by itself, and what only a socket is says nothing of the CPU. What a process starts inherits it, and keeps
-//! it as long as the rule is in force, unless something else is said of it.
+//! Only what is said of the process itself counts: a rule that asks for nothing but the process, its own or that of what
+//! started it, or a choice. What evidence says it has by itself, and what only a socket is says nothing of the CPU. The
+//! kernel hands it on at a fork; what is not background, since another rule says so or its parent's rule is for that one
+//! alone, gets back what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -126,11 +127,15 @@ impl Niceness {
         }
         let cause = verdict.and_then(|verdict| self.cause_of(verdict));
         let held = self.held.get(&id).copied();
+        let is_inherited = verdict.is_some_and(|verdict| verdict.by == By::Inheritance);
+        let has = |wanted| is.is_some_and(|is| is.cause == wanted);
         let is_news = match (cause, held) {
+            // The kernel has handed it on.
+            (Some(cause), None) if is_inherited && has(cause) => false,
             (Some(cause), held) => held != Some(cause),
             (None, Some(_)) => true,
-            // It has it from what started it: that stays, unless something else is said of it.
-            (None, None) => verdict.is_some() && is.is_some(),
+            // It has it from what started it. Where the cause is no more, it gets back what it had anyway.
+            (None, None) => is.is_some_and(|is| verdict.is_some() || self.is_in_force(is.cause)),
         };
         if is_news {
             self.pending.insert(id, ask(process, cause, verdict));
@@ -145,11 +150,18 @@ impl Niceness {
         self.ask(id)
     }
 
+    fn is_in_force(&self, cause: u32) -> bool {
+        cause == CHOICE || self.causes.values().any(|known| known.number == cause)
+    }
+
     fn cause_of(&self, verdict: &Verdict) -> Option<u32> {
         match verdict.by {
             _ if verdict.class != Class::Background => None,
             By::Choice => Some(CHOICE),
-            _ => self.causes.get(&verdict.why).map(|cause| cause.number),
+            _ => {
+                let of = self.causes.values().find(|cause| cause.place == verdict.rule);
+                of.map(|cause| cause.number)
+            }
         }
     }
 

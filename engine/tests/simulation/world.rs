@@ -262,6 +262,7 @@ impl World {
                 | Action::Identify { .. }
                 | Action::Treat { .. }
                 | Action::TreatProcess { .. }
+                | Action::HandOn { .. }
                 | Action::TreatForwarded { .. }
                 | Action::Nice { .. }
                 | Action::NiceCauses(_) => {}

@@ -11,6 +11,7 @@ use giveway_engine::wire::Outgoing;
 
 use super::Running;
 use crate::actuate::nice::NiceActuator;
+use crate::kernel::inherit::Named;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::walker::Unwalked;
 use crate::kernel::{is_shortage, now};
@@ -51,6 +52,7 @@ impl Running {
         let mut outcomes = Vec::new();
         let mut limits = Vec::new();
         let mut is_nice_noted = false;
+        let mut named = Vec::new();
         for action in actions {
             match action {
                 Action::Limit { cookie, limits: new } => {
@@ -102,6 +104,7 @@ impl Running {
                         tracing::debug!("{error:#}");
                     }
                 }
+                Action::HandOn { process, image, rule } => named.push(Named { process, image, rule }),
                 Action::Nice { process, cause } => {
                     let nice = self.daemon.nice.as_mut();
                     let outcome = nice.map_or_else(|| Ok(Niced::default()), |nice| nice.apply(process, cause));
@@ -125,6 +128,9 @@ impl Running {
                 }
             }
         }
+        if !named.is_empty() {
+            self.hand_down(&named)?;
+        }
         if !limits.is_empty() {
             let (done, walked) = self.daemon.sockets.apply(limits);
             self.tolerate(walked)?;
@@ -144,6 +150,13 @@ impl Running {
 
     pub(super) fn settle_nice(&mut self) -> Result<()> {
         self.nice_taken().map_or(Ok(()), |taken| self.step(taken))
+    }
+
+    /// What processes hand on by rule, and what follows for those that they have started.
+    pub(super) fn hand_down(&mut self, named: &[Named]) -> Result<()> {
+        let done = self.daemon.owners.hand_down(named);
+        self.tolerate(done)?;
+        Ok(())
     }
 
     /// The caps for new connections, where they are not those that the engine asked for.

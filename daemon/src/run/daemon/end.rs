@@ -38,11 +38,20 @@ impl Running {
             .revert()
             .context("what is set on sockets is left to the guardian");
         self.sign.give_for(LONG_WORK);
+        // Before the folder of pins is cleared up.
+        let kept = daemon.owners.leave();
         let undone = undo_all(&daemon.place);
         let (set_back, lifted, undone) = (set_back?, lifted?, undone?);
         guarded.dismiss();
         for line in undone.lines {
             tracing::info!("{line}");
+        }
+        match kept {
+            Ok(0) => {}
+            Ok(kept) => tracing::info!(
+                "what {kept} running processes have chosen or inherited is kept for the next start; `giveway revert` forgets it"
+            ),
+            Err(error) => tracing::warn!("{error:#}"),
         }
         tracing::info!(
             "ended; {lifted} sockets put back, {set_back} processes back at their former priority, nothing of giveway's is left"

@@ -129,6 +129,7 @@ impl Running {
                     .chain(daemon.choice.awaited(&self.found))
                     .chain(unpromised)
                     .chain(daemon.rules.missing(queue))
+                    .chain(daemon.owners.missing().cloned())
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
                 class_rules: daemon.rules.len(),
@@ -170,6 +171,15 @@ impl Running {
             links.first().map_or("no interface is managed", |link| &link.queue.why)
         );
         Ok(limit)
+    }
+
+    /// Of commands that were started under the daemon before.
+    pub(super) fn restore_limits(&mut self) -> Result<()> {
+        let all = self.daemon.owners.command_limits();
+        if all.is_empty() {
+            return Ok(());
+        }
+        self.step(Input::CommandLimits(all))
     }
 
     /// A limit that no command has any more holds no queue.

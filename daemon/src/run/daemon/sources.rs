@@ -76,10 +76,14 @@ impl Running {
         self.step(Input::Datagrams(flows))
     }
 
-    /// Where there is a queue that what they connect could be held in, or background is made nice.
+    /// Where there is a queue that what they connect could be held in, background is made nice, or rules are inherited.
     pub(super) fn look_at_processes(&mut self) -> Result<()> {
-        if !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
+        let inherit = self.daemon.owners.rules_are_inherited();
+        if !inherit && !self.daemon.queue.is_in_force() && !self.daemon.config.classes.cpu_and_disk {
             return Ok(());
+        }
+        if inherit {
+            self.hand_down(&[])?;
         }
         let listed = self.daemon.owners.tasks().fingerprints();
         let Some(listed) = self.tolerate(listed)? else {

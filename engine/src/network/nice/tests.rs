@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::class::Folders;
-use crate::class::Source;
+use crate::class::{Source, judge_itself};
+use crate::matcher::Inherited;
 
 const FIRST: ProcessId = ProcessId { pid: 5, start_ns: 1 };
 
@@ -34,7 +35,7 @@ fn process() -> Process {
 
 fn judged(nice: &mut Niceness, rules: &Rules, id: ProcessId, is: Option<Nice>) {
     let process = process();
-    let verdict = crate::class::judge_itself(rules, &process);
+    let verdict = judge_itself(rules, &process).verdict;
     nice.judged(id, &process, verdict.as_ref(), is);
 }
 
@@ -101,22 +102,49 @@ fn a_rule_on_the_process_makes_it_nice_and_a_rule_on_what_it_sends_does_not() {
     );
 }
 
+/// What it starts is in another unit.
+fn judged_child(nice: &mut Niceness, rules: &Rules, is: Option<Nice>) -> Vec<Action> {
+    let child = Process {
+        cgroup: "/other.scope".to_owned(),
+        inherited: judge_itself(rules, &process()).hands_on.map(|rule| Inherited {
+            rule,
+            name: "backup".to_owned(),
+            ..Inherited::default()
+        }),
+        ..process()
+    };
+    let verdict = judge_itself(rules, &child).verdict;
+    nice.judged(FIRST, &child, verdict.as_ref(), is);
+    nice.due(at(1))
+}
+
 #[test]
-fn what_was_inherited_stays_unless_something_else_is_said() {
+fn what_inherits_background_is_nice_and_what_does_not_gets_back_what_the_kernel_has_handed_on() {
     let mut nice = Niceness::new(true, false);
-    let is = Some(Nice { by: 4, cause: 2 });
+    let handed_on = Some(Nice { by: 4, cause: 2 });
+    let back = [Action::Nice {
+        process: FIRST,
+        cause: None,
+    }];
+    let background = rules(BACKUP);
+    nice.set_rules(&background);
+    assert_eq!(judged_child(&mut nice, &background, handed_on), []);
+    assert!(matches!(
+        judged_child(&mut nice, &background, None)[..],
+        [Action::Nice { cause: Some(2), .. }]
+    ));
+    let mut nice = Niceness::new(true, false);
+    let alone = rules(&format!("{BACKUP}children = false\n"));
+    nice.set_rules(&alone);
+    assert_eq!(judged_child(&mut nice, &alone, handed_on), back);
+    assert_eq!(judged_child(&mut nice, &alone, None), []);
+    // The kernel puts back what has it by a rule that is gone.
     let none = rules("");
-    judged(&mut nice, &none, FIRST, is);
-    assert!(nice.due(at(1)).is_empty());
-    let stream = rules(&BACKUP.replace("background", "stream"));
-    judged(&mut nice, &stream, FIRST, is);
-    assert_eq!(
-        nice.due(at(1)),
-        [Action::Nice {
-            process: FIRST,
-            cause: None
-        }]
-    );
+    nice.set_rules(&none);
+    assert_eq!(judged_child(&mut nice, &none, handed_on), []);
+    let bulk = rules(&BACKUP.replace("background", "bulk"));
+    nice.set_rules(&bulk);
+    assert_eq!(judged_child(&mut nice, &bulk, handed_on), back);
 }
 
 #[test]

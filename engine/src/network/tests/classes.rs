@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::class::{Class, Folders, Rules, Source};
+use crate::class::{Class, Folders, RuleId, Rules, Source};
 use crate::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Process, ProcessId};
 use crate::network::action::Action;
 
@@ -554,4 +554,77 @@ fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
     assert_eq!(engine.limits_of_flows(), [48].into());
     see(&mut engine, 500, Vec::new(), true);
     assert!(engine.limits_of_flows().is_empty());
+}
+
+/// Whether the kernel is told by which rule a process hands its class on, in this second.
+fn handed_on(engine: &mut Network, ms: u64, listed: Fingerprint, process: &Process) -> Vec<Option<RuleId>> {
+    let now = Duration::from_millis(ms);
+    let mut actions = engine.step(now, Input::Processes(vec![listed]));
+    if actions.iter().any(|action| matches!(action, Action::Identify { .. })) {
+        let identified = Input::Identified {
+            processes: vec![process.clone().at(listed.id.pid)],
+            cgroups: Vec::new(),
+        };
+        actions.extend(engine.step(now, identified));
+    }
+    let told = actions.into_iter().filter_map(|action| match action {
+        Action::HandOn { image, rule, .. } => {
+            assert_eq!(image, listed.image, "of the program that was read");
+            Some(rule)
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn the_kernel_is_told_by_which_rule_a_process_hands_its_class_on_until_it_knows() {
+    let mut engine = engine("", false);
+    obey(
+        &mut engine,
+        100,
+        "[[rule]]\ncgroup = \"/backup\"\nclass = \"background\"\n",
+    );
+    let backup = Process {
+        cgroup: "/backup".to_owned(),
+        ..Process::default()
+    };
+    let shell = Fingerprint {
+        image: 1,
+        ..listed(5, OTHER)
+    };
+    assert_eq!(handed_on(&mut engine, 1_000, shell, &backup), []);
+    let [Some(rule)] = handed_on(&mut engine, 2_000, shell, &backup)[..] else {
+        panic!("read and judged")
+    };
+    assert_eq!(
+        handed_on(&mut engine, 3_000, shell, &backup),
+        [Some(rule)],
+        "asked again"
+    );
+    let named = Fingerprint {
+        names: Some(rule),
+        ..shell
+    };
+    assert_eq!(handed_on(&mut engine, 4_000, named, &backup), []);
+    // Another program, which no rule names: nothing is said of it before it has been read.
+    let other = Fingerprint { image: 2, ..named };
+    assert_eq!(handed_on(&mut engine, 5_000, other, &Process::default()), [None]);
+    assert_eq!(
+        handed_on(
+            &mut engine,
+            6_000,
+            Fingerprint { names: None, ..other },
+            &Process::default()
+        ),
+        []
+    );
+    // init starts everything.
+    let init = Fingerprint {
+        image: 1,
+        ..listed(1, 0)
+    };
+    for second in 7..9 {
+        assert_eq!(handed_on(&mut engine, second * 1_000, init, &backup), []);
+    }
 }

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What a process starts belongs to its class: by what was chosen for it, or by a rule that names it. Each task that
+ * inherits has a record (inherit.h).
+ *
+ *   gw_inherit       hands the record on to what a task starts
+ *   gw_inherit_late  the same, for whom the first has missed
+ *   gw_see_exec      from an exec on, the rule of the program before is inherited, and that of the new one counts,
+ *                    where it names the file alone: so what it starts at once inherits too
+ *   gw_hand_down     over all tasks: which rule names which process, as the daemon orders; and by the tree of processes, for
+ *                    what has been started before that
+ *   gw_list_limits   the rate limits that tasks have
+ *   gw_list_inheriting  the processes that have a record of anything
+ *
+ * The kernel pays for one look-up at each start of a task, and at each exec. Changes no task.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "inherit.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PF_EXITING 0x4
+#define INIT 1
+/* As /proc tells starts, and so the daemon. */
+#define START_NS (10 * NSEC_PER_MSEC)
+
+struct gw_executable {
+	__u64 inode;
+	__u32 device; /* as mountinfo numbers it: major << 20 | minor */
+	__u32 reserved;
+};
+
+struct gw_process_key {
+	__u64 start_ns; /* as /proc tells it */
+	__u32 tgid;
+	__u32 reserved;
+};
+
+struct gw_name_order {
+	__u64 rule;  /* which names the process; 0: none */
+	__u64 image; /* of which that is said */
+	__u64 is_obeyed; /* filled in here, with what follows for those that have it from there: */
+	struct gw_by_rule handed_on;
+};
+
+/* Of rules that ask for nothing but the executable. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gw_executable);
+	__type(value, __u64);
+} rule_of_file SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gw_process_key);
+	__type(value, struct gw_name_order);
+} name_orders SEC(".maps");
+
+extern int LINUX_KERNEL_VERSION __kconfig;
+
+const volatile __u32 netns_inum;
+
+/* Puts the types into the skeleton. */
+struct gw_record *record_type __attribute__((unused));
+struct gw_chosen_limit *limit_type __attribute__((unused));
+struct gw_executable *executable_type __attribute__((unused));
+struct gw_process_key *key_type __attribute__((unused));
+struct gw_name_order *order_type __attribute__((unused));
+
+static __always_inline struct gw_record *record_of(struct task_struct *task)
+{
+	return bpf_task_storage_get(&gw_records_1, task, NULL, 0);
+}
+
+static __always_inline __u32 uid_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, real_cred, uid.val);
+}
+
+/* What a process hands on by rule. */
+static __always_inline struct gw_by_rule by_rule(const struct gw_record *record, struct task_struct *of)
+{
+	struct gw_by_rule by = record->inherited;
+
+	if (record->own.rule) {
+		by = record->own;
+		by.uid = uid_of(of);
+	}
+	return by;
+}
+
+static __always_inline bool is_from(const struct gw_by_rule *by, const struct gw_by_rule *other)
+{
+	return by->rule == other->rule && by->pid == other->pid && by->start_ns == other->start_ns;
+}
+
+/* A thread has what its process has. Another process has inherited it; its own rule is the same until it executes another. */
+static __always_inline void hand_on(struct task_struct *parent, struct task_struct *task)
+{
+	struct gw_record *from = record_of(parent);
+	struct gw_record record;
+
+	if (!from || !(from->class || from->own.rule || from->inherited.rule))
+		return;
+	record = *from;
+	if (task->tgid != parent->tgid) {
+		record.inherited = by_rule(from, parent);
+		record.parent = parent->tgid;
+		record.parent_start_ns = BPF_CORE_READ(parent, group_leader, start_boottime);
+		record.image = 0;
+	}
+	/* What has one keeps it. */
+	bpf_task_storage_get(&gw_records_1, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(gw_inherit, struct task_struct *task, unsigned long clone_flags)
+{
+	hand_on(bpf_get_current_task_btf(), task);
+	return 0;
+}
+
+/* For whom the first has missed: nothing preempts this one (nice.bpf.c). */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(gw_inherit_late, struct task_struct *task)
+{
+	if (LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 4, 0))
+		hand_on(bpf_get_current_task_btf(), task);
+	return 0;
+}
+
+static __always_inline void name(struct gw_by_rule *own, struct task_struct *task, __u64 rule)
+{
+	own->rule = 0;
+	own->pid = task->tgid;
+	own->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	own->uid = uid_of(task);
+	BPF_CORE_READ_STR_INTO(&own->name, task, group_leader, comm);
+	own->rule = rule;
+}
+
+/* Runs in the process, after the new program's credentials are in force. */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	struct gw_executable file = {};
+	struct gw_record none = {};
+	struct gw_record *record;
+	__u64 *rule = NULL;
+
+	if (task->tgid == INIT)
+		return 0;
+	if (task->nsproxy->net_ns->ns.inum == netns_inum) {
+		file.inode = bprm->file->f_inode->i_ino;
+		file.device = bprm->file->f_inode->i_sb->s_dev;
+		rule = bpf_map_lookup_elem(&rule_of_file, &file);
+	}
+	record = bpf_task_storage_get(&gw_records_1, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	/* Another daemon's program may have been here already: while one takes over from another. */
+	if (!record || record->image == (__u64)task->mm)
+		return 0;
+	record->inherited = by_rule(record, task);
+	record->own.rule = 0;
+	record->image = (__u64)task->mm;
+	if (rule)
+		name(&record->own, task, *rule);
+	return 0;
+}
+
+static __always_inline struct gw_name_order *order_for(__u32 tgid, __u64 start_ns)
+{
+	struct gw_process_key key = { .start_ns = start_ns - start_ns % START_NS, .tgid = tgid };
+
+	return bpf_map_lookup_elem(&name_orders, &key);
+}
+
+/* As the daemon has found. */
+static __always_inline struct gw_record *obey(struct gw_name_order *order, struct task_struct *task,
+					      struct gw_record *record)
+{
+	struct gw_record none = {};
+
+	if ((__u64)task->mm != order->image || task->tgid == INIT)
+		return record;
+	if (order->rule && !record)
+		record = bpf_task_storage_get(&gw_records_1, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!record)
+		return NULL;
+	if (!order->rule)
+		record->own.rule = 0;
+	else if (record->own.rule != order->rule)
+		name(&record->own, task, order->rule);
+	record->image = order->image;
+	order->handed_on = by_rule(record, task);
+	order->is_obeyed = 1;
+	return record;
+}
+
+/* A thread that has been made meanwhile. */
+static __always_inline void follow_leader(struct task_struct *task, struct gw_record *record)
+{
+	struct task_struct *leader = task->group_leader;
+	struct gw_record *of_process = leader ? record_of(leader) : NULL;
+
+	if (!of_process)
+		return;
+	if (!record)
+		hand_on(leader, task);
+	else if (!is_from(&record->own, &of_process->own) || !is_from(&record->inherited, &of_process->inherited)) {
+		record->own = of_process->own;
+		record->inherited = of_process->inherited;
+	}
+}
+
+/*
+ * By its parent. An orphan's is an ancestor, or init, and tells nothing where another has started it; but whom it has it
+ * from may have another rule by now.
+ */
+static __always_inline void follow_parent(struct task_struct *task, struct gw_record *record)
+{
+	struct task_struct *parent = task->real_parent;
+	struct task_struct *leader = parent ? parent->group_leader : NULL;
+	struct gw_record *of_parent = leader ? record_of(leader) : NULL;
+	struct gw_record made = {};
+	struct gw_name_order *order;
+
+	if (of_parent && leader->tgid != INIT) {
+		struct gw_by_rule from = by_rule(of_parent, leader);
+
+		if (!record && from.rule) {
+			made.inherited = from;
+			made.parent = leader->tgid;
+			made.parent_start_ns = leader->start_boottime;
+			bpf_task_storage_get(&gw_records_1, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);
+			return;
+		}
+		if (record && record->parent == (__u32)leader->tgid && record->parent_start_ns == leader->start_boottime) {
+			if (!is_from(&record->inherited, &from))
+				record->inherited = from;
+			return;
+		}
+	}
+	if (!record || !record->inherited.rule)
+		return;
+	order = order_for(record->inherited.pid, record->inherited.start_ns);
+	if (order && order->is_obeyed && !is_from(&record->inherited, &order->handed_on))
+		record->inherited = order->handed_on;
+}
+
+/* Once to name the processes of the orders, and again for those that inherit from them. */
+SEC("iter/task")
+int gw_hand_down(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_record *record;
+	struct gw_name_order *order;
+
+	if (!task || !task->mm || task->flags & PF_EXITING)
+		return 0;
+	record = record_of(task);
+	if (task->pid != task->tgid) {
+		follow_leader(task, record);
+		return 0;
+	}
+	order = order_for(task->tgid, task->start_boottime);
+	if (order)
+		record = obey(order, task, record);
+	follow_parent(task, record);
+	return 0;
+}
+
+/* Of a process. */
+SEC("iter/task")
+int gw_list_inheriting(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_record *record = task && task->pid == task->tgid && task->mm ? record_of(task) : NULL;
+
+	if (record && (record->class || record->own.rule || record->inherited.rule))
+		bpf_seq_write(ctx->meta->seq, &task->tgid, sizeof(task->tgid));
+	return 0;
+}
+
+SEC("iter/task")
+int gw_list_limits(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_chosen_limit found = {};
+	struct gw_record *record = task ? record_of(task) : NULL;
+
+	if (!record || !record->limit)
+		return 0;
+	found.bytes_per_s = record->bytes_per_s;
+	found.number = record->limit;
+	found.class = record->class;
+	found.uid = record->uid;
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a task has its class from, in the task's own storage: it goes with the task, and there is nothing to clear up. Only
+ * a task that has something to hand on, or has inherited something, has such a record. inherit.bpf.c hands it on.
+ *
+ * The daemon pins the map, so that a new daemon finds the records of the one before. The map's name has the number of the
+ * layout: it changes with any struct below.
+ */
+#ifndef GIVEWAY_INHERIT_H
+#define GIVEWAY_INHERIT_H
+
+#define GW_NAME_OF_TASK 16
+
+/* A rule that names a process, and what it starts. */
+struct gw_by_rule {
+	__u64 rule;     /* its number; 0: none */
+	__u64 start_ns; /* of the process that it names, CLOCK_BOOTTIME */
+	__u32 pid;
+	__u32 uid;      /* as which that process has handed it on */
+	char name[GW_NAME_OF_TASK];
+};
+
+struct gw_record {
+	/* By `giveway exec`, for the task and all that it starts. */
+	__u32 class; /* 1 + the class's number; 0: none */
+	__u32 uid;   /* who chose it */
+	__u32 limit; /* number of a rate limit; 0: none */
+	__u32 parent; /* the process that has started this one */
+	__u64 bytes_per_s; /* of the limit */
+	__u64 parent_start_ns;
+	__u64 image; /* since whose exec it is so; 0: it has executed nothing since its fork */
+	struct gw_by_rule own;       /* by which the process hands its class on */
+	struct gw_by_rule inherited; /* from what has started it */
+};
+
+struct gw_chosen_limit {
+	__u64 bytes_per_s;
+	__u32 number;
+	__u32 class; /* 1 + the class's number */
+	__u32 uid;   /* who chose it */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gw_record);
+} gw_records_1 SEC(".maps");
+
+#endif

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! bpf/inherit.bpf.c: what a process starts inherits its class, chosen or by a rule that names it. Input: processes by their
+//! pidfds and numbers, executables, and the choice or rule of each. Output: the rate limits that tasks have.
+//! [`super::tasks`] tells what a process has inherited; this only writes it down, and changes no process.
+//!
+//! The map of records and the programs that hand them on are pinned, so that the next daemon finds what the one before has
+//! written, and nothing that was started between the two is missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use giveway_engine::class::{LimitNumber, RateLimit, RuleId};
+use giveway_engine::matcher::{Choice, ProcessId};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
+
+use super::libbpf_log::{explain, one_line};
+use super::process::FileId;
+use super::records::{bytes_of, record};
+use super::skeletons::inherit as skeleton;
+use super::tasks::{Tasks, class_of, run_over_all};
+use crate::pins::{INHERIT_LINKS, Pins, RECORDS};
+use skeleton::types;
+
+/// Of the map, with the number of its layout.
+const MAP: &str = "gw_records_1";
+
+/// What makes new tasks inherit; it goes on after this is dropped where it is pinned.
+pub struct Inheritance {
+    _links: [Link; 3],
+    hand_down: OwnedFd,
+    list_limits: OwnedFd,
+    list_inheriting: OwnedFd,
+    files: MapHandle,
+    orders: MapHandle,
+    /// Why it ends with this process.
+    pub unpinned: Option<String>,
+}
+
+/// Of one process: the rule by which it hands its class on.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    pub process: ProcessId,
+    /// The program of which that is said.
+    pub image: u64,
+    pub rule: Option<RuleId>,
+}
+
+/// A rate limit that commands have.
+#[derive(Clone, Copy, Debug)]
+pub struct Limited {
+    pub uid: u32,
+    pub limit: RateLimit,
+}
+
+/// What an earlier daemon has left.
+pub enum Left {
+    Nothing,
+    Records(MapHandle),
+    /// They mean nothing to this version.
+    Another(String),
+}
+
+/// The records of the daemon before.
+///
+/// # Errors
+/// Where that cannot be looked for.
+pub fn left(pins: &Pins) -> Result<Left> {
+    let found = pins.look(|folder| Ok(MapHandle::from_pinned_path(folder.join(RECORDS)).ok()))?;
+    let Some(map) = found.flatten() else {
+        return Ok(Left::Nothing);
+    };
+    let is_ours = map.map_type() == MapType::TaskStorage
+        && map.name() == OsStr::new(MAP)
+        && map.value_size() as usize == size_of::<types::gw_record>();
+    Ok(match is_ours {
+        true => Left::Records(map),
+        false => Left::Another(map.name().to_string_lossy().into_owned()),
+    })
+}
+
+impl Inheritance {
+    /// Of what is written into these tasks' map. `pins`: None where it is to end with this process.
+    ///
+    /// # Errors
+    /// Where the kernel does not load it.
+    pub fn open(tasks: &Tasks, netns_inum: u32, pins: Option<&Pins>) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::InheritSkelBuilder::default();
+        let mut open = explain("open the inheritance of classes", || builder.open(&mut storage))?;
+        open.maps
+            .rodata_data
+            .as_deref_mut()
+            .context("the inheritance of classes has no constants")?
+            .netns_inum = netns_inum;
+        explain("use the map of records", || {
+            open.maps.gw_records_1.reuse_fd(tasks.records.as_fd())
+        })?;
+        let skeleton = explain("load the inheritance of classes", || open.load())?;
+        let attach = || {
+            Ok([
+                skeleton.progs.gw_inherit.attach()?,
+                skeleton.progs.gw_inherit_late.attach()?,
+                skeleton.progs.gw_see_exec.attach()?,
+            ])
+        };
+        let mut links = explain(
+            "attach to the tracepoints task_newtask, sched_wakeup_new and sched_process_exec",
+            attach,
+        )?;
+        let unpinned = pins.and_then(|pins| pin(pins, tasks, &mut links).err());
+        let unpinned = unpinned.map(|error| {
+            format!(
+                "what commands choose with `giveway exec`, and programs hand on, ends with this daemon: {}",
+                one_line(&error)
+            )
+        });
+        if let Some(why) = &unpinned {
+            tracing::warn!("{why}");
+        }
+        let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the inheritance of classes");
+        Ok(Self {
+            _links: links,
+            hand_down: skeleton.progs.gw_hand_down.as_fd().try_clone_to_owned()?,
+            list_inheriting: skeleton.progs.gw_list_inheriting.as_fd().try_clone_to_owned()?,
+            list_limits: skeleton.progs.gw_list_limits.as_fd().try_clone_to_owned()?,
+            files: keep(&skeleton.maps.rule_of_file)?,
+            orders: keep(&skeleton.maps.name_orders)?,
+            unpinned,
+        })
+    }
+
+    /// What runs one of these files hands its class on by this rule, from its start on.
+    pub fn set_files(&self, files: &[(FileId, RuleId)]) -> Result<()> {
+        let wanted: BTreeMap<Vec<u8>, RuleId> = files.iter().map(|(file, rule)| (key_of(*file), *rule)).collect();
+        for (file, rule) in &wanted {
+            self.files
+                .update(file, &rule.to_ne_bytes(), MapFlags::ANY)
+                .context("cannot say which executables hand their class on")?;
+        }
+        let known: Vec<Vec<u8>> = self.files.keys().collect();
+        for file in known.iter().filter(|file| !wanted.contains_key(*file)) {
+            self.files
+                .delete(file)
+                .context("cannot say which executables hand nothing on any more")?;
+        }
+        Ok(())
+    }
+
+    /// Writes down by which rules these processes hand their class on, and what follows for what they have started.
+    pub fn hand_down(&self, named: &[Named]) -> Result<()> {
+        for Named { process, image, rule } in named {
+            let key = types::gw_process_key {
+                start_ns: process.start_ns,
+                tgid: process.pid,
+                reserved: 0,
+            };
+            let order = types::gw_name_order {
+                rule: rule.unwrap_or_default(),
+                image: *image,
+                ..types::gw_name_order::default()
+            };
+            self.orders
+                .update(bytes_of(&key), bytes_of(&order), MapFlags::ANY)
+                .context("cannot say by which rule a process hands its class on")?;
+        }
+        // Who inherits may be looked at before the one that it inherits from.
+        let rounds = if named.is_empty() { 1 } else { 2 };
+        let walked = (0..rounds).try_for_each(|_| run_over_all::<types::gw_chosen_limit>(&self.hand_down).map(drop));
+        let known: Vec<Vec<u8>> = self.orders.keys().collect();
+        let cleared = known.iter().try_for_each(|order| self.orders.delete(order));
+        walked.context("cannot say what processes inherit")?;
+        cleared.context("cannot clear what processes are named by")
+    }
+
+    /// The rate limits that any task has.
+    pub fn limits(&self) -> Result<BTreeMap<LimitNumber, Limited>> {
+        let found = run_over_all::<types::gw_chosen_limit>(&self.list_limits).context("cannot list rate limits")?;
+        let limited = |found: types::gw_chosen_limit| {
+            let number = LimitNumber::try_from(found.number).ok()?;
+            let limit = RateLimit {
+                number,
+                bytes_per_s: found.bytes_per_s,
+                class: class_of(found.class)?,
+            };
+            Some((number, Limited { uid: found.uid, limit }))
+        };
+        Ok(found.into_iter().filter_map(limited).collect())
+    }
+
+    /// How many processes have chosen or inherited anything, or hand it on.
+    pub fn inheriting(&self) -> Result<usize> {
+        let found = run_over_all::<u32>(&self.list_inheriting).context("cannot list who inherits")?;
+        Ok(found.len())
+    }
+
+    /// By their numbers.
+    pub fn limits_in_use(&self) -> Result<BTreeSet<LimitNumber>> {
+        Ok(self.limits()?.into_keys().collect())
+    }
+
+    pub fn choose(&self, tasks: &Tasks, pidfd: BorrowedFd<'_>, choice: Choice) -> Result<()> {
+        let key = pidfd.as_raw_fd().to_ne_bytes();
+        let found = tasks
+            .records
+            .lookup(&key, MapFlags::ANY)
+            .context("the kernel tells no class of the process")?;
+        let mut record = found.map_or_else(|| Ok(types::gw_record::default()), |bytes| record_of(&bytes))?;
+        record.class = 1 + choice.class as u32;
+        record.uid = choice.uid;
+        record.limit = choice.limit.map_or(0, |limit| limit.number.into());
+        record.bytes_per_s = choice.limit.map_or(0, |limit| limit.bytes_per_s);
+        tasks
+            .records
+            .update(&key, bytes_of(&record), MapFlags::ANY)
+            .context("the kernel keeps no class for the process")
+    }
+}
+
+fn record_of(bytes: &[u8]) -> Result<types::gw_record> {
+    record(bytes).context("a record of classes has another size")
+}
+
+fn key_of(file: FileId) -> Vec<u8> {
+    let key = types::gw_executable {
+        inode: file.inode,
+        device: file.device,
+        reserved: 0,
+    };
+    bytes_of(&key).to_vec()
+}
+
+fn pin(pins: &Pins, tasks: &Tasks, links: &mut [Link; 3]) -> Result<()> {
+    let mut map = MapHandle::try_from(&tasks.records).context("cannot share the records of classes")?;
+    pins.make(|folder| {
+        replace(&folder.join(RECORDS), |path| Ok(map.pin(path)?))?;
+        let mut links = INHERIT_LINKS.into_iter().zip(links);
+        links.try_for_each(|(name, link)| replace(&folder.join(name), |path| Ok(link.pin(path)?)))
+    })
+}
+
+fn replace(path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let _ = fs::remove_file(path);
+    pin(path).with_context(|| format!("cannot pin {}", path.display()))
+}

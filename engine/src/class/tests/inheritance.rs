@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a program starts belongs to its class, unless something else is said of it.
+
+use super::*;
+use crate::matcher::{Inherited, ProcessId};
+
+const RESTIC: &str = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n";
+const SSH: &str = "[[rule]]\nexe = \"/usr/bin/ssh\"\nclass = \"standard\"\n";
+
+/// What it starts at port 443, as the kernel tells of it.
+fn ssh(rules: &Rules) -> Process {
+    let handed_on = judge_itself(rules, &backup()).hands_on;
+    Process {
+        exe: "/usr/bin/ssh".to_owned(),
+        executables: vec!["/usr/bin/ssh".to_owned()],
+        cmdline: "ssh backup@host -s sftp".to_owned(),
+        cgroup: "/user.slice".to_owned(),
+        inherited: handed_on.map(|rule| Inherited {
+            rule,
+            from: ProcessId { pid: 7, start_ns: 1 },
+            name: "restic".to_owned(),
+            uid: UNPRIVILEGED,
+        }),
+        ..backup()
+    }
+}
+
+fn class_of_ssh(text: &str) -> Class {
+    let rules = rules(text);
+    let ssh = ssh(&rules);
+    let class = judge(&rules, &seen(Some(&ssh))).class;
+    let before_the_first_packet = judge_process(&rules, &ssh).map(|verdict| verdict.class);
+    assert_eq!(before_the_first_packet.unwrap_or(Class::Standard), class, "{text}");
+    class
+}
+
+#[test]
+fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
+    let rules = rules(&RESTIC.replace("class", "rate_limit_mbit = 5\nclass"));
+    let ssh = ssh(&rules);
+    let verdict = judge(&rules, &seen(Some(&ssh)));
+    assert_eq!((verdict.class, verdict.by), (Class::Background, By::Inheritance));
+    assert_eq!(verdict.rule, "/etc/a.toml:1");
+    assert!(
+        verdict
+            .why
+            .starts_with("inherited from restic (7): exe /usr/bin/restic; all its flows together"),
+        "{}",
+        verdict.why
+    );
+    assert_eq!(verdict.limit, Some(1), "one limit for all of them");
+    let itself = judge_itself(&rules, &ssh);
+    assert_eq!(itself.verdict.map(|verdict| verdict.class), Some(Class::Background));
+    assert_eq!(itself.hands_on, None, "it hands on what it has inherited");
+}
+
+#[test]
+fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
+    let rules = rules(&format!("{RESTIC}{SSH}"));
+    let mut ssh = Process {
+        idleness: Idleness {
+            nice_19: true,
+            ..Idleness::default()
+        },
+        ..ssh(&rules)
+    };
+    let by = |rules: &Rules, process: &Process, named| {
+        let seen = Seen {
+            named,
+            ..seen(Some(process))
+        };
+        judge(rules, &seen).by
+    };
+    let (nothing, restic) = (Rules::default(), super::rules(&RESTIC.replace("background", "bulk")));
+    assert_eq!(by(&nothing, &ssh, None), By::Evidence);
+    ssh.inherited = self::ssh(&restic).inherited;
+    assert_eq!(by(&restic, &ssh, None), By::Inheritance);
+    ssh.inherited = self::ssh(&rules).inherited;
+    assert_eq!(by(&rules, &ssh, None), By::Rule);
+    ssh.chosen = Some(Choice {
+        class: Class::Bulk,
+        uid: UNPRIVILEGED,
+        limit: None,
+    });
+    assert_eq!(by(&rules, &ssh, None), By::Choice);
+    assert_eq!(by(&rules, &ssh, Some("lbe add by uid 0")), By::Name);
+}
+
+#[test]
+fn a_rule_for_the_program_alone_or_for_what_it_sends_is_not_inherited() {
+    assert_eq!(class_of_ssh(RESTIC), Class::Background);
+    assert_eq!(class_of_ssh(&format!("{RESTIC}children = false\n")), Class::Standard);
+    assert_eq!(class_of_ssh(&format!("{RESTIC}port = 443\n")), Class::Standard);
+    // Who is started is judged by its own.
+    assert_eq!(class_of_ssh(&format!("{RESTIC}{SSH}")), Class::Standard);
+    for nothing in ["port = 443", "exe = \"/usr/bin/restic\"\nlocal_port = 9"] {
+        let told = problem(&format!("[[rule]]\n{nothing}\nclass = \"bulk\"\nchildren = false\n"));
+        assert!(told.contains("/etc/a.toml:1: `rule.children`: only a rule"), "{told}");
+    }
+}
+
+#[test]
+fn a_rule_that_is_gone_is_inherited_no_more_and_one_that_has_moved_is() {
+    let ssh = ssh(&rules(RESTIC));
+    let class = |text: &str| judge(&rules(text), &seen(Some(&ssh))).class;
+    assert_eq!(class(""), Class::Standard);
+    assert_eq!(class(&RESTIC.replace("background", "bulk")), Class::Standard);
+    assert_eq!(
+        class(&format!("[[rule]]\nport = 1\nclass = \"bulk\"\n{RESTIC}")),
+        Class::Background
+    );
+}
+
+#[test]
+fn what_lowers_goes_with_a_change_of_user_and_what_raises_does_not() {
+    for (class, stays) in [
+        (Class::Background, true),
+        (Class::Bulk, true),
+        (Class::Standard, true),
+        (Class::Stream, false),
+        (Class::Realtime, false),
+    ] {
+        let rules = rules(&RESTIC.replace("background", class.name()));
+        let of = |uid, euid| {
+            let other = Process {
+                uid,
+                euid,
+                ..ssh(&rules)
+            };
+            judge(&rules, &seen(Some(&other))).by == By::Inheritance
+        };
+        assert!(of(UNPRIVILEGED, UNPRIVILEGED), "{class:?}");
+        assert_eq!((of(0, 0), of(UNPRIVILEGED, 0)), (stays, stays), "{class:?}");
+    }
+}
+
+#[test]
+fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
+    let rules = rules(&RESTIC.replace("class", "rate_limit_mbit = 5\nclass"));
+    let chosen = Process {
+        chosen: Some(Choice {
+            class: Class::Bulk,
+            uid: UNPRIVILEGED,
+            limit: None,
+        }),
+        ..ssh(&rules)
+    };
+    let verdict = judge(&rules, &seen(Some(&chosen)));
+    assert_eq!((verdict.class, verdict.limit), (Class::Bulk, Some(1)));
+    assert!(
+        verdict.why.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
+        "{}",
+        verdict.why
+    );
+}
+
+#[test]
+fn the_kernel_decides_for_executables_of_which_the_first_rule_without_more_conditions_is_inherited() {
+    let of = |text: &str| {
+        let rules = rules(text);
+        let known = rules.inherited_by_executable();
+        known.get("/usr/bin/restic").map(|id| {
+            let rule = rules.rules.iter().find(|rule| rule.inherited_as() == Some(*id));
+            rule.unwrap().class
+        })
+    };
+    assert_eq!(of(RESTIC), Some(Class::Background));
+    assert_eq!(of(&format!("{RESTIC}children = false\n")), None);
+    assert_eq!(of(&RESTIC.replace("class", "user = \"0\"\nclass")), None);
+    let bulk = RESTIC.replace("background", "bulk");
+    assert_eq!(of(&format!("{bulk}{RESTIC}")), Some(Class::Bulk));
+    assert_eq!(of(&format!("{bulk}children = false\n{RESTIC}")), None);
+}
