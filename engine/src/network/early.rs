@@ -88,6 +88,10 @@ impl Early {
             // Our own doing is no reason to read it again.
             let (is_nice, names) = (fingerprint.nice.take(), fingerprint.names.take());
             if let Some(known) = self.processes.get_mut(&id) {
+                if known.nice.is_some() != is_nice.is_some() {
+                    // What the kernel has handed on may have to be put back.
+                    known.judged = None;
+                }
                 (known.nice, known.names) = (is_nice, names);
                 if known.fingerprint != fingerprint {
                     (known.fingerprint, known.is_asked, known.is_read) = (fingerprint, false, false);
