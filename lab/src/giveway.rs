@@ -130,7 +130,18 @@ impl Daemon {
         Self::launch_with(&[], place, configuration, stem)
     }
 
-    fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+    /// As `launch`, with a folder of rules in place of the machine's.
+    pub fn launch_with_rules(rules: &str, station: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
+        Self::launch_with(
+            &["--interface", STATION_DEVICE, "--rules", rules],
+            station,
+            configuration,
+            stem,
+        )
+    }
+
+    /// As `launch`, with these words in place of the interface.
+    pub fn launch_with(words: &[&str], at: &Namespace, configuration: &Value, stem: &Path) -> Result<Self> {
         // A stem may have dots of its own.
         let [file, log] = ["toml", "log"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
         write(&file, configuration)?;

@@ -106,6 +106,7 @@ type Act = fn(&str) -> Result<()>;
 const ROLES: &[(&str, Act)] = &[
     ("abuser", |d| role::report(d, scenarios::abuse::run_abuser)),
     ("application", traffic::application::run),
+    ("arrivals", traffic::arrivals::run),
     ("application-sink", traffic::application::run_sink),
     ("crowd-guest", traffic::crowd::run_guest),
     ("crowd-host", traffic::crowd::run_host),
@@ -128,6 +129,8 @@ const ROLES: &[(&str, Act)] = &[
     ("marking-sender", |d| report(d, scenarios::marking::sender::run)),
     ("marking-sink", scenarios::marking::sender::run_sink),
     ("plain-bursts", |d| report(d, realtime::plain::run)),
+    ("reach-sender", scenarios::reach::sender::run),
+    ("reach-tunnel", scenarios::reach::tunnel::run),
     ("realtime-enqueue", |d| {
         report(d, scenarios::admission_cost::enqueue::run)
     }),
@@ -254,6 +257,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
         kernel: results.kernels.iter().cloned().collect::<Vec<_>>().join(", "),
         variants,
         spread: results.spread(),
+        said: results.said.clone(),
         checks,
     };
     let figures = plot::draw(&plan.plots, &results, &out)?;
@@ -283,6 +287,7 @@ fn tell(scenario: &Scenario, plan: &Plan, report: &Report, at_defaults: bool) {
     println!("{}: {}\n", scenario.name, scenario.about);
     print!("{}", report.table(&variants, plan.columns));
     print!("{}", report.stations_table(&variants));
+    print!("{}", report.sentences(&variants));
     println!();
     for check in &plan.checks {
         if let Quantity::Ratio { variant, over, metric } = &check.of {

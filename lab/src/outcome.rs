@@ -18,6 +18,9 @@ pub type Metrics = BTreeMap<String, f64>;
 /// By point and metric: the least and the most.
 pub type Spread = BTreeMap<String, BTreeMap<String, (f64, f64)>>;
 
+/// By point: what a program said, each sentence behind the place where it said it.
+pub type Said = BTreeMap<String, Vec<String>>;
+
 /// The goodput of each station of a variant, where it was asked for.
 pub fn shares(points: &BTreeMap<String, Metrics>, variant: &str) -> Vec<f64> {
     let share = |station| {
@@ -39,6 +42,7 @@ pub struct Outcome {
     pub samples: BTreeMap<String, Vec<f64>>,
     /// How late wake-ups were, by point: added up over the rounds, so that a percentile is one of all of them.
     pub wakeups: BTreeMap<String, Histogram>,
+    pub said: Said,
 }
 
 /// What of a station is followed over time.
@@ -70,6 +74,9 @@ pub struct Results {
     pub samples: BTreeMap<String, Vec<f64>>,
     #[serde(default)]
     pub wakeups: BTreeMap<String, Histogram>,
+    /// Of the last round.
+    #[serde(default)]
+    pub said: Said,
 }
 
 /// JSON has no word for infinity, of what never came; it is written as null.
@@ -91,6 +98,12 @@ impl Outcome {
                 .or_default()
                 .insert(metric.into(), value);
         }
+    }
+
+    /// Where it was said, and in which words.
+    pub fn note(&mut self, point: &str, place: &str, words: &str) {
+        let line = format!("{place}: {words}");
+        self.said.entry(point.into()).or_default().push(line);
     }
 
     /// Every number of a record, by the names of its fields.
@@ -134,6 +147,7 @@ impl Results {
             self.rounds.entry(point).or_default().extend(rounds);
         }
         self.traces.extend(other.traces);
+        self.said.extend(other.said);
         for (point, samples) in other.samples {
             self.samples.entry(point).or_default().extend(samples);
         }
@@ -161,6 +175,7 @@ impl Results {
             self.wakeups.entry(point).or_default().merge(histogram);
         }
         self.traces.insert(variant.into(), outcome.traces);
+        self.said.extend(outcome.said);
     }
 
     /// The least and the most of each metric that several rounds measured.

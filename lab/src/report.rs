@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::check::Verdict;
-use crate::outcome::{Metrics, Spread, shares};
+use crate::outcome::{Metrics, Said, Spread, shares};
 use crate::parameters::Parameters;
 use crate::scenario::CheckKind;
 
@@ -26,6 +26,8 @@ pub struct Report<'a> {
     /// Over the rounds, where there were several.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: Spread,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub said: Said,
     pub checks: Vec<Verdict>,
 }
 
@@ -120,6 +122,17 @@ impl Report<'_> {
         };
         let rows: String = names.into_iter().map(row).collect();
         format!("\nGoodput of each station while it sends, Mbit/s\n{rows}")
+    }
+
+    /// What was said in each variant, in its order; else nothing.
+    pub fn sentences(&self, variants: &[&str]) -> String {
+        let of = |point: &&str| {
+            self.said
+                .get(*point)
+                .map(|lines| format!("{point}\n    {}\n", lines.join("\n    ")))
+        };
+        let rows: String = self.rows(variants).iter().filter_map(of).collect();
+        if rows.is_empty() { rows } else { format!("\n{rows}") }
     }
 
     /// One line on what a variant gained or lost beside another; nothing where one of them was not measured.
@@ -250,6 +263,15 @@ fn heading(metric: &str) -> (&str, &str) {
         "lateness_p99_us" => ("late p99", "us"),
         "daemon_waited_percent" => ("daemon", "waited, %"),
         "refused_wrongly_percent" => ("refused", "wrongly %"),
+        "arrived_of_limit" => ("arrived", "of limit"),
+        "silently_beyond" => ("silently", "beyond"),
+        "work_mbit" => ("work", "Mbit/s"),
+        "upload_mbit" => ("upload", "Mbit/s"),
+        "processes" => ("processes", ""),
+        "processes_background" => ("backgr.", "of them"),
+        "connections" => ("connect.", ""),
+        "connections_as_expected" => ("in class", "of them"),
+        "control_is_fifo" => ("control", "is FIFO"),
         other => (other, ""),
     }
 }
@@ -281,6 +303,7 @@ mod tests {
                 "fixed-cap/arf-lossy".into(),
                 BTreeMap::from([("goodput_mbit".into(), (15.0, 15.25))]),
             )]),
+            said: Said::new(),
             checks,
         }
     }

@@ -25,6 +25,7 @@ mod monitor_cost;
 mod no_numbers;
 mod qdisc_cost;
 mod rate_limit;
+pub mod reach;
 mod rtt_mix;
 mod rules_cost;
 pub mod runaway;
@@ -38,6 +39,7 @@ mod strangers;
 pub mod switch_cost;
 mod turmoil;
 mod wakeup;
+mod work;
 mod yielding;
 
 use anyhow::Result;
@@ -70,6 +72,7 @@ pub const ALL: &[Scenario] = &[
     no_numbers::SCENARIO,
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,
+    reach::SCENARIO,
     rtt_mix::SCENARIO,
     rules_cost::SCENARIO,
     runaway::SCENARIO,
@@ -83,6 +86,7 @@ pub const ALL: &[Scenario] = &[
     switch_cost::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
+    work::SCENARIO,
     yielding::SCENARIO,
 ];
 

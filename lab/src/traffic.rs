@@ -4,9 +4,10 @@
 //! `application` uploads as a phone's programs do; `endless` holds transfers and notes what of them arrives when;
 //! `hostile` sends what no honest stack would; `liar` tells neighbours what is not true; `uploads` are those of all stations of
 //! an access point, at rates that change; `http` is a phone's browser beside its upload, `work` a program that
-//! computes beside it.
+//! computes beside it; `arrivals` counts what comes, whatever sent it, and `ssh` is a real server of OpenSSH's.
 
 pub mod application;
+pub mod arrivals;
 pub mod crowd;
 pub mod endless;
 pub mod hostile;
@@ -14,6 +15,7 @@ pub mod http;
 pub mod iperf3;
 pub mod liar;
 pub mod realtime;
+pub mod ssh;
 pub mod stream;
 pub mod uploads;
 pub mod work;

@@ -546,6 +546,14 @@ mod in_guest {
     }
 
     #[test]
+    pub fn a_limit_that_does_not_reach_what_wireguard_sends_says_so() {
+        let Some(_turn) = turn_in_guest() else { return };
+        let settings = ["variants=wireguard,kernel-socket", "seconds=2", "warmup_s=1"];
+        let (result, _) = run_and_count_figures("reach", &settings);
+        assert_eq!(metric(&result, "kernel-socket", "holds"), 1.0);
+    }
+
+    #[test]
     pub fn background_lives_on_below_a_full_uplink_and_takes_it_again() {
         let Some(_turn) = turn_in_guest() else { return };
         let settings = ["variants=free/giveway", "seconds=30", "warmup_s=5"];
@@ -768,6 +776,13 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             in_guest::a_rate_limit_is_reached_and_not_passed_in_the_bpf_qdisc,
         ]),
     ),
+    (
+        "reach",
+        Tests(&[
+            a_limit_that_does_not_reach_a_packet_says_so,
+            in_guest::a_limit_that_does_not_reach_what_wireguard_sends_says_so,
+        ]),
+    ),
     ("rules-cost", Tests(&[each_process_that_connects_has_its_class])),
     (
         "rtt-mix",
@@ -805,6 +820,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             in_guest::a_rule_makes_timers_wake_up_sooner_in_virtual_time,
         ]),
     ),
+    ("work", Tests(&[what_a_backup_starts_gives_way_as_the_backup_does])),
     (
         "yield",
         Tests(&[in_guest::a_background_transfer_gives_way_to_another_device]),
@@ -883,6 +899,34 @@ fn each_process_that_connects_has_its_class() {
     let Some(_turn) = turn() else { return };
     let result = run("rules-cost", &["seconds=5", "variants=rules"]);
     assert!(metric(&result, "rules", "class_max_ms") < 1_000.0, "{result}");
+}
+
+#[test]
+fn what_a_backup_starts_gives_way_as_the_backup_does() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=upload,packaged/restic,exec/git-2222",
+        "seconds=2",
+        "warmup_s=1",
+    ];
+    let (result, _) = run_and_count_figures("work", &settings);
+    // restic and its ssh; git, its shell, its ssh and its packer.
+    for (variant, least) in [("packaged/restic", 2.0), ("exec/git-2222", 3.0)] {
+        assert!(metric(&result, variant, "processes_background") >= least, "{result}");
+    }
+}
+
+#[test]
+fn a_limit_that_does_not_reach_a_packet_says_so() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=tcp,udp-not-connected,tun,no-daemon",
+        "seconds=1",
+        "warmup_s=1",
+    ];
+    let (result, _) = run_and_count_figures("reach", &settings);
+    assert_eq!(metric(&result, "no-daemon", "holds"), 0.0);
+    assert!(metric(&result, "no-daemon", "said") >= 1.0);
 }
 
 #[test]

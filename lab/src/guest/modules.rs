@@ -36,6 +36,7 @@ const CHOSEN: &[&str] = &[
     "drivers/net/netdevsim/",
     "drivers/net/tun",
     "drivers/net/veth",
+    "drivers/net/wireguard/",
     "drivers/net/virtio_net",
     "drivers/char/virtio_console",
     "drivers/virtio/virtio_pci",

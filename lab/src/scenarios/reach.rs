@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ways in which a limit can fail to reach a packet. A command is given 2 Mbit/s and offers 10: what arrives at the other
+//! end, and, where that is more, where giveway says so and in which words. Neither is a failed check.
+
+mod ring;
+pub mod sender;
+mod stage;
+pub mod tunnel;
+
+use anyhow::Result;
+
+use crate::experiment::{Run, pause};
+use crate::guest::Guest;
+use crate::outcome::Outcome;
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use sender::Kind;
+use stage::Stage;
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "reach",
+    about: "ways in which a limit can fail to reach a packet: it holds, or it is said",
+    stations: None,
+    seconds: 4,
+    warmup_s: 2,
+    parameters: &[],
+    plan,
+};
+
+const LIMIT_MBIT: f64 = 2.0;
+const OFFERED_MBIT: f64 = 10.0;
+/// What arrives, of the limit, where that holds.
+const HOLDS: f64 = 1.1;
+/// Less would be a sender that did not send.
+const SENDS: f64 = 0.2;
+
+/// What stands between the command and the link.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Nothing.
+    Link,
+    /// The command goes on in a network namespace that has a link of its own.
+    OtherNamespace,
+    /// A program that carries what it reads from a TUN device, in UDP of its own.
+    Tunnel,
+    WireGuard,
+    /// The limit is a rule's, for what WireGuard's own socket in the kernel sends.
+    KernelSocket,
+    /// It leaves by another link than the managed one.
+    Unmanaged,
+    /// The link's root qdisc is another tool's.
+    NoQueue,
+    /// The connection was made by a process without a limit, which keeps it open.
+    Shared,
+    /// The command goes on in a namespace whose packets this machine forwards.
+    Forwarded,
+    DryRun,
+    Paused,
+    NoDaemon,
+    /// giveway is started again while the command runs.
+    Restarted,
+    /// As many commands have a limit as may.
+    TooMany,
+    Loopback,
+    Macvlan,
+    /// The link has the default route of a table of its own, and nothing names it.
+    SecondUplink,
+    /// The packets' source address is rewritten on their way out.
+    Snat,
+}
+
+const CELLS: [(&str, Way, Kind); 25] = [
+    ("tcp", Way::Link, Kind::Tcp),
+    ("udp", Way::Link, Kind::Udp),
+    ("udp-not-connected", Way::Link, Kind::UdpNotConnected),
+    ("raw-socket", Way::Link, Kind::Raw),
+    ("packet-socket", Way::Link, Kind::Packet),
+    ("io-uring", Way::Link, Kind::IoUring),
+    ("mptcp", Way::Link, Kind::Mptcp),
+    ("shared-connection", Way::Shared, Kind::Tcp),
+    ("other-namespace", Way::OtherNamespace, Kind::Tcp),
+    ("forwarded", Way::Forwarded, Kind::Tcp),
+    ("tun", Way::Tunnel, Kind::Udp),
+    ("wireguard", Way::WireGuard, Kind::Udp),
+    ("kernel-socket", Way::KernelSocket, Kind::Udp),
+    ("unmanaged-link", Way::Unmanaged, Kind::Tcp),
+    ("unmanaged-link-udp", Way::Unmanaged, Kind::UdpNotConnected),
+    ("no-queue", Way::NoQueue, Kind::Tcp),
+    ("macvlan", Way::Macvlan, Kind::Tcp),
+    ("second-uplink", Way::SecondUplink, Kind::Tcp),
+    ("snat", Way::Snat, Kind::Tcp),
+    ("loopback", Way::Loopback, Kind::Tcp),
+    ("dry-run", Way::DryRun, Kind::Tcp),
+    ("paused", Way::Paused, Kind::Tcp),
+    ("no-daemon", Way::NoDaemon, Kind::Tcp),
+    ("restarted", Way::Restarted, Kind::Tcp),
+    ("too-many", Way::TooMany, Kind::Tcp),
+];
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
+    let mut variants = Vec::new();
+    let mut checks = Vec::new();
+    for (name, way, kind) in CELLS {
+        // The host's kernel need not have it.
+        let guest = matches!(way, Way::WireGuard | Way::KernelSocket).then_some(Guest::VIRTUAL);
+        let act = move |run: &Run| send(way, kind, warmup_s, seconds, run);
+        let variant = Variant::new(name, guest, 6.0 + warmup_s + seconds, act);
+        variants.push(if guest.is_some() {
+            variant.with(&["wg"])
+        } else {
+            variant
+        });
+        let metric = |metric, holds| Check::metric(name, metric, holds).always();
+        checks.extend([
+            metric("arrived_of_limit", Relation::AtLeast(SENDS)),
+            metric("silently_beyond", Relation::Exactly(0.0)),
+        ]);
+        if way == Way::Link && !matches!(kind, Kind::Raw | Kind::Packet) {
+            // Nor is it said where it is not so.
+            checks.push(metric("said", Relation::Exactly(0.0)));
+            checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
+        }
+    }
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![],
+        columns: "arrived_of_limit holds said silently_beyond",
+    })
+}
+
+fn send(way: Way, kind: Kind, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
+    let mut stage = Stage::raise(way, run)?;
+    stage.start_daemon(run)?;
+    stage.disturb_before()?;
+    stage.start_sender(kind, run)?;
+    stage.disturb_after(run)?;
+    run.progress.tick("sending");
+    pause(warmup_s)?;
+    let before = stage.arrived()?;
+    pause(seconds)?;
+    let mbit = (stage.arrived()? - before) as f64 * 8e-6 / seconds;
+    let said = stage.said(run)?;
+    let mut outcome = Outcome::default();
+    let of_limit = mbit / LIMIT_MBIT;
+    let holds = of_limit <= HOLDS;
+    outcome.set(run.name, "arrived_of_limit", of_limit);
+    outcome.set(run.name, "holds", f64::from(u8::from(holds)));
+    outcome.set(run.name, "said", said.len() as f64);
+    outcome.set(
+        run.name,
+        "silently_beyond",
+        f64::from(u8::from(!holds && said.is_empty())),
+    );
+    if holds {
+        outcome.note(run.name, "holds", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
+    } else {
+        outcome.note(run.name, "beyond", &format!("{mbit:.2} of {LIMIT_MBIT} Mbit/s arrive"));
+    }
+    for (place, words) in &said {
+        outcome.note(run.name, place, words);
+    }
+    stage.end()?;
+    Ok(outcome)
+}

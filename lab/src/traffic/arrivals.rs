@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What arrives at a host, counted where its device hands it on: whatever sent it, and whatever receives it.
+//! Input: packets of all devices of a namespace. Output: bytes by where they went, on request. Sends nothing.
+
+use std::collections::BTreeMap;
+use std::io::stdin;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::namespace::Namespace;
+use crate::role::Role;
+
+/// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else.
+pub type Counts = BTreeMap<String, u64>;
+
+/// IP headers of this size have no options.
+const LEAST_HEADER: usize = 20;
+/// Enough for IP with options, and for the ports.
+const HEAD: usize = 96;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+pub struct Arrivals(Role);
+
+impl Arrivals {
+    /// Counts from its return on.
+    pub fn count(at: &Namespace) -> Result<Self> {
+        Role::start(at, "arrivals", &()).map(Self)
+    }
+
+    /// Since the start.
+    pub fn read(&mut self) -> Result<Counts> {
+        self.0.ask("")
+    }
+}
+
+/// The role `arrivals`.
+pub fn run(_description: &str) -> Result<()> {
+    let protocol = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("cannot see packets")?;
+    // What it has no room for would not be counted.
+    socket.set_recv_buffer_size(32 << 20).context("no room for packets")?;
+    let counts = Arc::new(Mutex::new(Counts::new()));
+    let counted = counts.clone();
+    thread::spawn(move || {
+        let mut head = [MaybeUninit::uninit(); HEAD];
+        // With this flag the length is that of the packet, not of what there was room for.
+        while let Ok((length, from)) = socket.recv_from_with_flags(&mut head, libc::MSG_TRUNC) {
+            // SAFETY: of a packet socket the kernel writes a sockaddr_ll, which is plain data.
+            let from = unsafe { &*from.as_ptr().cast::<libc::sockaddr_ll>() };
+            if from.sll_pkttype == libc::PACKET_OUTGOING {
+                continue;
+            }
+            let known = length.min(HEAD);
+            // SAFETY: so many bytes were written.
+            let head = unsafe { std::slice::from_raw_parts(head.as_ptr().cast::<u8>(), known) };
+            let kind = kind(u16::from_be(from.sll_protocol), head);
+            let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
+            *counts.entry(kind).or_default() += length as u64;
+        }
+    });
+    println!("counting");
+    for line in stdin().lines() {
+        line?;
+        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        println!("{}", serde_json::to_string(&*counts)?);
+    }
+    Ok(())
+}
+
+fn kind(ethertype: u16, packet: &[u8]) -> String {
+    if ethertype != ETHERTYPE_IPV4 || packet.len() < LEAST_HEADER {
+        return format!("ether:{ethertype:04x}");
+    }
+    let header = usize::from(packet[0] & 0xf) * 4;
+    let port = packet
+        .get(header + 2..header + 4)
+        .map(|port| u16::from_be_bytes([port[0], port[1]]));
+    match (packet[9], port) {
+        (TCP, Some(port)) => format!("tcp:{port}"),
+        (UDP, Some(port)) => format!("udp:{port}"),
+        (protocol, _) => format!("ip:{protocol}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_counted_by_where_they_go() {
+        let mut packet = [0; 40];
+        packet[0] = 0x46;
+        packet[9] = TCP;
+        packet[26..28].copy_from_slice(&2222_u16.to_be_bytes());
+        assert_eq!(kind(ETHERTYPE_IPV4, &packet), "tcp:2222");
+        packet[9] = 47;
+        assert_eq!(kind(ETHERTYPE_IPV4, &packet), "ip:47");
+        assert_eq!(kind(0x0806, &packet), "ether:0806");
+        assert_eq!(kind(ETHERTYPE_IPV4, &packet[..3]), "ether:0800");
+    }
+}
