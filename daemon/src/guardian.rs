@@ -34,8 +34,9 @@ use crate::kernel::process::{Handle, PIDFD_THREAD};
 use crate::kernel::tasks::Threads;
 use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
 use crate::place::Place;
+use crate::presence::{Role, announce};
 use crate::say;
-use crate::undo::{self, Undoing};
+use crate::undo::{self, Held, Undoing};
 
 pub mod guarded;
 
@@ -54,6 +55,8 @@ struct Guardian {
     /// None where it was dead before, too.
     daemon: Option<Handle>,
     threads: Option<Threads>,
+    /// Of the journals, should they be removed.
+    journals: Held,
     /// Held until everything is undone. None where caps are undone by value.
     marks: Option<MapHandle>,
     /// The same. None until a process is made nice.
@@ -91,6 +94,11 @@ pub fn run() -> Result<()> {
     // What it must set back may be computing without end. Where this is refused, nothing was granted either.
     let _ = take_priority();
     let place = Place::here()?;
+    // As long as this process lives nobody with another /run starts here, either.
+    let _announced = place
+        .folder()
+        .and_then(|folder| announce(Role::Guardian, folder))
+        .inspect_err(|error| say::note(format_args!("guardian: {error:#}")));
     crate::kernel::libbpf_files::keep();
     give_back_memory();
     let pipe = std::io::stdin().as_fd().try_clone_to_owned();
@@ -100,6 +108,7 @@ pub fn run() -> Result<()> {
         named,
         daemon: None,
         threads: None,
+        journals: Held::default(),
         marks: None,
         nice_notes: None,
         pipe,
@@ -148,7 +157,8 @@ impl Guardian {
                 // A daemon that took this for a hang would start another one beside it.
                 sign.give_for(LONG_WORK);
                 // Whatever fails here is tried again when the rest has died.
-                self.set_back.extend(Undoing::begin(&self.place, false).realtime());
+                let undoing = Undoing::begin(&self.place, false).with(&self.journals);
+                self.set_back.extend(undoing.realtime());
                 self.ended = self.thread.take().map(|(tid, _)| tid);
             }
             if let Some(who) = watch.look(self.life, &DAEMON, self.sight()) {
@@ -164,6 +174,7 @@ impl Guardian {
             // daemon lives still, its number was its own.
             self.daemon = Handle::open(self.named.pid).ok().filter(|_| self.is_alive());
         }
+        self.journals.follow(&self.place);
         if self.threads.is_none() {
             self.threads = self
                 .life
@@ -216,7 +227,7 @@ impl Guardian {
         let Some(_lock) = claim(self.lock, self.named) else {
             return;
         };
-        let mut undoing = Undoing::begin(&self.place, false);
+        let mut undoing = Undoing::begin(&self.place, false).with(&self.journals);
         undoing.undone.extend(self.set_back);
         undoing.threads();
         // What computed without end does so no more; the rest needs no priority.

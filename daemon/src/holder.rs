@@ -12,15 +12,23 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 
+use crate::kernel::boot;
 use crate::kernel::process::end::{Named, is_over, is_over_within, kill};
-use crate::place::{Lock, Place};
+use crate::place::{Ended, Lock, Place};
+use crate::presence::{self, Folder, Present, Role, announce};
 use crate::undo;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Its guardian is done within this time, unless it is stopped or stuck.
 const PATIENCE_WITH_GUARDIAN: Duration = Duration::from_secs(2);
+/// A daemon that is starting, or ending, and was asked to end does so within this time, or is killed.
+const PATIENCE_WITH_START: Duration = Duration::from_secs(5);
+/// One that was killed has left the lock within this time: the kernel takes its programs apart first.
+const PATIENCE_WITH_DEATH: Duration = Duration::from_secs(5);
 const LONGEST: usize = 256;
+/// The line that says in which boot the others were written.
+const BOOT: &str = "boot ";
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Holder {
@@ -29,7 +37,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Nobody where the file does not say.
+    /// Nobody where the file does not say, or was written before the machine was started anew.
     pub fn read(lock: &File) -> Self {
         let mut bytes = [0; LONGEST];
         // Once more where it fails: the guardian would take the dead daemon's lock for somebody else's, and undo nothing.
@@ -39,6 +47,10 @@ impl Holder {
     }
 
     fn parse(text: &str) -> Self {
+        let boot = text.lines().find_map(|line| line.strip_prefix(BOOT));
+        if boot.is_some_and(boot::is_another) {
+            return Self::default();
+        }
         let process = |line: &str| {
             let words: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
             Named::from_words(words.ok()?.try_into().ok()?)
@@ -61,41 +73,145 @@ impl Holder {
     pub fn write(&self, lock: &File) -> io::Result<()> {
         let both = [self.daemon, self.guardian].into_iter().flatten();
         let line = |named: Named| named.to_words().map(|word| word.to_string()).join(" ") + "\n";
-        let text: String = both.map(line).collect();
+        let boot = boot::id().map(|id| format!("{BOOT}{id}\n"));
+        // Its place is after both of them.
+        let text: String = both.map(line).chain(boot).collect();
         lock.write_all_at(text.as_bytes(), 0)?;
         lock.set_len(text.len() as u64)
     }
 }
 
-/// Takes the namespace for this process. A dry run ends nobody, and takes nothing from the dead.
+/// For what a process takes the namespace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum For {
+    Daemon,
+    /// Ends nobody, and takes nothing from the dead.
+    DryRun,
+    /// Ends a daemon that is starting or ending, too.
+    Revert,
+}
+
+/// Takes the namespace for this process.
 ///
 /// # Errors
-/// When a daemon lives here, naming its pid, or may live; in a dry run, when a guardian is still at work.
-pub fn take_over(place: &Place, dry_run: bool) -> Result<Lock> {
-    let lock = match place.lock_within(PATIENCE) {
-        Ok(lock) => lock,
-        Err(error) => {
-            let holder = place.holder();
-            let Some(daemon) = holder.daemon.filter(|_| !dry_run) else {
-                return Err(error);
-            };
-            match is_over(daemon) {
-                Ok(true) => {}
-                Ok(false) => return Err(error),
-                Err(why) => bail!("{error:#}. Whether it still lives cannot be told from here: {why:#}"),
-            }
-            end_guardian(holder, dry_run)?;
-            place.lock_within(PATIENCE).or_else(|_| {
-                let mut undone = undo::links(daemon.pid);
-                undone.lines.append(&mut undone.failed);
-                undone.lines.iter().for_each(|line| tracing::warn!("{line}"));
-                place.replace_lock(holder)
-            })?
-        }
+/// When a daemon lives here, naming its pid, or may live; one with another /run, too. In a dry run, when a guardian is
+/// still at work.
+pub fn take_over(place: &Place, what_for: For) -> Result<Lock> {
+    let role = match what_for {
+        For::Revert => Role::Revert,
+        For::Daemon | For::DryRun => Role::Daemon,
     };
-    end_guardian(lock.before, dry_run)?;
+    let mut folder = place.folder()?;
+    // First, so that two with another /run each never both find nobody.
+    let mut announced = announce(role, folder)?;
+    let mut lock = lock(place, folder, what_for)?;
+    // Another process may have cleared the folder meanwhile.
+    let now = place.folder()?;
+    if now != folder {
+        (folder, announced) = (now, announce(role, now)?);
+    }
+    lock.announced = Some(announced);
+    end_guardian(lock.before, what_for)?;
+    check_others(place, folder, what_for)?;
     lock.name(None);
     Ok(lock)
+}
+
+fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
+    let is_revert = what_for == For::Revert;
+    let begun = place.holder().daemon;
+    let error = match place.lock_within(if is_revert { PATIENCE_WITH_START } else { PATIENCE }) {
+        Ok(mut lock) => {
+            lock.ended = begun
+                .filter(|_| is_revert && lock.waited)
+                .map(|daemon| Ended::Alone(daemon.pid));
+            return Ok(lock);
+        }
+        Err(error) => error,
+    };
+    let holder = place.holder();
+    let starting = || here(Role::Daemon, folder).into_iter().next().map(|one| one.named);
+    let daemon = holder
+        .daemon
+        .or_else(|| Some(()).filter(|()| is_revert).and_then(|()| starting()));
+    let Some(daemon) = daemon.filter(|_| what_for != For::DryRun) else {
+        return Err(error);
+    };
+    let mut killed = None;
+    match is_over(daemon) {
+        Ok(true) => {}
+        Ok(false) if is_revert => {
+            kill(daemon)?;
+            killed = Some(Ended::Killed(daemon.pid));
+        }
+        Ok(false) => return Err(error),
+        Err(why) => bail!("{error:#}. Whether it still lives cannot be told from here: {why:#}"),
+    }
+    end_guardian(holder, what_for)?;
+    let patience = if killed.is_some() {
+        PATIENCE_WITH_DEATH
+    } else {
+        PATIENCE
+    };
+    let mut lock = place.lock_within(patience).or_else(|_| {
+        let mut undone = undo::links(daemon.pid);
+        undone.lines.append(&mut undone.failed);
+        undone.lines.iter().for_each(|line| tracing::warn!("{line}"));
+        place.replace_lock(holder)
+    })?;
+    lock.ended = killed;
+    Ok(lock)
+}
+
+/// Of this folder, and others than this process.
+fn here(role: Role, folder: Folder) -> Vec<Present> {
+    let mut found = presence::all().unwrap_or_default();
+    let own = Named::own().ok();
+    found.retain(|one| (one.role, one.folder) == (role, folder) && Some(one.named) != own);
+    found
+}
+
+/// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
+/// daemon's lock does not name yet. The caller has the lock.
+fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<()> {
+    // One that has not got the lock ends by itself.
+    for daemon in here(Role::Daemon, folder) {
+        if is_over_within(daemon.named, PATIENCE_WITH_GUARDIAN)? {
+            continue;
+        }
+        ensure!(
+            what_for == For::Revert,
+            "another giveway runs in this network namespace (pid {}), whose lock was removed from {}; `giveway revert` ends it",
+            daemon.named.pid,
+            place.folder_path().display()
+        );
+        kill(daemon.named)?;
+        is_over_within(daemon.named, PATIENCE_WITH_DEATH)?;
+    }
+    for guardian in here(Role::Guardian, folder) {
+        let guardian = Some(guardian.named);
+        end_guardian(Holder { daemon: None, guardian }, what_for)?;
+    }
+    let mut all = match presence::all() {
+        Ok(all) => all,
+        Err(error) => {
+            tracing::warn!("a giveway of this network namespace with another /run would not be noticed: {error:#}");
+            return Ok(());
+        }
+    };
+    all.sort_by_key(|one| one.role);
+    for other in all.into_iter().filter(|other| other.folder != folder) {
+        // One that is over keeps its socket only where a thread of it waits in the kernel for good.
+        if other.named.is_of_this_namespace()? && is_over_within(other.named, PATIENCE)? {
+            continue;
+        }
+        bail!(
+            "another giveway runs in this network namespace {}, which is not this /run; it goes on unharmed, and nothing was \
+             changed. Only one can: end it there, or use it",
+            other.shown(place.netns_inum())
+        );
+    }
+    Ok(())
 }
 
 /// Ends a daemon that does not answer; returns its number. What it changed is left to its guardian, or to the next undo.
@@ -107,14 +223,14 @@ pub fn end_silent(place: &Place) -> Result<u32> {
     Ok(daemon.pid)
 }
 
-fn end_guardian(holder: Holder, dry_run: bool) -> Result<()> {
+fn end_guardian(holder: Holder, what_for: For) -> Result<()> {
     let Some(guardian) = holder.guardian else { return Ok(()) };
     // One that cannot be ended from here finds that the lock is another's, and touches nothing.
     if !guardian.is_of_this_namespace()? || is_over_within(guardian, PATIENCE_WITH_GUARDIAN)? {
         return Ok(());
     }
     ensure!(
-        !dry_run,
+        what_for != For::DryRun,
         "the guardian of a daemon that died (pid {}) is not done, and a dry run ends nobody; try again, or `giveway revert`",
         guardian.pid
     );
@@ -144,7 +260,10 @@ mod tests {
         .unwrap();
         holder.write(&file).unwrap();
         assert!(Holder::read(&file) == holder && holder.guardian.is_some());
+        let in_this = format!("7 8 1 9\n{BOOT}{}\n", boot::id().unwrap());
         for (text, named) in [
+            (in_this.as_str(), true),
+            ("7 8 1 9\nboot 6f2c8a1e-0000-4000-8000-000000000000\n", false),
             ("", false),
             ("77\n", false),
             ("7 8 1 x\n", false),

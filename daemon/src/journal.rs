@@ -2,20 +2,26 @@
 //! What giveway has changed, a JSON object a line, written before the change is made. Input: entries. Output: what was
 //! put back from them, in this process or after its death. An entry that fails, and a line that cannot be read, stay
 //! written and keep no other from being put back. Each writer has a file of its own, so that no thread waits for another.
+//!
+//! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
+//! open too ([`crate::undo::Held`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt::{self, Display, Formatter};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::marker::PhantomData;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::files::private;
+use crate::place::FOLDER_MODE;
 
 /// From so many lines on, those that are no longer in force are thrown away.
 const LINES_KEPT: usize = 256;
@@ -37,12 +43,88 @@ pub trait Entry: Serialize + DeserializeOwned {
 #[error("nothing can undo that any more")]
 pub struct Lost;
 
+/// A file that a journal writes to. One thread at a time has it, so nobody waits for the lock.
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+thread_local! {
+    /// Of the journals to which this thread writes.
+    static OPEN: RefCell<Vec<Weak<Open>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Writes those journals of the calling thread anew whose files were removed by another. Call it now and then.
+pub fn look_after() {
+    OPEN.with_borrow_mut(|all| {
+        all.retain(|open| open.strong_count() > 0);
+        for open in all.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = open.restore() {
+                let path = open.path.display();
+                tracing::warn!("{path} was removed while giveway runs, and cannot be written anew: {error}");
+            }
+        }
+    });
+}
+
+impl Open {
+    fn at(path: &Path) -> io::Result<Arc<Self>> {
+        let open = Arc::new(Self {
+            path: path.to_owned(),
+            file: Mutex::new(for_appending().create(true).open(path)?),
+        });
+        OPEN.with_borrow_mut(|all| all.push(Arc::downgrade(&open)));
+        Ok(open)
+    }
+
+    fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what it holds to a new file, where another has removed it. Several writers of one thread may have the same file:
+    /// the first of them does it for all.
+    fn restore(&self) -> io::Result<()> {
+        let mut file = self.file();
+        if is_there(&file) {
+            return Ok(());
+        }
+        let held = contents(&file)?;
+        if held.is_empty() {
+            // Cleared, or written anew by another of its writers.
+            return match for_appending().open(&self.path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                opened => opened.map(|opened| *file = opened),
+            };
+        }
+        if let Some(folder) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+        }
+        let mut new = for_appending().create(true).open(&self.path)?;
+        new.write_all(&held)?;
+        tracing::warn!(
+            "{} was removed while giveway runs, and is written anew: without it giveway could not put back what it changed",
+            self.path.display()
+        );
+        file.set_len(0)?;
+        *file = new;
+        Ok(())
+    }
+}
+
+/// Of a file that is open, whether or not it still has a name.
+pub fn contents(file: &File) -> io::Result<Vec<u8>> {
+    let mut held = vec![0; file.metadata()?.len() as usize];
+    file.read_exact_at(&mut held, 0)?;
+    Ok(held)
+}
+
 /// The file of one writer.
 #[derive(Debug)]
 pub struct Journal<E> {
     path: PathBuf,
     /// None until something is written.
-    file: Option<File>,
+    file: Option<Arc<Open>>,
     /// Nothing is written twice.
     written: HashSet<String>,
     entries: PhantomData<fn(E)>,
@@ -70,17 +152,25 @@ impl<E: Entry> Journal<E> {
     }
 
     fn append(&mut self, new: &mut Vec<String>) -> io::Result<()> {
-        if self.file.as_ref().is_some_and(|file| !is_there(file)) {
+        if let Some(open) = &self.file
+            && !is_there(&open.file())
+        {
+            open.restore()?;
+            let lines: HashSet<String> = whole_lines(&contents(&open.file())?).into_iter().collect();
+            self.written.retain(|line| lines.contains(line));
+        }
+        if self.file.as_ref().is_some_and(|open| !is_there(&open.file())) {
             self.forget();
         }
         new.retain(|line| !self.written.contains(line));
         if new.is_empty() {
             return Ok(());
         }
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(private().append(true).create(true).open(&self.path)?),
+        let open = match &self.file {
+            Some(open) => open,
+            None => self.file.insert(Open::at(&self.path)?),
         };
+        let mut file = open.file();
         let length = file.metadata()?.len();
         file.write_all(text_of(new).as_bytes()).inspect_err(|_| {
             // Half a line would spoil the next one.
@@ -101,20 +191,33 @@ impl<E: Entry> Journal<E> {
         E: 'a,
     {
         let kept = lines_of(kept)?;
-        write(&self.path, &kept).with_context(|| format!("cannot shorten {}", self.path.display()))?;
-        self.file = None;
+        let context = || format!("cannot shorten {}", self.path.display());
+        let before = File::options().write(true).open(&self.path).ok();
+        write(&self.path, &kept).with_context(context)?;
+        // What was taken out must not be found in a file that somebody has open; nor in one that was removed.
+        let own = self.file.take();
+        if let Some(open) = own {
+            open.file().set_len(0).with_context(context)?;
+        }
+        if let Some(before) = before {
+            before.set_len(0).with_context(context)?;
+        }
         self.written = kept.into_iter().collect();
         Ok(())
     }
 
     /// Forgets everything, once nothing of it is in force.
     pub fn clear(&mut self) -> Result<()> {
+        if let Some(open) = &self.file {
+            let _ = open.file().set_len(0);
+        }
         self.forget();
-        remove(&self.path).with_context(|| format!("cannot clear {}", self.path.display()))
+        discard(&self.path).with_context(|| format!("cannot clear {}", self.path.display()))
     }
 
     /// Puts everything back.
     pub fn undo(&mut self) -> Undone {
+        look_after();
         self.forget();
         undo::<E>(&self.path, false)
     }
@@ -181,6 +284,25 @@ pub struct Written {
     unread: Undone,
 }
 
+impl Written {
+    pub fn empty(path: PathBuf) -> Self {
+        Self {
+            path,
+            lines: Vec::new(),
+            unread: Undone::default(),
+        }
+    }
+
+    /// Adds what stood in a file of the journal's that was removed, which is older than what is there now.
+    pub fn add_removed(&mut self, bytes: &[u8]) {
+        let mut all = whole_lines(bytes);
+        let is_new = |line: &String| !all.contains(line);
+        let newer: Vec<String> = std::mem::take(&mut self.lines).into_iter().filter(is_new).collect();
+        all.extend(newer);
+        self.lines = all;
+    }
+}
+
 /// What could not be put back, and is to be kept for the next time.
 pub struct Left {
     path: PathBuf,
@@ -191,11 +313,7 @@ pub struct Left {
 
 impl Written {
     pub fn read(path: PathBuf) -> Self {
-        let mut written = Self {
-            path,
-            lines: Vec::new(),
-            unread: Undone::default(),
-        };
+        let mut written = Self::empty(path);
         // What could not be put back is kept beside the journal, so that the next writer starts with an empty one.
         for file in [&left_of(&written.path), &written.path] {
             match read(file) {
@@ -275,7 +393,7 @@ fn keep(path: &Path, left_path: &Path, mut left: Vec<(usize, String)>) -> io::Re
         let left: Vec<String> = left.into_iter().map(|(_, line)| line).collect();
         write(left_path, &left)?;
     }
-    remove(path)
+    discard(path)
 }
 
 fn count(counted: &mut Vec<(String, usize)>, line: String) {
@@ -314,6 +432,12 @@ fn read(path: &Path) -> io::Result<Vec<String>> {
     Ok(whole_lines(&bytes))
 }
 
+fn for_appending() -> OpenOptions {
+    let mut options = private();
+    options.append(true).read(true);
+    options
+}
+
 /// Each once. A last line without its end was cut short before it was put to use.
 fn whole_lines(bytes: &[u8]) -> Vec<String> {
     let mut seen = HashSet::new();
@@ -348,6 +472,15 @@ fn write(path: &Path, lines: &[String]) -> io::Result<()> {
     let mut file = private().write(true).create_new(true).open(&new)?;
     file.write_all(text_of(lines).as_bytes())?;
     fs::rename(&new, path)
+}
+
+/// Removes a journal that says nothing any more, not even to those who have it open.
+fn discard(path: &Path) -> io::Result<()> {
+    if let Ok(file) = private().write(true).open(path) {
+        // What is no file has no length; to remove it fails, or does not.
+        let _ = file.set_len(0);
+    }
+    remove(path)
 }
 
 /// Removes a file, if it is there.

@@ -18,6 +18,7 @@ use rustix::thread::{CapabilitySet, capabilities, disable_transparent_huge_pages
 
 pub mod apart;
 pub mod arrival;
+pub mod boot;
 pub mod cgroup;
 pub mod flow_monitor;
 pub mod inherit;

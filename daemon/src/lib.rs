@@ -24,6 +24,7 @@ pub mod neighbours;
 pub mod notify;
 pub mod pins;
 pub mod place;
+pub mod presence;
 pub mod rules;
 pub mod run;
 pub mod say;

@@ -17,6 +17,7 @@ use giveway::commands::{
     active, config, doctor, exec, jitter, lbe, peer, plot, realtime, record, reload, revert, status, top, trial, web,
     why,
 };
+use giveway::run::asked::Begun;
 use giveway::words::printable;
 use giveway::{exit, guardian, inherited, key, lookup, run, say};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -38,6 +39,8 @@ extern "C" fn c_main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_i
 }
 
 fn run_command() -> u8 {
+    // Before anything else: whatever is asked from now on concerns this start.
+    let begun = std::env::args_os().any(|word| word == "run").then(Begun::now);
     let filter = EnvFilter::try_from_env("GIVEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -63,7 +66,7 @@ fn run_command() -> u8 {
         .log_internal_errors(false)
         .init();
     let outcome = match &cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(args, &begun.unwrap_or_else(Begun::now)),
         Command::Status(args) => status::run(args),
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),

@@ -42,6 +42,12 @@ impl Notifier {
         }
     }
 
+    /// The daemon has ended before it was ready, as it was asked to: without the first word that would be a failure.
+    pub fn ended(&mut self) {
+        self.ready();
+        self.tell("STOPPING=1");
+    }
+
     /// The daemon lives. Told if it is asked for.
     pub fn alive(&self) {
         if env::var_os(WATCHDOG).is_some() {

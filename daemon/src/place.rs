@@ -3,7 +3,8 @@
 //! calling process's namespace. Output: paths, and the lock that makes one daemon of it. It never puts anything back.
 //!
 //! The folder is named by the namespace's inode number, which programs see but the kernel uses again for a new
-//! namespace. So it holds the namespace's cookie too, which is never used again.
+//! namespace. So it holds the namespace's cookie too, which is never used again until the machine is started anew, and the
+//! name of that boot: /run may be on a disk.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -19,7 +20,9 @@ use crate::files::{is_private, is_unwritten_by_others, private};
 use crate::holder::Holder;
 use crate::journal::{left_of, remove};
 use crate::kernel::process::end::is_over;
+use crate::kernel::{boot, random};
 use crate::pins::Pins;
+use crate::presence::{Announced, Folder};
 
 const ROOT: &str = "/run/giveway";
 const PREFIX: &str = "netns-";
@@ -28,12 +31,17 @@ const LOCK: &str = "lock";
 const CONTROL: &str = "control";
 const ROOTS_CONTROL: &str = "control-root";
 const COOKIE: &str = "cookie";
+const BOOT: &str = "boot";
+const REQUEST: &str = "reverted";
 const MOUNT: &str = "bpf";
-/// A number and its line's end.
-const LONGEST_COOKIE: u64 = 64;
+/// A line of the folder's own.
+const LONGEST_TEXT: u64 = 128;
+const NO_JOURNALS: [&str; 7] = [LOCK, CONTROL, ROOTS_CONTROL, COOKIE, BOOT, REQUEST, MOUNT];
+/// Who began to start before a request to end has seen it within this time. Until then the request stays.
+const REQUEST_STAYS: Duration = Duration::from_secs(600);
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
 /// and nothing in it could be written or removed meanwhile.
-const FOLDER_MODE: u32 = 0o711;
+pub const FOLDER_MODE: u32 = 0o711;
 
 /// One writer each.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -51,8 +59,27 @@ pub enum JournalFile {
     Sockets,
 }
 
+pub const JOURNALS: [JournalFile; 7] = [
+    JournalFile::Realtime,
+    JournalFile::Chains,
+    JournalFile::Napi,
+    JournalFile::Nice,
+    JournalFile::Settings,
+    JournalFile::Queue,
+    JournalFile::Sockets,
+];
 /// What these name belongs to one network namespace, and ends with it. Threads are the machine's.
 const OF_NAMESPACE: [JournalFile; 3] = [JournalFile::Settings, JournalFile::Queue, JournalFile::Sockets];
+
+/// What the folder's journals speak of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LeftBy {
+    This,
+    /// Of its threads alone, which are the machine's.
+    AnotherNamespace,
+    /// Nothing that is there any more.
+    AnotherBoot,
+}
 
 /// The paths of one network namespace.
 #[derive(Clone, Debug)]
@@ -107,27 +134,73 @@ impl Place {
         Pins::new(&format!("giveway-{PREFIX}{}", self.netns_inum), &self.directory)
     }
 
-    /// Whether the folder was left behind by a namespace that is gone, so that its journals do not mean this one.
-    pub fn is_stale(&self) -> bool {
-        matches!((self.claimed_by(), self.cookie), (Some(found), Some(own)) if found != own)
+    /// Who left the folder behind: its journals may not mean this namespace, or this boot.
+    pub fn left_by(&self) -> LeftBy {
+        if self.is_of_another_boot() {
+            return LeftBy::AnotherBoot;
+        }
+        match (self.claimed_by(), self.cookie) {
+            (Some(found), Some(own)) if found != own => LeftBy::AnotherNamespace,
+            _ => LeftBy::This,
+        }
+    }
+
+    fn is_of_another_boot(&self) -> bool {
+        self.own_text(BOOT)
+            .is_some_and(|written| boot::is_another(written.trim()))
+    }
+
+    /// Asks whoever starts a daemon here, and has begun before now, to give it up. The request stays: one that has not got as
+    /// far as to take the lock sees it when it has.
+    pub fn request_end(&self) -> Result<()> {
+        self.create()
+            .and_then(|()| {
+                let unique: String = random()
+                    .map_err(std::io::Error::other)?
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
+                self.write(REQUEST, &unique)
+            })
+            .with_context(|| {
+                format!(
+                    "cannot write {}, so a daemon that is starting goes on",
+                    self.directory.join(REQUEST).display()
+                )
+            })
+    }
+
+    /// The last request of that kind; None where there was none.
+    pub fn last_request(&self) -> Option<String> {
+        self.own_text(REQUEST)
+    }
+
+    /// As a whole or not at all, for root alone.
+    fn write(&self, name: &str, text: &str) -> std::io::Result<()> {
+        let (path, new) = (self.directory.join(name), self.directory.join(format!("{name}.new")));
+        remove(&new)?;
+        let mut file = private().write(true).create_new(true).open(&new)?;
+        writeln!(file, "{text}")?;
+        fs::rename(&new, &path)
+    }
+
+    fn claimed_by(&self) -> Option<u64> {
+        self.own_text(COOKIE)?.trim().parse().ok()
     }
 
     /// None where it does not say, or where somebody else could have written it.
-    fn claimed_by(&self) -> Option<u64> {
-        let cookie = private().read(true).open(self.directory.join(COOKIE)).ok()?;
-        is_unwritten_by_others(&cookie.metadata().ok()?).then_some(())?;
-        std::io::read_to_string(cookie.take(LONGEST_COOKIE))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+    fn own_text(&self, name: &str) -> Option<String> {
+        let file = private().read(true).open(self.directory.join(name)).ok()?;
+        is_unwritten_by_others(&file.metadata().ok()?).then_some(())?;
+        std::io::read_to_string(file.take(LONGEST_TEXT)).ok()
     }
 
-    /// Takes the namespace for this process until the lock is dropped.
-    ///
-    /// # Errors
-    /// When another daemon holds it, naming its pid.
-    pub fn lock(&self) -> Result<Lock> {
+    pub fn folder_path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The state folder, which is made where it is not there.
+    pub fn folder(&self) -> Result<Folder> {
         self.create().with_context(|| {
             let needs = if geteuid().is_root() {
                 ""
@@ -136,6 +209,15 @@ impl Place {
             };
             format!("cannot create {}{needs}", self.directory.display())
         })?;
+        Folder::of(&self.directory)
+    }
+
+    /// Takes the namespace for this process until the lock is dropped.
+    ///
+    /// # Errors
+    /// When another daemon holds it, naming its pid.
+    pub fn lock(&self) -> Result<Lock> {
+        self.folder()?;
         let path = self.directory.join(LOCK);
         let file = open_lock(&path)?;
         if !is_private(&file.metadata()?) {
@@ -155,6 +237,9 @@ impl Place {
         Ok(Lock {
             before: Holder::read(&file),
             file,
+            waited: false,
+            ended: None,
+            announced: None,
         })
     }
 
@@ -195,6 +280,9 @@ impl Place {
         Ok(Lock {
             file,
             before: Holder::default(),
+            waited: false,
+            ended: None,
+            announced: None,
         })
     }
 
@@ -212,12 +300,13 @@ impl Place {
     /// Takes the namespace as soon as a daemon that has just died is really gone: the kernel closes a dying
     /// process's files one by one, the lock not first.
     pub fn lock_within(&self, patience: Duration) -> Result<Lock> {
-        let start = Instant::now();
+        let (start, mut waited) = (Instant::now(), false);
         loop {
             match self.lock() {
                 Err(_) if start.elapsed() < patience => std::thread::sleep(Duration::from_millis(5)),
-                outcome => return outcome,
+                outcome => return outcome.map(|lock| Lock { waited, ..lock }),
             }
+            waited = true;
         }
     }
 
@@ -233,13 +322,21 @@ impl Place {
     /// Makes the folder this namespace's. With the lock, and before anything is journalled, so that no journal is taken
     /// for another's.
     pub fn claim(&self) -> Result<()> {
-        if self.is_stale() {
+        let (gone, whose, moot) = match self.left_by() {
+            LeftBy::This => ("", "", &JOURNALS[..0]),
+            LeftBy::AnotherNamespace => (
+                "a network namespace that is gone",
+                "link and sockets",
+                &OF_NAMESPACE[..],
+            ),
+            LeftBy::AnotherBoot => ("an earlier boot", "links, sockets and threads", &JOURNALS[..]),
+        };
+        if !moot.is_empty() {
             tracing::info!(
-                "{} was left behind by a network namespace that is gone; what it says of that one's link and sockets is \
-                 thrown away",
+                "{} was left behind by {gone}; what it says of that one's {whose} is thrown away",
                 self.directory.display()
             );
-            for journal in OF_NAMESPACE.map(|file| self.journal(file)) {
+            for journal in moot.iter().map(|file| self.journal(*file)) {
                 for file in [left_of(&journal), journal] {
                     remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
                 }
@@ -248,15 +345,17 @@ impl Place {
                 tracing::warn!("{error:#}");
             }
         }
-        let Some(cookie) = self.cookie.filter(|own| self.claimed_by() != Some(*own)) else {
-            return Ok(());
-        };
-        let (path, new) = (self.directory.join(COOKIE), self.directory.join("cookie.new"));
-        remove(&new)
-            .and_then(|()| private().write(true).create_new(true).open(&new))
-            .and_then(|mut file| writeln!(file, "{cookie}"))
-            .and_then(|()| fs::rename(&new, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        let own_boot = boot::id().filter(|own| self.own_text(BOOT).is_none_or(|written| written.trim() != *own));
+        let own_cookie = self.cookie.filter(|own| self.claimed_by() != Some(*own));
+        let written = own_boot.map(|own| (BOOT, own.to_owned()));
+        for (name, text) in written
+            .into_iter()
+            .chain(own_cookie.map(|own| (COOKIE, own.to_string())))
+        {
+            self.write(name, &text)
+                .with_context(|| format!("cannot write {}", self.directory.join(name).display()))?;
+        }
+        Ok(())
     }
 
     /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where
@@ -289,16 +388,23 @@ impl Place {
         let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
             bail!("a daemon holds it");
         };
+        if self.is_of_another_boot() {
+            return Ok(fs::remove_dir_all(&self.directory)?);
+        }
         let cookie = self.claimed_by();
         let is_gone = cookie.is_some_and(|cookie| crate::kernel::is_netns_gone(self.netns_inum, cookie));
         if is_gone {
             put_back_threads(self);
         }
+        let asked = fs::metadata(self.directory.join(REQUEST)).and_then(|about| about.modified());
+        let is_new = asked.is_ok_and(|asked| asked.elapsed().is_ok_and(|ago| ago < REQUEST_STAYS));
+        ensure!(
+            is_gone || !is_new,
+            "a daemon that was starting there may still have to see that it was asked to end"
+        );
         let moot = OF_NAMESPACE.map(|file| self.journal(file));
         for entry in fs::read_dir(&self.directory)?.flatten() {
-            let is_journal = ![LOCK, CONTROL, ROOTS_CONTROL, COOKIE, MOUNT]
-                .map(Some)
-                .contains(&entry.file_name().to_str());
+            let is_journal = !NO_JOURNALS.map(Some).contains(&entry.file_name().to_str());
             let is_moot = is_gone && moot.contains(&entry.path().with_extension(""));
             if is_journal && !is_moot && entry.metadata()?.len() > 0 {
                 bail!("something is left to be put back");
@@ -334,6 +440,20 @@ pub struct Lock {
     file: Flock<File>,
     /// Who held it last.
     pub before: Holder,
+    /// Somebody else had it first.
+    pub waited: bool,
+    /// Who was made to give it up.
+    pub ended: Option<Ended>,
+    /// To those with another /run.
+    pub announced: Option<Announced>,
+}
+
+/// A daemon that had to end so that another process has the lock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ended {
+    /// It was starting, or ending, and did so by itself.
+    Alone(u32),
+    Killed(u32),
 }
 
 impl Lock {

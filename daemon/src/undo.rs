@@ -7,6 +7,8 @@
 //! from answering is waited for, but not for ever.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -21,11 +23,11 @@ use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
 use crate::actuate::thread::Changed;
 use crate::actuate::thread::attributes::Attributes;
-use crate::journal::{self, Entry, Left, Undone, Written};
+use crate::journal::{self, Entry, Left, Undone, Written, contents};
 use crate::kernel::links::detach_all_of;
 use crate::kernel::walker::{self, Sockets};
 use crate::life::LONG_WORK;
-use crate::place::{JournalFile, Place};
+use crate::place::{JOURNALS, JournalFile, LeftBy, Place};
 
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -111,8 +113,44 @@ pub struct Undoing {
     pub undone: Undone,
 }
 
+/// The files of the journals as they were seen last, for when one is removed by another than giveway. A writer that clears a
+/// journal empties its file.
+#[derive(Default)]
+pub struct Held(HashMap<JournalFile, Vec<File>>);
+
+impl Held {
+    /// Call it often: what was not seen is not held.
+    pub fn follow(&mut self, place: &Place) {
+        for file in JOURNALS {
+            let held = self.0.entry(file).or_default();
+            let is_left = |file: &File| file.metadata().is_ok_and(|about| about.nlink() > 0 || about.len() > 0);
+            held.retain(is_left);
+            let mut options = File::options();
+            let Ok(now) = options
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(place.journal(file))
+            else {
+                continue;
+            };
+            let id = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
+            if !held.iter().any(|known| id(known) == id(&now)) {
+                held.push(now);
+            }
+        }
+    }
+
+    fn removed(&self) -> impl Iterator<Item = (JournalFile, Vec<u8>)> {
+        self.0.iter().flat_map(|(file, held)| {
+            let is_removed = |held: &&File| held.metadata().is_ok_and(|about| about.nlink() == 0);
+            let contents = held.iter().filter(is_removed).filter_map(|held| contents(held).ok());
+            contents.map(|bytes| (*file, bytes)).collect::<Vec<_>>()
+        })
+    }
+}
+
 enum Read {
-    IsStale(bool),
+    LeftBy(LeftBy),
     Journal(JournalFile, Written),
 }
 
@@ -133,15 +171,15 @@ impl Undoing {
         let (of, wanted) = (place.clone(), files.clone());
         in_background(move || {
             // Whoever has waited too long hears nothing more.
-            let _ = tell.send(Read::IsStale(of.is_stale()));
+            let _ = tell.send(Read::LeftBy(of.left_by()));
             for file in wanted {
                 let _ = tell.send(Read::Journal(file, Written::read(of.journal(file))));
             }
         });
-        let (end, mut is_stale) = (Instant::now() + PATIENCE, false);
+        let (end, mut left_by) = (Instant::now() + PATIENCE, LeftBy::This);
         while let Ok(read) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match read {
-                Read::IsStale(it_is) => is_stale = it_is,
+                Read::LeftBy(whose) => left_by = whose,
                 Read::Journal(file, written) => drop(undoing.written.insert(file, written)),
             }
         }
@@ -153,11 +191,22 @@ impl Undoing {
                 .undone
                 .fail(format!("{} does not let itself be read; try again", path.display()));
         }
-        if is_stale {
-            undoing.written.retain(|file, _| is_machines(*file));
+        if left_by != LeftBy::This {
+            let stays = |file: &JournalFile| left_by == LeftBy::AnotherNamespace && is_machines(*file);
+            undoing.written.retain(|file, _| stays(file));
             undoing.pins_stay = true;
         }
         undoing
+    }
+
+    /// And by journals whose files were removed.
+    pub fn with(mut self, held: &Held) -> Self {
+        for (file, bytes) in held.removed() {
+            let written = self.written.entry(file);
+            let empty = || Written::empty(self.place.journal(file));
+            written.or_insert_with(empty).add_removed(&bytes);
+        }
+        self
     }
 
     /// Not where a journal could not be read, or one of its entries is still to be put back.

@@ -27,6 +27,7 @@ mod daemon {
     mod links;
     mod locked;
     mod lookup;
+    mod namespace;
     mod neighbours;
     mod nice;
     mod owners;

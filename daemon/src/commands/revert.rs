@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::cli::RevertArgs;
 use crate::commands::{counted, print, print_json};
 use crate::control::client::{self, Silent};
-use crate::holder::{end_silent, take_over};
+use crate::holder::{For, end_silent, take_over};
 use crate::inherited::raise_limits;
-use crate::place::Place;
+use crate::place::{Ended, Place};
 use crate::say::print_line;
 use crate::undo::{threads, undo, unnoted};
 
@@ -26,14 +26,24 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     if args.dry_run {
         return show_found(&place, args.output.json);
     }
+    // First: a daemon that is starting has no socket, and maybe no lock yet.
+    let asked = place.request_end();
     // The daemon, and its guardian, tell their log alone.
     let unnoted = unnoted(&place);
-    let (stopped, killed) = match client::stop_daemon(&place) {
+    let (mut stopped, mut killed) = match client::stop_daemon(&place) {
         Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
     };
-    let _lock = take_over(&place, false)?;
+    let lock = take_over(&place, For::Revert)?;
+    match lock.ended.filter(|_| (stopped, killed) == (None, None)) {
+        Some(Ended::Alone(pid)) => stopped = Some(pid),
+        Some(Ended::Killed(pid)) => killed = Some(pid),
+        None => {}
+    }
     let mut undone = undo(&place, false);
+    if let Err(error) = asked {
+        undone.fail(format!("{error:#}"));
+    }
     if let Some(doubt) = unnoted
         .and_then(|unnoted| unnoted.doubt())
         .filter(|_| undone.failed.is_empty())

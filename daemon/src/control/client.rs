@@ -19,6 +19,7 @@ use giveway_engine::status::{PausedView, Status};
 use super::{Answer, Request};
 use crate::life::LONG_WORK;
 use crate::place::Place;
+use crate::presence::{self, Role};
 
 /// For the first answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -63,8 +64,20 @@ fn absent(place: &Place) -> anyhow::Error {
             "giveway (pid {}) has only begun to start here, or is about to end, and takes no requests; try again in a few seconds",
             daemon.pid
         ),
-        None => anyhow!("no giveway daemon runs in this network namespace; start one with `giveway run` (as root)"),
+        None => elsewhere(place).unwrap_or_else(|| {
+            anyhow!("no giveway daemon runs in this network namespace; start one with `giveway run` (as root)")
+        }),
     }
+}
+
+/// A daemon with another /run.
+fn elsewhere(place: &Place) -> Option<anyhow::Error> {
+    let all = presence::all().ok()?;
+    let daemon = all.into_iter().find(|one| one.role == Role::Daemon)?;
+    let shown = daemon.shown(place.netns_inum());
+    Some(anyhow!(
+        "another giveway runs in this network namespace {shown}, which is not this /run; ask it there"
+    ))
 }
 
 pub fn status(place: &Place) -> Result<Status> {

@@ -129,3 +129,38 @@ fn a_journal_is_bounded_by_what_is_in_force() {
     }
     assert!(read(&scratch.path()).unwrap().len() <= LINES_KEPT + 1);
 }
+
+#[test]
+fn a_journal_that_another_removes_is_written_anew_with_all_that_it_held() {
+    let scratch = Scratch::new("removed");
+    let mut journal = Journal::at(scratch.path());
+    journal.add(&[Fake::Ours(1)]).unwrap();
+    let mut other = Journal::at(scratch.path());
+    other.add(&[Fake::Ours(2)]).unwrap();
+    fs::remove_dir_all(&scratch.0).unwrap();
+    look_after();
+    assert_eq!(read(&scratch.path()).unwrap(), ["{\"Ours\":1}", "{\"Ours\":2}"]);
+    fs::remove_file(scratch.path()).unwrap();
+    other.add(&[Fake::Ours(3)]).unwrap();
+    journal.add(&[Fake::Ours(4), Fake::Ours(1)]).unwrap();
+    assert_eq!(undo::<Fake>(&scratch.path(), false).lines.len(), 4);
+    look_after();
+    assert!(!scratch.path().exists(), "what was undone is not written again");
+}
+
+#[test]
+fn who_has_a_journal_open_reads_nothing_that_was_taken_out_of_it() {
+    let scratch = Scratch::new("open");
+    let mut journal = Journal::at(scratch.path());
+    journal.add(&[Fake::Ours(1)]).unwrap();
+    let first = File::open(scratch.path()).unwrap();
+    journal.replace(&[Fake::Ours(2)]).unwrap();
+    let second = File::open(scratch.path()).unwrap();
+    journal.clear().unwrap();
+    journal.add(&[Fake::Ours(3)]).unwrap();
+    let third = File::open(scratch.path()).unwrap();
+    journal.undo();
+    for file in [first, second, third] {
+        assert_eq!(contents(&file).unwrap(), b"");
+    }
+}

@@ -27,6 +27,7 @@ use crate::actuate::sockets::Sockets;
 use crate::control::server::{self, Call, Handlers};
 use crate::guardian::guarded::Guarded;
 use crate::interface::{Choice, Found, Interface};
+use crate::journal;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::owner::OwnerReader;
@@ -37,6 +38,7 @@ use crate::life::{Life, Sign, Who};
 use crate::neighbours::Neighbours;
 use crate::notify::Notifier;
 use crate::place::{Lock, Place};
+use crate::run::asked::Begun;
 use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use actions::Lines;
@@ -121,7 +123,7 @@ struct Running {
 
 impl Daemon {
     /// Runs until a signal or a client ends it, then undoes everything.
-    pub async fn run(self) -> Result<()> {
+    pub async fn run(self, begun: &Begun) -> Result<()> {
         let (calls, requests) = mpsc::channel(16);
         let realtime = self.realtime.as_ref().context("the real-time thread has ended")?;
         let handlers = Handlers {
@@ -160,7 +162,11 @@ impl Daemon {
             walks: Cost::default(),
             daemon: self,
         };
-        let ready = running.apply_rules().and_then(|()| running.restore_limits());
+        // Who asks from now on has a socket for it.
+        let asked = begun.check(&running.daemon.place);
+        let ready = asked
+            .and_then(|()| running.apply_rules())
+            .and_then(|()| running.restore_limits());
         let outcome = match ready {
             Ok(()) => running.serve(requests).await,
             Err(error) => Err(error),
@@ -227,6 +233,7 @@ impl Running {
             self.note_filtered()?;
             self.reread_keys()?;
             self.supervise();
+            journal::look_after();
             self.look_at_walks();
             self.look_after_rules()?;
             self.forget_limits()?;

@@ -16,6 +16,7 @@ use giveway_engine::priority::{Names, Priority};
 use nix::unistd::Group;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
+use super::asked::{Begun, Reverted};
 use super::daemon::Daemon;
 use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
@@ -29,7 +30,7 @@ use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::guardian::guarded::Guarded;
-use crate::holder;
+use crate::holder::{self, For};
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
@@ -40,6 +41,7 @@ use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
 use crate::life::{LONG_WORK, Life, Who};
+use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
 use crate::undo;
@@ -50,7 +52,21 @@ const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
 /// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
 const RULES_PATIENCE: Duration = Duration::from_secs(5);
 
-pub fn run(args: &RunArgs) -> Result<()> {
+/// `begun`: when this process did, as [`Begun::now`] says.
+pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
+    let ended = start(args, begun);
+    if let Err(error) = &ended
+        && error.is::<Reverted>()
+    {
+        tracing::info!("{error}; nothing of giveway's is left");
+        // To the service manager this is no failure, after which it would start giveway again.
+        Notifier::of_environment().ended();
+        return Ok(());
+    }
+    ended
+}
+
+fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     crate::kernel::program::open().context("cannot open the program itself")?;
     crate::kernel::libbpf_files::keep();
     crate::kernel::walker::start();
@@ -77,7 +93,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot keep core dumps from being written")?;
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
-    let lock = holder::take_over(&place, args.dry_run)?;
+    let what_for = if args.dry_run { For::DryRun } else { For::Daemon };
+    let lock = holder::take_over(&place, what_for)?;
+    begun.check(&place)?;
     let left_over = undo::undo(&place, args.dry_run);
     // What it wrote here later would undo what is done from now on.
     ensure!(
@@ -98,6 +116,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let starts = life.sign(Who::MainLoop);
     let guarded = (!args.dry_run).then(|| Guarded::start(life, page)).transpose()?;
     lock.name(guarded.as_ref().map(Guarded::pid));
+    begun.check(&place)?;
     let pins = (!args.dry_run).then(|| place.pins());
     let mut owners = OwnerReader::open(place.netns_inum(), pins).context(
         "cannot watch this kernel's processes, so giveway cannot run here; `giveway doctor` says what is missing",
@@ -113,6 +132,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         tracing::warn!("a thread that is stuck while others run will not be found out: {error:#}");
     }
     starts.give_for(LONG_WORK);
+    begun.check(&place)?;
     let monitor = FlowMonitor::open(place.netns_inum()).context(
         "cannot watch this kernel's sockets, so giveway cannot run here; `giveway doctor` says what is missing",
     )?;
@@ -121,6 +141,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         Ok(found) => choice.awaited(&found).iter().for_each(|line| tracing::warn!("{line}")),
         Err(_) => {}
     }
+    begun.check(&place)?;
     let local_waits = (!args.dry_run).then(local_wait::create).transpose()?;
     let (sockets, mut degraded) = local_waits
         .as_ref()
@@ -130,6 +151,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let failed = left_over.failed.iter();
     degraded.extend(failed.map(|line| format!("an earlier daemon's change is not undone: {line}")));
+    begun.check(&place)?;
     let qdisc = Types::load().bpf_qdisc().map_err(|error| one_line(&error));
     if let (BackendName::Qdisc, Err(why)) = (config.queue.backend, &qdisc) {
         degraded.push(format!("[queue] backend = \"qdisc\" is not to be had: {why}"));
@@ -181,6 +203,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
     let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes, local_waits.as_ref())?;
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
+    begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
     let death = guarded.as_ref().map(Guarded::death).transpose()?;
     let realtime = PriorityThread::start(&place, priority, receiver.chains()?, life, death)?;
@@ -210,7 +233,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         keys,
         degraded,
     };
-    let ended = runtime.block_on(local.run_until(daemon.run()));
+    let ended = runtime.block_on(local.run_until(daemon.run(begun)));
     // Everything is undone: a look-up that no server answers keeps nobody waiting.
     runtime.shutdown_background();
     ended

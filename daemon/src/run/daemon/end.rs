@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::wire::Outgoing;
 
 use super::Running;
+use crate::journal;
 use crate::kernel::{now, random, slept};
 use crate::life::LONG_WORK;
 use crate::run::priority::PriorityThread;
@@ -38,6 +39,7 @@ impl Running {
             .revert()
             .context("what is set on sockets is left to the guardian");
         self.sign.give_for(LONG_WORK);
+        journal::look_after();
         // Before the folder of pins is cleared up.
         let kept = daemon.owners.leave();
         let undone = undo_all(&daemon.place);

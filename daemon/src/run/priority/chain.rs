@@ -335,6 +335,7 @@ impl Worker {
         }
         self.tell(Input::Look(seen), 0);
         self.forget_ended(&others)?;
+        crate::journal::look_after();
         self.shorten_journal();
         Ok(())
     }

@@ -325,6 +325,7 @@ impl RulesLoop {
                 self.again.reset();
             }
         }
+        crate::journal::look_after();
         let tidied = self.tools.actuator.tidy();
         let Tools { lending, actuator, .. } = &mut self.tools;
         lending.tidy(|id, tid| actuator.has(id, tid));

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which processes of giveway act on this network namespace, whatever each has mounted at /run. Input: the kernel's list of
+//! Unix sockets (sock_diag). Output: daemons, guardians and reverts; and the announcement of this process.
+//!
+//! Each of them has a socket bound to an abstract name, which belongs to the network namespace and goes with the process. Any
+//! user may bind such a name, and none can bind it as root: the kernel tells whose each socket is, and only root's count. Each
+//! name has a random part, so that nobody can have taken it before.
+
+use std::fs;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+
+use crate::kernel::netlink::{Body, Netlink, attribute, u32_at};
+use crate::kernel::process::end::Named;
+use crate::kernel::random;
+
+const PREFIX: &str = "giveway/";
+const TRIES: usize = 8;
+
+// include/uapi/linux/unix_diag.h
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const UDIAG_SHOW_NAME: u32 = 1;
+const UDIAG_SHOW_UID: u32 = 0x40;
+const UNIX_DIAG_NAME: u16 = 0;
+const UNIX_DIAG_UID: u16 = 7;
+/// Of `unix_diag_msg`.
+const MESSAGE_BYTES: usize = 16;
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Role {
+    Daemon,
+    Guardian,
+    Revert,
+}
+
+const ROLES: [(Role, &str); 3] = [
+    (Role::Daemon, "daemon"),
+    (Role::Guardian, "guardian"),
+    (Role::Revert, "revert"),
+];
+
+/// A state folder, by its device and inode: processes with another /run have another one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Folder(u64, u64);
+
+impl Folder {
+    pub fn of(path: &Path) -> Result<Self> {
+        let about = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+        Ok(Self(about.dev(), about.ino()))
+    }
+}
+
+/// A process of giveway's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Present {
+    pub role: Role,
+    pub named: Named,
+    pub folder: Folder,
+}
+
+/// This process is announced until it is dropped, or dies.
+#[derive(Debug)]
+pub struct Announced(#[allow(dead_code)] OwnedFd);
+
+/// Announces this process to the others of this network namespace.
+pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
+    let own = Present {
+        role,
+        named: Named::own()?,
+        folder,
+    };
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .context("cannot announce this process")?;
+    let mut bound = Err(Errno::EADDRINUSE);
+    for _ in 0..TRIES {
+        let [a, b, c, d, ..] = random()?;
+        let name = format!("{} {:x}", own.to_text(), u32::from_ne_bytes([a, b, c, d]));
+        let address = UnixAddr::new_abstract(name.as_bytes())?;
+        bound = bind(socket.as_raw_fd(), &address);
+        if bound != Err(Errno::EADDRINUSE) {
+            break;
+        }
+    }
+    bound.context("cannot announce this process")?;
+    Ok(Announced(socket))
+}
+
+/// Root's processes of giveway's that act here, this one among them where it is announced.
+///
+/// # Errors
+/// Where the kernel does not list Unix sockets (CONFIG_UNIX_DIAG).
+pub fn all() -> Result<Vec<Present>> {
+    let mut fixed = vec![libc::AF_UNIX as u8, 0, 0, 0];
+    fixed.extend_from_slice(&u32::MAX.to_ne_bytes());
+    fixed.extend_from_slice(&0u32.to_ne_bytes());
+    fixed.extend_from_slice(&(UDIAG_SHOW_NAME | UDIAG_SHOW_UID).to_ne_bytes());
+    // INET_DIAG_NOCOOKIE
+    fixed.extend_from_slice(&[0xff; 8]);
+    let mut found = Vec::new();
+    let mut netlink = Netlink::open_diagnostics()?;
+    let take = |message: &[u8]| {
+        found.extend(present(message));
+        true
+    };
+    netlink
+        .dump_while(SOCK_DIAG_BY_FAMILY, &Body::new(&fixed), take)
+        .context("the kernel does not list Unix sockets (CONFIG_UNIX_DIAG)")?;
+    Ok(found)
+}
+
+/// Root's only.
+fn present(message: &[u8]) -> Option<Present> {
+    let uid = attribute(message, MESSAGE_BYTES, UNIX_DIAG_UID)?;
+    if u32_at(uid, 0).ok()? != 0 {
+        return None;
+    }
+    let name = attribute(message, MESSAGE_BYTES, UNIX_DIAG_NAME)?;
+    Present::parse(std::str::from_utf8(name.strip_prefix(&[0])?).ok()?)
+}
+
+impl Present {
+    fn to_text(self) -> String {
+        let role = ROLES.iter().find(|(role, _)| *role == self.role);
+        let words = self.named.to_words().into_iter().chain([self.folder.0, self.folder.1]);
+        let words: Vec<String> = words.map(|word| format!("{word:x}")).collect();
+        format!("{PREFIX}{} {}", role.map_or("", |(_, name)| name), words.join(" "))
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let mut words = name.strip_prefix(PREFIX)?.split(' ');
+        let role = words.next()?;
+        let (role, _) = ROLES.iter().find(|(_, name)| *name == role)?;
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        Some(Self {
+            role: *role,
+            named: Named::from_words([number()?, number()?, number()?, number()?])?,
+            folder: Folder(number()?, number()?),
+        })
+    }
+
+    /// Who it is, for one who has to look for it.
+    pub fn shown(self, netns_inum: u32) -> String {
+        let pid = self.named.pid;
+        if self.named.is_of_this_namespace().unwrap_or_default() {
+            format!("(pid {pid}), its state is under /proc/{pid}/root/run/giveway/netns-{netns_inum}")
+        } else {
+            format!("(pid {pid} of another pid namespace), its state is under its own /run/giveway/netns-{netns_inum}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_present(role: Role) -> bool {
+        let own = Named::own().unwrap();
+        all().unwrap().iter().any(|one| (one.role, one.named) == (role, own))
+    }
+
+    #[test]
+    fn a_process_is_listed_in_its_network_namespace_as_long_as_its_announcement_lives() {
+        std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let folder = Folder::of(Path::new("/")).unwrap();
+            let announced = announce(Role::Daemon, folder).unwrap();
+            assert!(is_present(Role::Daemon) && !is_present(Role::Guardian));
+            let elsewhere = std::thread::spawn(|| {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+                is_present(Role::Daemon)
+            });
+            assert!(!elsewhere.join().unwrap(), "of another network namespace");
+            drop(announced);
+            assert!(!is_present(Role::Daemon));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_name_that_another_user_has_bound_does_not_count() {
+        std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            // SAFETY: of this thread only; takes no pointers.
+            unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+            let folder = Folder(1, 2);
+            let _announced = announce(Role::Daemon, folder).unwrap();
+            assert_eq!(all().unwrap(), []);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_name_is_read_back_and_garbage_is_nobody() {
+        let own = Present {
+            role: Role::Guardian,
+            named: Named::own().unwrap(),
+            folder: Folder(u64::MAX, 7),
+        };
+        let longest = own.to_text().len() + 9;
+        assert!(longest < 107, "{longest}");
+        assert_eq!(Present::parse(&format!("{} 1f", own.to_text())), Some(own));
+        for garbage in [
+            "",
+            "giveway/",
+            "giveway/daemon",
+            "giveway/daemon 1 2 1 x 4 5",
+            "giveway/other 1 2 1 3 4 5",
+        ] {
+            assert_eq!(Present::parse(garbage), None, "{garbage:?}");
+        }
+    }
+}
