@@ -33,7 +33,7 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> Result<OwnedFd
     options.flags = flags;
     // SAFETY: the descriptor is open, and the options are valid for the call.
     let link = unsafe { bpf_link_create(program.as_raw_fd(), ifindex.cast_signed(), kind, &options) };
-    let link = Errno::result(link).with_context(|| format!("cannot attach a program ({name})"))?;
+    let link = answered(link).with_context(|| format!("cannot attach a program ({name})"))?;
     // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
@@ -45,7 +45,31 @@ pub fn is_attached(link: BorrowedFd<'_>) -> Result<bool> {
     let mut size = u32::try_from(size_of_val(&info))?;
     // SAFETY: the descriptor is open, and both are valid for the call.
     let told = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
-    Errno::result(told).context("cannot tell whether a program is attached")?;
+    answered(told).context("cannot tell whether a program is attached")?;
     // SAFETY: the kernel has filled in this part for a link of tcx, and it is an integer in any case.
     Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0)
+}
+
+/// libbpf answers with the error itself, below 0, and not with -1.
+pub fn answered(answer: i32) -> nix::Result<i32> {
+    match answer {
+        0.. => Ok(answer),
+        error => Err(Errno::from_raw(error.wrapping_neg())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_attached_is_an_error_and_no_descriptor() {
+        let no_program = File::open("/dev/null").unwrap();
+        let attached = attach(no_program.as_fd(), 1, Way::Out);
+        assert!(attached.is_err(), "{attached:?}");
+        assert!(is_attached(no_program.as_fd()).is_err());
+    }
 }

@@ -19,7 +19,6 @@ use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
 use libbpf_rs::libbpf_sys::bpf_raw_tracepoint_open;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
-use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
 use super::htb;
@@ -27,7 +26,7 @@ use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{self, bytes_of, socket_address};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
-use crate::kernel::tcx::{self, Way};
+use crate::kernel::tcx::{self, Way, answered};
 use crate::kernel::{cgroup, check_release};
 use skeleton::types;
 
@@ -264,7 +263,7 @@ impl Admission {
         } else if self.leaving.is_none() {
             // SAFETY: the descriptor is open; this kind of program names its tracepoint itself.
             let link = unsafe { bpf_raw_tracepoint_open(ptr::null(), self.leave.as_raw_fd()) };
-            let link = Errno::result(link).context("cannot see what leaves htb (tracepoint qdisc_dequeue)")?;
+            let link = answered(link).context("cannot see what leaves htb (tracepoint qdisc_dequeue)")?;
             // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
             self.leaving = Some(unsafe { OwnedFd::from_raw_fd(link) });
         }

@@ -15,7 +15,6 @@ use giveway_engine::network::queue::Tuning;
 use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, libbpf_sys};
-use nix::errno::Errno;
 
 use super::admission::Shared;
 use super::sojourn::percentile_us;
@@ -25,6 +24,7 @@ use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
 use crate::kernel::records::{bytes_of, lookup};
 use crate::kernel::skeletons::qdisc as skeleton;
+use crate::kernel::tcx::answered;
 use skeleton::types;
 
 const _: () = assert!(types::gw_band::GW_BANDS.0 as usize == BANDS);
@@ -103,7 +103,7 @@ impl BpfQdisc {
         self.gate = is_wanted.then(|| {
             // SAFETY: no pointer but the null one, which stands for what the program says itself; the result is checked.
             let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(null(), self.gate_program.as_raw_fd()) };
-            let link = Errno::result(link).context("cannot watch what the CPUs run")?;
+            let link = answered(link).context("cannot watch what the CPUs run")?;
             // SAFETY: a descriptor that was just made and that nobody else owns.
             Ok(unsafe { OwnedFd::from_raw_fd(link) })
         });
