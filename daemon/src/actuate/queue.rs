@@ -23,6 +23,8 @@ use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Entry, Journal};
+use crate::kernel::elsewhere::{self, Identity, Whereabouts};
+use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::{Netlink, Refused};
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
@@ -69,6 +71,9 @@ pub struct Before {
     /// Whether that is, or is about to be, 1 by giveway.
     #[serde(default = "of_earlier_versions")]
     pub limits_segments: bool,
+    /// By which it is found in another namespace, and known again.
+    #[serde(default)]
+    pub identity: Option<Identity>,
 }
 
 fn of_earlier_versions() -> bool {
@@ -79,8 +84,8 @@ pub struct QueueActuator {
     netlink: Netlink,
     place: Place,
     journal: Journal<Before>,
-    /// What could not be put back, and stays journalled.
-    left: Vec<Before>,
+    /// What could not be put back, and stays journalled; and why.
+    left: Vec<(Before, String)>,
     /// By interface.
     links: BTreeMap<u32, Link>,
     rules: Vec<Deadline>,
@@ -188,7 +193,7 @@ impl QueueActuator {
         let stands = self.links.get(&ifindex).map(|link| link.plan.backend);
         let replaced = match (stands, plan.backend) {
             // Packets keep their marks meanwhile.
-            (Some(Backend::None), Backend::Qdisc) => self.get_ready(ifindex, name),
+            (Some(Backend::None), Backend::Qdisc) => self.get_ready(ifindex, name, plan),
             (Some(Backend::Qdisc), Backend::None) => self.put_back(ifindex),
             (Some(stands), wanted) if stands != wanted => return self.replace(ifindex, name, plan),
             _ => Ok(()),
@@ -203,9 +208,9 @@ impl QueueActuator {
     }
 
     /// Packets were only marked there, and the queue comes.
-    fn get_ready(&mut self, ifindex: u32, name: &str) -> Result<()> {
+    fn get_ready(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<()> {
         self.undo_left(ifindex)?;
-        let before = self.write_down(ifindex, name)?;
+        let before = self.write_down(ifindex, name, plan)?;
         let link = self.links.get_mut(&ifindex).context("the link has just gone")?;
         link.before = Some(before);
         self.qdisc.as_ref().map_or(Ok(()), |qdisc| qdisc.forget(link.number))
@@ -321,12 +326,32 @@ impl QueueActuator {
     /// Puts back what was there, and journals no more than what is still to be.
     fn undo(&mut self, before: Option<&Before>) -> Result<()> {
         let Some(before) = before else { return Ok(()) };
-        let undone = before.put_back(false).map(drop);
-        if undone.is_err() {
-            self.left.push(before.clone());
+        let undone = before.put_back(false);
+        match &undone {
+            Ok(lines) => lines.iter().for_each(|line| tracing::debug!("{line}")),
+            Err(error) => {
+                let why = one_line(error);
+                tracing::warn!("{why}");
+                self.left.push((before.clone(), why));
+            }
         }
         self.shorten_journal()?;
-        undone
+        undone.map(drop)
+    }
+
+    /// What could not be put back, as of a device that is out of reach, may be by now: devices have changed.
+    pub fn retry(&mut self) -> Result<()> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        self.left.retain(|(before, _)| match before.put_back(false) {
+            Ok(lines) => {
+                lines.iter().for_each(|line| tracing::info!("{line}"));
+                false
+            }
+            Err(_) => true,
+        });
+        self.shorten_journal()
     }
 
     /// What could not be put back then is tried again, and is a hindrance on its own link only.
@@ -335,7 +360,7 @@ impl QueueActuator {
             return Ok(());
         }
         let mut undone = Ok(());
-        self.left.retain(|before| match before.put_back(false) {
+        self.left.retain(|(before, _)| match before.put_back(false) {
             Ok(_) => false,
             Err(error) if before.ifindex == ifindex => {
                 undone = Err(error);
@@ -352,7 +377,7 @@ impl QueueActuator {
             .links
             .values()
             .filter_map(|link| link.before.as_ref())
-            .chain(&self.left)
+            .chain(self.left.iter().map(|(before, _)| before))
             .collect();
         match kept.is_empty() {
             true => self.journal.clear(),
@@ -537,8 +562,9 @@ impl QueueActuator {
 
     /// What does not work of a queue that is in force, and why.
     pub fn missing(&self) -> Vec<String> {
+        let left = self.left.iter().map(|(_, why)| why.clone());
         if self.links.is_empty() {
-            return Vec::new();
+            return left.collect();
         }
         let nice = self.admission.as_ref().and_then(Admission::nice_missing);
         let early = self.admission.as_ref().and_then(Admission::early_missing);
@@ -558,10 +584,10 @@ impl QueueActuator {
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().err());
         let containers = containers.map(|error| format!("containers' packets are not told apart: {error:#}"));
         let missing = [nice, early, gate, containers];
-        missing.into_iter().flatten().chain(ingress).collect()
+        missing.into_iter().flatten().chain(ingress).chain(left).collect()
     }
 
-    fn write_down(&mut self, ifindex: u32, name: &str) -> Result<Before> {
+    fn write_down(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<Before> {
         let device = uplink::device(&mut self.netlink, ifindex)?;
         let root = qdisc::root(&mut self.netlink, ifindex)?;
         ensure!(
@@ -576,12 +602,18 @@ impl QueueActuator {
             ours: false,
         };
         may_replace(name, &seen).map_err(|why| anyhow!(why))?;
+        ensure!(
+            !plan.only_if_free || seen.handle == 0,
+            "another tool has put the qdisc {} on {name} in place of ours",
+            seen.kind
+        );
         let before = Before {
             ifindex,
             name: name.to_owned(),
             qdisc: root.qdisc,
             gso_max_segments: device.gso_max_segments,
             limits_segments: false,
+            identity: Some(Identity::of(&mut self.netlink, ifindex)?),
         };
         self.journal.add([&before])?;
         Ok(before)
@@ -638,7 +670,7 @@ impl QueueActuator {
             Backend::None => None,
             Backend::Qdisc | Backend::Htb => {
                 self.undo_left(ifindex)?;
-                Some(self.write_down(ifindex, name)?)
+                Some(self.write_down(ifindex, name, plan)?)
             }
         };
         let link = Link {
@@ -851,13 +883,55 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
 }
 
 fn put_back(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {
-    let device = match uplink::device(netlink, before.ifindex) {
+    let found = match &before.identity {
+        Some(identity) => identity.find(netlink, before.ifindex)?,
+        None => Whereabouts::Here(before.ifindex),
+    };
+    let name = &before.name;
+    match found {
+        Whereabouts::Here(ifindex) => put_back_here(
+            netlink,
+            &Before {
+                ifindex,
+                ..before.clone()
+            },
+            dry_run,
+        ),
+        // It left its queue behind.
+        Whereabouts::There { .. } if !before.limits_segments => Ok(Vec::new()),
+        Whereabouts::There {
+            namespace,
+            ifindex,
+            name: there,
+        } => {
+            let moved = Before {
+                ifindex,
+                ..before.clone()
+            };
+            let put_back = elsewhere::within(namespace, move || put_back_here(&mut Netlink::open()?, &moved, dry_run));
+            let put_back = put_back.with_context(|| {
+                format!(
+                    "{name} has moved to another network namespace, and its gso_max_segs may still be {SINGLE_SEGMENTS} there; it is \
+                     restored when it is back (or: `ip link set {there} gso_max_segs {}` in its namespace)",
+                    before.gso_max_segments
+                )
+            })?;
+            let in_its_place = |line| format!("{line} (in the namespace that it has moved to, as {there})");
+            Ok(put_back.into_iter().map(in_its_place).collect())
+        }
         // It took everything with it.
+        Whereabouts::Gone => Ok(Vec::new()),
+    }
+}
+
+fn put_back_here(netlink: &mut Netlink, before: &Before, dry_run: bool) -> Result<Vec<String>> {
+    let device = match uplink::device(netlink, before.ifindex) {
         Err(error) if refused(&error) == Some(Errno::ENODEV) => return Ok(Vec::new()),
         device => device?,
     };
     let mut undone = Vec::new();
-    if is_ours(&qdisc::root(netlink, before.ifindex)?.qdisc) {
+    // One that is down may have none.
+    if qdisc::find_root(netlink, before.ifindex)?.is_some_and(|root| is_ours(&root.qdisc)) {
         undone.push(format!("qdisc of {} back to {}", before.name, before.qdisc.kind));
         if !dry_run {
             restore(netlink, before)?;

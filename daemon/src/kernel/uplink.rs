@@ -13,11 +13,12 @@ use super::netlink::{Body, Netlink, attribute, text, u16_at, u32_at};
 use super::qdisc;
 
 /// Bytes of a message before its attributes (struct ifinfomsg).
-const IFINFOMSG_BYTES: usize = 16;
+pub const IFINFOMSG_BYTES: usize = 16;
 const ETHERNET_HEADER_BYTES: u32 = 14;
 /// include/uapi/linux/if_link.h
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
+const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 
 /// A device, as far as queueing asks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -31,6 +32,9 @@ pub struct Device {
     pub gso_max_segments: u32,
     /// As `ip link set group` numbers them.
     pub group: u32,
+    /// It is switched on.
+    pub up: bool,
+    pub carrier_losses: u32,
 }
 
 /// The link of this name and what stands at its root; `is_ours` knows our own qdisc.
@@ -57,6 +61,8 @@ pub fn look(
             handle: root.qdisc.handle,
             entangled: root.entangled,
         },
+        up: device.up,
+        carrier_losses: device.carrier_losses,
         chosen: true,
     })
 }
@@ -74,6 +80,8 @@ pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
         physical: attribute(&message, IFINFOMSG_BYTES, libc::IFLA_PARENT_DEV_NAME).is_some(),
         gso_max_segments: number(libc::IFLA_GSO_MAX_SEGS).context("the kernel tells no gso_max_segs")?,
         group: number(libc::IFLA_GROUP).unwrap_or(0),
+        up: u32_at(&message, 8)? & libc::IFF_UP.cast_unsigned() != 0,
+        carrier_losses: number(IFLA_CARRIER_DOWN_COUNT).unwrap_or(0),
     })
 }
 
@@ -109,7 +117,8 @@ pub fn kind(netlink: &mut Netlink, ifindex: u32) -> Result<Option<String>> {
     Ok(kind_of(&message.context("cannot look at the interface")?))
 }
 
-fn kind_of(message: &[u8]) -> Option<String> {
+/// The kind of the virtual device that a message is about.
+pub fn kind_of(message: &[u8]) -> Option<String> {
     let about = attribute(message, IFINFOMSG_BYTES, libc::IFLA_LINKINFO)?;
     text(attribute(about, 0, IFLA_INFO_KIND)?)
 }

@@ -91,7 +91,10 @@ fn qdiscs(name: &str) -> String {
 }
 
 fn gso_max_segs(name: &str) -> String {
-    let link = run(&format!("ip -details link show dev {name}"));
+    of_gso(&run(&format!("ip -details link show dev {name}")))
+}
+
+fn of_gso(link: &str) -> String {
     let mut words = link.split_whitespace().skip_while(|word| *word != "gso_max_segs");
     words.nth(1).unwrap().to_owned()
 }
@@ -357,6 +360,94 @@ fn a_vpn_that_moves_the_default_route_leaves_the_link_that_carries_it_managed() 
     }
     assert_eq!(daemon.status()["interface"]["name"], "gwv", "whose rate [link] tells");
     assert_eq!(changes(&daemon, "gwv"), 1);
+}
+
+/// A third network namespace.
+struct Elsewhere(String);
+
+impl Elsewhere {
+    fn make(lab: &Lab) -> Self {
+        let name = format!("{}-else", lab.near);
+        run(&format!("ip netns add {name}"));
+        Self(name)
+    }
+
+    fn gso_max_segs(&self) -> String {
+        of_gso(&run(&format!("ip -n {} -details link show dev {SECOND}", self.0)))
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        run(&format!("ip netns del {}", self.0));
+    }
+}
+
+#[test]
+fn a_link_that_moves_to_another_namespace_and_back_keeps_nothing_of_giveways() {
+    let lab = two_links();
+    let elsewhere = Elsewhere::make(&lab);
+    let usual = gso_max_segs(SECOND);
+    let (mut daemon, _config) = managing_both("moved.toml");
+    assert_eq!(gso_max_segs(SECOND), "1");
+    run(&format!("ip link set {SECOND} netns {}", elsewhere.0));
+    let took = until("it is restored there", || elsewhere.gso_max_segs() == usual);
+    println!("moved: gso_max_segs 1 -> {usual} after {} ms", took.as_millis());
+    assert!(has_queue(&daemon, "gwv"));
+    run(&format!("ip -n {} link set {SECOND} name gwmoved", elsewhere.0));
+    run(&format!(
+        "ip -n {} link set gwmoved netns {} name {SECOND}",
+        elsewhere.0, lab.near
+    ));
+    run(&format!("ip link set {SECOND} up"));
+    until("it is managed again", || {
+        has_queue(&daemon, SECOND) && gso_max_segs(SECOND) == "1"
+    });
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(gso_max_segs(SECOND), usual);
+}
+
+#[test]
+fn a_link_that_moved_while_the_daemon_was_dead_is_restored_by_revert() {
+    let lab = two_links();
+    let elsewhere = Elsewhere::make(&lab);
+    let usual = gso_max_segs(SECOND);
+    let (daemon, _config) = managing_both("moved-dead.toml");
+    daemon.kill_both();
+    drop(daemon);
+    run(&format!("ip link set {SECOND} netns {}", elsewhere.0));
+    let reverted = giveway(&["revert"]);
+    let said = String::from_utf8(reverted.stdout).unwrap();
+    assert!(
+        reverted.status.success() && said.contains("in the namespace that it has moved to"),
+        "{said}"
+    );
+    assert_eq!(elsewhere.gso_max_segs(), usual);
+}
+
+#[test]
+fn a_link_that_moves_out_of_reach_is_named_and_has_its_own_value_when_it_is_back() {
+    let lab = two_links();
+    let elsewhere = Elsewhere::make(&lab);
+    let usual = gso_max_segs(SECOND);
+    let config = Scratch::new("out-of-reach.toml", &configuration(NAMED));
+    // As the systemd unit has it.
+    let mut daemon = Daemon::start_without("sys_admin", &["--config", config.path()]);
+    until("its queue is up", || has_queue(&daemon, SECOND));
+    run(&format!("ip link set {SECOND} netns {}", elsewhere.0));
+    until("it is told", || {
+        let degraded = daemon.status()["degraded"].to_string();
+        degraded.contains("has moved to another network namespace") && degraded.contains("CAP_SYS_ADMIN")
+    });
+    assert_eq!(elsewhere.gso_max_segs(), "1");
+    run(&format!("ip -n {} link set {SECOND} netns {}", elsewhere.0, lab.near));
+    until("its own value is back", || gso_max_segs(SECOND) == usual);
+    run(&format!("ip link set {SECOND} up"));
+    until("it is managed again", || has_queue(&daemon, SECOND));
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(gso_max_segs(SECOND), usual);
 }
 
 #[test]

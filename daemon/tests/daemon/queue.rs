@@ -4,7 +4,8 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
@@ -390,4 +391,81 @@ fn a_link_that_comes_back_has_its_queue_at_once() {
         took < Duration::from_secs(3),
         "{took:?}: it was not the link that brought it"
     );
+}
+
+/// Another tool deletes the root qdisc, as often as it finds one of giveway's.
+fn reset() {
+    if qdiscs().contains(" 6777: root") {
+        run("tc qdisc del dev gwv root");
+    }
+}
+
+fn stands() -> bool {
+    qdiscs().contains(" 6777: root")
+}
+
+#[test]
+fn a_qdisc_that_a_network_manager_resets_once_is_back_within_thirty_seconds() {
+    let _lab = Lab::enter();
+    let (daemon, _config) = queueing_daemon("reset-once.toml");
+    reset();
+    until("it is told", || {
+        why(&daemon).contains("taken back soon (1 of 3 times in ten minutes)")
+    });
+    let took = until("it is back", || {
+        stands() && !daemon.status()["queue"]["in_force"].is_null()
+    });
+    println!("reset once: back after {:.1} s", took.as_secs_f64());
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(gso_max_segs(), "1");
+}
+
+#[test]
+fn a_fight_over_the_root_is_lost_until_the_link_was_down() {
+    let _lab = Lab::enter();
+    let (daemon, _config) = queueing_daemon("fight.toml");
+    let (began, mut stood) = (Instant::now(), Vec::new());
+    for n in 0..7u64 {
+        while began.elapsed() < Duration::from_secs(10 * n) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        stood.push(stands());
+        reset();
+    }
+    until("it is told", || {
+        why(&daemon).contains("left alone until giveway is started again or the link was down")
+    });
+    println!(
+        "reset every 10 s for a minute: giveway's queue stood at each: {stood:?}; {}",
+        why(&daemon)
+    );
+    assert_eq!(
+        stood.iter().filter(|stood| **stood).count(),
+        4,
+        "three times it came back"
+    );
+    assert!(!stands());
+    assert_ne!(gso_max_segs(), "1");
+    run("ip link set gwv down");
+    run("ip link set gwv up");
+    until("the link was down, and has its queue", stands);
+}
+
+#[test]
+fn what_another_tool_configures_in_a_fight_is_never_replaced() {
+    let _lab = Lab::enter();
+    let (daemon, _config) = queueing_daemon("configured.toml");
+    reset();
+    until("it is told", || why(&daemon).contains("taken back soon"));
+    run("tc qdisc replace dev gwv root handle 7: pfifo limit 55");
+    let theirs = qdiscs();
+    let end = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < end {
+        assert_eq!(qdiscs(), theirs);
+        thread::sleep(Duration::from_millis(50));
+    }
+    let told = why(&daemon);
+    assert!(told.contains("another tool has put the qdisc pfifo"), "{told}");
+    run("tc qdisc del dev gwv root");
+    until("the place is free, and giveway's queue is back", stands);
 }

@@ -106,6 +106,24 @@ fn what_was_set_is_put_back_on_the_device_that_had_it_and_on_none_of_its_name() 
 }
 
 #[test]
+fn a_device_that_moved_to_another_namespace_has_no_threads_once_the_daemon_ends() {
+    let lab = Lab::enter();
+    run("ethtool -K gwv gro on");
+    let (mut daemon, _config) = daemon("receive-moved.toml", "gwv", NAPI);
+    until("threads do it, with real time", || are_raised(lab.ifindex));
+    let elsewhere = format!("{}-else", lab.near);
+    run(&format!("ip netns add {elsewhere}"));
+    run(&format!("ip link set gwv netns {elsewhere}"));
+    run(&format!("ip -n {elsewhere} link set gwv up"));
+    let threaded = || run(&format!("ip netns exec {elsewhere} cat /sys/class/net/gwv/threaded"));
+    assert_eq!(threaded(), "1\n");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.0.wait().unwrap().success());
+    assert_eq!(threaded(), "0\n");
+    run(&format!("ip netns del {elsewhere}"));
+}
+
+#[test]
 fn it_works_in_the_namespace_in_which_a_machine_starts() {
     let link = HostLink::make();
     let ifindex = nix::net::if_::if_nametoindex(link.near.as_str()).unwrap();

@@ -161,6 +161,14 @@ impl Daemon {
         Self::run(&mut command)
     }
 
+    /// Without this capability.
+    pub fn start_without(capability: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", &format!("-{capability}"), "--", &program(), "run"]);
+        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+        Self::run(&mut command)
+    }
+
     fn command(arguments: &[&str]) -> Command {
         let mut command = Command::new(program());
         command

@@ -16,11 +16,13 @@ use crate::change::{Change, Setting, Subject};
 use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
 use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection, RateMbit};
 
+mod contest;
 mod demand;
 pub mod links;
 pub mod measured;
 pub mod traffic;
 
+use contest::Contest;
 use demand::Demand;
 use links::Rate;
 use measured::{Measured, MeasuredView, Passed, Socket};
@@ -105,17 +107,22 @@ pub struct Uplink {
     /// The device's own speed, where it has one that means anything.
     pub speed_mbit: Option<u32>,
     pub root: RootQdisc,
+    /// It is switched on.
+    pub up: bool,
+    /// How often it has lost its carrier so far.
+    pub carrier_losses: u32,
     /// It is one of those to manage now; else it was, and its queue still stands.
     pub chosen: bool,
 }
 
 impl Uplink {
-    /// Whatever stands at its root: that may be of our own doing. And whether it is to be managed or not.
+    /// Whatever stands at its root: that may be of our own doing. And whether it is up, and to be managed, or not.
     fn is_same_link(&self, other: &Self) -> bool {
-        let (root, chosen) = (other.root.clone(), other.chosen);
         Self {
-            root,
-            chosen,
+            root: other.root.clone(),
+            up: other.up,
+            carrier_losses: other.carrier_losses,
+            chosen: other.chosen,
             ..self.clone()
         } == *other
     }
@@ -161,6 +168,9 @@ pub struct Plan {
     pub ingress: bool,
     /// TCP is kept from making packets of many segments.
     pub single_segments: bool,
+    /// Another tool has taken ours off: what is configured there is its own.
+    #[serde(default)]
+    pub only_if_free: bool,
     #[serde(flatten)]
     pub tuning: Tuning,
 }
@@ -270,8 +280,8 @@ pub struct Queue {
     /// Could not be put up on this link, and why. They are tried again together, when nothing is in force.
     failed: Vec<(Backend, String)>,
     again: BackOff,
-    /// What another tool has put in place of ours.
-    taken_over: Option<String>,
+    /// With another tool, for the root.
+    contest: Contest,
     /// The kind of qdisc that stands there without us.
     without_us: String,
     view: QueueView,
@@ -328,7 +338,7 @@ impl Queue {
             asked: None,
             failed: Vec::new(),
             again: BackOff::default(),
-            taken_over: None,
+            contest: Contest::default(),
             without_us: String::new(),
             view: QueueView {
                 why: "it was not looked at yet".to_owned(),
@@ -401,7 +411,7 @@ impl Queue {
 
     /// Takes in the link as it is now, and what is said of its rate. Returns what to ask for. While there is no link
     /// everything stays.
-    pub fn observe(&mut self, uplink: Option<Uplink>, rate: Rate) -> Option<Request> {
+    pub fn observe(&mut self, now: Duration, uplink: Option<Uplink>, rate: Rate) -> Option<Request> {
         let known = std::mem::replace(&mut self.uplink, uplink);
         self.rate = rate;
         let uplink = self.uplink.as_ref()?;
@@ -415,6 +425,15 @@ impl Queue {
         if !uplink.root.ours {
             self.without_us.clone_from(&uplink.root.kind);
         }
+        let losses = |known: &Uplink| known.carrier_losses;
+        if !uplink.up
+            || known
+                .as_ref()
+                .map(losses)
+                .is_some_and(|known| known != uplink.carrier_losses)
+        {
+            self.contest = Contest::default();
+        }
         let is_same_link = known.as_ref().is_some_and(|known| known.is_same_link(uplink));
         if !is_same_link && known.is_some() {
             self.measured = Measured::default();
@@ -424,7 +443,7 @@ impl Queue {
             self.again.reset();
         }
         self.leaves = false;
-        self.notice_others();
+        self.notice_others(now);
         self.ask()
     }
 
@@ -474,11 +493,14 @@ impl Queue {
 
     /// When [`Self::try_again`] is next worth calling.
     pub fn next_try(&self) -> Option<Duration> {
-        self.again.next()
+        [self.again.next(), self.contest.until].into_iter().flatten().min()
     }
 
     /// Returns what to ask for, where it is time for that.
     pub fn try_again(&mut self, now: Duration) -> Option<Request> {
+        if self.contest.is_due(now) && self.asked.is_none() {
+            return self.ask();
+        }
         if !self.again.is_due(now) || self.standing().is_some() {
             return None;
         }
@@ -546,13 +568,17 @@ impl Queue {
         })
     }
 
-    /// Another tool may replace what we put there; from then on the link is its own.
-    fn notice_others(&mut self) {
-        let (Some(uplink), Some(_), false) = (&self.uplink, self.standing(), self.backends.dry_run) else {
+    /// Another tool may replace what we put there.
+    fn notice_others(&mut self, now: Duration) {
+        let (Some(uplink), false) = (&self.uplink, self.backends.dry_run) else {
             return;
         };
-        if !uplink.root.ours {
-            self.taken_over = Some(uplink.root.kind.clone());
+        match self.standing() {
+            Some(_) if !uplink.root.ours => self.contest.taken(now, &uplink.root),
+            standing => {
+                let serves = standing.is_some();
+                self.contest.observe(now, &uplink.root, serves);
+            }
         }
     }
 
@@ -599,11 +625,8 @@ impl Queue {
         if self.queue.backend == BackendName::None {
             return Err("backend = \"none\" in [queue]".to_owned());
         }
-        if let Some(kind) = &self.taken_over {
-            return Err(format!(
-                "another tool has put the qdisc {kind} on {} in place of ours; it is left alone until giveway is started again",
-                uplink.name
-            ));
+        if let Some(hindrance) = self.contest.hindrance(&uplink.name, &uplink.root) {
+            return Err(hindrance);
         }
         may_replace(&uplink.name, &uplink.root)?;
         let rate = self.rate(uplink);
@@ -691,7 +714,7 @@ impl Queue {
             && self.rate.mbit != Some(RateMbit::Found)
             && self.limits.is_empty()
             && self.demand.is_over()
-            && self.taken_over.is_none()
+            && self.contest.hindrance(&uplink.name, &uplink.root).is_none()
             && may_replace(&uplink.name, &uplink.root).is_ok()
             && is_usable(Backend::Qdisc, &self.backends.qdisc)
             && is_usable(Backend::None, &self.backends.marks)
@@ -762,6 +785,7 @@ impl Queue {
                 && (is_found
                     || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)
                     || tuning.limits.iter().any(RateLimit::needs_single_segments)),
+            only_if_free: is_queue && self.contest.began,
             tuning,
         }
     }

@@ -13,6 +13,11 @@ use crate::matcher::unit_of;
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
 impl Network {
+    /// The links that another tool has taken giveway's queue off.
+    pub fn contested_links(&self) -> Vec<u32> {
+        self.links.contested().collect()
+    }
+
     /// On these a queue comes when there is something to hold.
     pub fn links_without_queue(&self) -> Vec<u32> {
         self.links.without_queue()

@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
 use crate::journal::{Entry, Journal};
+use crate::kernel::elsewhere::{self, Identity, Whereabouts};
+use crate::kernel::netlink::Netlink;
 
 /// A file of the kernel's that was written to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -31,6 +33,9 @@ pub struct Setting {
     /// Whose it is, where it is a device's. Another may have the name by now, and this one another name.
     #[serde(default)]
     ifindex: Option<u32>,
+    /// By which it is found in another namespace.
+    #[serde(default)]
+    identity: Option<Identity>,
     before: String,
     ours: String,
 }
@@ -133,6 +138,9 @@ fn set(
     journal.add(&[Setting {
         path: path.to_owned(),
         ifindex,
+        identity: ifindex
+            .map(|ifindex| Identity::of(&mut Netlink::open()?, ifindex))
+            .transpose()?,
         before: before.clone(),
         ours: wanted.to_owned(),
     }])?;
@@ -184,8 +192,8 @@ fn unless_missing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 impl Setting {
     /// None where its device is gone.
-    fn path_now(&self) -> Result<Option<PathBuf>> {
-        let (Some(ifindex), Some(file)) = (self.ifindex, self.path.file_name().and_then(OsStr::to_str)) else {
+    fn path_now(&self, ifindex: Option<u32>) -> Result<Option<PathBuf>> {
+        let (Some(ifindex), Some(file)) = (ifindex, self.path.file_name().and_then(OsStr::to_str)) else {
             return Ok(Some(self.path.clone()));
         };
         match if_indextoname(ifindex) {
@@ -194,13 +202,11 @@ impl Setting {
             Err(errno) => Err(errno).with_context(|| format!("cannot look for the device of {}", self.path.display())),
         }
     }
-}
 
-impl Entry for Setting {
-    /// A device that is gone has taken it along.
-    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+    /// In the calling thread's namespace.
+    fn put_back_here(&self, ifindex: Option<u32>, dry_run: bool) -> Result<Vec<String>> {
         let Self { before, ours, .. } = self;
-        let Some(path) = self.path_now()? else {
+        let Some(path) = self.path_now(ifindex)? else {
             return Ok(Vec::new());
         };
         let Some(found) = read(&path)? else {
@@ -213,6 +219,36 @@ impl Entry for Setting {
             write(&path, before)?;
         }
         Ok(vec![format!("{} back to {before}", path.display())])
+    }
+}
+
+impl Entry for Setting {
+    /// A device that is gone has taken it along.
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        let found = match (self.ifindex, &self.identity) {
+            (Some(ifindex), Some(identity)) => identity.find(&mut Netlink::open()?, ifindex)?,
+            (Some(ifindex), None) => Whereabouts::Here(ifindex),
+            (None, _) => return self.put_back_here(None, dry_run),
+        };
+        match found {
+            Whereabouts::Here(ifindex) => self.put_back_here(Some(ifindex), dry_run),
+            Whereabouts::There {
+                namespace,
+                ifindex,
+                name,
+            } => {
+                let moved = self.clone();
+                let put_back = elsewhere::within(namespace, move || moved.put_back_here(Some(ifindex), dry_run));
+                put_back.with_context(|| {
+                    format!(
+                        "{} may still be {}: its device has moved to another network namespace, as {name}",
+                        self.path.display(),
+                        self.ours
+                    )
+                })
+            }
+            Whereabouts::Gone => Ok(Vec::new()),
+        }
     }
 }
 

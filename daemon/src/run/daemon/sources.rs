@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The inputs of the network engine: passes, events, refusals, the managed links, and the group's keys.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use giveway_engine::network::action::Input;
 use giveway_engine::record::What;
+use nix::net::if_::if_indextoname;
 
 use super::Running;
 use crate::interface::{Choice, Interface};
@@ -174,6 +176,9 @@ impl Running {
         self.look_at_uplinks()?;
         self.sign.give_for(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
+        if changed && let Err(error) = self.daemon.queue.retry() {
+            tracing::debug!("{error:#}");
+        }
         if let Err(error) = self.daemon.queue.follow_containers(changed) {
             tracing::debug!("{error:#}");
             self.links_changed = true;
@@ -200,7 +205,10 @@ impl Running {
     /// Rate, MTU and qdisc of a link may be changed at any time, by any tool.
     fn look_at_uplinks(&mut self) -> Result<()> {
         let wanted = self.found.links.clone();
-        let stands = self.daemon.queue.in_force().into_iter();
+        let named = |ifindex| Some((ifindex, if_indextoname(ifindex).ok()?.into_string().ok()?));
+        let contested = self.daemon.engine.contested_links().into_iter().filter_map(named);
+        let stands: BTreeMap<u32, String> = contested.chain(self.daemon.queue.in_force()).collect();
+        let stands = stands.into_iter();
         let also: Vec<_> = stands
             .filter(|(ifindex, _)| wanted.iter().all(|(one, _)| one != ifindex))
             .collect();
@@ -211,7 +219,8 @@ impl Running {
             .chain(also.into_iter().map(|link| (link, false)));
         for ((ifindex, name), is_up) in all {
             // One that was named keeps its queue while it is down.
-            let looked = self.daemon.queue.look(ifindex, &name, is_up || self.is_named(&name));
+            let keeps = self.is_named(&name) && self.daemon.queue.serves(ifindex);
+            let looked = self.daemon.queue.look(ifindex, &name, is_up || keeps);
             match looked {
                 Ok(Some(uplink)) => uplinks.push(uplink),
                 Ok(None) => gone.push(ifindex),

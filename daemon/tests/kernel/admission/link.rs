@@ -294,6 +294,7 @@ fn plan(ifindex: u32, config: &Config) -> Plan {
         backend: Backend::Htb,
         ingress: false,
         single_segments: false,
+        only_if_free: false,
         tuning: Tuning {
             marks: LinkMarks::new(&config.marks, false, true),
             ..tuning()

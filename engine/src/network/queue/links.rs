@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::contest::Contest;
 use super::measured::Socket;
 use super::traffic::QueueCounters;
 use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
@@ -72,8 +73,8 @@ pub struct Links {
     first: Option<u32>,
     links: BTreeMap<u32, Link>,
     order: Vec<u32>,
-    /// Where another tool has put a qdisc in place of ours, of links that left since.
-    taken_over: BTreeMap<u32, String>,
+    /// With other tools, for the roots of links that left since; and how often these had lost their carriers.
+    contests: BTreeMap<u32, (Contest, u32)>,
     /// Of links that come and go, by name.
     unsteady: BTreeMap<String, BackOff>,
 }
@@ -97,7 +98,7 @@ impl Links {
             first: None,
             links: BTreeMap::new(),
             order: Vec::new(),
-            taken_over: BTreeMap::new(),
+            contests: BTreeMap::new(),
             unsteady: BTreeMap::new(),
         }
     }
@@ -111,12 +112,22 @@ impl Links {
         self.first = first.or(self.first);
         self.order = uplinks.iter().map(|uplink| uplink.ifindex).collect();
         let (changes, mut actions) = self.forget_gone(now);
+        let order = &self.order;
+        self.contests.retain(|ifindex, _| order.contains(ifindex));
+        for uplink in uplinks.iter().filter(|uplink| !uplink.up) {
+            self.contests.remove(&uplink.ifindex);
+            if let Some(link) = self.links.get_mut(&uplink.ifindex) {
+                link.queue.contest = Contest::default();
+            }
+        }
         let (chosen, left): (Vec<_>, Vec<_>) = uplinks.into_iter().partition(|uplink| uplink.chosen);
         let new = chosen.iter().filter(|uplink| !self.links.contains_key(&uplink.ifindex));
         let mut too_many = (self.links.len() + new.count()).saturating_sub(MOST_LINKS);
         for uplink in left {
             let rate = self.rate(&uplink);
             let Some(link) = self.links.get_mut(&uplink.ifindex) else {
+                self.contests
+                    .retain(|ifindex, _| *ifindex != uplink.ifindex || uplink.up);
                 continue;
             };
             let left = *link.left.get_or_insert(now);
@@ -124,7 +135,7 @@ impl Links {
                 too_many = too_many.saturating_sub(1);
                 link.queue.leave()
             } else {
-                link.queue.observe(Some(uplink.clone()), rate)
+                link.queue.observe(now, Some(uplink.clone()), rate)
             };
             actions.extend(request.map(|request| ask(uplink.ifindex, &uplink.name, request)));
             self.forget_left(uplink.ifindex);
@@ -153,15 +164,17 @@ impl Links {
             return None;
         }
         link.waits = None;
-        let request = link.queue.observe(Some(uplink), rate);
+        let request = link.queue.observe(now, Some(uplink), rate);
         request.map(|request| ask(ifindex, &name, request))
     }
 
     fn begin(&mut self, now: Duration, uplink: &Uplink) -> Link {
         let mut queue = self.blank.clone();
-        // Where that is gone, so is what it was put there for; and numbers are used again.
-        let taken_over = self.taken_over.remove(&uplink.ifindex);
-        queue.taken_over = taken_over.filter(|kind| *kind == uplink.root.kind);
+        if let Some((contest, losses)) = self.contests.remove(&uplink.ifindex)
+            && losses == uplink.carrier_losses
+        {
+            queue.contest = contest;
+        }
         let until = self.unsteady.get(&uplink.name).and_then(BackOff::next);
         let until = until.filter(|until| *until > now);
         if until.is_some() {
@@ -202,11 +215,23 @@ impl Links {
         if !self.links.get(&ifindex).is_some_and(has_left) {
             return;
         }
-        let taken_over = self.links.remove(&ifindex).and_then(|link| link.queue.taken_over);
-        if self.taken_over.len() >= REMEMBERED {
-            self.taken_over.pop_first();
+        let Some(Link { queue, .. }) = self.links.remove(&ifindex) else {
+            return;
+        };
+        if let (true, Some(uplink)) = (queue.contest.began, queue.uplink) {
+            if self.contests.len() >= REMEMBERED {
+                self.contests.pop_first();
+            }
+            self.contests.insert(ifindex, (queue.contest, uplink.carrier_losses));
         }
-        self.taken_over.extend(taken_over.map(|kind| (ifindex, kind)));
+    }
+
+    /// The links that another tool has taken ours off, managed or not: what stands there is to be looked at.
+    pub fn contested(&self) -> impl Iterator<Item = u32> {
+        let present = self.links.iter().filter(|(_, link)| link.queue.contest.began);
+        present
+            .map(|(ifindex, _)| *ifindex)
+            .chain(self.contests.keys().copied())
     }
 
     fn rate(&self, uplink: &Uplink) -> Rate {

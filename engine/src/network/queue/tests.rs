@@ -24,6 +24,8 @@ fn cable() -> Uplink {
         wired: true,
         speed_mbit: Some(100),
         root: root("pfifo_fast"),
+        up: true,
+        carrier_losses: 0,
         chosen: true,
     }
 }
@@ -68,7 +70,7 @@ fn put_up(request: Request) -> Option<Plan> {
 /// The link as it is now, with the rate that `rate` says.
 fn see(queue: &mut Queue, uplink: Option<Uplink>) -> Option<Request> {
     let rate = queue.rate.clone();
-    queue.observe(uplink, rate)
+    queue.observe(NOW, uplink, rate)
 }
 
 /// What is asked for first on this link.
@@ -376,13 +378,94 @@ fn after_a_tuning_that_failed_nothing_of_ours_is_left_and_it_is_told() {
     assert!(queue.next_try().is_some(), "it is tried again");
 }
 
+/// The cable with what another tool has configured at its root.
+fn theirs() -> Uplink {
+    let root = RootQdisc {
+        handle: 0x7_0000,
+        ..root("fq")
+    };
+    Uplink { root, ..cable() }
+}
+
+/// The same queue, one moment later.
+fn see_at(queue: &mut Queue, now: Duration, uplink: Uplink) -> Option<Request> {
+    let rate = queue.rate.clone();
+    queue.observe(now, Some(uplink), rate)
+}
+
+/// Another tool has deleted the queue. Returns what `status` says.
+fn take_off(queue: &mut Queue, now: Duration) -> String {
+    assert_eq!(see_at(queue, now, cable()), Some(Request::Set(None)));
+    let (change, next) = queue.conclude(now, Ok(()));
+    assert_eq!(next, None);
+    change.unwrap().why
+}
+
+/// Nothing is asked for before this time, and then the queue is put up.
+fn comes_back(queue: &mut Queue, at: Duration) {
+    assert_eq!(queue.next_try(), Some(at));
+    assert_eq!(queue.try_again(at - Duration::from_millis(1)), None);
+    let plan = queue.try_again(at).and_then(put_up).unwrap();
+    assert!(plan.only_if_free, "what is configured there by then stays");
+    queue.conclude(at, Ok(()));
+    assert_eq!(see_at(queue, at, ours(cable())), None);
+}
+
 #[test]
-fn a_qdisc_that_another_tool_put_in_our_place_stays() {
+fn a_qdisc_that_another_tool_configured_in_our_place_stays_until_it_is_gone() {
     let mut queue = in_force("");
-    assert_eq!(see(&mut queue, Some(cable())), Some(Request::Set(None)));
+    assert_eq!(see(&mut queue, Some(theirs())), Some(Request::Set(None)));
     let (change, next) = queue.conclude(NOW, Ok(()));
-    assert!(change.unwrap().why.contains("another tool"));
-    assert_eq!((next, see(&mut queue, Some(cable()))), (None, None));
+    assert!(change.unwrap().why.contains("another tool has put the qdisc fq"));
+    assert_eq!((next, see(&mut queue, Some(theirs()))), (None, None));
+    assert_eq!(queue.next_try(), None);
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(
+        see_at(&mut queue, NOW + hour, cable()),
+        None,
+        "it is gone, and may be replaced yet"
+    );
+    assert_eq!(see_at(&mut queue, NOW + hour, theirs()), None);
+    assert_eq!(queue.next_try(), None, "it was");
+    assert_eq!(see_at(&mut queue, NOW + 2 * hour, cable()), None);
+    comes_back(&mut queue, NOW + 2 * hour + Duration::from_secs(3));
+}
+
+#[test]
+fn a_place_that_is_free_again_is_taken_back_three_times_in_ten_minutes() {
+    let (mut queue, mut now) = (in_force(""), NOW);
+    for (time, wait_s) in [(1, 3), (2, 6), (3, 12)] {
+        let why = take_off(&mut queue, now);
+        assert!(
+            why.contains(&format!("taken back soon ({time} of 3 times in ten minutes)")),
+            "{why}"
+        );
+        comes_back(&mut queue, now + Duration::from_secs(wait_s));
+        now += Duration::from_secs(60);
+    }
+    let why = take_off(&mut queue, now);
+    assert!(
+        why.contains("it is left alone until giveway is started again or the link was down"),
+        "{why}"
+    );
+    let tomorrow = now + Duration::from_secs(86_400);
+    assert_eq!((see_at(&mut queue, tomorrow, cable()), queue.next_try()), (None, None));
+    let came_up = Uplink {
+        carrier_losses: 1,
+        ..cable()
+    };
+    let asked = see_at(&mut queue, tomorrow, came_up);
+    assert!(asked.and_then(put_up).is_some(), "the link was down");
+}
+
+#[test]
+fn a_queue_that_is_taken_off_once_an_hour_always_comes_back() {
+    let mut queue = in_force("");
+    for hour in 0..24 {
+        let now = NOW + Duration::from_secs(3_600 * hour);
+        take_off(&mut queue, now);
+        comes_back(&mut queue, now + Duration::from_secs(3));
+    }
 }
 
 /// A queue of this configuration that could not be put up on the cable.

@@ -118,6 +118,8 @@ fn the_queue_is_taken_down_and_put_up_again_also_on_a_link_that_changes_meanwhil
             kind: "pfifo_fast".to_owned(),
             ..RootQdisc::default()
         },
+        up: true,
+        carrier_losses: 0,
         chosen: true,
     };
     let requests = |actions: Vec<Action>| -> Vec<bool> {

@@ -32,6 +32,8 @@ fn uplink(ifindex: u32, name: &str) -> Uplink {
             kind: "noqueue".to_owned(),
             ..RootQdisc::default()
         },
+        up: true,
+        carrier_losses: 0,
         chosen: true,
     }
 }
@@ -185,18 +187,37 @@ fn a_link_that_comes_and_goes_waits_longer_each_time() {
 #[test]
 fn what_another_tool_put_on_one_link_stays_there_even_after_it_left() {
     let mut links = both(RATES);
-    let (_, actions) = links.observe(NOW, vec![wifi(), ours(lte())], Some(2));
-    assert_eq!(asked(&actions).first(), Some(&(2, None)));
-    links.conclude(NOW, 2, Ok(()));
-    let theirs = Uplink {
-        chosen: false,
+    let root = RootQdisc {
+        handle: 0x7_0000,
+        ..wifi().root
+    };
+    let theirs = |chosen| Uplink {
+        chosen,
+        root: root.clone(),
         ..wifi()
     };
-    links.observe(NOW, vec![ours(lte()), theirs], Some(3));
+    let (_, actions) = links.observe(NOW, vec![theirs(true), ours(lte())], Some(2));
+    assert_eq!(asked(&actions).first(), Some(&(2, None)));
+    links.conclude(NOW, 2, Ok(()));
+    links.observe(NOW, vec![ours(lte()), theirs(false)], Some(3));
     links.try_again(after(10_000));
-    let (_, actions) = links.observe(after(11_000), vec![wifi(), ours(lte())], Some(2));
+    assert_eq!(
+        links.contested().collect::<Vec<_>>(),
+        [2],
+        "it is looked at all the same"
+    );
+    let (_, actions) = links.observe(after(11_000), vec![theirs(true), ours(lte())], Some(2));
     assert!(asked(&actions).iter().all(|(_, queue)| queue.is_none()), "{actions:?}");
     assert!(links.views(NOW)[0].queue.why.contains("another tool"));
+    let down = Uplink {
+        up: false,
+        ..theirs(false)
+    };
+    links.observe(after(12_000), vec![ours(lte()), down], Some(3));
+    links.try_again(after(22_000));
+    links.observe(after(22_000), vec![ours(lte()), theirs(false)], Some(3));
+    let (_, actions) = links.observe(after(23_000), vec![theirs(true), ours(lte())], Some(2));
+    assert!(asked(&actions).contains(&(2, Some(20_000))), "it was down: {actions:?}");
 }
 
 #[test]

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whose the root of a link is, once another tool has taken giveway's queue off. Input: what stands there, and the time.
+//! Output: whether giveway may have it, why not, and when it is taken back. A qdisc that another tool has configured is never
+//! replaced; a place that is free is taken back after a while, three times in ten minutes. Then the other tool has won, until
+//! the link was down. (A network manager resets a qdisc once; two tools that insist would do so for ever.)
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::RootQdisc;
+
+/// The first wait; each is twice as long as the one before.
+const RETURNS_AFTER: Duration = Duration::from_secs(3);
+const MOST_RETURNS: usize = 3;
+const WITHIN: Duration = Duration::from_secs(600);
+
+/// Of one link, since it came up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contest {
+    /// Another tool has taken ours off.
+    pub began: bool,
+    /// When it was taken back, of late.
+    returns: VecDeque<Duration>,
+    /// The place is free, and taken back then.
+    pub until: Option<Duration>,
+    is_lost: bool,
+}
+
+impl Contest {
+    /// Ours stood there, and this does now.
+    pub fn taken(&mut self, now: Duration, root: &RootQdisc) {
+        self.returns.retain(|at| now.saturating_sub(*at) < WITHIN);
+        self.is_lost = self.returns.len() >= MOST_RETURNS;
+        self.began = true;
+        self.until = None;
+        self.observe(now, root, false);
+    }
+
+    /// This stands there. `serves`: as far as is known, ours does.
+    pub fn observe(&mut self, now: Duration, root: &RootQdisc, serves: bool) {
+        if !self.began || self.is_lost || serves || root.ours {
+            return;
+        }
+        let wait = RETURNS_AFTER * (1 << self.returns.len());
+        self.until = match is_free(root) {
+            true => self.until.or(Some(now + wait)),
+            false => None,
+        };
+    }
+
+    /// Whether it is time to take the place back. Says so once.
+    pub fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = self.until.take_if(|until| *until <= now).is_some();
+        if is_due {
+            self.returns.push_back(now);
+        }
+        is_due
+    }
+
+    /// Why ours may not stand there now.
+    pub fn hindrance(&self, name: &str, root: &RootQdisc) -> Option<String> {
+        if !self.began || root.ours {
+            return None;
+        }
+        let taken = format!("another tool has taken giveway's queue off {name}");
+        if self.is_lost {
+            return Some(format!(
+                "{taken} after it was put back {MOST_RETURNS} times in ten minutes; it is left alone until giveway is started \
+                 again or the link was down"
+            ));
+        }
+        if !is_free(root) {
+            return Some(format!(
+                "another tool has put the qdisc {} on {name} in place of ours; it is left alone as long as it is there",
+                root.kind
+            ));
+        }
+        self.until.map(|_| {
+            format!(
+                "{taken}; the place is free, and taken back soon ({} of {MOST_RETURNS} times in ten minutes)",
+                self.returns.len() + 1
+            )
+        })
+    }
+}
+
+/// Nobody has configured it: the kernel put it there.
+fn is_free(root: &RootQdisc) -> bool {
+    root.handle == 0
+}
