@@ -34,6 +34,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCX_DROP 2
 
 /* Puts the shared types into the skeleton. */
+struct gw_treated_socket *treated_type __attribute__((unused));
 struct gw_queue_event *event_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));

@@ -95,6 +95,13 @@ struct gw_treated_process {
 	__u32 reserved;
 };
 
+/* What is said of a socket, and in which queue of ours a packet of it was last. */
+struct gw_treated_socket {
+	__u64 queued_ns; /* CLOCK_MONOTONIC, coarse; 0: in none */
+	__u32 queued_on; /* the link's ifindex */
+	__u32 treatment;
+};
+
 #define GW_PACKET_RULES 64
 
 /*

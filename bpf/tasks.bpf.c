@@ -6,6 +6,7 @@
  *
  *   gw_list_processes   each process of a network namespace, in a few words
  *   gw_list_prints      the same processes, and what tells whether one has changed
+ *   gw_list_elsewhere   those that something was chosen for, and that are in another namespace
  *   gw_list_threads     of one process or one thread, by the iterator's parameter
  *   gw_show_process     everything that rules ask about, of the process that is the parameter, or one of its threads
  *   gw_show_cgroup      the path of the cgroup that is the parameter, and whose it is
@@ -41,6 +42,7 @@ __u64 shown_session;
 /* Puts the type into the skeleton. */
 struct gw_thread *thread_type __attribute__((unused));
 struct gw_fingerprint *fingerprint_type __attribute__((unused));
+struct gw_elsewhere *elsewhere_type __attribute__((unused));
 
 /*
  * The outermost come first, and whoever may nest cgroups does not hide them: of one that is nested too deep they are all
@@ -294,6 +296,28 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 	print.nice_by = note ? note->origin : 0;
 	print.nice_cause = note ? note->cause : 0;
 	bpf_seq_write(ctx->meta->seq, &print, sizeof(print));
+	return 0;
+}
+
+SEC("iter/task")
+int gw_list_elsewhere(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_elsewhere found = {};
+	struct gw_record *record;
+
+	if (!task || task->pid != task->tgid || !task->mm)
+		return 0;
+	found.netns_inum = netns_of(task);
+	if (found.netns_inum == netns_inum)
+		return 0;
+	record = bpf_task_storage_get(&gw_records_1, task, NULL, 0);
+	if (!record || !record->class)
+		return 0;
+	found.start_ns = task->start_boottime;
+	found.tgid = task->tgid;
+	bpf_probe_read_kernel_str(found.command, sizeof(found.command), task->comm);
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }
 

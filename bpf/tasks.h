@@ -49,6 +49,14 @@ struct gw_fingerprint {
 	__u64 named;     /* by which it hands its class on itself */
 };
 
+/* A process that something was chosen for, and that is in another network namespace by now. */
+struct gw_elsewhere {
+	__u64 start_ns;
+	__u32 tgid;
+	__u32 netns_inum;
+	char command[16]; /* TASK_COMM_LEN */
+};
+
 /* The names of those above a cgroup and its own, the outermost first, each with its end; the root has none. */
 struct gw_cgroup_names {
 	__u32 bytes; /* ~0: not told */

@@ -27,7 +27,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 3072);
 	__type(key, __u64);
-	__type(value, __u16);
+	__type(value, struct gw_treated_socket);
 } treated_sockets SEC(".maps");
 
 /* Flows that were named as background. */
@@ -174,13 +174,27 @@ static __noinline __u32 first_match(const struct gw_link_config *config, const s
 	return treatment;
 }
 
-/* What the daemon says of the socket; 0: nothing. */
-static __noinline __u32 treatment_of_socket(struct __sk_buff *skb)
-{
-	__u64 cookie = bpf_get_socket_cookie(skb);
-	__u16 *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+/* So often it is noted that a packet of a socket was in the queue. */
+#define QUEUED_NOTED_NS (50 * NSEC_PER_MSEC)
 
-	return told ? *told : 0;
+/*
+ * What the daemon says of the socket; 0: nothing. Where a queue of ours serves, that is noted: the socket's own route may
+ * lead to another device, which stands on this one, or on none.
+ */
+static __noinline __u32 treatment_of_socket(struct __sk_buff *skb, const struct gw_link_config *config)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb), now_ns;
+	struct gw_treated_socket *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
+
+	if (!told)
+		return 0;
+	now_ns = bpf_ktime_get_coarse_ns();
+	if (config->backend != GW_BACKEND_NONE &&
+	    (told->queued_on != skb->ifindex || now_ns - told->queued_ns > QUEUED_NOTED_NS)) {
+		told->queued_ns = now_ns;
+		told->queued_on = skb->ifindex;
+	}
+	return told->treatment;
 }
 
 /* By the first so many packet rules. */
@@ -269,7 +283,7 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
 					  const struct packet *p)
 {
-	__u32 said = config->treated_sockets ? treatment_of_socket(skb) : 0;
+	__u32 said = config->treated_sockets ? treatment_of_socket(skb, config) : 0;
 
 	if (!said && has_early_sockets)
 		said = treatment_before(skb);

@@ -314,7 +314,8 @@ pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
-    /// With --class: it and everything that it starts send at most so many Mbit/s together, over TCP
+    /// With --class: it and everything that it starts send at most so many Mbit/s together, over TCP and connected UDP
+    /// (upload; what it receives is not limited)
     #[arg(long, value_name = "MBIT", requires = "class", value_parser = rate_limit)]
     pub rate_limit: Option<f64>,
     /// With this real-time priority (1 to 48)
@@ -326,7 +327,9 @@ pub struct ExecArgs {
     /// Only on these CPUs, e.g. 0,2
     #[arg(long, value_delimiter = ',', requires = "realtime")]
     pub cpus: Vec<u32>,
-    /// Do not run the command without what was asked for it (exit code 125)
+    /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
+    /// daemon, a dry run, a pause, a managed link without a queue of giveway's, and another interface with routes that is not
+    /// managed. What comes to light later (a tunnel, another network namespace) `giveway status` and `giveway why` say
     #[arg(long)]
     pub require: bool,
     /// The command and its arguments

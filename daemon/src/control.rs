@@ -43,11 +43,14 @@ pub enum Request {
         priority: u32,
         cpus: Vec<u32>,
     },
-    /// This class for the asking process, and for what it starts; answered by nothing but consent.
+    /// This class for the asking process, and for what it starts; answered by [`Chosen`].
     Choose {
         class: Class,
         #[serde(default)]
         rate_limit_mbit: Option<f64>,
+        /// Refuse where it is known by now that it will not be enforced everywhere.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        require: bool,
     },
     /// What the asking user does is in this cgroup, by its id (its directory's inode), in place of what they said before;
     /// answered by [`ActiveNow`], as the next two.
@@ -74,6 +77,14 @@ pub enum Request {
 pub struct Launched {
     /// The RLIMIT_RTTIME to set.
     pub rttime_ms: u32,
+}
+
+/// What is known by now of what was chosen.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Chosen {
+    /// Where it is not enforced, and why.
+    #[serde(default)]
+    pub not_enforced: Vec<String>,
 }
 
 /// The rules for classes that are in force.

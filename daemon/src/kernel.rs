@@ -20,6 +20,7 @@ pub mod apart;
 pub mod arrival;
 pub mod boot;
 pub mod cgroup;
+pub mod devices;
 pub mod elsewhere;
 pub mod flow_monitor;
 pub mod inherit;

@@ -15,6 +15,7 @@ mod daemon {
     mod background;
     mod chain;
     mod classes;
+    mod enforcement;
     mod environment;
     mod exec;
     mod executed;

@@ -68,6 +68,8 @@ pub enum Setting {
     Niceness,
     /// The class of its packets.
     Class,
+    /// What it and others send together at most.
+    RateLimit,
     /// A file of /proc or /sys, by its path.
     File(String),
 }
@@ -202,6 +204,7 @@ impl Display for Setting {
             Self::Scheduling => "scheduling",
             Self::Niceness => "niceness",
             Self::Class => "class",
+            Self::RateLimit => "rate limit",
             Self::File(path) => path,
         })
     }

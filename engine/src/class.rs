@@ -182,7 +182,7 @@ fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
 pub fn of_choice(Choice { class, uid, limit }: Choice) -> Verdict {
     let limited = limit.map(|limit| {
         format!(
-            "; all of it together at most {} Mbit/s",
+            "; all of it together sends at most {} Mbit/s",
             limit.bytes_per_s as f64 / 125_000.0
         )
     });

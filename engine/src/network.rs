@@ -24,6 +24,7 @@ use allotment::{Allotment, Link, Sharing};
 use classes::Classes;
 use control::Control;
 use early::Early;
+use enforcement::Shortfalls;
 use flows::{Flows, Tracked};
 use forwarded::Cgroups;
 use nice::{Niced, Niceness};
@@ -38,6 +39,7 @@ pub mod allotment;
 mod classes;
 mod control;
 mod early;
+pub mod enforcement;
 mod flows;
 mod forwarded;
 mod limiting;
@@ -114,6 +116,7 @@ pub struct Network {
     /// Why nothing is in force for a while.
     paused: Option<String>,
     links: Links,
+    shortfalls: Shortfalls,
     changes: Changes,
     refusals: VecDeque<Refusal>,
     /// What follows from the present step.
@@ -146,6 +149,7 @@ impl Network {
             dry_run: setup.dry_run,
             paused: None,
             links: Links::new(config, setup.backends),
+            shortfalls: Shortfalls::default(),
             changes: Changes::default(),
             refusals: VecDeque::new(),
             actions: Vec::new(),
@@ -166,6 +170,8 @@ impl Network {
             input,
             Input::Datagram { .. }
                 | Input::Datagrams(_)
+                | Input::Traced(_)
+                | Input::Elsewhere(_)
                 | Input::Processes(_)
                 | Input::Forwarding(_)
                 | Input::Filtered(_)
@@ -249,7 +255,9 @@ impl Network {
                 }
             }
             Input::CommandLimits(limits) => self.set_command_limits(now, limits),
-            Input::Interfaces(interfaces) => self.name_interfaces(now, interfaces),
+            Input::Devices(devices) => self.follow_devices(now, devices),
+            Input::Traced(traced) => self.note_traced(now, traced),
+            Input::Elsewhere(elsewhere) => self.note_elsewhere(now, elsewhere),
             Input::Uplinks(uplinks) => {
                 let (changes, wanted) = self.links.observe(now, uplinks, self.ifindex());
                 changes.into_iter().for_each(|change| self.note(now, change));
@@ -308,6 +316,7 @@ impl Network {
             self.end(cookie);
         }
         self.judge_seen(now, &lasting_ones);
+        self.enforce(now, &lasting_ones);
         // In a dry run none of the limits is really there.
         if !self.dry_run {
             self.resolve_doubts(now, seen.doubtful);
@@ -327,11 +336,13 @@ impl Network {
             self.end(cookie);
         }
         self.judge_seen(now, &cookies);
+        self.enforce(now, &cookies);
     }
 
     fn end(&mut self, cookie: Cookie) {
         self.changes.ended(&Subject::Socket { cookie });
         self.actions.extend(self.classes.end(cookie));
+        self.shortfalls.end(cookie);
     }
 
     fn hear(&mut self, now: Duration, from: IpAddr, bytes: &[u8]) {

@@ -11,6 +11,7 @@ use crate::change::Latest;
 use crate::class::Activity;
 use crate::config::Dscp;
 use crate::model::{Flow, Interface};
+use crate::network::enforcement::{ElsewhereView, Enforcement, LimitView, ShortfallView};
 use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
@@ -112,6 +113,12 @@ pub struct NetworkStatus {
     /// Each managed link with its queue, the preferred one first.
     #[serde(default)]
     pub links: Vec<LinkView>,
+    /// What was asked for flows and is not enforced, by device.
+    #[serde(default)]
+    pub not_enforced: Vec<ShortfallView>,
+    /// Processes for which something was chosen, and which are in another network namespace.
+    #[serde(default)]
+    pub elsewhere: Vec<ElsewhereView>,
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub active: Vec<Activity>,
@@ -208,6 +215,12 @@ pub struct FlowView {
     pub class_rule: String,
     #[serde(default)]
     pub class_why: String,
+    /// The rate limit that it has, and whether that is enforced.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<LimitView>,
+    /// Whether its class is enforced, where that is an order of packets and was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub class_enforcement: Option<Enforcement>,
     /// What its packets are marked with; None: with what the application has set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mark: Option<Dscp>,

@@ -60,6 +60,8 @@ const FLOWS_ADDED: usize = 2048;
 
 /// For so long a queue that is wanted waits for what is in its place to be empty.
 const PUT_OFF: Duration = Duration::from_secs(1);
+/// A packet that was in a queue so lately tells where its flow goes now.
+const TRACED_WITHIN: Duration = Duration::from_millis(1500);
 
 /// What a device's queue was before it was touched.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -467,6 +469,12 @@ impl QueueActuator {
         }
         self.treated.extend(treatment.map(|treatment| (socket, treatment)));
         self.configure()
+    }
+
+    /// For each of these sockets the link in whose queue a packet of it was within the last moments; None: in none.
+    pub fn trace(&self, sockets: Vec<Cookie>) -> Vec<(Cookie, Option<u32>)> {
+        let on = |socket| self.admission.as_ref()?.queued_on(socket, TRACED_WITHIN);
+        sockets.into_iter().map(|socket| (socket, on(socket))).collect()
     }
 
     /// The same of what a process connects.

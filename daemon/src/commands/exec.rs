@@ -17,7 +17,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::execvp;
 
 use crate::cli::ExecArgs;
-use crate::control::{Launched, Request, client};
+use crate::control::{Chosen, Launched, Request, client};
 use crate::exit::Code;
 use crate::inherited::give_back;
 use crate::place::Place;
@@ -25,6 +25,8 @@ use crate::say::note;
 
 /// Between SIGXCPU, which a program may catch to mend its ways, and SIGKILL.
 const GRACE_MS: u64 = 200;
+/// About what is not enforced.
+const MOST_LINES: usize = 4;
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
     if let Some(class) = args.class {
@@ -32,7 +34,8 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
             Some(_) => "no class and no rate limit of its own",
             None => "no class of its own",
         };
-        accept(args, missing, ask_for_class(class, args.rate_limit))?;
+        let chosen = accept(args, missing, ask_for_class(class, args))?;
+        say_what_is_not_enforced(args, chosen.as_ref());
     }
     if let Some(priority) = args.realtime {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
@@ -44,21 +47,49 @@ pub fn run(args: &ExecArgs) -> Result<Infallible> {
 }
 
 /// Goes on where `missing` is not required.
-fn accept(args: &ExecArgs, missing: &str, outcome: Result<()>) -> Result<()> {
+fn accept<T>(args: &ExecArgs, missing: &str, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Err(error) if args.require => Err(error
             .context(Code(125))
             .context(format!("{missing}, so the command was not run"))),
         Err(error) => {
             note(format_args!("{missing}, the command runs without it: {error:#}"));
-            Ok(())
+            Ok(None)
         }
-        Ok(()) => Ok(()),
+        Ok(given) => Ok(Some(given)),
     }
 }
 
-fn ask_for_class(class: Class, rate_limit_mbit: Option<f64>) -> Result<()> {
-    client::ask(&Place::here()?, Request::Choose { class, rate_limit_mbit })?.first()
+fn ask_for_class(class: Class, args: &ExecArgs) -> Result<Chosen> {
+    let request = Request::Choose {
+        class,
+        rate_limit_mbit: args.rate_limit,
+        require: args.require,
+    };
+    client::ask(&Place::here()?, request)?.first()
+}
+
+/// As far as it is known before the command sends anything; `status` and `why` say what comes to light later.
+fn say_what_is_not_enforced(args: &ExecArgs, chosen: Option<&Chosen>) {
+    let Some(chosen) = chosen else { return };
+    let what = match args.rate_limit {
+        Some(_) => "class and rate limit are",
+        None => "the class is",
+    };
+    for why in chosen.not_enforced.iter().take(MOST_LINES) {
+        note(format_args!("warning: {what} not enforced everywhere: {why}"));
+    }
+    let more = chosen.not_enforced.len().saturating_sub(MOST_LINES);
+    if more > 0 {
+        note(format_args!(
+            "warning: and not on {more} more interfaces: `giveway status` lists the managed ones"
+        ));
+    }
+    if let Some(mbit) = args.rate_limit {
+        note(format_args!(
+            "the command sends at most {mbit} Mbit/s (upload); what it receives is not limited"
+        ));
+    }
 }
 
 fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {

@@ -9,6 +9,7 @@ use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::class::Class;
 use giveway_engine::config::Dscp;
 use giveway_engine::model::Cookie;
+use giveway_engine::network::enforcement::{ElsewhereView, Enforcement, LimitView};
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::measured::MeasuredView;
 use giveway_engine::network::queue::traffic::Refusal;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::WhyArgs;
+use crate::commands::status::{class_line, limit_line};
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::now;
@@ -42,6 +44,7 @@ pub struct Explanation<'a> {
     refusals: Vec<&'a Refusal>,
     classes: Vec<Classified<'a>>,
     rates: Vec<(&'a str, MeasuredView)>,
+    elsewhere: Vec<&'a ElsewhereView>,
     dry_run: bool,
 }
 
@@ -89,6 +92,11 @@ impl<'a> Explanation<'a> {
             rates: links
                 .filter_map(|link| Some((link.interface.as_str(), link.queue.measured?)))
                 .collect(),
+            elsewhere: network
+                .elsewhere
+                .iter()
+                .filter(|process| about.is_elsewhere(process))
+                .collect(),
             dry_run: network.policy.dry_run,
         }
     }
@@ -104,7 +112,18 @@ impl<'a> Explanation<'a> {
             .into_iter()
             .map(|(latest, times)| refusal_line(latest, times));
         let changes = self.changes.iter().map(|latest| change_line(latest, self.dry_run));
-        rates.chain(classes).chain(refusals).chain(changes).collect()
+        let elsewhere = self.elsewhere.iter().map(|process| {
+            format!(
+                "process {} ({}): what `giveway exec` was asked for it is not enforced: {}",
+                process.pid, process.command, process.reason
+            )
+        });
+        rates
+            .chain(elsewhere)
+            .chain(classes)
+            .chain(refusals)
+            .chain(changes)
+            .collect()
     }
 
     fn json(&self) -> serde_json::Value {
@@ -113,9 +132,12 @@ impl<'a> Explanation<'a> {
             refusals,
             classes,
             rates,
+            elsewhere,
             dry_run: _,
         } = self;
-        json!({ "changes": changes, "refusals": refusals, "classes": classes, "rates": rates })
+        json!({
+            "changes": changes, "refusals": refusals, "classes": classes, "rates": rates, "elsewhere": elsewhere
+        })
     }
 }
 
@@ -143,6 +165,14 @@ impl About {
             Self::Word(word) => is_flow(word, view),
             Self::Socket(cookie) => view.flow.cookie == *cookie,
             Self::Process(pid) => view.flow.owner.as_ref().is_some_and(|owner| owner.pid == *pid),
+        }
+    }
+
+    fn is_elsewhere(&self, process: &ElsewhereView) -> bool {
+        match self {
+            Self::Word(word) => *word == process.command || *word == process.pid.to_string(),
+            Self::Process(pid) => *pid == process.pid,
+            Self::All | Self::Socket(_) => false,
         }
     }
 
@@ -290,6 +320,10 @@ struct Classified<'a> {
     mark: Option<Dscp>,
     rule: &'a str,
     why: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'a LimitView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class_enforcement: Option<&'a Enforcement>,
     #[serde(skip)]
     shown_remote: String,
 }
@@ -304,14 +338,19 @@ impl<'a> Classified<'a> {
             mark: view.mark,
             rule: &view.class_rule,
             why: &view.class_why,
+            limit: view.limit.as_ref(),
+            class_enforcement: view.class_enforcement.as_ref(),
             shown_remote: view.flow.shown_remote(),
         }
     }
 
     fn line(&self) -> String {
         let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
+        let limit = self.limit.map(limit_line);
+        let class = self.class_enforcement.and_then(class_line);
+        let enforced: String = limit.into_iter().chain(class).map(|line| format!("; {line}")).collect();
         format!(
-            "socket {}, {} to {}, is {} now; rule {}: {}{}",
+            "socket {}, {} to {}, is {} now; rule {}: {}{}{enforced}",
             self.cookie.0,
             self.local,
             self.shown_remote,

@@ -19,7 +19,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, Background, Reloaded, Request, bytes_per_s};
+use super::{ActiveNow, Answer, Background, Chosen, Reloaded, Request, bytes_per_s};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
@@ -55,7 +55,8 @@ pub enum Call {
         uid: u32,
         class: Class,
         bytes_per_s: Option<u64>,
-        answer: oneshot::Sender<Result<(), String>>,
+        require: bool,
+        answer: oneshot::Sender<Result<Chosen, String>>,
     },
     /// One of the three requests about what is active.
     Active {
@@ -238,9 +239,13 @@ async fn answer(
             let view = handlers.priority(peer.uid(), &gids, is_reader).await;
             respond(&mut stream, view).await
         }
-        Request::Choose { class, rate_limit_mbit } => {
+        Request::Choose {
+            class,
+            rate_limit_mbit,
+            require,
+        } => {
             let chosen = match rate_limit_mbit.map(bytes_per_s).transpose() {
-                Ok(limit) => handlers.choose(&peer, class, limit).await?,
+                Ok(limit) => handlers.choose(&peer, class, limit, require).await?,
                 Err(why) => Err(why),
             };
             respond(&mut stream, chosen).await
@@ -282,7 +287,13 @@ impl Handlers {
         self.call(|answer| Call::Lbe { flow, add, uid, answer }).await
     }
 
-    async fn choose(&self, peer: &UCred, class: Class, bytes_per_s: Option<u64>) -> Result<Result<(), String>> {
+    async fn choose(
+        &self,
+        peer: &UCred,
+        class: Class,
+        bytes_per_s: Option<u64>,
+        require: bool,
+    ) -> Result<Result<Chosen, String>> {
         let Some(pid) = pid_of(peer) else {
             return Ok(Err("the asking process is not visible in this pid namespace".to_owned()));
         };
@@ -292,6 +303,7 @@ impl Handlers {
             uid,
             class,
             bytes_per_s,
+            require,
             answer,
         })
         .await

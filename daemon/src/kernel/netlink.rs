@@ -139,7 +139,7 @@ impl Netlink {
     }
 }
 
-/// Says that links have come, gone or changed; not which.
+/// Says that links or their addresses have come, gone or changed; not which.
 pub struct LinkEvents(OwnedFd);
 
 impl LinkEvents {
@@ -147,11 +147,9 @@ impl LinkEvents {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)
             .context("cannot open a netlink socket")?;
-        bind(
-            socket.as_raw_fd(),
-            &NetlinkAddr::new(0, libc::RTMGRP_LINK.cast_unsigned()),
-        )
-        .context("cannot listen for changes of links")?;
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups.cast_unsigned()))
+            .context("cannot listen for changes of links")?;
         Ok(Self(socket))
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, RuleId, Rules};
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
+use giveway_engine::network::enforcement::Elsewhere;
 
 use super::inherit::{Inheritance, Left, Named, left};
 use super::is_shortage;
@@ -360,6 +361,16 @@ impl OwnerReader {
         let inheritance = self.inheritance.as_ref().context("no class can be chosen")?;
         inheritance.choose(&self.tasks, handle.fd(), choice)?;
         Ok(found.started.id)
+    }
+
+    /// Processes that something was chosen for, and that are in another network namespace by now.
+    ///
+    /// # Errors
+    /// Where that cannot be told now.
+    pub fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
+        self.inheritance
+            .as_ref()
+            .map_or(Ok(Vec::new()), |_| self.tasks.elsewhere())
     }
 
     fn inheritance(&mut self) -> Result<&Inheritance> {

@@ -14,6 +14,7 @@ use std::{fs, io};
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::class::Class;
 use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, ProcessId};
+use giveway_engine::network::enforcement::Elsewhere;
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
@@ -33,6 +34,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub struct Tasks {
     list_processes: OwnedFd,
     list_prints: OwnedFd,
+    list_elsewhere: OwnedFd,
     pub threads: Threads,
     show_process: OwnedFd,
     show_cgroup: OwnedFd,
@@ -166,6 +168,7 @@ impl Tasks {
         Ok(Self {
             list_processes: keep(&skeleton.progs.gw_list_processes)?,
             list_prints: keep(&skeleton.progs.gw_list_prints)?,
+            list_elsewhere: keep(&skeleton.progs.gw_list_elsewhere)?,
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
@@ -207,6 +210,20 @@ impl Tasks {
             }),
         };
         Ok(all.into_iter().map(fingerprint).collect())
+    }
+
+    /// Those that something was chosen for, and that are in another network namespace by now.
+    pub fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
+        let all = run::<types::gw_elsewhere>(&self.list_elsewhere, &Of::All).context("cannot list processes")?;
+        let elsewhere = |found: types::gw_elsewhere| Elsewhere {
+            id: ProcessId {
+                pid: found.tgid,
+                start_ns: start_of(found.start_ns),
+            },
+            command: text(&found.command),
+            netns_inum: found.netns_inum,
+        };
+        Ok(all.into_iter().map(elsewhere).collect())
     }
 
     /// None where there is none of this number, or it is a thread of the kernel.

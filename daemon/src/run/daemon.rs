@@ -240,6 +240,7 @@ impl Running {
             self.look_after_active()?;
             self.look_at_datagrams()?;
             self.look_at_processes()?;
+            self.look_elsewhere()?;
             self.look_at_forwarded()?;
             self.settle_nice()?;
             self.cap_new()?;

@@ -70,7 +70,7 @@ impl Group {
     }
 
     fn chosen(words: &[&str]) -> Self {
-        let choice = ["exec", "--class", "background", "--require", "--"];
+        let choice = ["exec", "--class", "background", "--"];
         Self::spawn(Command::new(program()).args(choice).args(words).stdout(Stdio::piped()))
     }
 
@@ -322,7 +322,7 @@ fn a_storm_of_orphans_leaves_nobody_nice() {
 fn what_a_process_starts_gets_no_negative_nice_value_that_it_would_not_have_had() {
     let (_lab, place) = (Lab::enter(), Place::new());
     let daemon = place.start();
-    let choice = ["exec", "--class", "background", "--require", "--"];
+    let choice = ["exec", "--class", "background", "--"];
     let mut command = Command::new(program());
     command.args(choice).args(["bash", "-c", "sleep 1000 & wait"]);
     let raise = || {
@@ -351,7 +351,7 @@ fn an_io_class_that_others_share_is_left_alone() {
     const BEST_EFFORT: &str = "best-effort";
     let (_lab, place) = (Lab::enter(), Place::new());
     let daemon = place.start();
-    let choice = ["exec", "--class", "background", "--require", "--"];
+    let choice = ["exec", "--class", "background", "--"];
     let mut command = Command::new(program());
     command.args(choice).args(["sleep", "1000"]);
     let share = || {

@@ -312,9 +312,9 @@ impl Rule {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
-        let limited = rule.rate_limit_mbit.map(|mbit| {
-            format!("; all its flows together at most {mbit} Mbit/s, where a queue of giveway's is in force")
-        });
+        let limited = rule
+            .rate_limit_mbit
+            .map(|mbit| format!("; all its flows together send at most {mbit} Mbit/s"));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),

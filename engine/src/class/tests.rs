@@ -138,10 +138,7 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
         };
         judge(&rules, &seen).why
     };
-    assert_eq!(
-        of(None),
-        "port 443; all its flows together at most 0.5 Mbit/s, where a queue of giveway's is in force"
-    );
+    assert_eq!(of(None), "port 443; all its flows together send at most 0.5 Mbit/s");
     let named = of(Some("uid 1000"));
     assert!(
         named.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
@@ -194,7 +191,7 @@ fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another(
     let verdict = judge(&rules(""), &seen(Some(&process)));
     assert_eq!((verdict.class, verdict.limit), (Class::Bulk, Some(48)));
     assert!(
-        verdict.why.ends_with("; all of it together at most 0.5 Mbit/s"),
+        verdict.why.ends_with("; all of it together sends at most 0.5 Mbit/s"),
         "{}",
         verdict.why
     );

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use crate::change::{Setting, Value};
 use crate::class::{Activity, Forwarded, RateLimit, RuleId, Rules, Treatment};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
-use crate::model::{Cookie, Flow, FlowEvent, Interface};
+use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
+use crate::network::enforcement::Elsewhere;
 use crate::network::nice::Niced;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
 use crate::network::queue::{BackgroundFlow, Request, Uplink};
@@ -80,8 +81,13 @@ pub enum Input<'a> {
     NiceTaken(Vec<(ProcessId, u32, String)>),
     /// The rate limits of commands, all of them.
     CommandLimits(Vec<RateLimit>),
-    /// The interfaces there are, by their numbers; needed where a rule names one.
-    Interfaces(BTreeMap<u32, String>),
+    /// The devices there are, by their numbers.
+    Devices(BTreeMap<u32, Device>),
+    /// Of the flows of [`Network::to_be_traced`](super::Network::to_be_traced): the link in whose queue a packet of each was
+    /// within the last moments; None: in none.
+    Traced(Vec<(Cookie, Option<u32>)>),
+    /// Processes for which something was chosen, and whose sockets are in another network namespace by now; all of them.
+    Elsewhere(Vec<Elsewhere>),
     /// The group's keys, read anew; None works alone.
     Keys(Option<Keyring>),
     /// A datagram on the group's port.

@@ -23,7 +23,7 @@ use crate::class::{
 };
 use crate::config::{Background, Dscp};
 use crate::matcher::{Ends, Marks, Process};
-use crate::model::{Cookie, Flow};
+use crate::model::{Cookie, Device, Flow};
 
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
@@ -35,7 +35,7 @@ const ACTIVE_GAP: Duration = Duration::from_millis(200);
 pub struct Classes {
     rules: Arc<Rules>,
     command_limits: Vec<RateLimit>,
-    interfaces: BTreeMap<u32, String>,
+    devices: BTreeMap<u32, Device>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
     /// By its own object for whom it is meant, so that a user's word costs the others nothing.
@@ -92,7 +92,7 @@ impl Classes {
         Self {
             rules: Arc::default(),
             command_limits: Vec::new(),
-            interfaces: BTreeMap::new(),
+            devices: BTreeMap::new(),
             named: named.collect(),
             active: Active::default(),
             new_active: None,
@@ -136,7 +136,7 @@ impl Classes {
             sends_anywhere: flow.sends_anywhere(),
             marks: Marks {
                 dscp: Dscp::new(flow.dscp),
-                interface: self.interfaces.get(&flow.ifindex).map(String::as_str),
+                interface: self.devices.get(&flow.ifindex).map(|device| device.name.as_str()),
             },
             priority: flow.priority,
             named: self.named(flow),
@@ -185,6 +185,22 @@ impl Classes {
     /// Bytes that are looked at, at most, to judge both what it will send and itself.
     pub fn cost_of_process(&self, process: &Process) -> usize {
         2 * self.rules.cost(Some(process), None)
+    }
+
+    pub fn devices(&self) -> &BTreeMap<u32, Device> {
+        &self.devices
+    }
+
+    /// Of this number.
+    pub fn limit(&self, number: LimitNumber) -> Option<RateLimit> {
+        let of_rules = self.rules.limits();
+        let mut all = of_rules.iter().chain(&self.command_limits);
+        all.find(|limit| limit.number == number).copied()
+    }
+
+    /// Whether the queue knows what it was to be told of this flow.
+    pub fn is_told(&self, cookie: Cookie) -> bool {
+        self.told.is_told(cookie)
     }
 
     pub fn active(&self) -> &[Activity] {
@@ -299,9 +315,11 @@ impl Network {
         self.ask_queues(now, wanted);
     }
 
-    pub(super) fn name_interfaces(&mut self, now: Duration, interfaces: BTreeMap<u32, String>) {
-        self.classes.interfaces = interfaces;
-        self.judge_all(now);
+    pub(super) fn follow_devices(&mut self, now: Duration, devices: BTreeMap<u32, Device>) {
+        self.classes.devices = devices;
+        if self.classes.rules.need_interfaces() {
+            self.judge_all(now);
+        }
     }
 
     pub(super) fn name_background(&mut self, now: Duration, flow: BackgroundFlow, by: Option<String>) {

@@ -10,6 +10,7 @@ use crate::config::Protocol;
 use crate::model::{CaState, Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
+use crate::network::enforcement::Trace;
 use crate::network::limits::{Doubt, Held, shown_by};
 use crate::network::receiving::Receiving;
 use crate::wire::Class;
@@ -34,6 +35,8 @@ pub struct Tracked {
     pub receiving: Receiving,
     pub class: Class,
     pub judged: Judged,
+    /// Whether a queue has it, where its device does not tell.
+    pub trace: Trace,
     /// What limits it, or once did.
     pub held: BTreeMap<Setting, Held>,
     queued_passes: u32,
@@ -51,6 +54,7 @@ impl Tracked {
             receiving: Receiving::default(),
             class: Class::Standard,
             judged: Judged::default(),
+            trace: Trace::default(),
             held: BTreeMap::new(),
             queued_passes: 0,
             last_queued: Duration::ZERO,
@@ -78,6 +82,9 @@ impl Tracked {
             self.last_moved = now;
         }
         self.receiving.observe(now, &flow);
+        if flow.ifindex != self.flow.ifindex {
+            self.trace = Trace::default();
+        }
         self.flow = flow;
         self.held.values_mut().for_each(|held| held.deferred = false);
         self.expire(now);

@@ -6,13 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::action::Outcome;
 use super::limiting::ELSEWHERE;
 use super::*;
-use crate::model::{CaState, Cookie, Owner, TcpState};
+use crate::model::{CaState, Cookie, Device, Owner, TcpState};
 use crate::status::FoundPhase;
 
 mod active;
 mod classes;
 mod control;
 mod datagrams;
+mod enforcement;
 mod forwarded;
 mod pause;
 
@@ -24,6 +25,15 @@ pub fn interface(index: u32) -> Interface {
     }
 }
 const COOKIE: Cookie = Cookie(7);
+
+fn device(name: &str, kind: Option<&str>) -> Device {
+    Device {
+        name: name.to_owned(),
+        kind: kind.map(str::to_owned),
+        is_loopback: name == "lo",
+        is_routed: name != "lo",
+    }
+}
 
 pub fn upload() -> Flow {
     let address: SocketAddr = (Ipv4Addr::LOCALHOST, 5201).into();

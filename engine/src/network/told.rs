@@ -57,6 +57,11 @@ impl Told {
         actions
     }
 
+    pub fn is_told(&self, cookie: Cookie) -> bool {
+        let of = self.flows.get(&cookie).and_then(|uid| self.users.get(uid));
+        of.is_some_and(|user| user.told.contains_key(&cookie))
+    }
+
     /// The flow is no more, or needs no place.
     pub fn end(&mut self, cookie: Cookie) -> Vec<Action> {
         let Some(uid) = self.flows.remove(&cookie) else {

@@ -52,6 +52,8 @@ impl Network {
                 .first()
                 .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
             links,
+            not_enforced: self.shortfall_views(),
+            elsewhere: self.elsewhere_views(),
             active: self.classes.active().to_vec(),
             nice_processes: self.early.nice(),
             processes_left_out: self.early.left_out(),
@@ -85,6 +87,8 @@ impl Network {
             flow: flow.clone(),
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
+            limit: self.limit_view(tracked),
+            class_enforcement: self.order_view(tracked),
             mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::{Class, LinkMarks, PacketRule, Treatment};
@@ -27,7 +28,7 @@ use crate::kernel::records::{self, bytes_of, socket_address};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
 use crate::kernel::tcx::{self, Way, answered};
-use crate::kernel::{cgroup, check_release};
+use crate::kernel::{cgroup, check_release, now};
 use skeleton::types;
 
 pub use types::gw_admission_counters as Counters;
@@ -288,13 +289,23 @@ impl Admission {
     /// Whatever its packets are marked with; None: by these, and by packet rules.
     pub fn treat(&self, socket: Cookie, treatment: Option<Treatment>) -> Result<()> {
         let key = socket.0.to_ne_bytes();
-        let done = match treatment {
-            Some(treatment) => self
-                .treated_sockets
-                .update(&key, &number_of(treatment).to_ne_bytes(), MapFlags::ANY),
+        let value = treatment.map(|treatment| types::gw_treated_socket {
+            treatment: number_of(treatment).into(),
+            ..types::gw_treated_socket::default()
+        });
+        let done = match &value {
+            Some(value) => self.treated_sockets.update(&key, bytes_of(value), MapFlags::ANY),
             None => self.treated_sockets.delete(&key),
         };
         done.context("cannot tell the queue of a flow")
+    }
+
+    /// The link in whose queue a packet of this socket was within so much time; None: in none.
+    pub fn queued_on(&self, socket: Cookie, within: Duration) -> Option<u32> {
+        let bytes = self.treated_sockets.lookup(&socket.0.to_ne_bytes(), MapFlags::ANY);
+        let told: types::gw_treated_socket = records::record(&bytes.ok()??)?;
+        let queued = Duration::from_nanos(told.queued_ns);
+        (told.queued_ns > 0 && now().saturating_sub(queued) < within).then_some(told.queued_on)
     }
 
     /// What it connects, until more is known.

@@ -4,6 +4,7 @@
 use anyhow::Result;
 use giveway_engine::change::Change;
 use giveway_engine::network::action::{Action, Input};
+use giveway_engine::network::enforcement::is_shortfall;
 use giveway_engine::network::nice::Niced;
 use giveway_engine::network::queue::Request;
 use giveway_engine::record::What;
@@ -40,9 +41,14 @@ impl Lines {
             return;
         }
         self.said += 1;
-        match std::mem::take(&mut self.left_out) {
-            0 => tracing::info!("{change}"),
-            more => tracing::info!("{change} (and {more} changes before; `giveway why` shows the latest)"),
+        let line = match std::mem::take(&mut self.left_out) {
+            0 => change.to_string(),
+            more => format!("{change} (and {more} changes before; `giveway why` shows the latest)"),
+        };
+        if is_shortfall(change) {
+            tracing::warn!("{line}");
+        } else {
+            tracing::info!("{line}");
         }
     }
 }

@@ -14,8 +14,8 @@ use super::Running;
 use super::pause::Pause;
 use super::records::header;
 use crate::actuate::nice::NiceActuator;
-use crate::control::Background;
 use crate::control::server::Call;
+use crate::control::{Background, Chosen};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
 
@@ -40,12 +40,16 @@ impl Running {
                 uid,
                 class,
                 bytes_per_s,
+                require,
                 answer,
             } => {
-                let chosen = self.choose(pid, uid, class, bytes_per_s);
+                let chosen = self.choose(pid, uid, class, bytes_per_s, require);
                 let done = match chosen {
                     // Before its program starts.
-                    Ok(chosen) => Ok(self.step(chosen)?),
+                    Ok((chosen, not_enforced)) => {
+                        self.step(chosen)?;
+                        Ok(Chosen { not_enforced })
+                    }
                     Err(error) => Err(one_line(&error)),
                 };
                 let _ = answer.send(done);
@@ -101,6 +105,21 @@ impl Running {
              [link], or in its [[uplink]], names it)"
                 .to_owned()
         });
+        let unmanaged = daemon.engine.unmanaged().into_iter();
+        let past_deadlines = unmanaged.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
+            format!(
+                "[[deadline]] promises nothing for what leaves by {}, which is not managed (list {} in `interfaces`)",
+                device.shown(),
+                device.name
+            )
+        });
+        let tunnels = daemon.engine.managed_tunnels().into_iter();
+        let tunnels = tunnels.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
+            format!(
+                "[[deadline]] promises no more than that packets leave {} in time: what they wait on the link below it is not counted",
+                device.shown()
+            )
+        });
         let paused = self.pause.as_ref().map(Pause::shown);
         let all_sockets = daemon.monitor.why_all_sockets();
         let all_sockets = all_sockets.map(|why| format!("each pass goes over all sockets, and costs more: {why}"));
@@ -128,6 +147,8 @@ impl Running {
                     .chain(unread_tables)
                     .chain(daemon.choice.awaited(&self.found))
                     .chain(unpromised)
+                    .chain(past_deadlines)
+                    .chain(tunnels)
                     .chain(daemon.rules.missing(queue))
                     .chain(daemon.owners.missing().cloned())
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
@@ -142,12 +163,26 @@ impl Running {
         }
     }
 
-    fn choose(&mut self, pid: u32, uid: u32, class: Class, bytes_per_s: Option<u64>) -> Result<Input<'static>> {
+    /// And where it is not enforced, as far as that is known before the command sends anything.
+    fn choose(
+        &mut self,
+        pid: u32,
+        uid: u32,
+        class: Class,
+        bytes_per_s: Option<u64>,
+        require: bool,
+    ) -> Result<(Input<'static>, Vec<String>)> {
+        let not_enforced = self.daemon.engine.shortfalls_of(class, bytes_per_s.is_some());
+        ensure!(
+            not_enforced.is_empty() || !require,
+            "it is not enforced everywhere: {}",
+            not_enforced.join("; ")
+        );
         let limit = bytes_per_s.map(|bytes_per_s| self.limit_command(uid, class, bytes_per_s));
         let limit = limit.transpose()?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
-        Ok(Input::Chosen { process, choice })
+        Ok((Input::Chosen { process, choice }, not_enforced))
     }
 
     fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {

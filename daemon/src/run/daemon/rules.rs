@@ -2,7 +2,6 @@
 //! The rules for classes: read at the start, and again on SIGHUP and `giveway reload`. A file system or a name service
 //! may keep the reader waiting, so that is another thread. Where anything is wrong, all rules stay as they were.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -11,7 +10,6 @@ use giveway_engine::class::Rules;
 use giveway_engine::config::Located;
 use giveway_engine::network::action::Input;
 use giveway_engine::network::queue::Backend;
-use nix::net::if_::if_nameindex;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -35,7 +33,6 @@ pub struct ClassRules {
     problems: Vec<String>,
     /// Why executables and arguments are not looked up.
     blind: Option<String>,
-    interfaces: BTreeMap<u32, String>,
     /// They were not read at the start.
     is_late: bool,
     reading: Option<JoinHandle<(Read, Vec<String>)>>,
@@ -51,7 +48,6 @@ impl ClassRules {
             in_force: Arc::new(rules),
             problems: shown(&problems, "none of its rules is in force"),
             blind: None,
-            interfaces: BTreeMap::new(),
             is_late: false,
             reading: None,
             waiting: Vec::new(),
@@ -117,17 +113,7 @@ impl Running {
             format!("rules with `exe` or `cmdline` match nothing, no session is followed: {error:#}")
         };
         daemon.rules.blind = looked.err().map(blind);
-        if !daemon.rules.in_force.need_interfaces() {
-            return Ok(());
-        }
-        let Ok(found) = if_nameindex() else { return Ok(()) };
-        let named = |found: &nix::net::if_::Interface| (found.index(), found.name().to_string_lossy().into_owned());
-        let interfaces: BTreeMap<u32, String> = found.iter().map(named).collect();
-        if interfaces == daemon.rules.interfaces {
-            return Ok(());
-        }
-        daemon.rules.interfaces.clone_from(&interfaces);
-        self.step(Input::Interfaces(interfaces))
+        Ok(())
     }
 
     /// Arguments that were asked for.

@@ -11,8 +11,10 @@ use nix::net::if_::if_indextoname;
 
 use super::Running;
 use crate::interface::{Choice, Interface};
+use crate::kernel::devices::devices;
 use crate::kernel::flow_monitor::Event;
 use crate::kernel::libbpf_log::one_line;
+use crate::kernel::netlink::Netlink;
 use crate::kernel::{cpu_time, now, walker};
 use crate::life::LONG_WORK;
 use crate::neighbours::Neighbours;
@@ -64,9 +66,29 @@ impl Running {
             complete,
             queues,
         })?;
+        self.trace()?;
         let cost = if complete { &mut self.walks } else { &mut self.passes };
         cost.add((cpu_time() + walker::spent()).saturating_sub(begun));
         Ok(())
+    }
+
+    /// Whether a queue has what leaves by other devices than managed links.
+    fn trace(&mut self) -> Result<()> {
+        let sockets = self.daemon.engine.to_be_traced();
+        if sockets.is_empty() {
+            return Ok(());
+        }
+        let traced = self.daemon.queue.trace(sockets);
+        self.step(Input::Traced(traced))
+    }
+
+    /// What was chosen for a process holds for what it sends from here.
+    pub(super) fn look_elsewhere(&mut self) -> Result<()> {
+        let elsewhere = self.daemon.owners.elsewhere();
+        let Some(elsewhere) = self.tolerate(elsewhere)? else {
+            return Ok(());
+        };
+        self.step(Input::Elsewhere(elsewhere))
     }
 
     /// UDP sockets come and go without an event: all of them each time.
@@ -75,7 +97,8 @@ impl Running {
         let Some(flows) = self.tolerate(flows)? else {
             return Ok(());
         };
-        self.step(Input::Datagrams(flows))
+        self.step(Input::Datagrams(flows))?;
+        self.trace()
     }
 
     /// Where there is a queue that what they connect could be held in, background is made nice, or rules are inherited.
@@ -176,6 +199,9 @@ impl Running {
         self.look_at_uplinks()?;
         self.sign.give_for(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
+        if changed {
+            self.look_at_devices()?;
+        }
         if changed && let Err(error) = self.daemon.queue.retry() {
             tracing::debug!("{error:#}");
         }
@@ -187,6 +213,17 @@ impl Running {
         self.open_neighbours();
         self.sign.give();
         Ok(())
+    }
+
+    fn look_at_devices(&mut self) -> Result<()> {
+        match Netlink::open().and_then(|mut netlink| devices(&mut netlink)) {
+            Ok(devices) => self.step(Input::Devices(devices)),
+            Err(error) => {
+                tracing::debug!("{error:#}");
+                self.links_changed = true;
+                Ok(())
+            }
+        }
     }
 
     fn manage(&mut self, found: Option<Interface>) -> Result<()> {

@@ -368,6 +368,25 @@ impl Links {
         self.links.get(&ifindex)?.queue.mark(class)
     }
 
+    /// Whether what leaves by this interface is in a queue of ours: the link's name, or why it is in none. None: it is no
+    /// managed link.
+    pub fn serves(&self, ifindex: u32) -> Option<Result<String, String>> {
+        let link = self.links.get(&ifindex)?;
+        let why = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.why);
+        Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(why))
+    }
+
+    /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
+    pub fn shortfalls(&self) -> Vec<String> {
+        if self.links.is_empty() {
+            return vec!["no interface is managed".to_owned()];
+        }
+        let lacking = self.links.iter().filter(|(_, link)| !link.queue.is_without());
+        lacking
+            .filter_map(|(ifindex, _)| self.serves(*ifindex)?.err())
+            .collect()
+    }
+
     /// In the order of preference.
     pub fn views(&self, now: Duration) -> Vec<LinkView> {
         let view = |ifindex: &u32| {

@@ -160,7 +160,7 @@ fn an_interface_is_told_by_its_name() {
     see(&mut engine, 100, vec![owned()], true);
     obey(&mut engine, 200, "[[rule]]\ninterface = \"lte0\"\nclass = \"bulk\"\n");
     assert_eq!(class(&engine).0, Class::Standard);
-    let interfaces = Input::Interfaces([(2, "lte0".to_owned())].into());
+    let interfaces = Input::Devices([(2, device("lte0", None))].into());
     engine.step(Duration::from_millis(300), interfaces);
     assert_eq!(class(&engine).0, Class::Bulk);
 }

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a queue acts on what a flow sends, where it was asked for: a rate limit, or a class that is an order of packets.
+//! Input: verdicts, links with their queues, devices, and in which queue packets of a flow were seen. Output: for each such
+//! flow the link that enforces it, or why none does; one change where what was asked for is not enforced, and one where it
+//! is again. Nothing is enforced here.
+//!
+//! A flow that leaves by a managed link is in that link's queue. One that leaves by another device may still be in one: the
+//! device may stand on a managed link (VLAN, macvlan, bridge, some tunnels). So admission notes in which queue it last put a
+//! packet of a socket, and that decides.
+//!
+//! Said once for a limit, or a class, and a device: users decide how many flows there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::flows::Tracked;
+use super::{Network, name_of};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::class::{By, Class, LimitNumber, Verdict};
+use crate::matcher::ProcessId;
+use crate::model::{Cookie, Device, Flow};
+
+/// Flows that are looked up among the queues in one pass.
+const TRACED_AT_ONCE: usize = 64;
+/// Successive looks in which it moved and was in no queue.
+const UNSEEN_LOOKS: u8 = 3;
+/// A queue may be on its way.
+const SHORT_FOR: Duration = Duration::from_millis(300);
+/// It is said again no sooner, where all flows have ended meanwhile.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// Limits and classes on devices that something is said of.
+const MOST_SHORTFALLS: usize = 256;
+const NOT_ENFORCED: &str = "not enforced";
+
+/// Where it is enforced, or why it is not.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Enforcement {
+    /// The link in whose queue the flow's packets are.
+    #[serde(default)]
+    pub enforced_by: Option<String>,
+    /// Why they are in none.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// The rate limit that a flow has.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LimitView {
+    /// All that share it send at most so much together.
+    pub mbit: f64,
+    #[serde(flatten)]
+    pub enforcement: Enforcement,
+}
+
+/// What was asked for and is not enforced on a device, for `status`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ShortfallView {
+    /// As `rate limit 2 Mbit/s` or `class background`.
+    pub what: String,
+    /// Whose word it is.
+    pub rule: String,
+    /// Empty where no route is known.
+    pub interface: String,
+    pub flows: usize,
+    pub reason: String,
+}
+
+/// A process for which something was chosen, and whose sockets are in another network namespace.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Elsewhere {
+    pub id: ProcessId,
+    pub command: String,
+    pub netns_inum: u32,
+}
+
+/// The same for `status`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ElsewhereView {
+    pub pid: u32,
+    pub command: String,
+    pub netns_inum: u32,
+    pub reason: String,
+}
+
+/// What admission has shown of a flow that leaves by a device without a queue.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    seen_on: Option<u32>,
+    unseen_looks: u8,
+    /// What it had delivered at the last look.
+    delivered: u32,
+    /// Since when it is not enforced.
+    short_since: Option<Duration>,
+}
+
+/// What is asked of a queue.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Asked {
+    Limit(LimitNumber),
+    Class(Class),
+}
+
+type Key = (Asked, u32);
+
+#[derive(Debug, Default)]
+pub struct Shortfalls {
+    known: BTreeMap<Key, Shortfall>,
+    of_flows: BTreeMap<Cookie, Key>,
+    elsewhere: BTreeSet<Elsewhere>,
+}
+
+#[derive(Debug)]
+struct Shortfall {
+    flows: BTreeSet<Cookie>,
+    rule: String,
+    reason: String,
+    /// Since when there is no such flow.
+    empty: Option<Duration>,
+}
+
+impl Asked {
+    /// What only a queue gives: of what nobody said, nothing is missing.
+    fn of(verdict: &Verdict) -> Option<Self> {
+        let is_said = matches!(verdict.by, By::Name | By::Choice | By::Rule | By::Inheritance);
+        let is_order = matches!(verdict.class, Class::Background | Class::Stream);
+        let class = (is_said && is_order).then_some(Self::Class(verdict.class));
+        verdict.limit.map(Self::Limit).or(class)
+    }
+}
+
+impl Shortfalls {
+    /// The flow is no more, or is enforced.
+    pub fn end(&mut self, cookie: Cookie) {
+        if let Some(key) = self.of_flows.remove(&cookie)
+            && let Some(shortfall) = self.known.get_mut(&key)
+        {
+            shortfall.flows.remove(&cookie);
+        }
+    }
+
+    fn forget(&mut self, now: Duration) {
+        self.known.retain(|_, shortfall| {
+            match shortfall.flows.is_empty() {
+                true => _ = shortfall.empty.get_or_insert(now),
+                false => shortfall.empty = None,
+            }
+            shortfall
+                .empty
+                .is_none_or(|since| now.saturating_sub(since) < REMEMBERED)
+        });
+    }
+
+    /// Whether that is news.
+    fn note(&mut self, now: Duration, cookie: Cookie, key: Key, rule: &str, reason: &str) -> bool {
+        if self.of_flows.get(&cookie) != Some(&key) {
+            self.end(cookie);
+        }
+        self.forget(now);
+        if self.known.len() >= MOST_SHORTFALLS && !self.known.contains_key(&key) {
+            return false;
+        }
+        let mut is_news = false;
+        let shortfall = self.known.entry(key).or_insert_with(|| {
+            is_news = true;
+            Shortfall {
+                flows: BTreeSet::new(),
+                rule: rule.to_owned(),
+                reason: String::new(),
+                empty: None,
+            }
+        });
+        reason.clone_into(&mut shortfall.reason);
+        shortfall.flows.insert(cookie);
+        self.of_flows.insert(cookie, key);
+        is_news
+    }
+}
+
+impl Network {
+    /// Flows of which only admission can tell whether a queue has them, those first of which least is known.
+    pub fn to_be_traced(&self) -> Vec<Cookie> {
+        if self.shortfall_of_all().is_some() {
+            return Vec::new();
+        }
+        let is_meant = |tracked: &&Tracked| {
+            Asked::of(&tracked.judged.verdict).is_some() && self.links.serves(tracked.flow.ifindex).is_none()
+        };
+        let mut traced: Vec<&Tracked> = self.flows.iter().filter(is_meant).collect();
+        traced.sort_by_key(|tracked| (tracked.trace.seen_on.is_some(), tracked.trace.unseen_looks));
+        let traced = traced.into_iter().take(TRACED_AT_ONCE);
+        traced.map(|tracked| tracked.flow.cookie).collect()
+    }
+
+    pub(super) fn note_traced(&mut self, now: Duration, traced: Vec<(Cookie, Option<u32>)>) {
+        let cookies: Vec<Cookie> = traced.iter().map(|(cookie, _)| *cookie).collect();
+        for (cookie, seen_on) in traced {
+            let is_told = self.classes.is_told(cookie);
+            let Some(tracked) = self.flows.get_mut(cookie) else {
+                continue;
+            };
+            let delivered = tracked.flow.delivered_segments;
+            let trace = &mut tracked.trace;
+            let moves = std::mem::replace(&mut trace.delivered, delivered) != delivered;
+            if seen_on.is_some() {
+                (trace.seen_on, trace.unseen_looks) = (seen_on, 0);
+            } else if moves && is_told {
+                trace.unseen_looks = trace.unseen_looks.saturating_add(1);
+                if trace.unseen_looks >= UNSEEN_LOOKS {
+                    trace.seen_on = None;
+                }
+            }
+        }
+        self.enforce(now, &cookies);
+    }
+
+    /// Why nothing at all is enforced.
+    fn shortfall_of_all(&self) -> Option<String> {
+        if self.links.dry_run() {
+            return Some("a dry run changes nothing".to_owned());
+        }
+        self.paused.as_ref().map(|why| format!("giveway is paused: {why}"))
+    }
+
+    /// None where it is not known yet.
+    fn found(&self, tracked: &Tracked) -> Option<Result<String, String>> {
+        if let Some(why) = self.shortfall_of_all() {
+            return Some(Err(why));
+        }
+        let Tracked { flow, trace, .. } = tracked;
+        // Of one that was named the queue knows by its address.
+        let is_told = self.classes.is_told(flow.cookie);
+        if !is_told && tracked.judged.verdict.by != By::Name {
+            return Some(Err(
+                "the table of flows that the queue knows is full, and others of this user's have their places"
+                    .to_owned(),
+            ));
+        }
+        if let Some(served) = self.links.serves(flow.ifindex) {
+            return Some(served);
+        }
+        if let Some(on) = trace.seen_on {
+            return self.links.serves(on);
+        }
+        let device = self.classes.devices().get(&flow.ifindex);
+        let is_unseen =
+            trace.unseen_looks >= UNSEEN_LOOKS || device.is_some_and(|device| device.is_loopback) || !is_told;
+        is_unseen.then(|| Err(self.why_unmanaged(flow)))
+    }
+
+    fn why_unmanaged(&self, flow: &Flow) -> String {
+        match self.classes.devices().get(&flow.ifindex) {
+            Some(device) if device.is_loopback => format!("it stays on this host ({})", device.name),
+            Some(device) => format!(
+                "it leaves by {}, which is not managed (list {} in `interfaces`)",
+                device.shown(),
+                device.name
+            ),
+            None => "none of its packets reaches a managed link".to_owned(),
+        }
+    }
+
+    fn enforcement(&self, tracked: &Tracked) -> Enforcement {
+        match self.found(tracked) {
+            Some(Ok(link)) => Enforcement {
+                enforced_by: Some(link),
+                reason: None,
+            },
+            Some(Err(reason)) => Enforcement {
+                enforced_by: None,
+                reason: Some(reason),
+            },
+            None => Enforcement {
+                enforced_by: None,
+                reason: Some("none of its packets has reached a managed link yet".to_owned()),
+            },
+        }
+    }
+
+    pub(super) fn limit_view(&self, tracked: &Tracked) -> Option<LimitView> {
+        let limit = self.classes.limit(tracked.judged.verdict.limit?)?;
+        Some(LimitView {
+            mbit: limit.bytes_per_s as f64 / 125_000.0,
+            enforcement: self.enforcement(tracked),
+        })
+    }
+
+    /// Of a class that is an order of packets, and that somebody asked for.
+    pub(super) fn order_view(&self, tracked: &Tracked) -> Option<Enforcement> {
+        let verdict = Verdict {
+            limit: None,
+            ..tracked.judged.verdict.clone()
+        };
+        Asked::of(&verdict).map(|_| self.enforcement(tracked))
+    }
+
+    /// Says of these flows what has changed.
+    pub(super) fn enforce(&mut self, now: Duration, cookies: &[Cookie]) {
+        for cookie in cookies {
+            let Some(tracked) = self.flows.get(*cookie) else {
+                continue;
+            };
+            let key = Asked::of(&tracked.judged.verdict).map(|asked| (asked, tracked.flow.ifindex));
+            let found = key.and_then(|_| self.found(tracked));
+            let is_short = matches!(found, Some(Err(_)));
+            let rule = tracked.judged.verdict.rule.clone();
+            if let Some(tracked) = self.flows.get_mut(*cookie) {
+                let since = tracked.trace.short_since.filter(|_| is_short);
+                tracked.trace.short_since = is_short.then_some(since.unwrap_or(now));
+                if since.is_some_and(|since| now.saturating_sub(since) < SHORT_FOR) || (is_short && since.is_none()) {
+                    continue;
+                }
+            }
+            let change = match (key, found) {
+                // Nobody waits for what stays here.
+                (Some((_, ifindex)), _) if self.is_loopback(ifindex) => None,
+                (Some(key), Some(Err(reason))) => {
+                    let is_news = self.shortfalls.note(now, *cookie, key, &rule, &reason);
+                    is_news
+                        .then(|| self.shortfall_change(*cookie, key, Err(reason)))
+                        .flatten()
+                }
+                (Some(_), Some(Ok(link))) => {
+                    let was = self.shortfalls.of_flows.get(cookie).copied();
+                    self.shortfalls.end(*cookie);
+                    let is_over = |key: &Key| {
+                        let shortfall = self.shortfalls.known.get(key);
+                        shortfall.is_some_and(|shortfall| shortfall.flows.is_empty())
+                    };
+                    let over = was.filter(is_over);
+                    if let Some(key) = over {
+                        self.shortfalls.known.remove(&key);
+                    }
+                    over.and_then(|key| self.shortfall_change(*cookie, key, Ok(link)))
+                }
+                (Some(_), None) => None,
+                (None, _) => {
+                    self.shortfalls.end(*cookie);
+                    None
+                }
+            };
+            if let Some(change) = change {
+                self.note(now, change);
+            }
+        }
+    }
+
+    fn is_loopback(&self, ifindex: u32) -> bool {
+        let device = self.classes.devices().get(&ifindex);
+        device.is_some_and(|device| device.is_loopback)
+    }
+
+    fn shown(&self, asked: Asked) -> (Setting, String) {
+        match asked {
+            Asked::Class(class) => (Setting::Class, class.name().to_owned()),
+            Asked::Limit(number) => {
+                let mbit = self
+                    .classes
+                    .limit(number)
+                    .map(|limit| limit.bytes_per_s as f64 / 125_000.0);
+                let shown = mbit.map_or("lifted".to_owned(), |mbit| format!("{mbit} Mbit/s"));
+                (Setting::RateLimit, shown)
+            }
+        }
+    }
+
+    fn shortfall_change(&self, cookie: Cookie, (asked, ifindex): Key, now: Result<String, String>) -> Option<Change> {
+        let tracked = self.flows.get(cookie)?;
+        let (setting, shown) = self.shown(asked);
+        let device = self.classes.devices().get(&ifindex);
+        let subject = match (asked, device) {
+            (Asked::Class(_), Some(device)) => Subject::Interface {
+                name: device.name.clone(),
+            },
+            _ => Subject::Socket { cookie },
+        };
+        let (old, new, why) = match now {
+            Ok(link) => (NOT_ENFORCED.to_owned(), shown, format!("it is in the queue of {link}")),
+            Err(reason) => (shown, NOT_ENFORCED.to_owned(), reason),
+        };
+        Some(Change {
+            subject,
+            name: name_of(&tracked.flow),
+            setting,
+            old: old.into(),
+            new: new.into(),
+            rule: tracked.judged.verdict.rule.clone(),
+            why,
+            made: true,
+        })
+    }
+
+    pub(super) fn shortfall_views(&self) -> Vec<ShortfallView> {
+        let known = self.shortfalls.known.iter();
+        let known = known.filter(|(_, shortfall)| !shortfall.flows.is_empty());
+        let view = |((asked, ifindex), shortfall): (&Key, &Shortfall)| {
+            let (setting, shown) = self.shown(*asked);
+            let device = self.classes.devices().get(ifindex);
+            ShortfallView {
+                what: format!("{setting} {shown}"),
+                rule: shortfall.rule.clone(),
+                interface: device.map(|device| device.name.clone()).unwrap_or_default(),
+                flows: shortfall.flows.len(),
+                reason: shortfall.reason.clone(),
+            }
+        };
+        known.map(view).collect()
+    }
+
+    pub(super) fn note_elsewhere(&mut self, now: Duration, elsewhere: Vec<Elsewhere>) {
+        let elsewhere: BTreeSet<Elsewhere> = elsewhere.into_iter().collect();
+        let before = std::mem::replace(&mut self.shortfalls.elsewhere, elsewhere);
+        let news: Vec<Elsewhere> = self.shortfalls.elsewhere.difference(&before).cloned().collect();
+        for process in news {
+            let change = Change {
+                subject: Subject::Process { id: process.id },
+                name: process.command.clone(),
+                setting: Setting::Class,
+                old: Value::from("chosen"),
+                new: Value::from(NOT_ENFORCED),
+                rule: "giveway exec".to_owned(),
+                why: why_elsewhere(process.netns_inum),
+                made: true,
+            };
+            self.note(now, change);
+        }
+        for gone in before.difference(&self.shortfalls.elsewhere) {
+            self.changes.ended(&Subject::Process { id: gone.id });
+        }
+    }
+
+    pub(super) fn elsewhere_views(&self) -> Vec<ElsewhereView> {
+        let view = |process: &Elsewhere| ElsewhereView {
+            pid: process.id.pid,
+            command: process.command.clone(),
+            netns_inum: process.netns_inum,
+            reason: why_elsewhere(process.netns_inum),
+        };
+        self.shortfalls.elsewhere.iter().map(view).collect()
+    }
+}
+
+/// Whether it says that something that was asked for is not enforced.
+pub fn is_shortfall(change: &Change) -> bool {
+    change.new == Value::from(NOT_ENFORCED)
+}
+
+/// What was chosen for a command holds for what it sends from here.
+fn why_elsewhere(netns_inum: u32) -> String {
+    format!(
+        "it is in another network namespace (net:[{netns_inum}]), whose traffic this giveway does not see: start giveway and \
+         the command there"
+    )
+}
+
+impl Network {
+    /// Why what is about to be chosen for a command will not be enforced wherever the routes of this host lead, as far as
+    /// that is known before it sends anything.
+    pub fn shortfalls_of(&self, class: Class, is_limited: bool) -> Vec<String> {
+        let verdict = Verdict {
+            class,
+            by: By::Choice,
+            limit: is_limited.then_some(0),
+            ..Verdict::default()
+        };
+        if Asked::of(&verdict).is_none() {
+            return Vec::new();
+        }
+        if let Some(why) = self.shortfall_of_all() {
+            return vec![why];
+        }
+        let managed = self.links.shortfalls();
+        let others = self.unmanaged().into_iter().map(|device| {
+            let shown = device.shown();
+            format!(
+                "{shown} has routes and is not managed (list {} in `interfaces`)",
+                device.name
+            )
+        });
+        managed.into_iter().chain(others).collect()
+    }
+
+    /// Devices that routes of this host lead to, and that are not managed.
+    pub fn unmanaged(&self) -> Vec<&Device> {
+        let is_managed = |ifindex: &u32| self.links.serves(*ifindex).is_some();
+        let devices = self.classes.devices().iter();
+        let others = devices.filter(|(ifindex, device)| device.is_routed && !is_managed(ifindex));
+        others.map(|(_, device)| device).collect()
+    }
+
+    /// Managed links whose packets leave once more by another one.
+    pub fn managed_tunnels(&self) -> Vec<&Device> {
+        let devices = self.classes.devices().iter();
+        let managed = devices.filter(|(ifindex, device)| device.is_tunnel() && self.links.serves(**ifindex).is_some());
+        managed.map(|(_, device)| device).collect()
+    }
+}

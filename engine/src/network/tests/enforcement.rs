@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether what was asked for a flow is enforced: by the link that it leaves by, by the queue in which it was seen, and said
+//! once.
+
+use super::classes::{obey, see};
+
+use super::*;
+use crate::class::Class;
+use crate::network::enforcement;
+use crate::network::queue::{RootQdisc, Uplink};
+
+const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nrate_limit_mbit = 2.0\n";
+const BACKGROUND: &str = "[[rule]]\nport = 5201\nclass = \"background\"\n";
+const ETH: u32 = 2;
+const TUN: u32 = 9;
+
+fn managing(config: &str, backends: Backends) -> Network {
+    let config = Config::parse(config).expect("a configuration");
+    let setup = Setup {
+        seed: [1; 32],
+        keys: None,
+        rtt_resolution: vec![Duration::from_millis(1)],
+        background: Background::default(),
+        holds_windows: false,
+        dry_run: backends.dry_run,
+        backends,
+    };
+    let mut engine = Network::new(Duration::ZERO, &config, setup);
+    engine.step(Duration::ZERO, Input::Interface(Some(interface(ETH))));
+    let devices = [
+        (1, device("lo", None)),
+        (ETH, device("eth2", None)),
+        (TUN, device("tun0", Some("tun"))),
+    ];
+    engine.step(Duration::ZERO, Input::Devices(devices.into()));
+    let uplink = Uplink {
+        ifindex: ETH,
+        name: "eth2".to_owned(),
+        mtu_bytes: 1500,
+        header_bytes: 14,
+        wired: false,
+        speed_mbit: None,
+        root: RootQdisc {
+            kind: "noqueue".to_owned(),
+            ..RootQdisc::default()
+        },
+        chosen: true,
+    };
+    engine.step(Duration::ZERO, Input::Uplinks(vec![uplink]));
+    engine.step(
+        Duration::ZERO,
+        Input::QueueOutcome {
+            ifindex: ETH,
+            outcome: Ok(()),
+        },
+    );
+    engine
+}
+
+fn with_htb() -> Backends {
+    Backends {
+        htb: Ok(()),
+        ..Backends::none()
+    }
+}
+
+/// An engine whose only managed link has a queue.
+fn with_queue() -> Network {
+    managing("[link]\nrate_mbit = 10.0", with_htb())
+}
+
+/// What passes show of a flow by this device, from one second to the other; then what is said of its limit.
+fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: Option<u32>) {
+    for ms in ms.step_by(100) {
+        let flow = Flow {
+            ifindex,
+            delivered_segments: ms as u32,
+            ..upload()
+        };
+        see(engine, ms, vec![flow], false);
+        let traced = engine.to_be_traced();
+        let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
+        engine.step(Duration::from_millis(ms), Input::Traced(traced));
+    }
+}
+
+fn limit(engine: &Network) -> (Option<String>, String) {
+    let view = engine.status(Duration::from_secs(100)).flows.remove(0);
+    let limit = view.limit.expect("it has a limit");
+    assert_eq!(limit.mbit, 2.0);
+    (
+        limit.enforcement.enforced_by,
+        limit.enforcement.reason.unwrap_or_default(),
+    )
+}
+
+/// The lines of the log about what is enforced.
+fn said(engine: &Network) -> Vec<String> {
+    let changes = engine.changes().into_iter().map(|latest| latest.change.to_string());
+    changes.filter(|line| line.contains("not enforced")).collect()
+}
+
+#[test]
+fn a_limit_is_enforced_by_the_queue_of_the_link_that_the_flow_leaves_by() {
+    let mut engine = with_queue();
+    obey(&mut engine, 50, LIMITED);
+    sends(&mut engine, ETH, 100..1000, None);
+    assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
+    assert!(said(&engine).is_empty());
+    assert!(engine.to_be_traced().is_empty(), "its device tells");
+}
+
+#[test]
+fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_second_and_once() {
+    let mut engine = with_queue();
+    obey(&mut engine, 50, LIMITED);
+    sends(&mut engine, TUN, 100..1100, None);
+    let (enforced_by, reason) = limit(&engine);
+    assert_eq!(enforced_by, None);
+    assert_eq!(
+        reason,
+        "it leaves by the tunnel tun0 (tun), which is not managed (list tun0 in `interfaces`)"
+    );
+    let [line] = &said(&engine)[..] else {
+        panic!("{:?}", said(&engine))
+    };
+    assert!(
+        line.contains("rate limit 2 Mbit/s -> not enforced; rule a.toml:1: it leaves by"),
+        "{line}"
+    );
+    // Another flow of the same rule by the same device is no news.
+    let other = Flow {
+        cookie: Cookie(8),
+        ifindex: TUN,
+        ..upload()
+    };
+    for ms in [1200, 1600, 2000] {
+        see(&mut engine, ms, vec![other.clone()], false);
+        engine.step(Duration::from_millis(ms), Input::Traced(vec![(Cookie(8), None)]));
+    }
+    assert_eq!(said(&engine).len(), 1);
+    let short = engine.status(Duration::from_secs(2)).not_enforced.remove(0);
+    assert_eq!(
+        (short.what.as_str(), short.interface.as_str()),
+        ("rate limit 2 Mbit/s", "tun0")
+    );
+}
+
+#[test]
+fn a_device_that_stands_on_a_managed_link_is_enforced_by_that_links_queue() {
+    let mut engine = with_queue();
+    obey(&mut engine, 50, LIMITED);
+    sends(&mut engine, TUN, 100..1100, Some(ETH));
+    assert_eq!(limit(&engine).0.as_deref(), Some("eth2"));
+    assert!(said(&engine).is_empty());
+    // The route changes, and what it stands on does.
+    sends(&mut engine, TUN, 1100..2100, None);
+    assert_eq!(limit(&engine).0, None);
+    assert_eq!(said(&engine).len(), 1);
+    sends(&mut engine, TUN, 2100..3100, Some(ETH));
+    let latest = engine.changes().pop().unwrap().change;
+    assert!(latest.to_string().contains("not enforced -> 2 Mbit/s"), "{latest}");
+    assert!(engine.status(Duration::from_secs(4)).not_enforced.is_empty());
+}
+
+#[test]
+fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
+    let no_rate = managing("", with_htb());
+    let dry = managing(
+        "[link]\nrate_mbit = 10.0",
+        Backends {
+            dry_run: true,
+            ..with_htb()
+        },
+    );
+    let mut paused = with_queue();
+    paused.step(Duration::ZERO, Input::Pause(Some("uid 0 tries it".to_owned())));
+    for (mut engine, why) in [
+        (no_rate, "eth2 has no queue of giveway's: "),
+        (dry, "a dry run changes nothing"),
+        (paused, "giveway is paused: uid 0 tries it"),
+    ] {
+        obey(&mut engine, 50, LIMITED);
+        sends(&mut engine, ETH, 100..1100, None);
+        let (enforced_by, reason) = limit(&engine);
+        assert!(enforced_by.is_none() && reason.starts_with(why), "{reason}");
+        assert_eq!(said(&engine).len(), 1, "{why}");
+        let at_start = engine.shortfalls_of(Class::Background, false);
+        assert!(at_start[0].starts_with(why), "{at_start:?}");
+    }
+}
+
+#[test]
+fn a_class_that_is_an_order_is_told_of_once_for_each_device_and_one_that_is_none_is_not() {
+    let mut engine = with_queue();
+    obey(&mut engine, 50, BACKGROUND);
+    sends(&mut engine, TUN, 100..1100, None);
+    let view = engine.status(Duration::from_secs(2)).flows.remove(0);
+    assert!(view.limit.is_none());
+    assert!(view.class_enforcement.unwrap().reason.unwrap().contains("tun0"));
+    let [line] = &said(&engine)[..] else {
+        panic!("{:?}", said(&engine))
+    };
+    assert!(
+        line.starts_with("interface tun0 (to 127.0.0.1:5201): class background -> not enforced"),
+        "{line}"
+    );
+    obey(&mut engine, 1200, "[[rule]]\nport = 5201\nclass = \"bulk\"\n");
+    sends(&mut engine, TUN, 1200..2000, None);
+    let status = engine.status(Duration::from_secs(2));
+    assert!(status.not_enforced.is_empty() && status.flows[0].class_enforcement.is_none());
+}
+
+#[test]
+fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
+    let mut engine = with_queue();
+    obey(&mut engine, 50, LIMITED);
+    sends(&mut engine, 1, 100..1100, None);
+    assert_eq!(limit(&engine), (None, "it stays on this host (lo)".to_owned()));
+    assert!(said(&engine).is_empty());
+}
+
+#[test]
+fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_are_not_managed() {
+    let engine = with_queue();
+    let told = engine.shortfalls_of(Class::Bulk, true);
+    assert_eq!(
+        told,
+        ["the tunnel tun0 (tun) has routes and is not managed (list tun0 in `interfaces`)"]
+    );
+    assert!(
+        engine.shortfalls_of(Class::Bulk, false).is_empty(),
+        "it asks for no queue"
+    );
+}
+
+#[test]
+fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
+    let mut engine = with_queue();
+    let process = enforcement::Elsewhere {
+        id: crate::matcher::ProcessId { pid: 5, start_ns: 7 },
+        command: "curl".to_owned(),
+        netns_inum: 4711,
+    };
+    for ms in [1000, 2000] {
+        engine.step(Duration::from_millis(ms), Input::Elsewhere(vec![process.clone()]));
+    }
+    let [line] = &said(&engine)[..] else {
+        panic!("{:?}", said(&engine))
+    };
+    assert!(
+        line.starts_with("process 5 (curl): class chosen -> not enforced; rule giveway exec: "),
+        "{line}"
+    );
+    assert!(line.contains("net:[4711]"), "{line}");
+    assert_eq!(engine.status(Duration::from_secs(3)).elsewhere.len(), 1);
+    engine.step(Duration::from_secs(3), Input::Elsewhere(Vec::new()));
+    assert!(engine.status(Duration::from_secs(3)).elsewhere.is_empty());
+}
