@@ -31,6 +31,10 @@ const DATAGRAMS_AT_ONCE: usize = 256;
 const REST: Duration = Duration::from_millis(10);
 
 pub struct Neighbours {
+    /// Number and name of the interface, and whether reports go by IPv4 there: another address of it changes nothing.
+    bound: (u32, String, bool),
+    /// It has failed, and only keeps the port until another one is open.
+    is_broken: bool,
     socket: std::net::UdpSocket,
     destination: SocketAddr,
     filter: ReportFilter,
@@ -53,11 +57,15 @@ impl Neighbours {
             Some(_) => (Ipv4Addr::UNSPECIFIED, port).into(),
             None => (Ipv6Addr::UNSPECIFIED, port).into(),
         };
+        // The next one is bound before this one is closed; the kernel lets nobody but this one's user do so.
+        socket.set_reuse_port(true)?;
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
         let filter = ReportFilter::attach(&socket)?;
         socket.bind(&any.into())?;
         let socket = std::net::UdpSocket::from(socket);
         Ok(Self {
+            bound: bound_of(interface),
+            is_broken: false,
             arrivals: Some(UdpSocket::from_std(socket.try_clone()?)?),
             socket,
             destination,
@@ -66,8 +74,21 @@ impl Neighbours {
         })
     }
 
+    /// Whether this one still does for the interface.
+    pub fn serves(&self, interface: &Interface) -> bool {
+        !self.is_broken && self.bound == bound_of(interface)
+    }
+
+    /// Nothing is sent or heard by it any more.
+    pub fn give_up(&mut self) {
+        self.is_broken = true;
+    }
+
     /// Sends without waiting: a report that finds no room is lost, as one on the air may be.
     pub fn send(&self, report: &Outgoing) -> Result<()> {
+        if self.is_broken {
+            return Ok(());
+        }
         let everyone = self.destination;
         let to = report.to.map_or(everyone, |address| (address, everyone.port()).into());
         match self.socket.send_to(&report.datagram, to) {
@@ -78,6 +99,9 @@ impl Neighbours {
 
     /// Waits until it is time to look for datagrams.
     pub async fn readable(&self) -> Result<()> {
+        if self.is_broken {
+            return std::future::pending().await;
+        }
         let Some(arrivals) = &self.arrivals else {
             sleep_until(self.looked + REST).await;
             return Ok(());
@@ -114,6 +138,22 @@ impl Neighbours {
     pub fn filtered(&mut self) -> anyhow::Result<Option<Filtered>> {
         self.filter.take()
     }
+}
+
+fn bound_of(interface: &Interface) -> (u32, String, bool) {
+    (interface.index, interface.name.clone(), interface.ipv4.is_some())
+}
+
+/// Why any user of this machine may have the port before the daemon has, which then hears nobody.
+pub fn open_to_users(port: u16) -> Option<String> {
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
+    let first = first.and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
+    (port >= first).then(|| {
+        format!(
+            "[group] port = {port}: any user may take that port first, and this device then works alone; ports below {first} are \
+             root's here"
+        )
+    })
 }
 
 fn open_v4(port: u16) -> Result<(Socket, SocketAddr)> {

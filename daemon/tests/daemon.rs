@@ -40,4 +40,5 @@ mod daemon {
     mod top;
     mod trial;
     mod web;
+    mod words;
 }

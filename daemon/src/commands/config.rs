@@ -15,6 +15,7 @@ use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
+use crate::neighbours::open_to_users;
 use crate::rules;
 use crate::say::print_line;
 
@@ -93,7 +94,12 @@ fn idle_keys(path: &Path, text: &str) -> Vec<String> {
             no_program(exe)?
         ))
     });
-    let said = idle.chain(idle_of_cap(&config)).chain(idle_rates(&config));
+    let port = config
+        .group
+        .key_file
+        .as_ref()
+        .and_then(|_| open_to_users(config.group.port));
+    let said = idle.chain(idle_of_cap(&config)).chain(idle_rates(&config)).chain(port);
     said.map(|line| format!("{}: {line}", path.display())).collect()
 }
 

@@ -41,6 +41,7 @@ use crate::kernel::types::Types;
 use crate::kernel::{random, uid_of};
 use crate::key::KeyFile;
 use crate::life::{LONG_WORK, Life, Who};
+use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
@@ -161,6 +162,9 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
             "rate_mbit = \"auto\" finds no rate, so nothing is paced and no deadline promised there: that takes the BPF qdisc, and \
              {why}; give a number"
         ));
+    }
+    if keys.is_some() {
+        degraded.extend(open_to_users(config.group.port));
     }
     if let Some(name) = missing_group(&config) {
         degraded.push(format!(

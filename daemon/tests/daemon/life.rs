@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
 use crate::support::process::{Daemon, PAPER, failure, giveway, program};
-use crate::support::scratch::Scratch;
+use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::tcp::walked;
 use crate::support::wait::until;
 
@@ -159,6 +159,23 @@ fn sigkill_leaves_no_cap_within_a_second() {
     let took = daemon.kill();
     assert_eq!(clamped(&mut monitor), 0);
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+/// As a daemon of an earlier version left it under umask 0, and a user then wrote it.
+#[test]
+fn a_cookie_that_others_could_write_keeps_nothing_from_being_put_back() {
+    let lab = Lab::enter();
+    let _ends = upload(&lab);
+    let mut monitor = lab.monitor();
+    let (daemon, _config) = capping_daemon("cookie.toml");
+    kill_both(daemon);
+    assert_eq!(clamped(&mut monitor), 1);
+    let cookie = state_folder().join("cookie");
+    fs::set_permissions(&cookie, fs::Permissions::from_mode(0o666)).unwrap();
+    super::limits::as_user(NOBODY, || fs::write(&cookie, "1\n")).unwrap();
+    let told = String::from_utf8(giveway(&["revert"]).stdout).unwrap();
+    assert_eq!(clamped(&mut monitor), 0, "{told}");
+    assert!(told.contains("1 left-over socket put back"), "{told}");
 }
 
 #[test]

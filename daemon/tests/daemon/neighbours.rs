@@ -3,9 +3,10 @@
 //! it, junk costs little, and its honest neighbours are heard through it.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::limits::as_user;
 use crate::support::lab::{FAR_V4, Lab, NEAR_V4, NEAR_V6, run};
 use crate::support::process::{Daemon, PAPER, giveway};
-use crate::support::scratch::Scratch;
+use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::until;
 
-const PORT: u16 = 48_048;
+const PORT: u16 = 339;
 const ON_LINK_TTL: u32 = 255;
 
 fn key() -> String {
@@ -28,9 +30,14 @@ fn key() -> String {
 
 /// A daemon of the group in the calling thread's namespace, and its files.
 fn member() -> (Daemon, [Scratch; 2]) {
+    member_with("")
+}
+
+/// The same, with more in its `[group]`.
+fn member_with(more: &str) -> (Daemon, [Scratch; 2]) {
     let key_file = Scratch::new("group.key", &key());
     fs::set_permissions(&key_file.0, fs::Permissions::from_mode(0o600)).unwrap();
-    let config = format!("{PAPER}[group]\nkey_file = \"{}\"\n", key_file.path());
+    let config = format!("{PAPER}[group]\nkey_file = \"{}\"\n{more}", key_file.path());
     let config = Scratch::new("group.toml", &config);
     let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     (daemon, [key_file, config])
@@ -152,6 +159,74 @@ fn a_neighbour_of_an_older_version_is_counted_named_once_and_not_believed() {
     let text = String::from_utf8(giveway(&["status"]).stdout).unwrap();
     let line = format!("{FAR_V4} speaks an older version");
     assert_eq!(text.matches(&line).count(), 1, "{text}");
+}
+
+fn udp_as_nobody(port: u16) -> std::io::Result<std::net::UdpSocket> {
+    as_user(NOBODY, || std::net::UdpSocket::bind(("0.0.0.0", port)))
+}
+
+#[test]
+fn no_user_takes_the_groups_port_before_the_daemon() {
+    let lab = Lab::enter();
+    let all = String::from_utf8(giveway(&["config"]).stdout).unwrap();
+    let port = all
+        .lines()
+        .find_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("port = "));
+    let taken = udp_as_nobody(port.unwrap().parse().unwrap());
+    let refused = taken.as_ref().err().map(std::io::Error::kind);
+    let (near, _files) = member();
+    let (far, _more) = lab.far(member);
+    believe_each_other(&lab, &near, &far);
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+}
+
+#[test]
+fn a_port_that_any_user_may_take_is_told_of() {
+    let lab = Lab::enter();
+    let (daemon, files) = member_with("port = 48048\n");
+    let told = "any user may take that port first";
+    assert!(daemon.status()["degraded"].to_string().contains(told));
+    let check = giveway(&["config", "check", files[1].path()]);
+    assert!(String::from_utf8(check.stdout).unwrap().contains(told));
+    drop(daemon);
+    let (daemon, files) = member();
+    assert!(!daemon.status()["degraded"].to_string().contains(told));
+    let check = giveway(&["config", "check", files[1].path()]);
+    assert!(!String::from_utf8(check.stdout).unwrap().contains(told));
+    drop((daemon, lab));
+}
+
+/// Even where any user may have it.
+#[test]
+fn at_a_change_of_address_the_port_is_free_at_no_moment() {
+    const ANYBODYS: u16 = 48_048;
+    let lab = Lab::enter();
+    let (daemon, _files) = member_with(&format!("port = {ANYBODYS}\n"));
+    until("the daemon listens", || count(&daemon, "sent") > 0);
+    let (is_over, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            as_user(NOBODY, || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let bound = std::net::UdpSocket::bind(("0.0.0.0", ANYBODYS));
+                    taken.fetch_add(u64::from(bound.is_ok()), Ordering::Relaxed);
+                }
+            });
+        });
+        for change in 1..=20 {
+            run(&format!("ip address add 10.99.{change}.1/24 dev gwv"));
+            run(&format!("ip address del 10.99.{}.1/24 dev gwv", change - 1));
+            let shown = format!("10.99.{change}.1");
+            until("the daemon has followed", || {
+                daemon.status()["interface"].to_string().contains(&shown)
+            });
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(taken.into_inner(), 0, "times that a user had the port");
+    let status = daemon.status();
+    assert!(!status.to_string().contains("working alone"), "{status}");
+    drop((daemon, lab));
 }
 
 /// Connections whose queues never empty, since nobody reads; small, for there are many.

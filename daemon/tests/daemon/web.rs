@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use giveway::kernel::own_netns;
 use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::limits::as_user;
-use crate::support::lab::{FAR_V4, Lab, visit};
+use crate::support::lab::{FAR_V4, Lab, NEAR_V6, run, visit};
 use crate::support::process::{Daemon, KillOnDrop, program};
 use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{await_some, until};
@@ -27,12 +28,12 @@ mod prometheus;
 const AT: &str = "127.0.0.1:9871";
 
 /// A running `giveway web`.
-struct Web {
+pub(super) struct Web {
     _process: KillOnDrop,
 }
 
 impl Web {
-    fn start(arguments: &[&str]) -> Self {
+    pub(super) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(program());
         command.arg("web").args(arguments).stderr(Stdio::null());
         let web = Self {
@@ -43,10 +44,10 @@ impl Web {
     }
 }
 
-struct Answer {
+pub(super) struct Answer {
     status: u16,
     head: String,
-    body: String,
+    pub(super) body: String,
 }
 
 impl Answer {
@@ -84,7 +85,7 @@ fn request(method: &str, path: &str, headers: &str) -> Answer {
     .unwrap()
 }
 
-fn get(path: &str) -> Answer {
+pub(super) fn get(path: &str) -> Answer {
     request("GET", path, &format!("Host: {AT}\r\n"))
 }
 
@@ -314,7 +315,9 @@ fn a_thousand_connections_of_one_user_leave_others_their_places() {
     assert_eq!(refused.status, 503);
     drop(again);
     assert!(
-        refused.body.contains("16 connections of a user are the most"),
+        refused
+            .body
+            .contains("16 connections of a user or network are the most"),
         "{}",
         refused.body
     );
@@ -326,6 +329,59 @@ fn a_thousand_connections_of_one_user_leave_others_their_places() {
         })
     });
     drop(crowd);
+}
+
+#[test]
+fn one_host_with_many_addresses_leaves_others_their_places() {
+    let lab = Lab::enter();
+    let _daemon = Daemon::start(&["--interface", "gwv"]);
+    // Four addresses of its /64, and then one of each of many /64s.
+    let of_one_subnet: Vec<String> = (3..7).map(|host| format!("fd99::{host}")).collect();
+    let of_many: Vec<String> = (1..=80).map(|subnet| format!("fd99:0:0:{subnet:x}::2")).collect();
+    lab.far(|| {
+        for address in of_one_subnet.iter().chain(&of_many) {
+            run(&format!("ip address add {address}/128 dev gwv nodad"));
+        }
+    });
+    run("ip route add fd99::/48 dev gwv");
+    for addresses in [of_one_subnet, of_many] {
+        let _web = Web::start(&["--listen", "[::]:9871", "--anyone"]);
+        let crowd: Vec<TcpStream> = lab.far(|| {
+            let connections = (0..80).map(|number| connect_from(&addresses[number % addresses.len()]));
+            connections.collect()
+        });
+        assert_eq!(
+            get("/state").status,
+            200,
+            "beside {} connections of {} addresses",
+            crowd.len(),
+            addresses.len()
+        );
+        let from_another_machine = lab.far(|| {
+            let mut stream = TcpStream::connect((crate::support::lab::NEAR_V4, 9871)).unwrap();
+            let _ = write!(
+                stream,
+                "GET /metrics HTTP/1.1\r\nHost: 10.99.0.1\r\nConnection: close\r\n\r\n"
+            );
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        });
+        assert!(
+            from_another_machine.starts_with("HTTP/1.1 200"),
+            "{from_another_machine}"
+        );
+    }
+}
+
+/// To the near side's page, from this address of the calling thread's namespace.
+fn connect_from(address: &str) -> TcpStream {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    let from: SocketAddr = (address.parse::<IpAddr>().unwrap(), 0).into();
+    let to: SocketAddr = (NEAR_V6.parse::<IpAddr>().unwrap(), 9871).into();
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
 }
 
 /// Stands where the daemon's sockets are, and counts what it is asked.

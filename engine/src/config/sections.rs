@@ -309,8 +309,8 @@ section! {
     Group {
         /// The group's key (`giveway key new FILE`). The file must be readable by its owner only.
         key_file: Option<String> = None, example "/etc/giveway/group.key";
-        /// UDP port of the reports.
-        port: u16 = 48048, in 1..=65_535;
+        /// UDP port of the reports. Below 1024 it is root's: no user can take it first (docs/protocol.md).
+        port: u16 = 339, in 1..=65_535;
         /// Milliseconds between two reports; longer when many devices share the air.
         report_interval_ms: u32 = 500, in 100..=10_000;
         /// All devices' reports together use at most this share of the air time, percent.

@@ -24,7 +24,7 @@ use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::role::Role;
 
-const GROUP_PORT: u16 = 48_048;
+const GROUP_PORT: u16 = 339;
 const WAIT: Duration = Duration::from_millis(10);
 const FLAPS_EVERY: Duration = Duration::from_secs(1);
 /// More would be a flood of the air, for which nobody needs giveway.

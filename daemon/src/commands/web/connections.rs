@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who is served, and how much of the server each may take. Whose a connection on the loopback is the kernel says: who may
 //! not look is turned away before anything is read, and takes no place of those who may. Each of these has places of their
-//! own, and so has each address that connects from elsewhere. Whatever comes slowly, or never ends, has an end all the same.
+//! own, and so has each network that connects from elsewhere: an IPv4 address, or a /64, which is one host's as easily as a
+//! subnet's. Where all places are taken, whoever has fewer than others gets one of theirs. Whatever comes slowly, or never ends, has an
+//! end all the same.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,14 +18,20 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
 use crate::kernel::peer::Peers;
 
-/// Connections of one user, or of one address elsewhere. A browser has six.
+/// Connections of one user, or of one network elsewhere. A browser has six.
 const OF_ONE: usize = 16;
 const OF_ALL: usize = 64;
+/// Leading bits by which networks are told apart where all places are taken, from the widest on: who has many of one width has
+/// one of the width above.
+const WIDTHS_V4: [u32; LEVELS] = [16, 20, 24, 32];
+const WIDTHS_V6: [u32; LEVELS] = [32, 48, 56, 64];
+const LEVELS: usize = 4;
 /// A request has come as a whole within this time, and so has the next one.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST_BYTES: usize = 16 * 1024;
@@ -46,12 +54,18 @@ pub enum Admission {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Who {
     User(u32),
-    /// Of another machine, or of this one where the kernel does not tell.
-    Address(IpAddr),
+    /// Of another machine, or of this one where the kernel does not tell. The host's bits are zero.
+    Network(IpAddr),
 }
 
-/// Connections of each.
-type Places = Rc<RefCell<BTreeMap<Who, usize>>>;
+/// All connections, the oldest first.
+type Places = Rc<RefCell<BTreeMap<u64, Place>>>;
+
+struct Place {
+    who: Who,
+    /// Told when another one is to have it.
+    given_away: Rc<Notify>,
+}
 
 struct Turnstile {
     admission: Admission,
@@ -62,7 +76,8 @@ struct Turnstile {
 
 /// One connection's place, until it ends.
 struct Held {
-    who: Who,
+    number: u64,
+    given_away: Rc<Notify>,
     places: Places,
 }
 
@@ -109,7 +124,7 @@ impl Turnstile {
     }
 
     fn admit(&mut self, stream: &TcpStream, from: SocketAddr) -> Result<Held, Refusal> {
-        let who = self.user(stream, from).map_or(Who::Address(from.ip()), Who::User);
+        let who = self.user(stream, from).map_or_else(|| Who::at(from.ip()), Who::User);
         match (&self.admission, who) {
             (Admission::Users(users), Who::User(user)) if users.contains(&user) => {}
             (Admission::Anyone, _) => {}
@@ -141,29 +156,77 @@ impl Turnstile {
     }
 }
 
+impl Who {
+    fn at(address: IpAddr) -> Self {
+        Self::Network(address.to_canonical()).within(LEVELS - 1)
+    }
+
+    /// The network of this level that it is in. A user is one at each of them.
+    fn within(self, level: usize) -> Self {
+        match self {
+            Self::User(_) => self,
+            Self::Network(IpAddr::V4(address)) => {
+                let kept = u32::MAX << (u32::BITS - WIDTHS_V4[level]);
+                Self::Network(Ipv4Addr::from_bits(address.to_bits() & kept).into())
+            }
+            Self::Network(IpAddr::V6(address)) => {
+                let kept = u128::MAX << (u128::BITS - WIDTHS_V6[level]);
+                Self::Network(Ipv6Addr::from_bits(address.to_bits() & kept).into())
+            }
+        }
+    }
+}
+
 impl Held {
     fn take(places: &Places, who: Who) -> Result<Self, Refusal> {
         let mut taken = places.borrow_mut();
-        if taken.values().sum::<usize>() >= OF_ALL || taken.get(&who).is_some_and(|own| *own >= OF_ONE) {
+        if taken.values().filter(|place| place.who == who).count() >= OF_ONE {
             return Err(Refusal::Crowded);
         }
-        *taken.entry(who).or_default() += 1;
-        Ok(Self {
+        if taken.len() >= OF_ALL {
+            let theirs = to_give_away(&taken, who).ok_or(Refusal::Crowded)?;
+            if let Some(place) = taken.remove(&theirs) {
+                place.given_away.notify_one();
+            }
+        }
+        let number = taken.last_key_value().map_or(0, |(last, _)| last + 1);
+        let given_away = Rc::new(Notify::new());
+        let place = Place {
             who,
+            given_away: given_away.clone(),
+        };
+        taken.insert(number, place);
+        Ok(Self {
+            number,
+            given_away,
             places: places.clone(),
         })
     }
 }
 
+/// The oldest connection of those who have the most, at the widest level at which they have more than the newcomer's network
+/// would. None where nobody has.
+fn to_give_away(taken: &BTreeMap<u64, Place>, newcomer: Who) -> Option<u64> {
+    let mut among: Vec<(u64, Who)> = taken.iter().map(|(number, place)| (*number, place.who)).collect();
+    let mut is_others = false;
+    for level in 0..LEVELS {
+        let mut counts: BTreeMap<Who, usize> = BTreeMap::new();
+        for (_, who) in &among {
+            *counts.entry(who.within(level)).or_default() += 1;
+        }
+        let (heaviest, most) = counts.iter().max_by_key(|(_, count)| **count)?;
+        let own = newcomer.within(level);
+        is_others |= *heaviest != own && *most > counts.get(&own).map_or(0, |count| *count) + 1;
+        let chosen = if is_others { *heaviest } else { own };
+        among.retain(|(_, who)| who.within(level) == chosen);
+    }
+    let oldest = among.first().map(|(number, _)| *number);
+    oldest.filter(|_| is_others)
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut taken = self.places.borrow_mut();
-        if let Some(own) = taken.get_mut(&self.who) {
-            *own -= 1;
-            if *own == 0 {
-                taken.remove(&self.who);
-            }
-        }
+        self.places.borrow_mut().remove(&self.number);
     }
 }
 
@@ -175,14 +238,14 @@ impl Refusal {
                 "403 Forbidden",
                 format!("uid {uid} is not served here: `giveway web --allow {uid}` serves it too\n"),
             ),
-            Self::NotAllowed(Who::Address(_)) => (
+            Self::NotAllowed(Who::Network(_)) => (
                 "403 Forbidden",
                 "the kernel does not tell whose connection this is (inet_diag): `giveway web --anyone` serves it\n"
                     .to_owned(),
             ),
             Self::Crowded => (
                 "503 Service Unavailable",
-                format!("{OF_ONE} connections of a user are the most, {OF_ALL} of all\n"),
+                format!("{OF_ONE} connections of a user or network are the most, {OF_ALL} of all\n"),
             ),
         };
         let length = why.len();
@@ -192,7 +255,14 @@ impl Refusal {
 }
 
 /// Answers the requests of one connection, to its end.
-async fn converse(stream: TcpStream, router: Router, _held: Held) {
+async fn converse(stream: TcpStream, router: Router, held: Held) {
+    tokio::select! {
+        () = answer(stream, router) => {}
+        () = held.given_away.notified() => tracing::debug!("a connection's place was given away"),
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
     let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -225,5 +295,66 @@ mod tests {
         drop(own);
         assert!(take(Who::User(1000)).is_some(), "what ended is free again");
         assert!(places.borrow().is_empty());
+    }
+
+    fn at(address: &str) -> Who {
+        Who::at(address.parse().unwrap())
+    }
+
+    #[test]
+    fn the_addresses_of_a_subnet_are_one() {
+        assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:0:0:2"));
+        assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+        assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
+    }
+
+    /// As many connections as there are, each from the next of these addresses; and how many a newcomer then gets.
+    fn places_beside(crowd: impl Fn(u16) -> String, newcomer: &str) -> usize {
+        let places = Places::default();
+        let held: Vec<Held> = (0..1000)
+            .filter_map(|number| Held::take(&places, at(&crowd(number))).ok())
+            .collect();
+        assert!(held.len() >= OF_ALL.min(OF_ONE));
+        assert!(places.borrow().len() <= OF_ALL);
+        let theirs: Vec<Held> = (0..1000)
+            .map_while(|_| Held::take(&places, at(newcomer)).ok())
+            .collect();
+        assert!(places.borrow().len() <= OF_ALL);
+        theirs.len()
+    }
+
+    #[test]
+    fn who_has_many_networks_leaves_others_their_places() {
+        // Of a /48, of a provider's /32, of one subnet with many addresses, and of an IPv4 network.
+        assert_eq!(
+            places_beside(|n| format!("2001:db8:1:{n:x}::1"), "2001:db8:2::1"),
+            OF_ONE
+        );
+        assert_eq!(places_beside(|n| format!("2001:db8:{n:x}::1"), "2001:db9::1"), OF_ONE);
+        assert_eq!(places_beside(|n| format!("2001:db8::{n:x}"), "2001:db8:1::1"), OF_ONE);
+        assert_eq!(
+            places_beside(|n| format!("198.51.100.{}", n % 256), "203.0.113.1"),
+            OF_ONE
+        );
+        // The neighbour of who has filled a /48: a place of theirs, until both have as many.
+        assert_eq!(
+            places_beside(|n| format!("2001:db8:1:{n:x}::1"), "2001:db8:1:9999::1"),
+            0
+        );
+    }
+
+    #[test]
+    fn who_has_as_many_as_others_takes_nothing_from_them() {
+        let places = Places::default();
+        let _held: Vec<Held> = (0..4)
+            .flat_map(|user| (0..OF_ONE).map(move |_| Who::User(user)))
+            .map_while(|who| Held::take(&places, who).ok())
+            .collect();
+        let fifth: Vec<Held> = (0..1000)
+            .map_while(|_| Held::take(&places, Who::User(9)).ok())
+            .collect();
+        assert_eq!(fifth.len(), OF_ALL / 5);
+        assert_eq!(places.borrow().len(), OF_ALL);
     }
 }

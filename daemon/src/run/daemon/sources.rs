@@ -231,7 +231,11 @@ impl Running {
             Some(i) => tracing::info!("managing {} (index {})", i.name, i.index),
             None => tracing::warn!("no interface to manage now; watching goes on, nothing is capped"),
         }
-        self.neighbours = None;
+        if let Some(neighbours) = &mut self.neighbours
+            && !found.as_ref().is_some_and(|found| neighbours.serves(found))
+        {
+            neighbours.give_up();
+        }
         self.sign.give_for(LONG_WORK);
         let (receiver, priority) = (&mut self.daemon.receiver, self.daemon.realtime.as_ref());
         receiver.manage(found.as_ref(), self.daemon.owners.tasks(), priority);
@@ -299,12 +303,16 @@ impl Running {
     }
 
     fn open_neighbours(&mut self) {
-        let (Some(interface), None, true) = (&self.interface, &self.neighbours, self.daemon.keys.is_some()) else {
+        let (Some(interface), true) = (&self.interface, self.daemon.keys.is_some()) else {
             return;
         };
+        if self.neighbours.as_ref().is_some_and(|one| one.serves(interface)) {
+            return;
+        }
         self.sign.give_for(LONG_WORK);
         match Neighbours::open(interface, self.daemon.config.group.port) {
             Ok(neighbours) => {
+                // The one before is closed by now, not earlier: the port is never anybody's.
                 self.neighbours = Some(neighbours);
                 self.alone_because = None;
             }
@@ -334,7 +342,7 @@ impl Running {
                 .try_for_each(|(from, bytes)| self.step(Input::Datagram { from: *from, bytes })),
             Err(error) => {
                 tracing::warn!("cannot hear the neighbours: {error}; trying again in a second");
-                self.neighbours = None;
+                neighbours.give_up();
                 Ok(())
             }
         }

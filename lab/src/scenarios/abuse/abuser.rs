@@ -28,7 +28,7 @@ pub const GRANTED_UID: u32 = 4_243;
 const UNTRUSTED_UID: u32 = 4_242;
 /// On the link, beside the honest neighbour's.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 9);
-const GROUP_PORT: u16 = 48_048;
+const GROUP_PORT: u16 = 339;
 const SOCKETS: usize = 64;
 /// What no clock will ever reach.
 const NEVER_NS: u64 = 1 << 62;
