@@ -4,15 +4,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::nice::{Group, NICE, ORDINARY, is, niceness, why};
 use crate::support::lab::{FAR_V4, Lab};
-use crate::support::process::{Daemon, backend, giveway, program};
+use crate::support::process::{Daemon, KillOnDrop, backend, giveway, program};
 use crate::support::scratch::NOBODY;
 use crate::support::wait::{await_some, until};
 
@@ -29,6 +30,7 @@ impl Place {
             let copied = Command::new("cp").arg("/bin/bash").arg(place.path(shell)).status();
             assert!(copied.unwrap().success());
         }
+        nix::unistd::mkfifo(&place.path("never"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         place
     }
 
@@ -53,14 +55,19 @@ impl Place {
         Daemon::start(&["--rules", self.path("rules").to_str().unwrap(), "--interface", "gwv"])
     }
 
-    /// The same; it has looked for the file of the program that is background.
+    /// The same; it has looked for the file of the program that is background. That has ended.
     fn start_knowing(&self) -> Daemon {
         let daemon = self.start();
-        let first = self.runs("sleep 1000; :");
+        let first = self.waits();
         until("the program is background", || {
             niceness(first.id()).is_some_and(|has| has.0 == 19)
         });
         daemon
+    }
+
+    /// The program, which starts nothing.
+    fn waits(&self) -> Group {
+        self.runs(&format!("read <>{}", self.path("never").display()))
     }
 
     fn runs(&self, script: &str) -> Group {
@@ -113,8 +120,8 @@ fn what_a_program_starts_at_once_through_a_shell_that_ends_belongs_to_its_class(
         "{flow}"
     );
     let talker = pid_of(&flow);
-    assert!(is(talker, NICE), "{:?}", niceness(talker));
-    assert!(why(talker).contains(&from), "{}", why(talker));
+    until("it is nice", || is(talker, NICE));
+    until("that is explained", || why(talker).contains(&from));
 
     // A rule that is gone counts no more.
     place.rules("");
@@ -285,20 +292,58 @@ fn a_commands_class_and_rate_limit_are_there_again_after_a_restart_of_the_daemon
     assert!(limits(&daemon).is_empty());
 }
 
+/// Where records are pinned: in the machine's BPF file system, or in one of giveway's own.
+fn pins() -> [PathBuf; 2] {
+    let netns = giveway::kernel::own_netns().unwrap();
+    let folders = [
+        format!("/sys/fs/bpf/giveway-netns-{netns}"),
+        format!("/run/giveway/netns-{netns}/bpf"),
+    ];
+    folders.map(|folder| PathBuf::from(folder).join("gw_records"))
+}
+
+fn is_pinned() -> bool {
+    pins().iter().any(|pin| pin.exists())
+}
+
+#[test]
+fn records_of_another_version_are_dropped_and_the_log_says_so() {
+    let (_lab, place) = (Lab::enter(), Place::new());
+    place.rule("backup", BACKGROUND);
+    let mut daemon = place.start_knowing();
+    let pin = pins().into_iter().find(|pin| pin.exists());
+    let pin = pin.expect("records are pinned");
+    let backup = place.waits();
+    daemon.signal(Signal::SIGTERM);
+    daemon.0.wait().unwrap();
+    fs::remove_file(&pin).unwrap();
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let other = MapHandle::create(MapType::Hash, Some("gw_records_0"), 4, 8, 1, &options);
+    other.unwrap().pin(&pin).unwrap();
+    let log = place.path("log");
+    let mut command = Command::new(program());
+    command
+        .args(["run", "--interface", "gwv", "--rules"])
+        .arg(place.path("rules"));
+    let file = fs::File::create(&log).unwrap();
+    let _daemon = KillOnDrop::spawn(command.stdin(Stdio::null()).stderr(file));
+    let said = "was written by another version (gw_records_0) and is forgotten: start such a command again";
+    until("the log says so", || fs::read_to_string(&log).unwrap().contains(said));
+    until("the program is background again", || {
+        niceness(backup.id()).is_some_and(|has| has.0 == 19)
+    });
+}
+
 #[test]
 fn records_end_with_revert_and_with_the_last_process_that_has_one() {
     let (_lab, place) = (Lab::enter(), Place::new());
-    let shared = format!("/sys/fs/bpf/giveway-netns-{}", giveway::kernel::own_netns().unwrap());
-    let own = format!("/run/giveway/netns-{}/bpf", giveway::kernel::own_netns().unwrap());
-    let is_pinned = || {
-        [&shared, &own]
-            .iter()
-            .any(|folder| fs::exists(format!("{folder}/gw_records")).unwrap())
-    };
     place.rule("backup", BACKGROUND);
     for is_left in [false, true] {
         let mut daemon = place.start_knowing();
-        let backup = is_left.then(|| place.runs("sleep 1000; :"));
+        let backup = is_left.then(|| place.waits());
         assert!(is_pinned());
         daemon.signal(Signal::SIGTERM);
         daemon.0.wait().unwrap();
