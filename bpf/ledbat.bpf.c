@@ -24,17 +24,17 @@ static __always_inline struct lbe *state_of(struct sock *sk)
 	return (struct lbe *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
 }
 
-static __always_inline __u32 now_ms(const struct tcp_sock *tp)
+static __always_inline __u64 now_ms(const struct tcp_sock *tp)
 {
 	return tp->tcp_mstamp / 1000;
 }
 
-/* Whether what was sent then waited in this machine's own queue. */
-static __always_inline bool has_waited(const struct sock *sk, __u32 sent_ms)
+/* Whether what was sent so long ago waited in this machine's own queue. */
+static __always_inline bool has_waited(const struct sock *sk, __u64 now, __u32 ago_ms)
 {
-	__u32 until_ms = own_wait_until_ms(sk);
+	__u64 until_ms = own_wait_until_ms(sk);
 
-	return until_ms && (__s32)(sent_ms - until_ms) <= 0;
+	return until_ms && now <= until_ms + ago_ms;
 }
 
 /*
@@ -101,14 +101,15 @@ SEC("struct_ops")
 void BPF_PROG(gw_lbe_state, struct sock *sk, __u8 state)
 {
 	struct lbe *ca = state_of(sk);
+	__u64 now = now_ms((struct tcp_sock *)sk);
 
 	if (state == TCP_CA_CWR)
 		ca->is_marked = 1;
-	if (state == TCP_CA_LOSS && !has_waited(sk, ca->round_ms)) {
+	if (state == TCP_CA_LOSS && !has_waited(sk, now, age_ms(ca->round, now))) {
 		struct lbe copy = *ca;
 
 		/* As in gw_lbe_control. */
-		suffer_timeout(&copy, now_ms((struct tcp_sock *)sk));
+		suffer_timeout(&copy, now);
 		*ca = copy;
 	}
 }
@@ -132,10 +133,11 @@ void BPF_PROG(gw_lbe_control, struct sock *sk, __u32 ack, int flag, const struct
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct lbe *ca = state_of(sk);
-	__u32 now = now_ms(tp), rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
+	__u64 now = now_ms(tp);
+	__u32 rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
 	bool is_last = (__s32)(rs->prior_delivered - ca->round_end) >= 0;
 
-	if (has_waited(sk, rtt_us ? now - rtt_us / 1000 : ca->round_ms)) {
+	if (has_waited(sk, now, rtt_us ? rtt_us / 1000 : age_ms(ca->round, now))) {
 		stand_by(ca, now);
 		ca->round_end = tp->delivered;
 		apply(sk, tp, ca, LEAST / PACKET, ca->base_us);

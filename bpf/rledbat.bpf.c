@@ -19,7 +19,7 @@
 #include "sockets.h"
 #include "mark.h"
 #include "window.h"
-#include "ledbat/rule.h"
+#include "ledbat/receiver.h"
 #include "ledbat/waited.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -31,31 +31,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define LEAST_SEGMENT 64U
 /* A round of fewer packets is no transfer yet: nothing is touched. */
 #define TRANSFER_PACKETS 8U
-/* Besides two round trips: a sender that said nothing for longer had nothing to send. */
-#define SILENCE_MS 100U
-/* Besides four round trips: data comes and no round ends. */
-#define BLIND_MS 2000U
-
 #define TCP_ECN_DEMAND_CWR 4
-
-struct receiver {
-	struct lbe lbe;
-	__u32 arrived;      /* packets with data, when they were last counted */
-	__u32 answer_ms;    /* the round ends with an echo of this time */
-	__u32 echo_ms;      /* the newest */
-	__u32 mean8_us;     /* eight times the kernel's mean of round trips */
-	__u32 trusted_ms;   /* earlier echoes waited for the sender's application */
-	__u32 data_ms;      /* when data last came */
-	__u32 data_us;      /* the same */
-	__u32 gap_us;       /* the least between two times in this round and the one before */
-	__u32 next_gap_us;  /* in this round */
-	__u32 counted_to;   /* sequence number up to which holes were counted as lost */
-	__u32 held;         /* bytes, where it is no rule that says how large the window is; else 0 */
-	__u8 is_begun;      /* a transfer is under way, and its window ours */
-	__u8 has_filled;    /* the window, in this round; it counts in the next one too */
-	__u8 was_marked;    /* by ECN, at the last packet */
-	__u8 is_given_up;   /* somebody else has set the window */
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -127,57 +103,10 @@ static __always_inline void look_beyond(const struct tcp_sock *tp, __u32 counted
 	}
 }
 
-/*
- * Microseconds, of the kernel's clock for timestamps, which has milliseconds; 0: none. Ours ends with our packet, which a
- * sender that paces keeps waiting for its second one. The kernel's ends with the first that arrives, but it only keeps a
- * mean: what it rises by is an eighth of what was new; what it falls to is no less (6.16: is what was new).
- */
-static __always_inline __u32 sample_rtt(struct receiver *r, const struct tcp_sock *tp, __u32 now)
+/* Whether our packet is later than data that it could answer at once. */
+static __always_inline bool is_late(const struct tcp_sock *tp)
 {
-	__u32 echo = tp->rx_opt.rcv_tsecr, mean8 = tp->rcv_rtt_est.rtt_us, before8 = r->mean8_us;
-	bool is_late = (__u32)bpf_jiffies64() - tp->inet_conn.icsk_ack.lrcvtime > 1;
-	__u32 ours = UNKNOWN_US, kernels = UNKNOWN_US;
-
-	if (echo != r->echo_ms && !is_late && !is_before(now, echo))
-		ours = least(now - echo, 60000) * 1000;
-	/* The kernel passes over what is longer while the application has not read yet; after two packets it has. */
-	if (before8 && mean8 == before8 && echo != r->echo_ms && r->lbe.mode != START && r->lbe.mode != AVOID)
-		kernels = mean8 / 8;
-	else if (before8 && mean8 != before8)
-		kernels = mean8 > before8 ? mean8 - before8 + before8 / 8 : mean8 / 8;
-	r->echo_ms = echo;
-	r->mean8_us = mean8;
-	if (is_before(echo, r->trusted_ms) || least(ours, kernels) == UNKNOWN_US)
-		return 0;
-	return greatest(least(ours, kernels), 1);
-}
-
-/*
- * A sender that paces by a model of the path (BBR) sends the packet that answers us when its turn comes, so a sample may
- * be too long by the time between two of them. It counts on the way up, where that model lags behind our window.
- */
-static __always_inline __u32 without_pacing(const struct receiver *r, __u32 rtt_us)
-{
-	if (r->lbe.mode != RAMP || rtt_us <= r->lbe.base_us)
-		return rtt_us;
-	return rtt_us - least(r->gap_us, rtt_us - r->lbe.base_us);
-}
-
-static __always_inline void note_gap(struct receiver *r, __u32 now_us)
-{
-	r->next_gap_us = least(r->next_gap_us, now_us - r->data_us);
-	r->gap_us = least(r->gap_us, r->next_gap_us);
-	r->data_us = now_us;
-}
-
-static __always_inline bool has_been_silent(const struct receiver *r, const struct tcp_sock *tp, __u32 now)
-{
-	__u32 rtt_us = tp->rtt_min.s[0].v;
-
-	barrier_var(rtt_us); /* else clang takes one load from either place */
-	if (r->is_begun)
-		rtt_us = r->lbe.base_us;
-	return now - r->data_ms > 2 * least(rtt_us, USEC_PER_SEC) / 1000 + SILENCE_MS;
+	return age_of(tp->inet_conn.icsk_ack.lrcvtime, bpf_jiffies64()) > 1;
 }
 
 /* The kernel sets the clamp anew, to this, whenever it enlarges the buffer; for SO_RCVLOWAT it rounds once more. */
@@ -248,11 +177,6 @@ static __always_inline void let_go(struct bpf_sock_ops *ops, struct receiver *r,
 		mark->ours &= ~GW_WINDOW_CLAMP;
 }
 
-static __always_inline bool is_blind(const struct receiver *r, __u32 now)
-{
-	return r->is_begun && now - r->answer_ms > BLIND_MS + r->lbe.base_us / 1000 * 4;
-}
-
 static __always_inline void note_marks(struct receiver *r, const struct tcp_sock *tp)
 {
 	bool is_marked = tp->ecn_flags & TCP_ECN_DEMAND_CWR;
@@ -262,7 +186,7 @@ static __always_inline void note_marks(struct receiver *r, const struct tcp_sock
 	r->was_marked = is_marked;
 }
 
-static __always_inline void end_our_round(struct receiver *r, const struct tcp_sock *tp, struct beyond *b, __u32 now)
+static __always_inline void end_our_round(struct receiver *r, const struct tcp_sock *tp, struct beyond *b, __u64 now)
 {
 	struct lbe *ca = &r->lbe;
 	__u32 rtt_us = tp->rtt_min.s[0].v;
@@ -294,7 +218,8 @@ SEC("sockops")
 int gw_offer(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *bpf_sk = ops->sk;
-	__u32 now, now_us, packets, rtt_us, until;
+	__u32 packets, rtt_us, gap;
+	__u64 now, now_us, until, echo;
 	bool has_timestamp;
 	struct gw_mark *mark;
 	struct receiver *r;
@@ -316,7 +241,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 		return 1;
 	}
 	now_us = bpf_ktime_get_ns() / NSEC_PER_USEC;
-	now = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
+	now = now_us / 1000;
 	packets = tp->data_segs_in - r->arrived;
 	if (!packets)
 		return 1;
@@ -324,31 +249,34 @@ int gw_offer(struct bpf_sock_ops *ops)
 	has_timestamp = BPF_CORE_READ_BITFIELD(tp, rx_opt.saw_tstamp);
 	look_beyond(tp, r->counted_to, &b);
 	ca = &r->lbe;
-	if (has_been_silent(r, tp, now)) {
-		r->trusted_ms = now;
-		r->answer_ms = now;
+	bound_moments(ca, now);
+	rtt_us = tp->rtt_min.s[0].v;
+	barrier_var(rtt_us); /* else clang takes one load from either place */
+	if (has_been_silent(r, rtt_us, now_us)) {
+		end_silence(r, now);
 		if (r->is_begun)
 			resume(ca, now);
 	}
 	/* Our acknowledgements have waited here. */
 	until = own_wait_until_ms((struct sock *)tp);
-	if (until && is_before(r->trusted_ms, until)) {
-		r->trusted_ms = until;
-		r->answer_ms = until;
+	if (until > r->trusted_ms) {
+		trust_from(r, until);
 		if (r->is_begun)
 			stand_by(ca, now);
 	}
-	r->data_ms = now;
+	gap = gap_us(r, now_us);
+	r->data_us = now_us;
 	if (is_blind(r, now))
 		let_go(ops, r, tp, bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, 0));
 	if (!has_timestamp)
 		return 1;
 	note_marks(r, tp);
 	/* Two packets in answer to one of ours: both are here, by our own clock. */
-	if (r->is_begun && packets == 2 && !is_before(tp->rx_opt.rcv_tsecr, r->trusted_ms))
-		note_pair(ca, now_us - r->data_us, now);
-	note_gap(r, now_us);
-	rtt_us = sample_rtt(r, tp, now);
+	echo = echoed_ms(tp->rx_opt.rcv_tsecr, now);
+	if (r->is_begun && packets == 2 && is_trusted(r, echo))
+		note_pair(ca, gap, now);
+	note_gap(r, gap);
+	rtt_us = sample_rtt(r, echo, tp->rcv_rtt_est.rtt_us, is_late(tp), now);
 	if (rtt_us)
 		rtt_us = without_pacing(r, rtt_us);
 	if (rtt_us && r->is_begun)
@@ -362,7 +290,7 @@ int gw_offer(struct bpf_sock_ops *ops)
 		if (ca->is_limited)
 			grow(ca, packets, rtt_us);
 	}
-	if (!is_before(r->echo_ms, r->answer_ms))
+	if (ends_round(r))
 		end_our_round(r, tp, &b, now);
 	mark = r->is_begun ? bpf_sk_storage_get(&gw_marks, bpf_sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
 	if (mark)
@@ -394,11 +322,7 @@ static __always_inline void switch_on(struct tcp_sock *tp, __u32 held, struct gw
 	r->held = held;
 	r->arrived = tp->data_segs_in;
 	r->counted_to = tp->rcv_nxt;
-	r->trusted_ms = bpf_ktime_get_ns() / NSEC_PER_USEC / 1000;
-	r->answer_ms = r->trusted_ms;
-	r->data_ms = r->trusted_ms;
-	r->echo_ms = tp->rx_opt.rcv_tsecr;
-	r->lbe.round_us = UNKNOWN_US;
+	begin_watch(r, tp->rx_opt.rcv_tsecr, bpf_ktime_get_ns() / NSEC_PER_USEC);
 	o->error = 0;
 	if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) {
 		mark->layout = GW_MARK_LAYOUT;

@@ -14,8 +14,10 @@ const OBJECTS: &[&str] = &["access", "handover", "link", "nothing", "uplink"];
 fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
-    build_for_here(&clang, "slack", "../bpf/slack.h");
-    build_for_here(&clang, "background", "../bpf/ledbat/rule.h");
+    build_for_here(&clang, "slack", &["../bpf/slack.h"]);
+    let rule = ["../bpf/moment.h", "../bpf/ledbat/rule.h", "../bpf/ledbat/receiver.h"];
+    build_for_here(&clang, "background", &rule);
+    build_for_here(&clang, "moments", &rule);
     println!("cargo::rerun-if-changed=../bpf/kernel_types.h");
     build_applicant(&clang);
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -36,9 +38,9 @@ fn main() {
 }
 
 /// What of giveway's programs is plain C, for the lab's tests.
-fn build_for_here(clang: &str, name: &str, header: &str) {
+fn build_for_here(clang: &str, name: &str, headers: &[&str]) {
     let source = format!("c/{name}.c");
-    for file in [&source, header] {
+    for file in headers.iter().chain([&&*source]) {
         println!("cargo::rerun-if-changed={file}");
     }
     let built = cc::Build::new()

@@ -7,7 +7,9 @@
 #ifndef GIVEWAY_LEDBAT_RULE_H
 #define GIVEWAY_LEDBAT_RULE_H
 
-/* Windows are in packets / 1024, times in microseconds where it says us and in milliseconds where it says ms. */
+#include "../moment.h"
+
+/* Windows are in packets / 1024, times in microseconds where it says us and in milliseconds where it says ms. `now` is in ms too. */
 #define PACKET 1024
 #define LEAST (2 * PACKET)
 #define MOST (1U << 30)
@@ -56,6 +58,7 @@
 #define PLATEAU_MS 5000U
 #define IDLE_MS 1000U
 #define IDLE_PACKETS 10
+#define LONG_RAMP_MS (1U << 26) /* a slowdown's: nine times as long is a number too */
 
 enum mode {
 	START, /* the first slow start */
@@ -70,27 +73,32 @@ struct lbe {
 	__u32 goal; /* of the ramp */
 	__u32 base_us;
 	__u32 base_next_us; /* of the younger half of the history */
-	__u32 base_since_ms;
-	__u32 learnt_us; /* the target is at most this */
+	struct gw_moment base_since;
 	__u32 round_end; /* tp->delivered */
 	__u32 round_us; /* the round's least */
-	__u32 mode_since_ms;
+	struct gw_moment mode_since;
 	union {
-		__u32 slowdown_ms; /* the next one; of AVOID */
-		__u32 between_ms; /* when others' packets were last served between ours; of YIELD */
+		__u32 slowdown_in_ms; /* the next one, after `mode_since`; of AVOID */
+		struct gw_moment between; /* when others' packets were last served between ours; of YIELD */
 	};
-	__u32 hold_ms; /* of the next yield */
-	__u32 clear_ms; /* since when nobody else is seen */
-	__u32 yield_end_ms;
+	struct gw_moment clear; /* since when nobody else is seen */
+	struct gw_moment yield_end;
 	__u32 lull_us; /* the least delay of late, while it yields */
-	__u16 lull_rounds; /* since then */
-	__u16 lull_near; /* of these with hardly more */
 	__u32 floor; /* what is lost however slowly we send, of LOSS_ONE */
 	__u32 loss_window; /* the window at the last loss of our own making */
-	__u32 loss_ms;
-	__u32 band_ms; /* since when the delay is as one of our kind holds it */
+	struct gw_moment loss;
+	struct gw_moment band; /* since when the delay is as one of our kind holds it */
 	__u32 peak; /* packets a second */
-	__u32 round_ms; /* when it began */
+	struct gw_moment round; /* when it began */
+	union {
+		__u16 queue; /* others', of late, in QUEUE_US; of YIELD */
+		struct gw_moment foreign; /* since when each sample is not ours; of AVOID, where `is_foreign` */
+	};
+	__u16 lull_rounds; /* since then */
+	__u16 lull_near; /* of these with hardly more */
+	__u16 learnt_us; /* the target is at most this */
+	__u16 hold_ms; /* of the next yield */
+	__u16 epoch; /* in which the moments were last bounded */
 	__u16 round_lost;
 	__u16 round_delivered;
 	__u16 trial_left; /* packets */
@@ -98,12 +106,8 @@ struct lbe {
 	__u16 lost;
 	__u16 clean; /* packets since the last loss */
 	__u16 pair; /* the round trip of the second of two packets with nobody between, in PAIR_US; 0: unknown */
-	union {
-		__u16 queue; /* others', of late, in QUEUE_US; of YIELD */
-		__u16 foreign_ms; /* since when each sample is not ours; of AVOID */
-	};
 	__u8 mode : 3;
-	__u8 is_foreign : 1; /* each sample since `foreign_ms` */
+	__u8 is_foreign : 1; /* each sample since `foreign` */
 	__u8 is_between : 1; /* others' packets are served between ours: known of this YIELD */
 	__u8 has_set_pacing : 1; /* it was not paced before */
 	__u8 was_clean : 1; /* before the loss that began the last trial */
@@ -180,19 +184,39 @@ static __always_inline __u32 own_target_us(const struct lbe *ca, __u32 delay_us)
 	return least(target / 2 + SHARE_PACKETS * rtt_us / greatest(packets, 2), target / 2 * 3);
 }
 
-static __always_inline void enter(struct lbe *ca, enum mode mode, __u32 now)
+/* Before all else that happens. */
+static __always_inline void bound_moments(struct lbe *ca, __u64 now)
+{
+	bool is_long;
+
+	if (!begins_epoch(&ca->epoch, now, &is_long))
+		return;
+	ca->base_since = bounded(ca->base_since, now, is_long);
+	ca->mode_since = bounded(ca->mode_since, now, is_long);
+	ca->clear = bounded(ca->clear, now, is_long);
+	ca->yield_end = bounded(ca->yield_end, now, is_long);
+	ca->loss = bounded(ca->loss, now, is_long);
+	ca->band = bounded(ca->band, now, is_long);
+	ca->round = bounded(ca->round, now, is_long);
+	if (ca->mode == YIELD)
+		ca->between = bounded(ca->between, now, is_long);
+	/* An epoch is longer than any half of a round trip. */
+	ca->is_foreign = 0;
+}
+
+static __always_inline void enter(struct lbe *ca, enum mode mode, __u64 now)
 {
 	ca->mode = mode;
-	ca->mode_since_ms = now;
+	ca->mode_since = moment_of(now);
 	ca->rounds = 0;
 	ca->was_foreign = 0;
 	ca->suspects = 0;
 }
 
-static __always_inline void avoid(struct lbe *ca, __u32 now, __u32 slowdown_in_ms)
+static __always_inline void avoid(struct lbe *ca, __u64 now, __u32 slowdown_in_ms)
 {
 	enter(ca, AVOID, now);
-	ca->slowdown_ms = now + slowdown_in_ms;
+	ca->slowdown_in_ms = slowdown_in_ms;
 }
 
 /* Takes back what stands in the queue beyond this. */
@@ -217,15 +241,15 @@ static __always_inline void begin_lull(struct lbe *ca)
 	ca->lull_lost = 0;
 }
 
-static __always_inline bool has_just_lost(const struct lbe *ca, __u32 now)
+static __always_inline bool has_just_lost(const struct lbe *ca, __u64 now)
 {
-	return ca->loss_window && now - ca->loss_ms < PLATEAU_MS;
+	return ca->loss_window && age_ms(ca->loss, now) < PLATEAU_MS;
 }
 
 /* Global, as `end_round`. */
-__noinline int yield(struct lbe *ca __arg_nonnull, __u32 now)
+__noinline int yield(struct lbe *ca __arg_nonnull, __u64 now)
 {
-	bool again = now - ca->yield_end_ms < greatest(AGAIN_MS, 2 * ca->hold_ms);
+	bool again = age_ms(ca->yield_end, now) < greatest(AGAIN_MS, 2 * ca->hold_ms);
 
 	if (!ca->looks_again)
 		ca->hold_ms = again ? least(2 * ca->hold_ms, YIELD_MAX_MS) : greatest(ca->hold_ms / 2, YIELD_MS);
@@ -235,13 +259,13 @@ __noinline int yield(struct lbe *ca __arg_nonnull, __u32 now)
 	if (ca->round_lost || has_just_lost(ca, now))
 		ca->is_shared = 0;
 	ca->window = LEAST;
-	ca->clear_ms = now;
-	ca->band_ms = now;
+	ca->clear = moment_of(now);
+	ca->band = moment_of(now);
 	begin_lull(ca);
 	ca->queue = 0;
 	ca->is_between = 0;
 	ca->waits_always = 1;
-	ca->between_ms = now;
+	ca->between = moment_of(now);
 	ca->looks_again = 0;
 	ca->trial_left = TRIAL_PACKETS;
 	ca->trial_lost = 0;
@@ -249,27 +273,27 @@ __noinline int yield(struct lbe *ca __arg_nonnull, __u32 now)
 	return 0;
 }
 
-static __always_inline void ramp(struct lbe *ca, __u32 now, bool from_yield)
+static __always_inline void ramp(struct lbe *ca, __u64 now, bool from_yield)
 {
 	enter(ca, RAMP, now);
 	ca->from_yield = from_yield;
 	ca->strikes = 0;
 	ca->trial_left = 0;
 	if (from_yield)
-		ca->yield_end_ms = now;
+		ca->yield_end = moment_of(now);
 }
 
 /* The least of the last five to ten minutes, less what is seen while somebody else fills the queue. */
-static __always_inline void note_rtt(struct lbe *ca, __u32 rtt_us, __u32 now)
+static __always_inline void note_rtt(struct lbe *ca, __u32 rtt_us, __u64 now)
 {
 	ca->round_us = least(ca->round_us, rtt_us);
 	ca->base_us = least(ca->base_us, rtt_us);
 	ca->base_next_us = least(ca->base_next_us, rtt_us);
-	if (now - ca->base_since_ms < BASE_HISTORY_MS || ca->mode == YIELD)
+	if (age_ms(ca->base_since, now) < BASE_HISTORY_MS || ca->mode == YIELD)
 		return;
 	ca->base_us = ca->base_next_us;
 	ca->base_next_us = UNKNOWN_US;
-	ca->base_since_ms = now;
+	ca->base_since = moment_of(now);
 }
 
 static __always_inline void grow(struct lbe *ca, __u32 acked, __u32 rtt_us)
@@ -318,7 +342,7 @@ static __always_inline void learn_target(struct lbe *ca, __u32 delay_us)
 	ca->learnt_us = least(ca->learnt_us, greatest(least(delay_us, target_us(ca)) / 2, LEARNT_FLOOR_US));
 }
 
-static __always_inline void end_trial(struct lbe *ca, __u32 now)
+static __always_inline void end_trial(struct lbe *ca, __u64 now)
 {
 	bool yields = ca->mode == YIELD;
 
@@ -346,7 +370,7 @@ static __always_inline void end_trial(struct lbe *ca, __u32 now)
 }
 
 /* Sends half as much, to see whether less is lost. */
-static __always_inline void begin_trial(struct lbe *ca, __u32 now)
+static __always_inline void begin_trial(struct lbe *ca, __u64 now)
 {
 	ca->began_slow = ca->mode == START;
 	ca->trial_left = TRIAL_PACKETS;
@@ -364,7 +388,7 @@ static __always_inline bool is_heavy(const struct lbe *ca)
 }
 
 /* Who else is of our kind gives way within these rounds. */
-static __always_inline void strike(struct lbe *ca, bool is_final, __u32 now)
+static __always_inline void strike(struct lbe *ca, bool is_final, __u64 now)
 {
 	bool looks_again = !ca->looks_again;
 
@@ -385,7 +409,7 @@ static __always_inline bool has_lost_share(const struct lbe *ca, __u32 rate)
 	return ca->is_limited && !ca->is_shared && !ca->trial_left && rate < ca->peak / 8 * 5;
 }
 
-static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, bool is_sender, __u32 now)
+static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 rate, bool is_sender, __u64 now)
 {
 	/* On the way up it is below the last loss because we went down, not because somebody else came. */
 	bool fell = ca->mode == AVOID && ca->loss_window && ca->window < ca->loss_window / 4 * 3;
@@ -396,14 +420,14 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 		return;
 	}
 	/* Sent before the window was reduced. */
-	if (is_sender && !ca->is_marked && ca->mode == AVOID && ca->loss_window && ca->is_queueless && now - ca->loss_ms <= 2 * (ca->base_us / 1000))
+	if (is_sender && !ca->is_marked && ca->mode == AVOID && ca->loss_window && ca->is_queueless && age_ms(ca->loss, now) <= 2 * (ca->base_us / 1000))
 		return;
 	if (ca->mode == AVOID && has_lost_share(ca, rate))
 		fell = true;
 	/* Where nothing queues, what stays below the window that lost loses nothing by itself; somebody else's sender may. */
 	if (ca->mode == AVOID && ca->loss_window && ca->is_queueless && !ca->trial_left &&
 	    (ca->was_clean || (is_sender && ca->clean >= CLEAN_PACKETS)) && delay_us < LEARNT_FLOOR_US &&
-	    now - ca->loss_ms < PLATEAU_MS && now - ca->loss_ms > 3 * (ca->base_us / 1000) &&
+	    age_ms(ca->loss, now) < PLATEAU_MS && age_ms(ca->loss, now) > 3 * (ca->base_us / 1000) &&
 	    ca->window <= below_loss(ca)) {
 		ca->loss_window = 0;
 		yield(ca, now);
@@ -416,7 +440,7 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
 	}
 	if (ca->trial_left)
 		return;
-	ca->loss_ms = now;
+	ca->loss = moment_of(now);
 	ca->is_queueless = delay_us < LEARNT_FLOOR_US;
 	if (!ca->floor)
 		learn_target(ca, delay_us);
@@ -439,7 +463,7 @@ static __always_inline void suffer_loss(struct lbe *ca, __u32 delay_us, __u32 ra
  * Where others of our kind are known to be, as on air that several share, a delay that is not ours may be over as soon as
  * our packets have left the queue: a slowdown tells.
  */
-static __always_inline void suspect(struct lbe *ca, __u32 now)
+static __always_inline void suspect(struct lbe *ca, __u64 now)
 {
 	if (!ca->is_shared || ca->trial_left || ca->round_lost || has_just_lost(ca, now)) {
 		yield(ca, now);
@@ -451,7 +475,7 @@ static __always_inline void suspect(struct lbe *ca, __u32 now)
 	ca->suspects = 1;
 }
 
-static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u32 now)
+static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 rate, bool is_sender, __u64 now)
 {
 	__u32 target = own_target_us(ca, delay_us);
 	/* A lone small packet's acknowledgement may be late by itself. */
@@ -475,7 +499,7 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
 		ca->window = least(ca->window + PACKET / gain_divisor(ca), MOST);
 	if (delay_us > target)
 		drain(ca, delay_us, target);
-	if ((__s32)(now - ca->slowdown_ms) >= 0 && !ca->trial_left) {
+	if (age_ms(ca->mode_since, now) >= ca->slowdown_in_ms && !ca->trial_left) {
 		ca->goal = ca->window;
 		ca->window = LEAST;
 		enter(ca, HOLD, now);
@@ -486,7 +510,7 @@ static __always_inline void steer(struct lbe *ca, __u32 delay_us, __u32 jitter_u
  * Of two packets sent at once the second waits for whatever is served in between: a queue for each flow (fq_codel) shows
  * others by nothing else, and a short one (CoDel) by it alone while they recover. `rtt_us` is the second's.
  */
-static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u32 now)
+static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u64 now)
 {
 	__u32 pair = least(rtt_us / PAIR_US, 65535);
 
@@ -501,25 +525,25 @@ static __always_inline void note_pair(struct lbe *ca, __u32 rtt_us, __u32 now)
 		ca->waits_always = 0;
 	} else if ((pair - ca->pair) * PAIR_US > greatest(USEC_PER_SEC / 2 / greatest(ca->peak, 1), PAIR_JITTER_US)) {
 		ca->is_between = 1;
-		ca->between_ms = now;
+		ca->between = moment_of(now);
 	} else {
 		ca->waits_always = 0;
 	}
 }
 
 /* How long nobody must have been seen. Where the others' queue is short, an empty one says nothing. */
-static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u32 now)
+static __always_inline bool is_gone(const struct lbe *ca, bool is_sender, __u64 now)
 {
-	__u32 clear_ms = now - ca->clear_ms;
+	__u32 clear_ms = age_ms(ca->clear, now);
 
 	/* Two receivers that have met would come back together, and meet again: each waits a little more or less. */
 	if (!is_sender)
-		clear_ms = (__u64)clear_ms * (192 + (((ca->mode_since_ms ^ ca->peak) * 2654435761U) >> 25)) / 256;
+		clear_ms = (__u64)clear_ms * (192 + (((ca->mode_since.ms ^ ca->peak) * 2654435761U) >> 25)) / 256;
 	if (ca->looks_again && !ca->is_between && clear_ms >= LOOK_AGAIN_MS)
 		return true;
 	if (ca->queue * QUEUE_US > greatest(ca->base_us / 4, SHORT_US))
 		return clear_ms >= ca->hold_ms;
-	if (ca->is_between && now - ca->between_ms >= least(ca->hold_ms * BETWEEN, BLIND_MAX_MS))
+	if (ca->is_between && age_ms(ca->between, now) >= least(ca->hold_ms * BETWEEN, BLIND_MAX_MS))
 		return clear_ms >= ca->hold_ms;
 	return clear_ms >= (ca->is_between ? BLIND_MAX_MS : least(ca->hold_ms * BLIND, BLIND_MAX_MS));
 }
@@ -531,7 +555,7 @@ enum lull {
 };
 
 /* What the least delays of so many rounds, and how many had them, say of the path. Somebody's queue rises and falls. */
-static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32 clear, __u32 now)
+static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32 clear, __u64 now)
 {
 	__u32 near_us = greatest(2000, delay_us / 16);
 	enum lull lull = LULL_OPEN;
@@ -551,41 +575,41 @@ static __always_inline enum lull note_lull(struct lbe *ca, __u32 delay_us, __u32
 	    ca->lull_near * 16 >= ca->lull_rounds * 15)
 		lull = LULL_ROUTE;
 	if (!ca->lull_lost && ca->lull_us <= clear && ca->lull_near * 8 >= ca->lull_rounds * 7 &&
-	    now - ca->mode_since_ms >= (ca->is_shared ? BLIND_MAX_MS / 2 : BLIND_MAX_MS))
+	    age_ms(ca->mode_since, now) >= (ca->is_shared ? BLIND_MAX_MS / 2 : BLIND_MAX_MS))
 		lull = LULL_EMPTY;
 	if (lull != LULL_ROUTE)
 		begin_lull(ca);
 	return lull;
 }
 
-static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u32 now)
+static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender, __u64 now)
 {
 	__u32 target = target_us(ca);
 	enum lull lull;
 
 	/* Where nothing was timed, nobody is known to have gone. */
 	if (ca->round_us == UNKNOWN_US)
-		ca->clear_ms = now;
+		ca->clear = moment_of(now);
 	/* Our own packets are still in the queue. */
 	if (ca->rounds < SLOWDOWN_ROUNDS) {
-		ca->clear_ms = now;
-		ca->band_ms = now;
-		ca->between_ms = now;
+		ca->clear = moment_of(now);
+		ca->band = moment_of(now);
+		ca->between = moment_of(now);
 		return;
 	}
 	lull = note_lull(ca, delay_us, clear_us(target), now);
 	if (delay_us > clear_us(target)) {
-		ca->clear_ms = now;
+		ca->clear = moment_of(now);
 		ca->queue -= ca->queue / QUEUE_FADES;
 		ca->queue = greatest(ca->queue, least(delay_us / QUEUE_US, 60000));
 	}
 	/* Where the last loss showed no queue, what it taught is this connection's alone. */
-	if (now - ca->clear_ms > BAND_MS ||
+	if (age_ms(ca->clear, now) > BAND_MS ||
 	    delay_us > foreign_us(ca->is_queueless ? path_target_us(ca) : target, 0))
-		ca->band_ms = now;
+		ca->band = moment_of(now);
 	if (lull == LULL_EMPTY || is_gone(ca, is_sender, now)) {
 		ramp(ca, now, true);
-	} else if (now - ca->band_ms >= AGAIN_MS) {
+	} else if (age_ms(ca->band, now) >= AGAIN_MS) {
 		/* A queue as one of our kind holds it, who has taken our part meanwhile. */
 		ca->looks_again = 0;
 		ca->is_shared = 1;
@@ -595,12 +619,12 @@ static __always_inline void wait(struct lbe *ca, __u32 delay_us, bool is_sender,
 	} else if (lull == LULL_ROUTE) {
 		ca->base_us += ca->lull_us;
 		ca->base_next_us = ca->base_us;
-		ca->base_since_ms = now;
+		ca->base_since = moment_of(now);
 		ramp(ca, now, true);
 	}
 }
 
-static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u32 now)
+static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitter_us, __u64 now)
 {
 	/* What the queue that was suspected has dropped is known now. */
 	if (ca->suspects && (ca->is_marked || (ca->round_lost && !is_tolerable(ca)))) {
@@ -623,7 +647,7 @@ static __always_inline void end_hold(struct lbe *ca, __u32 delay_us, __u32 jitte
 	ca->from_yield = 0;
 }
 
-static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
+static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u64 now)
 {
 	__u32 target = target_us(ca);
 
@@ -646,7 +670,7 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
 	if (ca->looks_again)
 		ca->hold_ms = YIELD_MS;
 	ca->looks_again = 0;
-	avoid(ca, now, greatest(SLOWDOWN_SHARE * (now - ca->mode_since_ms), SLOWDOWN_EVERY_MS));
+	avoid(ca, now, greatest(SLOWDOWN_SHARE * least(age_ms(ca->mode_since, now), LONG_RAMP_MS), SLOWDOWN_EVERY_MS));
 	drain(ca, delay_us, target / 2);
 }
 
@@ -654,7 +678,7 @@ static __always_inline void climb(struct lbe *ca, __u32 delay_us, __u32 now)
  * A delay that is not ours need not last until the round ends: half a round trip of nothing else is enough. True:
  * the round is over.
  */
-static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jitter_us, __u32 now)
+static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jitter_us, __u64 now)
 {
 	if (ca->mode != AVOID || !ca->is_limited || ca->rounds < GRACE_ROUNDS ||
 	    rtt_us <= ca->base_us + foreign_us(target_us(ca), jitter_us)) {
@@ -663,18 +687,18 @@ static __always_inline bool is_cut_short(struct lbe *ca, __u32 rtt_us, __u32 jit
 	}
 	if (!ca->is_foreign) {
 		ca->is_foreign = 1;
-		ca->foreign_ms = now;
+		ca->foreign = moment_of(now);
 	}
-	if ((__u16)(now - ca->foreign_ms) < least(ca->base_us, USEC_PER_SEC) / 2000)
+	if (age_ms(ca->foreign, now) < least(ca->base_us, USEC_PER_SEC) / 2000)
 		return false;
 	ca->is_foreign = 0;
 	ca->round_us = rtt_us;
 	return true;
 }
 
-static __always_inline void begin_round(struct lbe *ca, __u32 now)
+static __always_inline void begin_round(struct lbe *ca, __u64 now)
 {
-	ca->round_ms = now;
+	ca->round = moment_of(now);
 	ca->round_us = UNKNOWN_US;
 	ca->round_lost = 0;
 	ca->round_delivered = 0;
@@ -687,8 +711,9 @@ static __always_inline void begin_round(struct lbe *ca, __u32 now)
  * What is acknowledged has waited in this machine's own queue for something better: it says nothing of the path. As in a
  * slowdown two packets are under way, and the first round that says something ends it.
  */
-static __always_inline void stand_by(struct lbe *ca, __u32 now)
+static __always_inline void stand_by(struct lbe *ca, __u64 now)
 {
+	bound_moments(ca, now);
 	if (ca->mode == RAMP && ca->from_yield) {
 		/* Whoever was met there may still be. */
 		enter(ca, YIELD, now);
@@ -702,15 +727,15 @@ static __always_inline void stand_by(struct lbe *ca, __u32 now)
 		enter(ca, HOLD, now);
 	}
 	if (ca->mode == HOLD) {
-		ca->mode_since_ms = now;
+		ca->mode_since = moment_of(now);
 		ca->rounds = SLOWDOWN_ROUNDS - 1;
 		ca->was_foreign = 1;
 	}
 	/* Nobody was seen to be away meanwhile. */
 	if (ca->mode == YIELD) {
-		ca->clear_ms = now;
-		ca->band_ms = now;
-		ca->between_ms = now;
+		ca->clear = moment_of(now);
+		ca->band = moment_of(now);
+		ca->between = moment_of(now);
 		begin_lull(ca);
 	}
 	ca->is_foreign = 0;
@@ -718,10 +743,10 @@ static __always_inline void stand_by(struct lbe *ca, __u32 now)
 }
 
 /* Global, so that the verifier looks at it once and for itself, and not from each way that leads here. */
-__noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u32 now)
+__noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_sender, __u64 now)
 {
 	__u32 delay_us = ca->round_us == UNKNOWN_US ? 0 : ca->round_us - least(ca->base_us, ca->round_us);
-	__u32 took_ms = greatest(now - ca->round_ms, 1), rate = ca->round_delivered * 1000U / took_ms;
+	__u32 took_ms = greatest(age_ms(ca->round, now), 1), rate = ca->round_delivered * 1000U / took_ms;
 
 	/* What comes late from before a loss was sent by a larger window, and a round of few ms says little of a rate. */
 	if ((ca->mode == START || ca->mode == AVOID) && took_ms >= PEAK_MS)
@@ -751,19 +776,19 @@ __noinline int end_round(struct lbe *ca __arg_nonnull, __u32 jitter_us, bool is_
 	return 0;
 }
 
-static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, __u32 now)
+static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, __u64 now)
 {
 	__builtin_memset(ca, 0, sizeof(*ca));
 	ca->window = greatest(least(packets, MOST / PACKET) * PACKET, LEAST);
 	ca->goal = ca->window;
 	ca->base_us = greatest(base_us, 1);
 	ca->base_next_us = UNKNOWN_US;
-	ca->base_since_ms = now;
-	ca->round_ms = now;
+	ca->base_since = moment_of(now);
+	ca->round = moment_of(now);
 	ca->learnt_us = TARGET_US;
 	ca->round_us = UNKNOWN_US;
 	ca->hold_ms = YIELD_MS;
-	ca->yield_end_ms = now - YIELD_MAX_MS * 4;
+	ca->epoch = now >> GW_EPOCH_SHIFT;
 	enter(ca, START, now);
 }
 
@@ -772,8 +797,9 @@ static __always_inline void begin(struct lbe *ca, __u32 packets, __u32 base_us, 
  * one and in flight before it. `is_last`: of the round. True: the round is over.
  */
 static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight,
-				       __u32 jitter_us, bool is_last, __u32 now)
+				       __u32 jitter_us, bool is_last, __u64 now)
 {
+	bound_moments(ca, now);
 	if (rtt_us)
 		note_rtt(ca, rtt_us, now);
 	ca->round_lost = least(ca->round_lost + lost, 60000);
@@ -790,13 +816,14 @@ static __always_inline bool note_acked(struct lbe *ca, __u32 rtt_us, __u32 acked
 }
 
 /* A sender's timeout. What the first slow start does is its own doing, and so is what is lost after it. */
-static __always_inline void suffer_timeout(struct lbe *ca, __u32 now)
+static __always_inline void suffer_timeout(struct lbe *ca, __u64 now)
 {
+	bound_moments(ca, now);
 	if (ca->mode == YIELD) {
 		/* Whoever was there still is, where what is lost is not lost at any rate. */
 		if (!ca->floor) {
-			ca->clear_ms = now;
-			ca->band_ms = now;
+			ca->clear = moment_of(now);
+			ca->band = moment_of(now);
 			begin_lull(ca);
 		}
 		return;
@@ -835,9 +862,10 @@ static __always_inline __u32 pace_percent(const struct lbe *ca, __u32 packets)
 }
 
 /* What was learnt of the path may be gone after a pause. */
-static __always_inline void resume(struct lbe *ca, __u32 now)
+static __always_inline void resume(struct lbe *ca, __u64 now)
 {
-	if (ca->mode == YIELD || now - ca->round_ms < IDLE_MS)
+	bound_moments(ca, now);
+	if (ca->mode == YIELD || age_ms(ca->round, now) < IDLE_MS)
 		return;
 	ca->goal = ca->window;
 	ca->window = least(ca->window, IDLE_PACKETS * PACKET);

@@ -5,14 +5,14 @@
 #include "../egress.h"
 #include "../local_wait.h"
 
-/* What waited before then is long acknowledged, and times of 32 bits come round. */
+/* What waited before then is long acknowledged. */
 #define WAIT_MATTERS_NS (600 * NSEC_PER_SEC)
 
 /*
  * Until when this machine's own queue kept background waiting on the way out of this device (CLOCK_MONOTONIC, ms); 0: it did not.
  * Global, so that the verifier looks at it once.
  */
-__noinline __u32 waited_until_ms(__u32 ifindex)
+__noinline __u64 waited_until_ms(__u32 ifindex)
 {
 	for (__u32 number = 0; number < GW_LINKS; number++) {
 		__u32 key = number;
@@ -29,7 +29,7 @@ __noinline __u32 waited_until_ms(__u32 ifindex)
 }
 
 /* Of what this socket sends. */
-static __always_inline __u32 own_wait_until_ms(const struct sock *sk)
+static __always_inline __u64 own_wait_until_ms(const struct sock *sk)
 {
 	struct net_device *device = egress_device(sk);
 

@@ -6,6 +6,7 @@
 #ifndef GIVEWAY_QDISC_REALTIME_H
 #define GIVEWAY_QDISC_REALTIME_H
 
+#include "../moment.h"
 #include "instance.h"
 
 /* Whatever admission promises always fits. */
@@ -29,12 +30,13 @@ static __always_inline void vacate(struct instance *i, __u32 leaf)
 static __noinline int queue_realtime(struct instance *i, __u32 number, __u32 index, struct place *place, __u32 decided)
 {
 	__u64 now_slot = slack_slot(place->queued_ns), slot = slack_slot(place->deadline_ns);
+	__u32 leaf, delay = age_of(decided, place->queued_ns);
 	struct gw_link *link = link_at(number);
-	__u32 leaf;
 
-	if (link && place->work_ns) {
+	/* Who comes long after the deadline was held by somebody else, and for how long 32 bits need not tell. */
+	if (link && place->work_ns && place->queued_ns < place->deadline_ns + NSEC_PER_SEC && delay != ~0U) {
 		bpf_spin_lock(&link->lock);
-		note_delay(link, (__u32)place->queued_ns - decided);
+		note_delay(link, delay);
 		bpf_spin_unlock(&link->lock);
 	}
 	if (!i->realtime_packets)

@@ -36,6 +36,17 @@ fn two_to_sixty_four_devices_come_to_the_same_caps() {
 }
 
 #[test]
+fn copies_of_one_machine_count_as_many_as_they_are() {
+    for copies in [vec![0, 1], vec![0, 1, 2, 3]] {
+        let mut world = World::new(5, Air::default(), 3);
+        world.copy_of_one(&copies);
+        (0..5).for_each(|device| world.start_sending(device));
+        world.run(60 * SECOND);
+        assert_eq!(world.senders_seen(), vec![5; 5], "{} copies", copies.len());
+    }
+}
+
+#[test]
 fn sixty_four_devices_agree_after_losses_reordering_restarts_and_clock_jumps() {
     let air = Air {
         loss: 0.2,

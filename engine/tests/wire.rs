@@ -835,7 +835,8 @@ fn copies_of_one_machine_never_seal_two_contents_under_one_nonce() {
     let mut air = Air::with_copies(2, true, 30);
     // They hear nothing of each other, as on two links of one group, and have different things to say.
     air.deaf = vec![(0, 1), (1, 0)];
-    air.start(0);
+    (0..2).for_each(|at| air.start(at));
+    air.devices[1].senders = vec![widest()];
     air.run(ms(30_000));
     let mut contents: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     let (mut nonces, mut reused) = (0, 0);
@@ -952,5 +953,46 @@ fn withheld_reports_are_refused_once_the_challenge_that_they_echo_was_replaced()
         );
         assert_eq!(accepted, 0);
         assert_eq!(air.hood(0).sending_devices(), 0);
+    }
+}
+
+#[test]
+fn a_challenge_that_was_heard_just_before_it_was_replaced_is_still_answered() {
+    let mut rng = ChaCha20Rng::seed_from_u64(35);
+    let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+    let heard = challenge_of(&mut hood, CHALLENGE_AGE - ms(1));
+    let answer = |session, counter| Report {
+        echoes: vec![heard],
+        ..report(session, counter)
+    };
+    let late = 2 * CHALLENGE_AGE - ms(1);
+    let mut hears = |at: Duration, of: &Report| {
+        // As often as any device reports.
+        let _ = hood.poll_report(at, &[]);
+        hood.receive(at, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(of, &mut rng))
+    };
+    assert_eq!(hears(CHALLENGE_AGE + ms(1), &answer(1, 1)), Ok(Heard::Joined));
+    assert_eq!(hears(late, &answer(2, 1)), Ok(Heard::Joined));
+    assert_eq!(hears(late + ms(10), &answer(3, 1)), Err(Refusal::Unbelieved));
+}
+
+#[test]
+fn after_a_jump_of_the_clock_or_a_sleep_nothing_counts_that_was_said_before() {
+    for slept in [Duration::ZERO, Duration::from_secs(3_600)] {
+        let mut rng = ChaCha20Rng::seed_from_u64(36);
+        let mut hood = Neighbourhood::new(ms(0), &mut rng, Some(key()), PaceConfig::default());
+        let heard = challenge_of(&mut hood, ms(500));
+        let now = if slept.is_zero() {
+            Duration::from_secs(86_400)
+        } else {
+            ms(600)
+        };
+        let withheld = Report {
+            echoes: vec![heard],
+            ..report(1, 1)
+        };
+        hood.refresh([1; 32], slept);
+        let outcome = hood.receive(now, IpAddr::V4(Ipv4Addr::LOCALHOST), &sealed(&withheld, &mut rng));
+        assert_eq!(outcome, Err(Refusal::Unbelieved), "slept {slept:?}");
     }
 }

@@ -22,7 +22,7 @@ struct lab_sender {
 
 _Static_assert(sizeof(struct lab_sender) <= 128, "as much as the test keeps for it");
 
-void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_us, __u32 now_ms)
+void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_us, __u64 now_ms)
 {
 	begin(&sender->lbe, packets, base_us, now_ms);
 	sender->round_end = 0;
@@ -30,7 +30,7 @@ void lab_background_begin(struct lab_sender *sender, __u32 packets, __u32 base_u
 
 /* Of packets before which so many had been delivered when the last of them was sent. */
 void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, __u32 lost, __u32 in_flight, __u32 jitter_us,
-			  __u32 delivered_before, __u32 delivered, __u32 now_ms)
+			  __u32 delivered_before, __u32 delivered, __u64 now_ms)
 {
 	bool is_last = (__s32)(delivered_before - sender->round_end) >= 0;
 
@@ -40,7 +40,7 @@ void lab_background_acked(struct lab_sender *sender, __u32 rtt_us, __u32 acked, 
 	}
 }
 
-void lab_background_timeout(struct lab_sender *sender, __u32 now_ms)
+void lab_background_timeout(struct lab_sender *sender, __u64 now_ms)
 {
 	suffer_timeout(&sender->lbe, now_ms);
 }

@@ -93,10 +93,19 @@ impl World {
 
     /// A new daemon on the device, with no memory of an earlier one.
     pub fn restart(&mut self, index: usize) {
-        let text = "[cap]\ncapacity_mbit = 20\nmargin_bytes = 120000\nrtt_ms = 256\n";
-        let config = Config::parse(text).expect("the paper's settings are valid");
         let mut seed = [0; 32];
         self.rng.fill_bytes(&mut seed);
+        self.restart_with(index, seed);
+    }
+
+    /// The machines are copies of one, of the moment in which its daemon had started.
+    pub fn copy_of_one(&mut self, indices: &[usize]) {
+        indices.iter().for_each(|index| self.restart_with(*index, [7; 32]));
+    }
+
+    fn restart_with(&mut self, index: usize, seed: [u8; 32]) {
+        let text = "[cap]\ncapacity_mbit = 20\nmargin_bytes = 120000\nrtt_ms = 256\n";
+        let config = Config::parse(text).expect("the paper's settings are valid");
         let keys = self.devices[index].has_key.then(|| Keyring::parse(KEY).expect("a key"));
         let setup = Setup {
             seed,
@@ -237,9 +246,12 @@ impl World {
 
     fn step(&mut self, index: usize, input: Input<'_>) {
         let now = self.now + self.devices[index].ahead;
+        let mut random = [0; 32];
+        self.rng.fill_bytes(&mut random);
         let Some(engine) = &mut self.devices[index].engine else {
             return;
         };
+        engine.refresh(random, Duration::ZERO);
         let mut actions = engine.step(now, input);
         while let Some(action) = actions.pop() {
             match action {

@@ -7,7 +7,7 @@
 pub struct Rule([u8; 128]);
 
 unsafe extern "C" {
-    fn lab_background_begin(sender: *mut Rule, packets: u32, base_us: u32, now_ms: u32);
+    fn lab_background_begin(sender: *mut Rule, packets: u32, base_us: u32, now_ms: u64);
     fn lab_background_acked(
         sender: *mut Rule,
         rtt_us: u32,
@@ -17,9 +17,9 @@ unsafe extern "C" {
         jitter_us: u32,
         delivered_before: u32,
         delivered: u32,
-        now_ms: u32,
+        now_ms: u64,
     );
-    fn lab_background_timeout(sender: *mut Rule, now_ms: u32);
+    fn lab_background_timeout(sender: *mut Rule, now_ms: u64);
     fn lab_background_cwnd(sender: *const Rule, in_flight: u32) -> u32;
     fn lab_background_pace_percent(sender: *const Rule) -> u32;
 }
@@ -56,7 +56,7 @@ impl Control {
     pub fn background(base_us: u64, now_us: u64) -> Self {
         let mut rule = Box::new(Rule([0; 128]));
         // SAFETY: C has asserted that the state fits, and nobody else has it.
-        unsafe { lab_background_begin(&raw mut *rule, FIRST_PACKETS, base_us as u32, (now_us / 1000) as u32) };
+        unsafe { lab_background_begin(&raw mut *rule, FIRST_PACKETS, base_us as u32, now_us / 1000) };
         Self::Background(rule)
     }
 
@@ -73,7 +73,7 @@ impl Control {
                     seen.jitter_us as u32,
                     seen.delivered_before as u32,
                     seen.delivered as u32,
-                    (seen.now_us / 1000) as u32,
+                    seen.now_us / 1000,
                 );
             },
             Self::Cubic(cubic) => cubic.acked(seen),
@@ -83,7 +83,7 @@ impl Control {
     pub fn timeout(&mut self, now_us: u64) {
         match self {
             // SAFETY: the state was begun, and nobody else has it.
-            Self::Background(rule) => unsafe { lab_background_timeout(&raw mut **rule, (now_us / 1000) as u32) },
+            Self::Background(rule) => unsafe { lab_background_timeout(&raw mut **rule, now_us / 1000) },
             Self::Cubic(cubic) => cubic.timeout(),
         }
     }
