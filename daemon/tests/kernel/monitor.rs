@@ -210,6 +210,38 @@ fn the_owner_of_an_inherited_socket_is_found_within_six_walks() {
 }
 
 #[test]
+fn the_owner_is_whoever_uses_the_socket_while_another_keeps_a_copy() {
+    moves_to_its_user(FlowMonitor::open);
+    moves_to_its_user(FlowMonitor::open_over_all);
+}
+
+fn moves_to_its_user(open: fn(u32) -> anyhow::Result<FlowMonitor>) {
+    let lab = Lab::enter();
+    let mut monitor = open(own_netns().unwrap()).unwrap();
+    let (mut near, _far) = lab.connect(FAR_V4);
+    near.write_all(b"x").unwrap();
+    // A pass shows it only while it is active.
+    let mut owner = || {
+        let flows = monitor.pass().unwrap();
+        Some(find(&flows, &near)?.owner.as_ref()?.pid)
+    };
+    until("it is this process's", || owner() == Some(std::process::id()));
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "while echo x; do sleep 0.1 >&2; done"]);
+    let copy = std::os::fd::OwnedFd::from(near.try_clone().unwrap());
+    let child = KillOnDrop::spawn(shell.stdout(copy));
+    drop(shell);
+    until("it is the child's", || owner() == Some(child.id()));
+    for _ in 0..20 {
+        assert_eq!(
+            await_some("a pass shows it", &mut owner),
+            child.id(),
+            "a copy is no use"
+        );
+    }
+}
+
+#[test]
 fn the_cgroup_has_a_path() {
     let lab = Lab::enter();
     let mut monitor = lab.monitor();

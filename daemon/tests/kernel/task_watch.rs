@@ -11,6 +11,7 @@ use std::time::Duration;
 use giveway::kernel::own_netns;
 use giveway::kernel::process::Handle;
 use giveway::kernel::task_watch::{Event, TaskWatch, What};
+use giveway::kernel::tasks::{FileName, Tasks};
 
 use crate::support::lab::Lab;
 use crate::support::process::KillOnDrop;
@@ -158,4 +159,35 @@ fn more_files_than_can_be_watched_leave_the_watch_as_good_as_before() {
     let mut child = Command::new(&watched.0).spawn().unwrap();
     until(&mut watch, "the start", |event| event.id.pid == child.id());
     child.wait().unwrap();
+}
+
+#[test]
+fn an_executable_that_was_replaced_is_told_by_the_place_that_it_had() {
+    let _lab = Lab::enter();
+    let tasks = Tasks::load(own_netns().unwrap()).unwrap();
+    let program = Scratch::copy_of("/bin/sleep", "replaced");
+    let folder = std::fs::metadata(program.0.parent().unwrap()).unwrap().st_ino();
+    let child = KillOnDrop::spawn(Command::new(&program.0).arg("60"));
+    let facts = await_some("it is executed", || {
+        let facts = tasks.process(child.id()).unwrap()?;
+        (facts.file.inode == inode(&program)).then_some(facts)
+    });
+    let name = FileName {
+        directory: folder,
+        name: "replaced".to_owned(),
+        is_gone: false,
+    };
+    assert_eq!(facts.file_name, name);
+    let new = format!("{}.new", program.path());
+    std::fs::copy(&program.0, &new).unwrap();
+    std::fs::rename(new, &program.0).unwrap();
+    let after = tasks.process(child.id()).unwrap().unwrap();
+    assert_eq!(after.file_name, FileName { is_gone: true, ..name });
+    assert_eq!(
+        (after.image, after.execs, after.file),
+        (facts.image, facts.execs, facts.file)
+    );
+    let listed = tasks.processes().unwrap();
+    let listed = listed.iter().find(|listed| listed.pid == child.id()).unwrap();
+    assert_eq!(listed.gone_from, Some(folder));
 }
