@@ -40,6 +40,8 @@ fn managing(config: &str, backends: Backends) -> Network {
         header_bytes: 14,
         wired: false,
         speed_mbit: None,
+        up: true,
+        carrier_losses: 0,
         root: RootQdisc {
             kind: "noqueue".to_owned(),
             ..RootQdisc::default()
