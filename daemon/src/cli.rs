@@ -124,9 +124,16 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with files, each with its line; those in a folder rules.d have only rules. What else depends on
-    /// the machine (key, interface, users of other sections) `run --dry-run` tells
+    /// Say what is wrong with files, each with its line, what in them does nothing, and what they come to on this machine:
+    /// links, queues, limits, users, programs. Files in a folder rules.d have only rules. Nothing is changed, and a running
+    /// giveway is not asked. Exit code 2: a file is wrong
     Check {
+        /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
+        #[arg(long)]
+        strict: bool,
+        /// Only the files: they are for another machine
+        #[arg(long)]
+        offline: bool,
         /// A configuration, or files of rules
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,

@@ -5,6 +5,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;
+use giveway_engine::config::UplinkSection;
 pub use giveway_engine::model::Interface;
 use giveway_engine::network::queue::links::MOST_LINKS;
 use nix::errno::Errno;
@@ -103,6 +104,30 @@ impl Choice {
         missing
             .map(|name| format!("{name} is not up, and waited for"))
             .collect()
+    }
+}
+
+impl Choice {
+    /// Each [[uplink]] that says something of a link that is not managed now, where that is by its default route.
+    pub fn unmanaged(&self, uplinks: &[UplinkSection], found: &Found) -> Vec<String> {
+        if matches!(self, Self::Named(_)) {
+            return Vec::new();
+        }
+        let managed: Vec<&str> = found.links.iter().map(|(_, name)| name.as_str()).collect();
+        let named = uplinks.iter().filter_map(|own| own.interface.as_deref());
+        let others = named.filter(|name| !managed.contains(name));
+        let line = |name| {
+            let managed = if managed.is_empty() {
+                "none".to_owned()
+            } else {
+                managed.join(" and ")
+            };
+            format!(
+                "the [[uplink]] of {name} does nothing: {name} is not managed, since it has no default route ({managed} has); name \
+                 all links to manage in `interfaces`"
+            )
+        };
+        others.map(line).collect()
     }
 }
 

@@ -20,6 +20,8 @@ use crate::kernel::uid_of;
 
 mod units;
 
+pub use units::FOLDERS as UNIT_FOLDERS;
+
 /// The earlier one's files come first.
 const FOLDERS: [&str; 2] = ["/etc/giveway/rules.d", "/usr/share/giveway/rules.d"];
 const FILES: usize = 256;

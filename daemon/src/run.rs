@@ -7,4 +7,4 @@ mod daemon;
 pub mod priority;
 mod start;
 
-pub use start::run;
+pub use start::{USUAL_CONFIGURATION, missing_group, priority_engine, run};

@@ -14,6 +14,7 @@ mod daemon {
     mod admission;
     mod background;
     mod chain;
+    mod check;
     mod classes;
     mod enforcement;
     mod environment;

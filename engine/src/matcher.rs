@@ -230,6 +230,25 @@ impl Matcher {
             && covers(&self.interface, &other.interface)
     }
 
+    /// Whether no flow can be one that both hold for, as far as their texts tell.
+    pub fn excludes(&self, other: &Self) -> bool {
+        fn differ<T: PartialEq>(mine: &Option<T>, others: &Option<T>) -> bool {
+            mine.is_some() && others.is_some() && mine != others
+        }
+        let patterns_differ = |mine: &Option<Glob>, others: &Option<Glob>| {
+            let exact = |glob: &Option<Glob>| glob.as_ref().is_some_and(Glob::is_exact);
+            exact(mine) && exact(others) && mine != others
+        };
+        differ(&self.exe, &other.exe)
+            || differ(&self.uid, &other.uid)
+            || differ(&self.protocol, &other.protocol)
+            || differ(&self.local_port, &other.local_port)
+            || differ(&self.dscp, &other.dscp)
+            || patterns_differ(&self.cmdline, &other.cmdline)
+            || patterns_differ(&self.unit, &other.unit)
+            || patterns_differ(&self.cgroup, &other.cgroup)
+    }
+
     /// Whether a condition is on the process itself, beyond the cgroup that it is in.
     pub fn asks_who(&self) -> bool {
         self.exe.is_some() || self.cmdline.is_some() || self.uid.is_some()

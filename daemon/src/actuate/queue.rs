@@ -987,7 +987,7 @@ fn target_us(limit: &RateLimit, tuning: &Tuning) -> u64 {
     (LIMIT_TARGET_PACKETS * packet_us).max(tuning.sojourn_target_us.into())
 }
 
-fn is_ours(qdisc: &Qdisc) -> bool {
+pub fn is_ours(qdisc: &Qdisc) -> bool {
     qdisc.handle == HANDLE && (qdisc.kind == htb::KIND || qdisc.kind.starts_with(bpf_qdisc::KIND_PREFIX))
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
@@ -17,17 +17,84 @@ use crate::files::not_the_callers;
 use crate::kernel::uid_of;
 use crate::neighbours::open_to_users;
 use crate::rules;
+use crate::run::USUAL_CONFIGURATION;
 use crate::say::print_line;
+
+mod machine;
+
+use machine::{Machine, no_unit};
 
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {
-        Some(ConfigCommand::Check { files }) => check(files),
+        Some(ConfigCommand::Check { files, strict, offline }) => {
+            let mut told = Told::default();
+            check(files, *offline, &mut told)?;
+            if *strict { told.as_errors() } else { Ok(()) }
+        }
         None => print(&Config::default_file()),
     }
 }
 
-fn check(files: &[impl AsRef<Path>]) -> Result<()> {
+/// How many warnings there were.
+#[derive(Default)]
+struct Told {
+    of_files: usize,
+    of_machine: usize,
+}
+
+impl Told {
+    fn count(&mut self, remark: &Remark) {
+        *(if remark.is_machines {
+            &mut self.of_machine
+        } else {
+            &mut self.of_files
+        }) += 1;
+    }
+
+    fn as_errors(&self) -> Result<()> {
+        let Self { of_files, of_machine } = self;
+        if *of_files > 0 {
+            let told = format!(
+                "{} with --strict: a file is at fault",
+                counted(of_files + of_machine, "warning")
+            );
+            return Err(Usage(told).into());
+        }
+        ensure!(
+            *of_machine == 0,
+            "{} with --strict: this machine lacks what the files ask for",
+            counted(*of_machine, "warning")
+        );
+        Ok(())
+    }
+}
+
+/// What does nothing, or less than it says.
+struct Remark {
+    line: String,
+    /// On another machine it might.
+    is_machines: bool,
+}
+
+impl Remark {
+    fn of_file(line: String) -> Self {
+        Self {
+            line,
+            is_machines: false,
+        }
+    }
+
+    fn of_machine(line: String) -> Self {
+        Self {
+            line,
+            is_machines: true,
+        }
+    }
+}
+
+fn check(files: &[impl AsRef<Path>], offline: bool, told: &mut Told) -> Result<()> {
     let mut problems = Vec::new();
+    let (mut main, mut folder) = (None, Vec::new());
     for path in files.iter().map(AsRef::as_ref) {
         let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
         match rules_of(path, &text) {
@@ -37,20 +104,60 @@ fn check(files: &[impl AsRef<Path>]) -> Result<()> {
                     count => format!(", {} for classes", counted(count, "rule")),
                 };
                 print_line(format_args!("{}: ok{of_classes}", path.display()))?;
-                let mut remarks: Vec<String> = unread(path).into_iter().chain(idle(&rules)).collect();
-                remarks.extend(somebody_elses(path));
+                let of_file = unread(path)
+                    .into_iter()
+                    .chain(somebody_elses(path))
+                    .map(Remark::of_file);
+                let mut remarks: Vec<Remark> = of_file.chain(idle(&rules)).collect();
                 remarks.extend(text.iter().flat_map(|text| idle_keys(path, text)));
-                remarks.sort_by_key(|line| line_of(line));
-                print(&remarks.iter().map(|line| format!("  {line}\n")).collect::<String>())?;
+                remarks.retain(|remark| !(offline && remark.is_machines));
+                remarks.sort_by_key(|remark| line_of(&remark.line));
+                remarks.iter().for_each(|remark| told.count(remark));
+                print(
+                    &remarks
+                        .iter()
+                        .map(|remark| format!("  {}\n", remark.line))
+                        .collect::<String>(),
+                )?;
+                match is_in_a_folder_of_rules(path) {
+                    true => folder.push(source_of(path, &text)),
+                    false => main = main.or_else(|| Some(source_of(path, &text))),
+                }
             }
             Err(found) => problems.extend(found.iter().map(Located::to_string)),
         }
     }
-    if problems.is_empty() {
-        return Ok(());
+    if !problems.is_empty() {
+        problems.push(WHAT_FOLLOWS.to_owned());
+        return Err(Usage(problems.join("\ngiveway: ")).into());
     }
-    problems.push(WHAT_FOLLOWS.to_owned());
-    Err(Usage(problems.join("\ngiveway: ")).into())
+    if offline {
+        Ok(())
+    } else {
+        check_machine(main, folder, told)
+    }
+}
+
+/// Files of rules are for links that the usual configuration tells of.
+fn check_machine(main: Option<Source>, folder: Vec<Source>, told: &mut Told) -> Result<()> {
+    let usual = || fs::read_to_string(USUAL_CONFIGURATION).ok();
+    let text = main.as_ref().map_or_else(usual, |main| main.text.clone().ok());
+    let config = text.and_then(|text| Config::parse(&text).ok()).unwrap_or_default();
+    let (rules, _) = Rules::of(
+        Folders {
+            main,
+            folders: vec![folder],
+            ..Folders::default()
+        },
+        &uid_of,
+    );
+    let machine = Machine::look(&config, &rules);
+    print_line("this machine:")?;
+    for line in machine.lines.iter().chain(&machine.missing) {
+        print_line(format_args!("  {line}"))?;
+    }
+    told.of_machine += machine.missing.len();
+    Ok(())
 }
 
 const WHAT_FOLLOWS: &str = "a running daemon goes on as it is, and a reload of a wrong file changes nothing; `giveway run` \
@@ -83,24 +190,31 @@ fn somebody_elses(path: &Path) -> Option<String> {
 }
 
 /// What does nothing beside the rules: keys that another one stands in for, and real-time priority of no program.
-fn idle_keys(path: &Path, text: &str) -> Vec<String> {
+fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
     let Ok(config) = Config::parse(text) else {
         return Vec::new();
     };
     let programs = config.realtime.iter().filter_map(|rule| rule.conditions.exe.as_deref());
     let idle = programs.filter_map(|exe| {
-        Some(format!(
+        Some(Remark::of_machine(format!(
             "the [[realtime]] of {exe} holds for nothing here: {}",
             no_program(exe)?
-        ))
+        )))
     });
     let port = config
         .group
         .key_file
         .as_ref()
         .and_then(|_| open_to_users(config.group.port));
-    let said = idle.chain(idle_of_cap(&config)).chain(idle_rates(&config)).chain(port);
-    said.map(|line| format!("{}: {line}", path.display())).collect()
+    let of_file = idle_of_cap(&config).into_iter().chain(idle_rates(&config));
+    let said = idle
+        .chain(of_file.map(Remark::of_file))
+        .chain(port.map(Remark::of_machine));
+    let placed = |remark: Remark| Remark {
+        line: format!("{}: {}", path.display(), remark.line),
+        ..remark
+    };
+    said.map(placed).collect()
 }
 
 /// No access point carries more, Mbit/s.
@@ -223,22 +337,22 @@ fn no_program(exe: &str) -> Option<String> {
 }
 
 /// What in it does nothing, here at least.
-fn idle(rules: &Rules) -> impl Iterator<Item = String> {
-    let unreached = rules.never_reached().map(|(rule, earlier)| {
-        format!("{rule}: never counts: the rule at {earlier}, which comes first, holds for all that it holds for")
-    });
+fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
+    let anywhere = rules.remarks().into_iter();
+    let anywhere = anywhere.map(|(rule, why)| Remark::of_file(format!("{rule}: {why}")));
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
         let why = no_program(exe)?;
         Some(format!("{rule}: holds for nothing here: {why}"))
     });
-    let without = rules
-        .without_a_match()
-        .map(|(rule, why)| format!("{rule}: holds for nothing: {why}"));
     let elsewhere = rules
         .by_interface()
         .filter(|(_, interface)| if_nametoindex(*interface).is_err())
         .map(|(rule, interface)| format!("{rule}: holds for nothing now: there is no interface {interface}"));
-    unreached.chain(idle).chain(without).chain(elsewhere)
+    let no_units = rules.by_unit().filter_map(|(rule, unit)| {
+        let why = no_unit(&unit)?;
+        Some(format!("{rule}: holds for nothing now: {why}"))
+    });
+    anywhere.chain(idle.chain(elsewhere).chain(no_units).map(Remark::of_machine))
 }
 
 /// The first two bytes of a plain file.
@@ -255,15 +369,19 @@ fn is_in_a_folder_of_rules(path: &Path) -> bool {
     folder.is_some_and(|name| name == "rules.d")
 }
 
+fn source_of(path: &Path, text: &Result<String, String>) -> Source {
+    Source {
+        path: path.display().to_string(),
+        name: path.display().to_string(),
+        text: text.clone(),
+    }
+}
+
 /// Its rules, or all that is wrong with it. A file in a folder `rules.d` has only rules.
 fn rules_of(path: &Path, text: &Result<String, String>) -> Result<Rules, Vec<Located>> {
     let of_text = |text: &String| config::problems(&path.display().to_string(), text);
     let mut all = text.as_ref().map(of_text).unwrap_or_default();
-    let source = Source {
-        path: path.display().to_string(),
-        name: String::new(),
-        text: text.clone(),
-    };
+    let source = source_of(path, text);
     let folders = match is_in_a_folder_of_rules(path) {
         true => Folders {
             folders: vec![vec![source]],

@@ -48,7 +48,7 @@ use crate::rules::RuleFiles;
 use crate::undo;
 
 /// The configuration where none is named.
-const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
+pub const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
 
 /// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
 const RULES_PATIENCE: Duration = Duration::from_secs(5);
@@ -139,7 +139,13 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     )?;
     match choice.find() {
         Ok(found) if found.links.is_empty() => tracing::warn!("{choice}; meanwhile nothing is capped or queued"),
-        Ok(found) => choice.awaited(&found).iter().for_each(|line| tracing::warn!("{line}")),
+        Ok(found) => {
+            let lines = choice
+                .awaited(&found)
+                .into_iter()
+                .chain(choice.unmanaged(&config.uplink, &found));
+            lines.for_each(|line| tracing::warn!("{line}"));
+        }
         Err(_) => {}
     }
     begun.check(&place)?;
@@ -260,7 +266,7 @@ fn finds_a_rate(config: &Config) -> bool {
 }
 
 /// One that was asked for; the usual one comes with the package.
-fn missing_group(config: &Config) -> Option<&str> {
+pub fn missing_group(config: &Config) -> Option<&str> {
     let name = &config.control.group;
     let is_missing = *name != Control::default().group && Group::from_name(name).is_ok_and(|group| group.is_none());
     is_missing.then_some(name)
@@ -316,7 +322,7 @@ fn sessions(args: &RunArgs) -> Option<String> {
     args.sessions.clone().or_else(usual)
 }
 
-fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {
+pub fn priority_engine(config: &Config, dry_run: bool) -> Result<Priority> {
     let group = |name: &str| {
         name.parse()
             .ok()

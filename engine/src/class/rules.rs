@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::units::{self, UnitFile};
 use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
-use crate::config::{ClassRule, Located, read, read_rules};
+use crate::config::{ClassRule, Located, Protocol, read, read_rules};
 use crate::matcher::{Glob, Matcher, Process};
 
 /// Bytes that are looked at for a rule besides those of its patterns.
@@ -155,6 +155,72 @@ impl Rules {
             let first = earlier.find(|earlier| earlier.matcher.covers(&rule.matcher))?;
             Some((&*rule.place, &*first.place))
         })
+    }
+
+    /// The rules whose command line is a bare name, which is that of a program without arguments alone: where each is, and the
+    /// name.
+    pub fn by_bare_name(&self) -> impl Iterator<Item = (&str, String)> {
+        self.rules.iter().filter_map(|rule| {
+            let cmdline = rule.matcher.cmdline.as_ref().filter(|cmdline| cmdline.is_bare_name())?;
+            Some((&*rule.place, cmdline.to_string()))
+        })
+    }
+
+    /// The rules by a unit of one name: where each is, and which.
+    pub fn by_unit(&self) -> impl Iterator<Item = (&str, String)> {
+        self.rules.iter().filter_map(|rule| {
+            let unit = rule.matcher.unit.as_ref().filter(|unit| unit.is_exact())?;
+            Some((&*rule.place, unit.to_string()))
+        })
+    }
+
+    /// The rules whose limit UDP sockets that are not connected do not keep, with the one because of which: that rule, or an
+    /// earlier one, asks where a packet goes, and then only rules for packets hold for what such a socket sends.
+    pub fn lifted_limits(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_tcp = |rule: &Rule| rule.matcher.protocol == Some(Protocol::Tcp);
+        self.rules.iter().enumerate().filter_map(move |(n, rule)| {
+            if rule.limit.is_none() || rule.matcher.asks_only_packet() || is_tcp(rule) {
+                return None;
+            }
+            let lifts = |earlier: &&Rule| {
+                earlier.matcher.wherever_it_goes().is_some()
+                    && !is_tcp(earlier)
+                    && !earlier.matcher.excludes(&rule.matcher)
+            };
+            let because = self.rules[..=n].iter().find(lifts)?;
+            Some((&*rule.place, &*because.place))
+        })
+    }
+
+    /// What of them does nothing, or less than it says, on any machine: where each is, and why.
+    pub fn remarks(&self) -> Vec<(&str, String)> {
+        let unreached = self.never_reached().map(|(rule, earlier)| {
+            let why =
+                format!("never counts: the rule at {earlier}, which comes first, holds for all that it holds for");
+            (rule, why)
+        });
+        let without = self
+            .without_a_match()
+            .map(|(rule, why)| (rule, format!("holds for nothing: {why}")));
+        let bare = self.by_bare_name().map(|(rule, name)| {
+            let why = format!(
+                "holds only for a program that was started as `{name}` alone, without arguments: `cmdline` is matched with \
+                 the whole command line (\"{name} *\" or \"*{name}*\")"
+            );
+            (rule, why)
+        });
+        let lifted = self.lifted_limits().map(|(rule, because)| {
+            let by = match rule == because {
+                true => "it asks where a packet goes, and".to_owned(),
+                false => format!("the rule at {because}, which comes first, asks where a packet goes, and"),
+            };
+            let why = format!(
+                "UDP sockets that are not connected do not keep its rate limit: {by} their packets are judged one by one, by \
+                 rules for packets alone (`protocol = \"tcp\"` there, or the limit's rule first and without a destination)"
+            );
+            (rule, why)
+        });
+        unreached.chain(without).chain(bare).chain(lifted).collect()
     }
 
     /// Of the rules by which a process is background, whatever it sends: where each is, and its words.

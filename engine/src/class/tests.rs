@@ -669,3 +669,40 @@ fn a_rule_is_never_reached_where_an_earlier_one_asks_for_no_more() {
         0
     );
 }
+
+#[test]
+fn a_limit_that_an_earlier_destination_lifts_for_sockets_that_are_not_connected_is_told() {
+    let limited = "exe = \"/usr/bin/backup\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+    let lifted = |earlier: &str, limited: &str| {
+        let rules = rules(&format!("{earlier}[[rule]]\n{limited}"));
+        let lifted = rules.lifted_limits().count();
+        lifted == 1
+    };
+    let earlier = |conditions: &str| format!("[[rule]]\n{conditions}\nclass = \"bulk\"\n");
+    assert!(lifted(&earlier("port = 5005"), limited));
+    assert!(lifted(&earlier("address = \"192.0.2.0/24\"\nunit = \"*\""), limited));
+    assert!(lifted("", &format!("port = 873\n{limited}")), "by itself");
+    assert!(!lifted("", limited));
+    assert!(!lifted(&earlier("local_port = 5005"), limited), "no destination");
+    assert!(!lifted(&earlier("port = 5005\nprotocol = \"tcp\""), limited));
+    assert!(!lifted(&earlier("port = 5005\nexe = \"/usr/bin/other\""), limited));
+    assert!(!lifted(
+        &earlier("port = 5005"),
+        &format!("protocol = \"tcp\"\n{limited}")
+    ));
+    let of_packets = "local_port = 7\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+    assert!(!lifted(&earlier("port = 5005"), of_packets), "each packet keeps it");
+}
+
+#[test]
+fn a_command_line_that_is_a_bare_name_is_told() {
+    let told = |cmdline: &str| {
+        let rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
+        let remarks = rules.remarks();
+        remarks.iter().any(|(_, why)| why.contains("alone, without arguments"))
+    };
+    assert!(told("rsync"));
+    for whole in ["*rsync*", "rsync *", "rsync -a /home", "/usr/bin/daemon", "rsync?"] {
+        assert!(!told(whole), "{whole}");
+    }
+}

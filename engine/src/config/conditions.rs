@@ -15,8 +15,8 @@ section! {
     Conditions {
         /// The executable: an absolute path, resolved by the daemon.
         exe: Option<String> = None, example "/usr/bin/camera";
-        /// Its arguments with blanks between them; * is any text, ? any character. A pattern has at most 256 bytes, and at most
-        /// 64 between two *.
+        /// Its whole command line, with blanks between the arguments; * is any text, ? any character. Of a longer one the first
+        /// 4,096 bytes are matched. A pattern has at most 256 bytes, and at most 64 between two *.
         cmdline: Option<String> = None, example "*--live*";
         /// A user's name or number, which must be the real and the effective one.
         user: Option<String> = None, example "robot";

@@ -37,6 +37,16 @@ impl Glob {
         Ok(())
     }
 
+    /// Whether it is one word and no path: of a command line that is the name of a program that was started without arguments.
+    pub fn is_bare_name(&self) -> bool {
+        !self.0.contains(|c: char| "*?/".contains(c) || c.is_whitespace())
+    }
+
+    /// Whether it can only be one text.
+    pub fn is_exact(&self) -> bool {
+        !self.0.contains(['*', '?'])
+    }
+
     pub fn matches(&self, text: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else {
             return after(&self.0, text).is_some_and(str::is_empty);

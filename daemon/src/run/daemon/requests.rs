@@ -146,6 +146,7 @@ impl Running {
                     .chain(left_out)
                     .chain(unread_tables)
                     .chain(daemon.choice.awaited(&self.found))
+                    .chain(daemon.choice.unmanaged(&daemon.config.uplink, &self.found))
                     .chain(unpromised)
                     .chain(past_deadlines)
                     .chain(tunnels)

@@ -31,6 +31,8 @@ pub struct ClassRules {
     in_force: Arc<Rules>,
     /// What is wrong with the files as they were read last, and what holds instead.
     problems: Vec<String>,
+    /// What of the rules in force does nothing, or less than it says.
+    remarks: Vec<String>,
     /// Why executables and arguments are not looked up.
     blind: Option<String>,
     /// They were not read at the start.
@@ -45,6 +47,7 @@ impl ClassRules {
     pub fn new(files: RuleFiles, (rules, problems): Read) -> Self {
         Self {
             files,
+            remarks: remarks_of(&rules),
             in_force: Arc::new(rules),
             problems: shown(&problems, "none of its rules is in force"),
             blind: None,
@@ -76,7 +79,8 @@ impl ClassRules {
              the link; `rate_mbit` in [link], or in its [[uplink]], tells its rate)"
                 .to_owned()
         });
-        self.problems.iter().cloned().chain(self.blind.clone()).chain(limits)
+        let said = self.problems.iter().chain(&self.remarks).cloned();
+        said.chain(self.blind.clone()).chain(limits)
     }
 
     /// Waits for ever where nothing is being read.
@@ -163,6 +167,7 @@ impl Running {
                 rules: new.len(),
                 unread,
             };
+            rules.remarks = remarks_of(&new);
             rules.in_force = Arc::new(new);
             Ok(reloaded)
         } else {
@@ -185,6 +190,14 @@ impl Running {
             Err(_) => Ok(()),
         }
     }
+}
+
+/// With a line of the log for each.
+fn remarks_of(rules: &Rules) -> Vec<String> {
+    let remarks = rules.remarks();
+    let lines: Vec<String> = remarks.iter().map(|(place, why)| format!("{place}: {why}")).collect();
+    lines.iter().for_each(|line| tracing::warn!("{line}"));
+    lines
 }
 
 fn shown(problems: &[Located], instead: &str) -> Vec<String> {

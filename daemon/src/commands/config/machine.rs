@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a configuration comes to on this machine, as `giveway run` would find it: the links that it manages, what would
+//! serve on each, and what here is missing. It needs no daemon and disturbs none: it loads nothing, takes no lock, and
+//! changes nothing.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use giveway_engine::class::Rules;
+use giveway_engine::config::{BackendName, Config};
+use giveway_engine::network::action::Action;
+use giveway_engine::network::queue::links::{LinkView, Links};
+use giveway_engine::network::queue::{Backend, Backends, Uplink};
+use nix::net::if_::if_nametoindex;
+
+use crate::actuate::queue::is_ours;
+use crate::interface::{Choice, Found};
+use crate::kernel::libbpf_log::one_line;
+use crate::kernel::netlink::Netlink;
+use crate::kernel::types::Types;
+use crate::kernel::{check_requirements, uplink};
+use crate::key::KeyFile;
+use crate::rules::UNIT_FOLDERS;
+use crate::run::{missing_group, priority_engine};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// What is told, and which of it does not hold here.
+#[derive(Default)]
+pub struct Machine {
+    pub lines: Vec<String>,
+    pub missing: Vec<String>,
+}
+
+impl Machine {
+    /// With these rules.
+    pub fn look(config: &Config, rules: &Rules) -> Self {
+        let mut this = Self::default();
+        if let Err(error) = check_requirements() {
+            this.missing.push(format!("giveway does not start here: {error:#}"));
+        }
+        let named: Vec<String> = config.interface.iter().chain(&config.interfaces).cloned().collect();
+        let choice = if named.is_empty() {
+            Choice::DefaultRoute
+        } else {
+            Choice::Named(named.clone())
+        };
+        let absent = named.iter().filter(|name| if_nametoindex(name.as_str()).is_err());
+        this.missing
+            .extend(absent.map(|name| format!("there is no interface `{name}`, and giveway waits for it")));
+        match choice.find() {
+            Ok(found) => this.links(config, rules, &choice, &found),
+            Err(error) => this
+                .missing
+                .push(format!("the links do not let themselves be listed: {error:#}")),
+        }
+        this.names(config);
+        this
+    }
+
+    fn links(&mut self, config: &Config, rules: &Rules, choice: &Choice, found: &Found) {
+        if found.links.is_empty() {
+            self.missing.push(format!("nothing is managed now: {choice}"));
+        }
+        self.missing.extend(choice.unmanaged(&config.uplink, found));
+        let mut netlink = match Netlink::open() {
+            Ok(netlink) => netlink,
+            Err(error) => return self.missing.push(format!("{error:#}")),
+        };
+        let mut uplinks = Vec::new();
+        for (ifindex, name) in &found.links {
+            match uplink::look(&mut netlink, *ifindex, name, is_ours) {
+                Ok(uplink) => uplinks.push(uplink),
+                Err(error) => self.missing.push(format!("{name}: {error:#}")),
+            }
+        }
+        let limits = rules.limits();
+        for link in views(config, rules, uplinks) {
+            let name = &link.interface;
+            let plan = link
+                .queue
+                .in_force
+                .as_ref()
+                .filter(|plan| plan.backend != Backend::None);
+            let would = match plan {
+                Some(plan) => plan.shown(),
+                None if link.queue.waits => "no queue until there is something to hold".to_owned(),
+                None => "no queue of giveway's".to_owned(),
+            };
+            self.lines.push(format!("{name}: {would}: {}", link.queue.why));
+            if plan.is_none() && !limits.is_empty() {
+                self.missing.push(format!(
+                    "rate limits of rules do not hold on {name}: {}",
+                    link.queue.why
+                ));
+            }
+            let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
+            let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
+            if is_promised && !paces {
+                self.missing.push(format!(
+                    "[[deadline]] promises nothing on {name}: that takes a queue with a known rate ({})",
+                    link.queue.why
+                ));
+            }
+        }
+        if config.queue.backend == BackendName::Qdisc
+            && let Err(why) = Types::load().bpf_qdisc()
+        {
+            self.missing.push(format!(
+                "[queue] backend = \"qdisc\" is not to be had: {}",
+                one_line(&why)
+            ));
+        }
+    }
+
+    /// Users, groups, and the key.
+    fn names(&mut self, config: &Config) {
+        self.missing
+            .extend(priority_engine(config, true).err().map(|error| format!("{error:#}")));
+        if let Some(name) = missing_group(config) {
+            self.missing.push(format!(
+                "[control] group = \"{name}\": there is no such group, so only root may look"
+            ));
+        }
+        if let Some(file) = &config.group.key_file
+            && let Err(error) = KeyFile::new(file).read()
+        {
+            self.missing.push(format!("giveway does not start here: {error:#}"));
+        }
+    }
+}
+
+/// What the queues of these links would be, by the engine that decides it.
+fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> {
+    let backends = Backends {
+        qdisc: Types::load().bpf_qdisc().map_err(|error| one_line(&error)),
+        htb: Ok(()),
+        marks: Ok(()),
+        dry_run: true,
+    };
+    let first = uplinks.first().map(|uplink| uplink.ifindex);
+    let mut links = Links::new(config, backends);
+    links.follow(&rules.limits(), &rules.packet_rules());
+    let (_, asked) = links.observe(Duration::ZERO, uplinks, first);
+    for action in asked {
+        if let Action::Queue { ifindex, .. } = action {
+            links.conclude(Duration::ZERO, ifindex, Ok(()));
+        }
+    }
+    links.views(Duration::ZERO)
+}
+
+/// Why no process of a unit of this name can be here now: it has no file, and does not run.
+pub fn no_unit(unit: &str) -> Option<String> {
+    let named = unit.strip_suffix(".service")?;
+    let template = named
+        .split_once('@')
+        .map(|(template, _)| format!("{template}@.service"));
+    let is_known = UNIT_FOLDERS.iter().any(|folder| {
+        let has = |name: &str| fs::symlink_metadata(Path::new(folder).join(name)).is_ok();
+        has(unit) || template.as_deref().is_some_and(has)
+    });
+    let runs = || fs::exists(Path::new(CGROUPS).join("system.slice").join(unit)).unwrap_or_default();
+    (!is_known && !runs()).then(|| format!("there is no unit {unit} on this machine"))
+}

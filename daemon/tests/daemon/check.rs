@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway config check` says what files come to on this machine, beside a running daemon and without one; and a daemon
+//! says the same at its start.
+
+use std::process::Output;
+
+use crate::support::lab::{Lab, run};
+use crate::support::process::{Daemon, giveway};
+use crate::support::scratch::Scratch;
+use crate::support::wait::until;
+
+fn check(config: &Scratch, options: &[&str]) -> Output {
+    giveway(&[&["config", "check", config.path()], options].concat())
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+const LIFTED: &str = "UDP sockets that are not connected do not keep its rate limit";
+const A_LIFTED_LIMIT: &str = "[[rule]]\nport = 5005\nclass = \"stream\"\n\
+                              [[rule]]\nuser = \"root\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+
+#[test]
+fn a_check_beside_a_running_daemon_tells_what_serves_each_link() {
+    let _lab = Lab::enter();
+    let text = "interface = \"gwv\"\n[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n";
+    let config = Scratch::new("check.toml", text);
+    let daemon = Daemon::start(&["--config", config.path()]);
+    until("the queue is up", || run("tc qdisc show dev gwv").contains("htb 6777:"));
+    let before = run("tc qdisc show dev gwv");
+    let output = check(&config, &["--strict"]);
+    println!("{:?} {}", output.status.code(), told(&output));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = "gwv: htb at 20000 kbit/s: backend = \"htb\"; gwv carries 20 Mbit/s";
+    assert!(told(&output).contains(line), "{}", told(&output));
+    assert_eq!(run("tc qdisc show dev gwv"), before);
+    assert!(!daemon.status().is_null());
+}
+
+#[test]
+fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
+    let _lab = Lab::enter();
+    let limit = "[[rule]]\nport = 873\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+    let cases = [
+        // Of the files.
+        (A_LIFTED_LIMIT.to_owned(), LIFTED, 2),
+        (
+            "[[rule]]\ncmdline = \"rsync\"\nclass = \"background\"\n".to_owned(),
+            "holds only for a program that was started as `rsync` alone",
+            2,
+        ),
+        // Of this machine.
+        (
+            "[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 20\n".to_owned(),
+            "the [[uplink]] of gwv does nothing: gwv is not managed",
+            1,
+        ),
+        (
+            format!("interface = \"gwv\"\n[queue]\nbackend = \"none\"\n{limit}"),
+            "rate limits of rules do not hold on gwv: backend = \"none\"",
+            1,
+        ),
+        (
+            "interface = \"gwv\"\n[queue]\nbackend = \"htb\"\n[[deadline]]\nport = 5005\ndeadline_ms = 10\n".to_owned(),
+            "[[deadline]] promises nothing on gwv",
+            1,
+        ),
+        (
+            "interface = \"gwv\"\n[[rule]]\nunit = \"no-such-unit.service\"\nclass = \"bulk\"\n".to_owned(),
+            "there is no unit no-such-unit.service",
+            1,
+        ),
+        (
+            "interface = \"gwv\"\n[[realtime]]\nuser = \"no-such-user\"\n".to_owned(),
+            "no-such-user",
+            1,
+        ),
+        ("interface = \"wlan7\"\n".to_owned(), "there is no interface `wlan7`", 1),
+        (
+            "interface = \"gwv\"\n[group]\nkey_file = \"/nowhere/group.key\"\n".to_owned(),
+            "/nowhere/group.key",
+            1,
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (text, expected, code) in cases {
+        let config = Scratch::new("strict.toml", &text);
+        let plain = check(&config, &[]);
+        let strict = check(&config, &["--strict"]).status.code();
+        let offline = check(&config, &["--strict", "--offline"]).status.code();
+        let is_told = plain.status.success() && told(&plain).contains(expected);
+        if (is_told, strict, offline) != (true, Some(code), Some(if code == 2 { 2 } else { 0 })) {
+            wrong.push((text, told(&plain), strict, offline));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_daemon_tells_at_its_start_what_a_check_would() {
+    let _lab = Lab::enter();
+    let uplink = "[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 20\n";
+    let config = Scratch::new("start.toml", &format!("{uplink}{A_LIFTED_LIMIT}"));
+    let daemon = Daemon::start(&["--config", config.path()]);
+    until("status tells of both", || {
+        let degraded = daemon.status()["degraded"].to_string();
+        degraded.contains(LIFTED) && degraded.contains("the [[uplink]] of gwv does nothing")
+    });
+}
