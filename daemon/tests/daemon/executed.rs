@@ -101,15 +101,17 @@ fn a_program_keeps_its_class_while_its_file_is_replaced() {
 }
 
 #[test]
-fn a_program_that_was_replaced_before_the_daemon_started_has_its_class_and_loses_it_by_executing_another() {
+fn a_program_that_was_replaced_before_the_daemon_started_has_its_class_until_it_executes_another() {
     let (lab, rules, program) = (Lab::enter(), Rules::new(), shell("gw-before"));
-    rules.write("50-test.toml", &exe_rule(&program));
+    let next = shell("gw-next");
+    let of_next = rule(&format!("exe = \"{}\"", next.path()), "stream");
+    rules.write("50-test.toml", &(exe_rule(&program) + &of_next));
     let arguments = ["--rules", rules.path(), "--interface", "gwv"];
     let port = lab.reader();
     let goes_on = format!("{}.goes-on", program.path());
     let first =
         format!("exec 3<>/dev/tcp/{FAR_V4}/{port}; until [ -e {goes_on} ]; do echo x >&3; sleep 0.1 3>&-; done");
-    let then = "exec /bin/bash -c 'while echo x >&3; do sleep 0.1 3>&-; done'";
+    let then = format!("exec {} -c 'while echo x >&3; do sleep 0.1 3>&-; done'", next.path());
     let process = start(program.path(), &format!("{first}; {then}"));
     replace(&program);
     assert_deleted(&process);
@@ -123,7 +125,7 @@ fn a_program_that_was_replaced_before_the_daemon_started_has_its_class_and_loses
     let daemon = Daemon::start(&arguments);
     until("it has its class", || has_class(&daemon, port, "bulk"));
     fs::write(goes_on, "").unwrap();
-    until("what it executes has none", || has_class(&daemon, port, "standard"));
+    until("what it executes has its own", || has_class(&daemon, port, "stream"));
 }
 
 #[test]
