@@ -26,6 +26,7 @@ mod no_numbers;
 mod qdisc_cost;
 mod rate_limit;
 pub mod reach;
+mod readme;
 mod rtt_mix;
 mod rules_cost;
 pub mod runaway;
@@ -73,6 +74,7 @@ pub const ALL: &[Scenario] = &[
     qdisc_cost::SCENARIO,
     rate_limit::SCENARIO,
     reach::SCENARIO,
+    readme::SCENARIO,
     rtt_mix::SCENARIO,
     rules_cost::SCENARIO,
     runaway::SCENARIO,

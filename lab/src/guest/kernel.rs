@@ -46,7 +46,7 @@ impl Kernel {
     }
 
     pub fn modules(&self) -> PathBuf {
-        self.folder.join("modules.cpio")
+        self.folder.join(modules::file_name())
     }
 
     fn is_whole(&self) -> bool {
@@ -155,7 +155,7 @@ fn fetch(flavour: Flavour, architecture: Architecture, wanted: &str, cache: &Pat
         &begun.join("image"),
     )?;
     eprintln!("guest: choosing its modules");
-    modules::pack(&root, &kernel.release, &begun.join("modules.cpio"))?;
+    modules::pack(&root, &kernel.release, &begun.join(modules::file_name()))?;
     for folder in ["usr", "lib", "boot", "etc"].map(|name| begun.join(name)) {
         if folder.exists() {
             fs::remove_dir_all(folder)?;

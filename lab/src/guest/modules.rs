@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +42,13 @@ const CHOSEN: &[&str] = &[
     "drivers/char/virtio_console",
     "drivers/virtio/virtio_pci",
 ];
+
+/// Of the archive: another one when others are chosen, so that no cache lacks one.
+pub fn file_name() -> String {
+    let mut chosen = DefaultHasher::new();
+    CHOSEN.hash(&mut chosen);
+    format!("modules-{:016x}.cpio", chosen.finish())
+}
 
 pub fn pack(root: &Path, release: &str, archive: &Path) -> Result<()> {
     let all = Modules::below(&root.join("kernel"))?;

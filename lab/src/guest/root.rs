@@ -79,10 +79,14 @@ fn shell_line(words: &[OsString]) -> Vec<u8> {
     line
 }
 
+/// Below the build: what `packaging/need` has unpacked, not installed.
+const UNPACKED: &str = "../need/usr/sbin";
+
 /// A program of this machine.
 pub fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let unpacked = std::env::current_exe()?.with_file_name(UNPACKED);
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), unpacked]);
     let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
     found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
 }

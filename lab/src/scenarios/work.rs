@@ -43,8 +43,8 @@ enum By {
     Packaged,
     /// `giveway exec --class background`.
     Exec,
-    /// Nothing but what ssh is known for: a session that is not interactive is bulk.
-    Evidence,
+    /// Nothing, though ssh marks it with CS1: what is not interactive is one class, whatever its port and mark.
+    Nothing,
 }
 
 const CASES: [(&str, By, Tool); 9] = [
@@ -55,8 +55,8 @@ const CASES: [(&str, By, Tool); 9] = [
     ("exec/git-2222", By::Exec, Tool::Git),
     ("exec/scp", By::Exec, Tool::Scp),
     ("exec/ssh-master", By::Exec, Tool::Master),
-    ("evidence/rsync", By::Evidence, Tool::Rsync),
-    ("evidence/git-2222", By::Evidence, Tool::Git),
+    ("marked-cs1/rsync", By::Nothing, Tool::Rsync),
+    ("marked-cs1/git-2222", By::Nothing, Tool::Git),
 ];
 const UPGRADE: &str = "upgrade";
 /// Moments of it: points below the variant.
@@ -80,7 +80,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     for (name, by, tool) in CASES {
         let act = move |run: &Run| beside_upload(by, tool, warmup_s, seconds, run);
         variants.push(Variant::new(name, None, estimated_s, act));
-        checks.extend(if by == By::Evidence {
+        checks.extend(if by == By::Nothing {
             vec![
                 Check::metric(name, "connections", Relation::AtLeast(1.0)).always(),
                 Check::metric(name, "connections_otherwise", Relation::Exactly(0.0)).always(),
@@ -132,14 +132,14 @@ fn configuration(rules: Value) -> Value {
 fn beside_upload(by: By, tool: Tool, warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let mut place = Place::raise(run)?;
     let mut daemon = place.start_daemon(&configuration(json!([])), run)?;
-    let work = tool.start(&place, by == By::Exec, by == By::Evidence, &tool.program())?;
+    let work = tool.start(&place, by == By::Exec, by == By::Nothing, &tool.program())?;
     place.wait_until_working(tool.port())?;
     place.start_upload()?;
     run.progress.tick("beside an upload");
     pause(warmup_s)?;
     let mut outcome = Outcome::default();
     place.measure(seconds, &mut outcome, run.name)?;
-    let class = if by == By::Evidence { "bulk" } else { "background" };
+    let class = if by == By::Nothing { "standard" } else { "background" };
     place.tell_classes(&work, class, &mut outcome, run.name)?;
     daemon.stop()?;
     Ok(outcome)

@@ -14,7 +14,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::namespace::Namespace;
 use crate::role::Role;
 
-/// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else.
+/// Bytes by `tcp:22`, `udp:53`, `ip:PROTOCOL` for IP without ports, or `ether:TYPE` for anything else; with ` dscp N` behind
+/// it where the packets are marked.
 pub type Counts = BTreeMap<String, u64>;
 
 /// IP headers of this size have no options.
@@ -37,6 +38,15 @@ impl Arrivals {
     pub fn read(&mut self) -> Result<Counts> {
         self.0.ask("")
     }
+}
+
+/// All that went to a port, say, whatever its mark.
+pub fn of(counts: &Counts, kind: &str) -> u64 {
+    let is_it = |of: &str| {
+        of.strip_prefix(kind)
+            .is_some_and(|mark| mark.is_empty() || mark.starts_with(' '))
+    };
+    counts.iter().filter(|(of, _)| is_it(of)).map(|(_, bytes)| bytes).sum()
 }
 
 /// The role `arrivals`.
@@ -81,10 +91,14 @@ fn kind(ethertype: u16, packet: &[u8]) -> String {
     let port = packet
         .get(header + 2..header + 4)
         .map(|port| u16::from_be_bytes([port[0], port[1]]));
+    let mark = match packet[1] >> 2 {
+        0 => String::new(),
+        dscp => format!(" dscp {dscp}"),
+    };
     match (packet[9], port) {
-        (TCP, Some(port)) => format!("tcp:{port}"),
-        (UDP, Some(port)) => format!("udp:{port}"),
-        (protocol, _) => format!("ip:{protocol}"),
+        (TCP, Some(port)) => format!("tcp:{port}{mark}"),
+        (UDP, Some(port)) => format!("udp:{port}{mark}"),
+        (protocol, _) => format!("ip:{protocol}{mark}"),
     }
 }
 
@@ -99,8 +113,8 @@ mod tests {
         packet[9] = TCP;
         packet[26..28].copy_from_slice(&2222_u16.to_be_bytes());
         assert_eq!(kind(ETHERTYPE_IPV4, &packet), "tcp:2222");
-        packet[9] = 47;
-        assert_eq!(kind(ETHERTYPE_IPV4, &packet), "ip:47");
+        (packet[1], packet[9]) = (0x04, 47);
+        assert_eq!(kind(ETHERTYPE_IPV4, &packet), "ip:47 dscp 1");
         assert_eq!(kind(0x0806, &packet), "ether:0806");
         assert_eq!(kind(ETHERTYPE_IPV4, &packet[..3]), "ether:0800");
     }

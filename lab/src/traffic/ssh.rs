@@ -14,7 +14,7 @@ use crate::process::{Process, run};
 
 /// Debian's, or one unpacked beside the build, so that no machine gets a service that it did not ask for.
 const UNPACKED: &str = "../need";
-const USERS: &str = "root:x:0:0::/root:/bin/sh\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n\
+const USERS: &str = "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n\
                      nobody:x:65534:65534::/:/usr/sbin/nologin\n";
 /// Parts of the server since 9.8 and 10.0, and the option that says where each is.
 const PARTS: [(&str, &str); 2] = [("SshdSessionPath", "sshd-session"), ("SshdAuthPath", "sshd-auth")];
@@ -43,8 +43,8 @@ pub fn programs() -> Result<Vec<PathBuf>> {
 }
 
 impl Server {
-    /// Listens when this returns. The client's configuration means `host` by its name or by any other.
-    pub fn start(at: &Namespace, folder: &Path, ports: &[u16]) -> Result<Self> {
+    /// Listens when this returns; whoever comes is in the folder `home`. The client's configuration means `host` by its name or by any other.
+    pub fn start(at: &Namespace, folder: &Path, ports: &[u16], home: &Path) -> Result<Self> {
         let file = |name: &str| folder.join(name).display().to_string();
         for key in ["host_key", "user_key"] {
             let mut make = Command::new("ssh-keygen");
@@ -70,7 +70,7 @@ impl Server {
         for (name, text) in [
             ("sshd_config", server.join("\n") + "\n"),
             ("ssh_config", client),
-            ("passwd", USERS.into()),
+            ("passwd", format!("root:x:0:0::{}:/bin/sh\n{USERS}", home.display())),
             ("shadow", "root:*:19000::::::\nsshd:*:19000::::::\n".into()),
         ] {
             fs::write(folder.join(name), text).with_context(|| format!("cannot write {}", file(name)))?;

@@ -248,7 +248,7 @@ impl Stage {
 
     pub fn arrived(&mut self) -> Result<u64> {
         let counts = self.arrivals.read()?;
-        let is_the_commands = |kind: &str| kind != REPORTS && !kind.starts_with("ether:");
+        let is_the_commands = |kind: &str| !kind.starts_with(REPORTS) && !kind.starts_with("ether:");
         Ok(counts
             .iter()
             .filter(|(kind, _)| is_the_commands(kind))

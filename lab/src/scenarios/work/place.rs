@@ -24,7 +24,7 @@ use crate::outcome::Outcome;
 use crate::process::Process;
 use crate::role::Role;
 use crate::scheduling::is_fully_nice;
-use crate::traffic::arrivals::Arrivals;
+use crate::traffic::arrivals::{self, Arrivals};
 use crate::traffic::endless::{start_sender, start_sink};
 use crate::traffic::ssh;
 
@@ -73,7 +73,7 @@ impl Place {
             upload: None,
             _sink: start_sink(&far, &[UPLOAD_PORT])?,
             arrivals: Arrivals::count(&far)?,
-            server: ssh::Server::start(&far, &folder.0, &WORK_PORTS)?,
+            server: ssh::Server::start(&far, &folder.0, &WORK_PORTS, &folder.0)?,
             device,
             _far: far,
             folder,
@@ -155,8 +155,8 @@ impl Place {
 
     pub fn wait_until_working(&mut self, port: u16) -> Result<()> {
         let waited = wait_for("the work to send", START_LIMIT, || {
-            let arrived = self.arrivals.read()?.get(&format!("tcp:{port}")).copied();
-            Ok((arrived.unwrap_or(0) > WORKING_BYTES).then_some(()))
+            let arrived = arrivals::of(&self.arrivals.read()?, &format!("tcp:{port}"));
+            Ok((arrived > WORKING_BYTES).then_some(()))
         });
         waited.with_context(|| fs::read_to_string(self.file("log")).unwrap_or_default())
     }
@@ -168,7 +168,7 @@ impl Place {
         let after = self.arrivals.read()?;
         let mbit = |ports: &[u16]| {
             let keys = ports.iter().map(|port| format!("tcp:{port}"));
-            let count = |key: String| after.get(&key).unwrap_or(&0) - before.get(&key).unwrap_or(&0);
+            let count = |key: String| arrivals::of(&after, &key) - arrivals::of(&before, &key);
             keys.map(count).sum::<u64>() as f64 * 8e-6 / seconds
         };
         outcome.set(point, "work_mbit", mbit(&WORK_PORTS));
