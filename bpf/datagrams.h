@@ -2,7 +2,7 @@
 /*
  * The UDP sockets of the namespace. One counts from the first datagram that a process sends on it, and whoever sends is its
  * owner (owners.h). `gw_list_datagrams` writes those that are still there and have sent within a minute, without anything that TCP alone
- * has; of each user so many and no more, those first that it wrote the last time.
+ * has (`delivered` counts the lists before which it has sent); of each user so many and no more, those first that it wrote the last time.
  */
 #ifndef GIVEWAY_DATAGRAMS_H
 #define GIVEWAY_DATAGRAMS_H
@@ -15,6 +15,8 @@ struct datagram_socket {
 	__u64 last_ns; /* of the list before which something was sent last */
 	__u32 touched; /* since the last list */
 	__u32 is_listed;
+	__u32 lists; /* before which something was sent */
+	__u32 reserved;
 };
 
 struct {
@@ -84,8 +86,10 @@ static __always_inline void list_datagram(const struct bpf_iter_meta *meta, stru
 
 	if (!has_room(meta->seq, &f, sizeof(f)))
 		return;
-	if (d->touched)
+	if (d->touched) {
 		d->last_ns = bpf_ktime_get_ns();
+		d->lists++;
+	}
 	d->touched = 0;
 	settle_owner(&d->owner, bpf_ktime_get_ns());
 	if (bpf_ktime_get_ns() - d->last_ns > DATAGRAM_IDLE_NS ||
@@ -95,6 +99,7 @@ static __always_inline void list_datagram(const struct bpf_iter_meta *meta, stru
 	}
 	d->is_listed = 1;
 	f.pacing_rate_bytes_per_s = ~0ULL;
+	f.delivered = d->lists;
 	describe_socket(&f, sk);
 	describe_owner(&f, sk, &d->owner);
 	bpf_seq_write(meta->seq, &f, sizeof(f));

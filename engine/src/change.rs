@@ -70,6 +70,8 @@ pub enum Setting {
     Class,
     /// What it and others send together at most.
     RateLimit,
+    /// Whether deadlines of its packets are promised.
+    Deadlines,
     /// A file of /proc or /sys, by its path.
     File(String),
 }
@@ -205,6 +207,7 @@ impl Display for Setting {
             Self::Niceness => "niceness",
             Self::Class => "class",
             Self::RateLimit => "rate limit",
+            Self::Deadlines => "deadlines",
             Self::File(path) => path,
         })
     }

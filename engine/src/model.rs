@@ -172,7 +172,8 @@ impl Device {
     }
 }
 
-/// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`.
+/// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`, and
+/// `delivered_segments` changes with each list before which it has sent something.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Flow {
     pub cookie: Cookie,

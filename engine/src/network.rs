@@ -149,7 +149,7 @@ impl Network {
             dry_run: setup.dry_run,
             paused: None,
             links: Links::new(config, setup.backends),
-            shortfalls: Shortfalls::default(),
+            shortfalls: Shortfalls::new(config),
             changes: Changes::default(),
             refusals: VecDeque::new(),
             actions: Vec::new(),
@@ -262,6 +262,7 @@ impl Network {
                 let (changes, wanted) = self.links.observe(now, uplinks, self.ifindex());
                 changes.into_iter().for_each(|change| self.note(now, change));
                 self.ask_queues(now, wanted);
+                self.note_past_deadlines(now);
             }
             Input::Ordered(on) => {
                 let wanted = self.links.demand(now, &on);

@@ -7,7 +7,6 @@ use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
 use giveway_engine::model::Owner;
-use giveway_engine::network::enforcement::{Enforcement, LimitView};
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
@@ -78,7 +77,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
             text += "
 ";
         }
-        for line in not_enforced(flow) {
+        for line in flow.enforcement_shown() {
             text += &hanging(&" ".repeat(CLASS_INDENT), CLASS_INDENT, &line, columns);
             text += "\n";
         }
@@ -107,34 +106,6 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         text += &neighbour_line(neighbour);
     }
     text
-}
-
-/// What was asked for this flow, and is not enforced; and its rate limit where it is.
-fn not_enforced(flow: &FlowView) -> Vec<String> {
-    let limit = flow.limit.iter().map(limit_line);
-    let class = flow.class_enforcement.iter().filter_map(class_line);
-    limit.chain(class).collect()
-}
-
-/// Whether its rate limit is enforced, and where or why not.
-pub(super) fn limit_line(limit: &LimitView) -> String {
-    let mbit = limit.mbit;
-    match &limit.enforcement {
-        Enforcement {
-            enforced_by: Some(link),
-            ..
-        } => format!("its rate limit of {mbit} Mbit/s (upload) is enforced by the queue of {link}"),
-        Enforcement { reason, .. } => format!(
-            "its rate limit of {mbit} Mbit/s is not enforced: {}",
-            reason.as_deref().unwrap_or("it is not known why")
-        ),
-    }
-}
-
-/// None where it is enforced.
-pub(super) fn class_line(class: &Enforcement) -> Option<String> {
-    let reason = class.reason.as_ref()?;
-    Some(format!("its class is not enforced: {reason}"))
 }
 
 /// What was asked for and is not enforced, once for each limit or class and device.

@@ -18,7 +18,6 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::WhyArgs;
-use crate::commands::status::{class_line, limit_line};
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::now;
@@ -325,6 +324,8 @@ struct Classified<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     class_enforcement: Option<&'a Enforcement>,
     #[serde(skip)]
+    shown_enforcement: Vec<String>,
+    #[serde(skip)]
     shown_remote: String,
 }
 
@@ -340,15 +341,14 @@ impl<'a> Classified<'a> {
             why: &view.class_why,
             limit: view.limit.as_ref(),
             class_enforcement: view.class_enforcement.as_ref(),
+            shown_enforcement: view.enforcement_shown(),
             shown_remote: view.flow.shown_remote(),
         }
     }
 
     fn line(&self) -> String {
         let marked = self.mark.map(|dscp| format!("; its packets are marked {dscp}"));
-        let limit = self.limit.map(limit_line);
-        let class = self.class_enforcement.and_then(class_line);
-        let enforced: String = limit.into_iter().chain(class).map(|line| format!("; {line}")).collect();
+        let enforced: String = self.shown_enforcement.iter().map(|line| format!("; {line}")).collect();
         format!(
             "socket {}, {} to {}, is {} now; rule {}: {}{}{enforced}",
             self.cookie.0,

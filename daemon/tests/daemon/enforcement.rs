@@ -3,12 +3,14 @@
 //! and in the log.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use giveway::kernel::own_netns;
 use serde_json::Value;
 
 use crate::support::lab::{FAR_V4, Lab, NEAR_V4, run};
@@ -318,4 +320,67 @@ fn deadlines_by_an_interface_that_is_not_managed_are_told_of_in_status() {
         let degraded = managed.daemon.status()["degraded"].to_string();
         degraded.contains("[[deadline]] promises nothing for what leaves by gwv2, which is not managed")
     });
+    assert_eq!(
+        managed
+            .logged("interface gwv2: deadlines promised -> not enforced")
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_command_is_told_that_giveway_is_paused() {
+    let _lab = Lab::enter();
+    let managed = Managed::start(Some(50.0), "", &[]);
+    let path = format!("/run/giveway/netns-{}/control", own_netns().unwrap());
+    let mut pause = UnixStream::connect(path).unwrap();
+    writeln!(pause, r#"{{"request":"pause","for_s":60}}"#).unwrap();
+    until("it is paused", || !managed.daemon.status()["paused"].is_null());
+    let told = told_at_start(&["exec", "--class", "background"]);
+    assert!(
+        told.contains("warning: the class is not enforced everywhere: giveway is paused: "),
+        "{told}"
+    );
+    let (line, code) = failure(&giveway(&["exec", "--class", "background", "--require", "--", "true"]));
+    assert!(code == 125 && line.contains("giveway is paused: "), "{line}");
+    drop(pause);
+    until("it is over", || managed.daemon.status()["paused"].is_null());
+    until("its queue is active again", || {
+        told_at_start(&["exec", "--class", "background"]).is_empty()
+    });
+}
+
+/// Of a UDP socket that is not connected each packet has a route of its own.
+#[test]
+fn a_limited_udp_socket_that_is_not_connected_is_shown_with_the_queue_that_its_packets_are_in() {
+    let lab = Lab::enter();
+    second_link(&lab);
+    let managed = Managed::start(Some(50.0), "", &[]);
+    for (to, expected) in [(FAR_V4, "gwv"), ("10.99.2.2", "")] {
+        let script = format!(
+            "exec python3 -c 'import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+             while True:\n s.sendto(b\"x\" * 1000, (\"{to}\", 9))\n time.sleep(0.05)'"
+        );
+        let sender = exec(&LIMITED, &script);
+        let flow = || {
+            let status = managed.daemon.status();
+            let mut flows = status["datagrams"].as_array().unwrap().iter();
+            flows.find(|flow| flow["pid"] == sender.id()).cloned()
+        };
+        match expected {
+            "" => {
+                until("it is known to reach no managed link", || {
+                    flow().is_some_and(|flow| flow["limit"]["reason"] == "none of its packets reaches a managed link")
+                });
+                until("the log has a line", || {
+                    managed.logged("rate limit 2 Mbit/s -> not enforced").len() == 1
+                });
+            }
+            link => {
+                until("it is in the queue", || {
+                    flow().is_some_and(|flow| flow["limit"]["enforced_by"] == link)
+                });
+            }
+        }
+    }
 }

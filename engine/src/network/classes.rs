@@ -317,6 +317,7 @@ impl Network {
 
     pub(super) fn follow_devices(&mut self, now: Duration, devices: BTreeMap<u32, Device>) {
         self.classes.devices = devices;
+        self.note_past_deadlines(now);
         if self.classes.rules.need_interfaces() {
             self.judge_all(now);
         }

@@ -19,13 +19,16 @@ use super::flows::Tracked;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, LimitNumber, Verdict};
+use crate::config::{Config, Protocol};
 use crate::matcher::ProcessId;
 use crate::model::{Cookie, Device, Flow};
+use crate::status::FlowView;
 
 /// Flows that are looked up among the queues in one pass.
 const TRACED_AT_ONCE: usize = 64;
-/// Successive looks in which it moved and was in no queue.
+/// Successive looks in which it moved and was in no queue: ten a second at TCP, one a second at UDP.
 const UNSEEN_LOOKS: u8 = 3;
+const UNSEEN_LOOKS_OF_UDP: u8 = 2;
 /// A queue may be on its way.
 const SHORT_FOR: Duration = Duration::from_millis(300);
 /// It is said again no sooner, where all flows have ended meanwhile.
@@ -52,6 +55,33 @@ pub struct LimitView {
     pub mbit: f64,
     #[serde(flatten)]
     pub enforcement: Enforcement,
+}
+
+impl LimitView {
+    /// For people.
+    pub fn shown(&self) -> String {
+        let mbit = self.mbit;
+        match &self.enforcement {
+            Enforcement {
+                enforced_by: Some(link),
+                ..
+            } => format!("its rate limit of {mbit} Mbit/s (upload) is enforced by the queue of {link}"),
+            Enforcement { reason, .. } => format!(
+                "its rate limit of {mbit} Mbit/s is not enforced: {}",
+                reason.as_deref().unwrap_or("it is not known why")
+            ),
+        }
+    }
+}
+
+impl FlowView {
+    /// Whether its rate limit is enforced, and its class where that is not: for people.
+    pub fn enforcement_shown(&self) -> Vec<String> {
+        let limit = self.limit.iter().map(LimitView::shown);
+        let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
+        let class = reason.map(|reason| format!("its class is not enforced: {reason}"));
+        limit.chain(class).collect()
+    }
 }
 
 /// What was asked for and is not enforced on a device, for `status`.
@@ -109,6 +139,9 @@ pub struct Shortfalls {
     known: BTreeMap<Key, Shortfall>,
     of_flows: BTreeMap<Cookie, Key>,
     elsewhere: BTreeSet<Elsewhere>,
+    /// Deadlines are configured; devices by which they are not promised.
+    has_deadlines: bool,
+    past_deadlines: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -130,7 +163,24 @@ impl Asked {
     }
 }
 
+impl Tracked {
+    fn is_unseen(&self) -> bool {
+        let looks = match self.flow.protocol {
+            Protocol::Tcp => UNSEEN_LOOKS,
+            Protocol::Udp => UNSEEN_LOOKS_OF_UDP,
+        };
+        self.trace.unseen_looks >= looks
+    }
+}
+
 impl Shortfalls {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            has_deadlines: !config.deadline.is_empty(),
+            ..Self::default()
+        }
+    }
+
     /// The flow is no more, or is enforced.
     pub fn end(&mut self, cookie: Cookie) {
         if let Some(key) = self.of_flows.remove(&cookie)
@@ -207,8 +257,8 @@ impl Network {
                 (trace.seen_on, trace.unseen_looks) = (seen_on, 0);
             } else if moves && is_told {
                 trace.unseen_looks = trace.unseen_looks.saturating_add(1);
-                if trace.unseen_looks >= UNSEEN_LOOKS {
-                    trace.seen_on = None;
+                if tracked.is_unseen() {
+                    tracked.trace.seen_on = None;
                 }
             }
         }
@@ -244,8 +294,7 @@ impl Network {
             return self.links.serves(on);
         }
         let device = self.classes.devices().get(&flow.ifindex);
-        let is_unseen =
-            trace.unseen_looks >= UNSEEN_LOOKS || device.is_some_and(|device| device.is_loopback) || !is_told;
+        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback) || !is_told;
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
@@ -308,7 +357,11 @@ impl Network {
             if let Some(tracked) = self.flows.get_mut(*cookie) {
                 let since = tracked.trace.short_since.filter(|_| is_short);
                 tracked.trace.short_since = is_short.then_some(since.unwrap_or(now));
-                if since.is_some_and(|since| now.saturating_sub(since) < SHORT_FOR) || (is_short && since.is_none()) {
+                let settles = match tracked.flow.protocol {
+                    Protocol::Tcp => SHORT_FOR,
+                    Protocol::Udp => Duration::ZERO,
+                };
+                if is_short && now.saturating_sub(since.unwrap_or(now)) < settles {
                     continue;
                 }
             }
@@ -479,6 +532,31 @@ impl Network {
             )
         });
         managed.into_iter().chain(others).collect()
+    }
+
+    /// Says once of each such device that deadlines are not promised there, where any are configured.
+    pub(super) fn note_past_deadlines(&mut self, now: Duration) {
+        if !self.shortfalls.has_deadlines || self.links.is_none_managed() {
+            return;
+        }
+        let unmanaged = self.unmanaged().into_iter();
+        let unmanaged: BTreeMap<String, String> =
+            unmanaged.map(|device| (device.name.clone(), device.shown())).collect();
+        let before = std::mem::replace(&mut self.shortfalls.past_deadlines, unmanaged.keys().cloned().collect());
+        for (name, shown) in unmanaged.into_iter().filter(|(name, _)| !before.contains(name)) {
+            let why = format!("{shown} has routes and is not managed (list {name} in `interfaces`)");
+            let change = Change {
+                subject: Subject::Interface { name },
+                name: String::new(),
+                setting: Setting::Deadlines,
+                old: Value::from("promised"),
+                new: Value::from(NOT_ENFORCED),
+                rule: "[[deadline]]".to_owned(),
+                why,
+                made: true,
+            };
+            self.note(now, change);
+        }
     }
 
     /// Devices that routes of this host lead to, and that are not managed.

@@ -216,7 +216,11 @@ impl ShownFlow {
             remote: flow.shown_remote(),
             class: view.class.name(),
             rule: clipped(&view.class_rule),
-            why: clipped(&view.class_why),
+            why: clipped(
+                &[vec![view.class_why.clone()], view.enforcement_shown()]
+                    .concat()
+                    .join("; "),
+            ),
             gives_way_by: view.background_control.as_deref().or(by_window).map(clipped),
             sends: view.sender,
             stepped_back: view.stepped_back,

@@ -376,6 +376,10 @@ impl Links {
         Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(why))
     }
 
+    pub fn is_none_managed(&self) -> bool {
+        self.links.is_empty()
+    }
+
     /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
     pub fn shortfalls(&self) -> Vec<String> {
         if self.links.is_empty() {

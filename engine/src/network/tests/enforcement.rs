@@ -47,6 +47,8 @@ fn managing(config: &str, backends: Backends) -> Network {
             ..RootQdisc::default()
         },
         chosen: true,
+        up: true,
+        carrier_losses: 0,
     };
     engine.step(Duration::ZERO, Input::Uplinks(vec![uplink]));
     engine.step(
@@ -258,4 +260,50 @@ fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     assert_eq!(engine.status(Duration::from_secs(3)).elsewhere.len(), 1);
     engine.step(Duration::from_secs(3), Input::Elsewhere(Vec::new()));
     assert!(engine.status(Duration::from_secs(3)).elsewhere.is_empty());
+}
+
+/// A UDP socket that is not connected has no route of its own: what admission has seen decides.
+#[test]
+fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_seen() {
+    let rule = "[[rule]]\nlocal_port = 5201\nclass = \"bulk\"\nrate_limit_mbit = 2.0\n";
+    for (seen_on, said_lines) in [(Some(ETH), 0), (None, 1)] {
+        let mut engine = with_queue();
+        obey(&mut engine, 50, rule);
+        for second in 1..5 {
+            let flow = Flow {
+                protocol: Protocol::Udp,
+                remote: (Ipv4Addr::UNSPECIFIED, 0).into(),
+                ifindex: 0,
+                delivered_segments: second,
+                ..upload()
+            };
+            let now = Duration::from_secs(second.into());
+            engine.step(now, Input::Datagrams(vec![flow]));
+            let traced = engine.to_be_traced();
+            let traced = traced.into_iter().map(|cookie| (cookie, seen_on)).collect();
+            engine.step(now, Input::Traced(traced));
+        }
+        let view = engine.status(Duration::from_secs(6)).datagrams.remove(0);
+        let enforced_by = view.limit.unwrap().enforcement.enforced_by;
+        assert_eq!(enforced_by.is_some(), seen_on.is_some());
+        assert_eq!(said(&engine).len(), said_lines, "{:?}", said(&engine));
+    }
+}
+
+#[test]
+fn deadlines_are_told_of_once_for_each_interface_that_is_not_managed() {
+    let deadline = "[link]\nrate_mbit = 10.0\n[[deadline]]\nport = 5005\ndeadline_ms = 10.0";
+    let mut engine = managing(deadline, with_htb());
+    let devices = [(ETH, device("eth2", None)), (TUN, device("tun0", Some("tun")))];
+    for ms in [100, 200] {
+        engine.step(Duration::from_millis(ms), Input::Devices(devices.clone().into()));
+    }
+    let [line] = &said(&engine)[..] else {
+        panic!("{:?}", said(&engine))
+    };
+    assert!(
+        line.starts_with("interface tun0: deadlines promised -> not enforced; rule [[deadline]]: "),
+        "{line}"
+    );
+    assert!(said(&with_queue()).is_empty(), "none are configured");
 }

@@ -115,7 +115,15 @@ impl Row for SocketRow<'_> {
         let (view, flow) = (self.view, &self.view.flow);
         let unit = view.unit.as_ref().map_or(String::new(), |unit| format!(", {unit}"));
         let (process, local, remote, class) = (self.process(), flow.local, flow.shown_remote(), view.class.name());
-        format!("{process} {local} to {remote}{unit}: {class}, {}", view.class_why)
+        let enforced: String = view
+            .enforcement_shown()
+            .iter()
+            .map(|line| format!("; {line}"))
+            .collect();
+        format!(
+            "{process} {local} to {remote}{unit}: {class}, {}{enforced}",
+            view.class_why
+        )
     }
 }
 
