@@ -10,6 +10,7 @@
  *   admission/deadline.h   whether its deadline can be promised
  *   admission/users.h      whose it is, and whether that user has had its share
  *   admission/notify.h     how the qdisc, the daemon and the sender learn of it
+ *   admission/local.h      whether it stays in the link's own subnets
  *   admission/mark.h       how the network and the radio learn of the class
  *
  * A packet that cannot be read is best effort. Attach this program last: what another program drops behind it has been
@@ -23,6 +24,7 @@
 #include "admission/calls.h"
 #include "admission/classify.h"
 #include "admission/deadline.h"
+#include "admission/local.h"
 #include "admission/mark.h"
 #include "admission/notify.h"
 #include "nice.h"
@@ -36,6 +38,7 @@ char LICENSE[] SEC("license") = "GPL";
 /* Puts the shared types into the skeleton. */
 struct gw_treated_socket *treated_type __attribute__((unused));
 struct gw_queue_event *event_type __attribute__((unused));
+struct gw_local_network *network_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 enum gw_class *class_type __attribute__((unused));
@@ -188,6 +191,31 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 	return admit_without_deadline(skb, config, p, treatment);
 }
 
+#define GOES_TO_THE_LINK 1
+
+/* What is local, unless a rate limit holds it. */
+__noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
+{
+	enum gw_class class;
+	bool granted, goes_first;
+	__u64 deadline_ns;
+	__u32 treatment;
+
+	if (!config || !p)
+		return TCX_NEXT;
+	read_ports(skb, p);
+	treatment = treatment_of(skb, p, what_is_said(skb, config, p));
+	if (treatment >> GW_LIMIT_SHIFT)
+		return GOES_TO_THE_LINK;
+	class = class_of(treatment);
+	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);
+	goes_first = deadline_ns || class == GW_CLASS_STREAM || class == GW_CLASS_REALTIME;
+	skb->cb[0] = STAMP_MAGIC | STAMP_LOCAL | (deadline_ns ? GW_REALTIME : band_of(class));
+	skb->priority = config->class_of_local[!goes_first];
+	mark(skb, config, p, deadline_ns ? GW_CLASS_REALTIME : class == GW_UNCLASSED ? GW_CLASS_STANDARD : class);
+	return TCX_NEXT;
+}
+
 SEC("tcx/egress")
 int gw_admit(struct __sk_buff *skb)
 {
@@ -203,6 +231,11 @@ int gw_admit(struct __sk_buff *skb)
 	if (!read_packet(skb, &p)) {
 		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
 		return TCX_NEXT;
+	}
+	if (config->class_of_local[0] && is_local(config, &p)) {
+		verdict = admit_local(skb, config, &p);
+		if (verdict != GOES_TO_THE_LINK)
+			return verdict;
 	}
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);

@@ -85,8 +85,17 @@ struct gw_link_config {
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
 	__u32 short_mss;              /* of background that connects, TCP_MAXSEG; 0: as it is */
 	__u32 number;                 /* of this link */
+	__u32 class_of_local[2];      /* htb: of traffic to the own subnets, with a deadline or as a stream, and else; 0: the link's */
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
+
+/* A subnet of a link's own, as an LPM trie has it; IPv4 addresses are in the first four bytes. */
+struct gw_local_network {
+	__u32 prefix_bits; /* these of the address, and all of `link` */
+	__u32 link;        /* its number, twice, plus 1 for IPv6 */
+	__u8 address[16];
+};
+#define GW_LOCAL_NETWORKS 1024
 
 /* What is said of a process, for what it connects. */
 struct gw_treated_process {

@@ -22,8 +22,8 @@ pub use conditions::{Conditions, Dscp, Mark, Prefix, Protocol};
 pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
-    GrantRule, Group, LinkSection, MarksSection, Monitor, Prefer, QueueSection, RateMbit, RealtimeLimits, RealtimeRule,
-    ReceiveSection, SchedPolicyName, UplinkSection,
+    GrantRule, Group, LinkSection, LocalTraffic, MarksSection, Monitor, Prefer, QueueSection, RateMbit, RealtimeLimits,
+    RealtimeRule, ReceiveSection, SchedPolicyName, UplinkSection,
 };
 
 use sections::{SECTIONS, TOP_KEYS};

@@ -37,6 +37,7 @@ mod bpf_qdisc;
 mod forwarded;
 mod htb;
 mod ingress;
+mod local;
 mod sojourn;
 
 use admission::{Admission, Told};
@@ -490,6 +491,21 @@ impl QueueActuator {
         Ok(())
     }
 
+    /// The subnets of links whose rates are not for these, as their addresses are now.
+    pub fn follow_networks(&mut self) -> Result<()> {
+        let Some(admission) = &mut self.admission else {
+            return Ok(());
+        };
+        let spares = |link: &&Link| link.plan.tuning.spares_local;
+        let links: Vec<(u32, String)> = self
+            .links
+            .values()
+            .filter(spares)
+            .map(|link| (link.number, link.name.clone()))
+            .collect();
+        admission.follow_networks(&local::networks(&links)?)
+    }
+
     /// What comes out of these devices is told apart by its cgroup, while anything is in force.
     /// `changed`: devices may have come or gone since the last time.
     ///
@@ -634,6 +650,7 @@ impl QueueActuator {
         admission.set_packet_rules(&plan.tuning.packet_rules)?;
         // Before anything is attached: it goes by this from its first packet on.
         self.configure()?;
+        self.follow_networks()?;
         self.follow_htb()?;
         let admission = self.admission.as_mut().context("admission is not loaded")?;
         admission.attach(ifindex)?;

@@ -24,7 +24,7 @@ macro_rules! records {
 skeletons!(admission arrival cap control ease flow_monitor forwarded ingress inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
-    admission: gw_admission_counters gw_background_key gw_link_config gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;
+    admission: gw_admission_counters gw_background_key gw_link_config gw_local_network gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
     control: gw_control gw_control_outcome;

@@ -3,7 +3,8 @@
 //! ends, what was there before is there again. What somebody else put there is left alone.
 
 use std::io::Write as _;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -468,4 +469,87 @@ fn what_another_tool_configures_in_a_fight_is_never_replaced() {
     assert!(told.contains("another tool has put the qdisc pfifo"), "{told}");
     run("tc qdisc del dev gwv root");
     until("the place is free, and giveway's queue is back", stands);
+}
+
+/// Beyond the link's own subnet, at its far end.
+const BEYOND: &str = "10.97.0.1";
+
+/// What arrives at each of these, Mbit/s, while as much as can be is sent to all of them.
+fn arrives_mbit<const N: usize>(lab: &Lab, to: [&str; N]) -> [f64; N] {
+    let to = to.map(|ip| SocketAddr::new(ip.parse().unwrap(), 7_123));
+    let sinks = to.map(|to| lab.far(move || UdpSocket::bind(to).unwrap()));
+    let (stop, arrived) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; N]);
+    let (stop, arrived) = (&stop, &arrived);
+    let so_far = || arrived.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+    thread::scope(|scope| {
+        for (n, sink) in sinks.into_iter().enumerate() {
+            sink.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            scope.spawn(move || {
+                let mut bytes = [0; 2_000];
+                while !stop.load(Ordering::Relaxed) {
+                    let length = sink.recv(&mut bytes).unwrap_or(0) as u64;
+                    arrived[n].fetch_add(length, Ordering::Relaxed);
+                }
+            });
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[0; 1_400], to[n]);
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(1));
+        let (before, began) = (so_far(), Instant::now());
+        thread::sleep(Duration::from_secs(3));
+        let (after, seconds) = (so_far(), began.elapsed().as_secs_f64());
+        stop.store(true, Ordering::Relaxed);
+        std::array::from_fn(|n| (after[n] - before[n]) as f64 * 8e-6 / seconds)
+    })
+}
+
+/// The far end has an address beyond the link's own subnet.
+fn with_a_way_beyond() -> Lab {
+    let lab = Lab::enter();
+    run(&format!("ip -n {} address add {BEYOND}/32 dev lo", lab.far));
+    run(&format!("ip route add {BEYOND} via {FAR_V4}"));
+    lab
+}
+
+#[test]
+fn local_traffic_has_no_part_in_the_rate_where_that_is_the_modems() {
+    let lab = with_a_way_beyond();
+    let text = slow_link("htb").replace("rate_mbit = 20\n", "rate_mbit = 20\nlocal = \"unlimited\"\n");
+    let config = Scratch::new("local.toml", &text);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    let [beyond] = arrives_mbit(&lab, [BEYOND]);
+    let [local] = arrives_mbit(&lab, [FAR_V4]);
+    let [with_local, beside] = arrives_mbit(&lab, [BEYOND, FAR_V4]);
+    println!(
+        "rate 20 Mbit/s: beyond {beyond:.1}, local {local:.1}; at once: beyond {with_local:.1}, local {beside:.1} Mbit/s"
+    );
+    assert!((17.0..20.5).contains(&beyond) && local > 100.0 && beside > 60.0);
+    assert!(with_local > 0.9 * beyond, "local traffic takes nothing from the link");
+}
+
+#[test]
+fn local_traffic_shares_the_rate_unless_it_is_said_otherwise() {
+    let lab = with_a_way_beyond();
+    let (_daemon, _config) = daemon_with("local-limited.toml", "htb");
+    let [with_local, beside] = arrives_mbit(&lab, [BEYOND, FAR_V4]);
+    println!("rate 20 Mbit/s, local limited; at once: beyond {with_local:.1}, local {beside:.1} Mbit/s");
+    assert!((16.0..20.5).contains(&(with_local + beside)));
+}
+
+#[test]
+fn the_own_subnets_follow_the_links_addresses() {
+    let lab = with_a_way_beyond();
+    let text = slow_link("htb").replace("rate_mbit = 20\n", "rate_mbit = 20\nlocal = \"unlimited\"\n");
+    let config = Scratch::new("local-follows.toml", &text);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    run("ip address add 10.97.0.9/24 dev gwv");
+    until("what was beyond is local", || arrives_mbit(&lab, [BEYOND])[0] > 100.0);
+    run("ip address del 10.97.0.9/24 dev gwv");
+    until("it is beyond again", || arrives_mbit(&lab, [BEYOND])[0] < 25.0);
 }

@@ -238,6 +238,9 @@ section! {
         overhead_bytes: Option<u32> = None, example 24, in 0..=256;
         /// Bytes handed to the driver ahead of the link, at most. Without it one packet of the MTU.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
+        /// Traffic to the interface's own subnets. "limited": it has its part of the rate, as all else. "unlimited": it has no
+        /// part in the rate and gives none up, since the modem's rate is not the LAN's (htb only; docs/queue.md).
+        local: LocalTraffic = LocalTraffic::Limited;
     }
 }
 
@@ -252,7 +255,18 @@ section! {
         overhead_bytes: Option<u32> = None, example 0, in 0..=256;
         /// As in [link], whose value counts without it.
         driver_bytes: Option<u32> = None, example 1514, in 0..=1_048_576;
+        /// As in [link], whose value counts without it.
+        local: Option<LocalTraffic> = None, example "unlimited";
     }
+}
+
+/// Whether what stays in the link's own subnets has its part of the link's rate.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LocalTraffic {
+    #[default]
+    Limited,
+    Unlimited,
 }
 
 /// Which queueing discipline orders the bands.

@@ -49,7 +49,8 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         LinkSection {
             rate_mbit: Some(RateMbit::Fixed(20.0)),
             overhead_bytes: Some(24),
-            driver_bytes: Some(1514)
+            driver_bytes: Some(1514),
+            local: LocalTraffic::Limited,
         }
     );
     assert_eq!(

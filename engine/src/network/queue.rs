@@ -184,6 +184,9 @@ pub struct Tuning {
     pub overhead_bytes: u32,
     pub max_packet_bytes: u32,
     pub driver_bytes: u32,
+    /// Traffic to the own subnets is no part of what the rate is for.
+    #[serde(default)]
+    pub spares_local: bool,
     pub realtime_percent: u32,
     pub guard_us: u32,
     pub path_budget_us: u32,
@@ -670,7 +673,10 @@ impl Queue {
         } else {
             ""
         };
-        let qdisc = || self.usable(Backend::Qdisc, &self.backends.qdisc);
+        let qdisc = || match self.rate.spares_local {
+            true => Err("local = \"unlimited\" needs htb".to_owned()),
+            false => self.usable(Backend::Qdisc, &self.backends.qdisc),
+        };
         let htb = || match rate {
             _ if self.rate.mbit == Some(RateMbit::Found) => Err(format!(
                 "rate_mbit = \"auto\" in {} needs the BPF qdisc, and htb cannot order without a rate: give {name} a number",
@@ -711,6 +717,7 @@ impl Queue {
         let is_usable = |backend, kernel| self.usable(backend, kernel).is_ok();
         self.queue.backend == BackendName::Auto
             && self.rate(uplink).is_none()
+            && !self.rate.spares_local
             && self.rate.mbit != Some(RateMbit::Found)
             && self.limits.is_empty()
             && self.demand.is_over()
@@ -754,6 +761,7 @@ impl Queue {
             overhead_bytes,
             max_packet_bytes,
             driver_bytes: self.rate.driver_bytes.unwrap_or(max_packet_bytes),
+            spares_local: backend == Backend::Htb && self.rate.spares_local,
             realtime_percent,
             below_us,
             guard_us: self.queue.guard_us.unwrap_or(100),

@@ -3,7 +3,7 @@
 //! refuses deadlines that cannot be kept. Input: plans, rules and background flows; output: counters and refusals. It
 //! ends with the process; the queue that is left then gets unclassified packets until it is undone too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -41,6 +41,8 @@ const EVENTS_AT_ONCE: usize = 1_024;
 const LIMIT_SHIFT: u16 = 8;
 const WRITE_DSCP: u8 = 0x80;
 const ANY_DSCP: u8 = 0xff;
+/// GW_LOCAL_NETWORKS of bpf/queueing.h.
+const MOST_NETWORKS: usize = 1_024;
 
 /// The loaded program; dropping it takes it off the links.
 pub struct Admission {
@@ -62,6 +64,9 @@ pub struct Admission {
     treated_processes: MapHandle,
     background_flows: MapHandle,
     packet_rules: MapHandle,
+    local_networks: MapHandle,
+    /// As they are written there.
+    networks: BTreeSet<Vec<u8>>,
     /// What was written, and how often.
     written: (Vec<PacketRule>, u32),
     counters: MapHandle,
@@ -75,6 +80,14 @@ pub struct Shared {
     pub queue_events: MapHandle,
     /// For ingress.bpf.c.
     pub background_answers: MapHandle,
+}
+
+/// A subnet of the link of this number.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct LocalNetwork {
+    pub link: u32,
+    pub address: IpAddr,
+    pub bits: u8,
 }
 
 /// What there is to look up, so that a packet looks for nothing else.
@@ -185,6 +198,8 @@ impl Admission {
             treated_sockets: keep(&maps.treated_sockets)?,
             background_flows: keep(&maps.background_flows)?,
             packet_rules: keep(&maps.packet_rules)?,
+            local_networks: keep(&maps.local_networks)?,
+            networks: BTreeSet::new(),
             written: (Vec::new(), 0),
             counters: keep(&maps.admission_counters)?,
         })
@@ -323,6 +338,24 @@ impl Admission {
         done.context("cannot tell the queue of a process")
     }
 
+    /// The subnets of the links of these numbers, which their rates are not for.
+    pub fn follow_networks(&mut self, networks: &BTreeSet<LocalNetwork>) -> Result<()> {
+        let keys: BTreeSet<Vec<u8>> = networks
+            .iter()
+            .take(MOST_NETWORKS)
+            .map(|network| bytes_of(&network_key(network)).to_vec())
+            .collect();
+        for gone in self.networks.difference(&keys) {
+            let _ = self.local_networks.delete(gone);
+        }
+        for new in keys.difference(&self.networks) {
+            let told = self.local_networks.update(new, &[1], MapFlags::ANY);
+            told.context("cannot tell the queue of a subnet")?;
+        }
+        self.networks = keys;
+        Ok(())
+    }
+
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {
         self.background_flows
             .update(bytes_of(&key_of(flow)), &[1], MapFlags::ANY)
@@ -368,6 +401,10 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.call_marks, flag::GW_CALLS),
         (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
     ];
+    let class_of_local = match plan.tuning.spares_local {
+        true => htb::CLASS_OF_LOCAL,
+        false => Default::default(),
+    };
     let (class_of_band, class_of_limits) = match plan.backend {
         Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),
         Backend::Qdisc | Backend::None => Default::default(),
@@ -375,6 +412,7 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
     types::gw_link_config {
         class_of_band,
         class_of_limits,
+        class_of_local,
         mark_of_class: marks_of(&plan.tuning.marks),
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
         trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
@@ -397,6 +435,25 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         codel_interval_us: plan.tuning.sojourn_interval_us,
         user_percent: plan.tuning.user_percent.unwrap_or(0),
         ..Default::default()
+    }
+}
+
+fn network_key(network: &LocalNetwork) -> types::gw_local_network {
+    let mut address = [0; 16];
+    let is_ipv6 = match network.address {
+        IpAddr::V4(ip) => {
+            address[..4].copy_from_slice(&ip.octets());
+            false
+        }
+        IpAddr::V6(ip) => {
+            address = ip.octets();
+            true
+        }
+    };
+    types::gw_local_network {
+        prefix_bits: 32 + u32::from(network.bits),
+        link: 2 * network.link + u32::from(is_ipv6),
+        address,
     }
 }
 

@@ -11,6 +11,9 @@
 //! | a rate limit | the limit, but all of a band no more than half of what that has for sure | the limit | as its band |
 //! | a rate limit of background | nothing | the limit | nothing |
 //!
+//! Where the rate is not for local traffic (`local = "unlimited"`), the link's class and two for that are below one of the
+//! device, which has no bound. Local traffic borrows there, behind all that the link's classes borrow from the link.
+//!
 //! htb serves first the classes within their own rate, then by priority those that borrow. It takes the class of a packet
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
@@ -28,6 +31,15 @@ pub const KIND: &str = "htb";
 
 /// Minor numbers of the classes.
 const LINK: u32 = 1;
+/// What the link and local traffic have in common, where the rate is not for that.
+const DEVICE: u32 = 2;
+/// Local traffic: what has a deadline or is a stream, and the rest.
+const LOCAL_FIRST: u32 = 0x40;
+const LOCAL: u32 = 0x48;
+/// More than any device carries, bytes a second.
+const DEVICE_RATE: u64 = 50_000_000_000;
+/// Of the link's rate, what local traffic has for sure.
+const LOCAL_SHARE: u64 = 100;
 const REALTIME: u32 = 0x10;
 const STREAMS: u32 = 0x18;
 const BEST_EFFORT: u32 = 0x20;
@@ -42,6 +54,9 @@ pub const CLASS_OF_BAND: [u32; BANDS] = [
     HANDLE | BEST_EFFORT,
     HANDLE | BACKGROUND,
 ];
+
+/// The classes of local traffic, for skb->priority.
+pub const CLASS_OF_LOCAL: [u32; 2] = [HANDLE | LOCAL_FIRST, HANDLE | LOCAL];
 
 /// The class of rate limit 0, for skb->priority; see `class_of_limits` in bpf/queueing.h.
 pub const CLASS_OF_LIMITS: u32 = HANDLE | LIMITS;
@@ -124,6 +139,12 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
         let target_us = u64::from(plan.tuning.sojourn_target_us) * u64::from(fair);
         put_leaf(netlink, plan, rate, minor, target_us).context("cannot give htb's classes their queues")?;
     }
+    if plan.tuning.spares_local {
+        for minor in [LOCAL_FIRST, LOCAL] {
+            let target_us = plan.tuning.sojourn_target_us.into();
+            put_leaf(netlink, plan, DEVICE_RATE, minor, target_us).context("cannot give local traffic its queue")?;
+        }
+    }
     for (minor, limit) in limits(plan) {
         let target_us = super::target_us(limit, &plan.tuning);
         put_leaf(netlink, plan, limit.bytes_per_s, minor, target_us).context("cannot give a rate limit its queue")?;
@@ -170,13 +191,23 @@ fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
         (BEST_EFFORT, best_effort),
         (BACKGROUND, background),
     ];
-    let mut classes = vec![
-        Class {
-            parent: 0,
-            ..class(LINK, rate, rate, 0)
-        },
-        class(REALTIME, realtime, realtime, 0),
-    ];
+    let spares_local = plan.tuning.spares_local;
+    let below = |parent, class| Class { parent, ..class };
+    let mut classes = match spares_local {
+        true => vec![
+            below(0, class(DEVICE, DEVICE_RATE, DEVICE_RATE, 0)),
+            below(DEVICE, class(LINK, rate, rate, 0)),
+        ],
+        false => vec![below(0, class(LINK, rate, rate, 0))],
+    };
+    if spares_local {
+        // They borrow from the device behind what borrows from the link, so that they keep nothing of that waiting.
+        let sure = (rate / LOCAL_SHARE).max(1);
+        for (minor, priority) in [(LOCAL_FIRST, 0), (LOCAL, 3)] {
+            classes.push(below(DEVICE, class(minor, sure, DEVICE_RATE, priority)));
+        }
+    }
+    classes.push(class(REALTIME, realtime, realtime, 0));
     for (priority, (band, sure)) in (1..).zip(served) {
         let limits: Vec<_> = limits(plan).filter(|(_, limit)| band_of(limit) == band).collect();
         // What all classes have for sure must not be more than the link has.

@@ -205,6 +205,9 @@ impl Running {
         if changed && let Err(error) = self.daemon.queue.retry() {
             tracing::debug!("{error:#}");
         }
+        if let Err(error) = self.daemon.queue.follow_networks() {
+            tracing::debug!("{error:#}");
+        }
         if let Err(error) = self.daemon.queue.follow_containers(changed) {
             tracing::debug!("{error:#}");
             self.links_changed = true;

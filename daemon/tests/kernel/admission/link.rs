@@ -308,6 +308,7 @@ fn tuning() -> Tuning {
         rate_source: None,
         overhead_bytes: 0,
         max_packet_bytes: 1_514,
+        spares_local: false,
         driver_bytes: 1_514,
         realtime_percent: 80,
         guard_us: 100,

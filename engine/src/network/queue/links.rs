@@ -19,7 +19,7 @@ use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::{Class, PacketRule, RateLimit};
-use crate::config::{Config, Dscp, LinkSection, Protocol, RateMbit, UplinkSection};
+use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Protocol, RateMbit, UplinkSection};
 use crate::model::Flow;
 use crate::network::action::Action;
 
@@ -38,6 +38,8 @@ pub struct Rate {
     pub mbit: Option<RateMbit>,
     pub overhead_bytes: Option<u32>,
     pub driver_bytes: Option<u32>,
+    /// Traffic to the own subnets has no part in it.
+    pub spares_local: bool,
     pub said_in: &'static str,
 }
 
@@ -47,6 +49,7 @@ impl Default for Rate {
             mbit: None,
             overhead_bytes: None,
             driver_bytes: None,
+            spares_local: false,
             said_in: "[link]",
         }
     }
@@ -245,6 +248,7 @@ impl Links {
             },
             overhead_bytes: own.and_then(|own| own.overhead_bytes).or(all.overhead_bytes),
             driver_bytes: own.and_then(|own| own.driver_bytes).or(all.driver_bytes),
+            spares_local: own.and_then(|own| own.local).unwrap_or(all.local) == LocalTraffic::Unlimited,
             said_in: match own.is_some() || !is_first {
                 true => "[[uplink]]",
                 false => "[link]",

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which packets stay in the link's own subnets, where its rate is not for them. What they have of the link comes behind what the
+ * rate is for, and is neither promised nor counted. A rate limit holds for them as for all others, within the link's rate.
+ */
+#ifndef GIVEWAY_ADMISSION_LOCAL_H
+#define GIVEWAY_ADMISSION_LOCAL_H
+
+#include "classify.h"
+
+/* Beside the band, in word 0 of the stamp. */
+#define STAMP_LOCAL 8
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, GW_LOCAL_NETWORKS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gw_local_network);
+	__type(value, __u8);
+} local_networks SEC(".maps");
+
+/* Fragments are not: what limits the first is not known of the others. */
+static __noinline bool is_local(const struct gw_link_config *config, const struct packet *p)
+{
+	struct gw_local_network key = { .prefix_bits = 32 + 128 };
+
+	if (!config || !p || p->fragment_at || p->more_fragments)
+		return false;
+	key.link = 2 * config->number + (p->tuple.family == AF_INET6);
+	__builtin_memcpy(key.address, p->tuple.remote, sizeof(key.address));
+	return bpf_map_lookup_elem(&local_networks, &key);
+}
+
+#endif
