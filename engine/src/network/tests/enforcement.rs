@@ -47,8 +47,6 @@ fn managing(config: &str, backends: Backends) -> Network {
             ..RootQdisc::default()
         },
         chosen: true,
-        up: true,
-        carrier_losses: 0,
     };
     engine.step(Duration::ZERO, Input::Uplinks(vec![uplink]));
     engine.step(
