@@ -312,7 +312,7 @@ mod tests {
     /// As many connections as there are, each from the next of these addresses; and how many a newcomer then gets.
     fn places_beside(crowd: impl Fn(u16) -> String, newcomer: &str) -> usize {
         let places = Places::default();
-        let held: Vec<Held> = (0..1000)
+        let held: Vec<Held> = (0..200)
             .filter_map(|number| Held::take(&places, at(&crowd(number))).ok())
             .collect();
         assert!(held.len() >= OF_ALL.min(OF_ONE));
@@ -337,11 +337,12 @@ mod tests {
             places_beside(|n| format!("198.51.100.{}", n % 256), "203.0.113.1"),
             OF_ONE
         );
-        // The neighbour of who has filled a /48: a place of theirs, until both have as many.
+        // A neighbour in that /48, and one in the very /56, where each has as many as another.
         assert_eq!(
             places_beside(|n| format!("2001:db8:1:{n:x}::1"), "2001:db8:1:9999::1"),
-            0
+            OF_ONE
         );
+        assert_eq!(places_beside(|n| format!("2001:db8:1:{n:x}::1"), "2001:db8:1:ff::1"), 0);
     }
 
     #[test]
