@@ -352,7 +352,7 @@ impl Plain {
             .sum();
         // By device, or who lists many senders and says nothing of them would keep the others from judging. Who says nothing
         // began later, and has taken its part of what the others say since: it would have as much as they.
-        let devices = (seen.senders - seen.own + 1) as f64;
+        let devices = (seen.senders + 1).saturating_sub(seen.own) as f64;
         let said_rate = others_rate + own.map_or(0.0, |own| own.rate);
         let plain = said_rate * devices / said.len() as f64;
         // (Who knows itself is one of them: in a group where half of the others know, all of these judge.)
