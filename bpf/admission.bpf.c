@@ -148,7 +148,7 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
 	       !socket_deadline(skb) && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
-	       !(has_early_sockets && treatment_before(skb));
+	       !(has_early_sockets && treatment_before(skb)) && !treatment_of_raw(skb);
 }
 
 /* What is said of it; where that is a deadline to be promised, nothing is decided yet. */

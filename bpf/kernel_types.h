@@ -11,6 +11,8 @@
 
 #define AF_INET 2
 #define AF_INET6 10
+#define AF_PACKET 17
+#define SOCK_RAW 3
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 #define IPPROTO_MPTCP 262
@@ -171,6 +173,8 @@ struct sock {
 	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
 	socket_lock_t sk_lock;
+	struct socket *sk_socket;
+	__u16 sk_type;
 	__u16 sk_protocol;
 	__u8 sk_clockid;
 	__u8 sk_txtime_deadline_mode : 1;
@@ -185,6 +189,7 @@ struct sock {
 };
 
 struct socket {
+	struct file *file;
 	struct sock *sk;
 };
 

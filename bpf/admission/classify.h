@@ -82,6 +82,21 @@ static __always_inline bool is_full(const struct sock *sk)
 	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
 }
 
+/*
+ * Of a packet that a program has made itself, by a raw or a packet socket: what is said of the program. The daemon sees no
+ * such socket; but nothing lies between its send call and here, unless a neighbour's address has to be resolved first. The
+ * kernel's own raw sockets, which answer on anybody's behalf, have no file.
+ */
+static __noinline __u32 treatment_of_raw(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+
+	if (!sk || !is_full(sk) || (sk->sk_type != SOCK_RAW && sk->__sk_common.skc_family != AF_PACKET))
+		return 0;
+	return BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
+}
+
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
 static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 {
@@ -287,6 +302,8 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 
 	if (!said && has_early_sockets)
 		said = treatment_before(skb);
+	if (!said)
+		said = treatment_of_raw(skb);
 	if (!said && config->flags & GW_FORWARDED)
 		said = treatment_of_forwarded(skb, config, p);
 	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;

@@ -37,20 +37,28 @@ struct {
 /* Set once the first entry exists, so that there is no lookup before. */
 bool has_early_sockets;
 
-/* The calling task connects this socket. */
-static __always_inline void treat_early(struct bpf_sock *sk)
+/* What the daemon says of the calling process; 0: nothing. */
+static __always_inline __u32 treatment_of_caller(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tgid = task->tgid;
 	struct gw_treated_process *said = bpf_map_lookup_elem(&treated_processes, &tgid);
 	__u64 start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+
+	return said && said->start_ns == start_ns - start_ns % START_NS ? said->treatment : 0;
+}
+
+/* The calling task connects this socket. */
+static __always_inline void treat_early(struct bpf_sock *sk)
+{
+	__u32 treatment = treatment_of_caller();
 	struct early_socket *early;
 
-	if (!said || said->start_ns != start_ns - start_ns % START_NS)
+	if (!treatment)
 		return;
 	early = bpf_sk_storage_get(&early_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (early) {
-		early->treatment = said->treatment;
+		early->treatment = treatment;
 		early->until_ns = bpf_ktime_get_ns() + EARLY_NS;
 		has_early_sockets = true;
 	}

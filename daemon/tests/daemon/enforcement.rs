@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use giveway::kernel::own_netns;
 use serde_json::Value;
@@ -262,6 +262,66 @@ fn a_limited_flow_by_a_bridge_or_a_tunnel_of_the_kernel_is_enforced_by_the_manag
         let _sender = exec(&LIMITED, &sender(to, port));
         managed.flow(port, |flow| flow["limit"]["enforced_by"] == "gwv");
         assert!(managed.logged("-> not enforced").is_empty());
+    }
+}
+
+/// IPv4 datagrams of 1,000 bytes, 10 Mbit/s of them, made by the program itself.
+const RAW_SENDER: &str = "
+import socket, sys, time
+kind, near, far, mac = sys.argv[1:]
+payload = bytes(980)
+if kind == 'raw':
+    sender = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)
+    sender.connect((far, 0))
+else:
+    sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    sender.bind(('gwv', 0))
+    header = bytes([0x45, 0]) + (1000).to_bytes(2, 'big') + bytes([0, 0, 0, 0, 64, 253, 0, 0])
+    addresses = socket.inet_aton(near) + socket.inet_aton(far)
+    payload = bytes.fromhex(mac.replace(':', '')) + bytes(6) + bytes([8, 0]) + header + addresses + payload
+start, sent = time.monotonic(), 0
+while True:
+    try:
+        sender.send(payload)
+    except OSError:
+        pass
+    sent += 1
+    time.sleep(max(0, start + sent / 1250 - time.monotonic()))
+";
+
+fn received_bytes(lab: &Lab) -> u64 {
+    let shown: Value = serde_json::from_str(&run(&format!("ip -n {} -s -j link show gwv", lab.far))).unwrap();
+    shown[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
+}
+
+/// The daemon lists no such socket.
+#[test]
+fn what_a_program_sends_by_a_raw_or_a_packet_socket_has_its_rate_limit() {
+    let lab = Lab::enter();
+    let _managed = Managed::start(Some(50.0), "", &[]);
+    let far: Value = serde_json::from_str(&run(&format!("ip -n {} -j link show gwv", lab.far))).unwrap();
+    let mac = far[0]["address"].as_str().unwrap();
+    for kind in ["raw", "packet"] {
+        let mut command = Command::new(program());
+        let sender = ["--", "python3", "-c", RAW_SENDER, kind, NEAR_V4, FAR_V4, mac];
+        command
+            .args(LIMITED)
+            .args(sender)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        let _sender = KillOnDrop::spawn(&mut command);
+        let measured = |time: Duration| {
+            let (start, at_start) = (Instant::now(), received_bytes(&lab));
+            thread::sleep(time);
+            (received_bytes(&lab) - at_start) as f64 * 8e-6 / start.elapsed().as_secs_f64()
+        };
+        // A program is known within a second of its start.
+        until("it sends, and no more than it may", || {
+            (1.0..2.5).contains(&measured(Duration::from_millis(300)))
+        });
+        let mbit = measured(Duration::from_secs(3));
+        println!("{kind} socket: {mbit:.2} Mbit/s of 2");
+        assert!((1.5..2.2).contains(&mbit), "{kind} socket: {mbit:.2} Mbit/s");
     }
 }
 

@@ -47,7 +47,10 @@ const PROGRAMS: &[&str] = &[
     "mount",
 ];
 
-const RECIPES: [(&str, fn(f64, f64, &Run) -> Result<Outcome>); 4] = [
+/// Of a warm-up and a measurement, in seconds.
+type Recipe = fn(f64, f64, &Run) -> Result<Outcome>;
+
+const RECIPES: [(&str, Recipe); 4] = [
     ("install", install),
     ("laptop", laptop),
     ("robot", robot),
