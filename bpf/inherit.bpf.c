@@ -42,6 +42,7 @@ struct gw_process_key {
 struct gw_name_order {
 	__u64 rule;  /* which names the process; 0: none */
 	__u64 image; /* of which that is said */
+	__u64 execs; /* of the process, filled in here */
 	__u64 is_obeyed; /* filled in here, with what follows for those that have it from there: */
 	struct gw_by_rule handed_on;
 };
@@ -98,7 +99,8 @@ static __always_inline struct gw_by_rule by_rule(const struct gw_record *record,
 
 static __always_inline bool is_from(const struct gw_by_rule *by, const struct gw_by_rule *other)
 {
-	return by->rule == other->rule && by->pid == other->pid && by->start_ns == other->start_ns;
+	return by->rule == other->rule && by->pid == other->pid && by->start_ns == other->start_ns &&
+	       by->execs == other->execs;
 }
 
 /* A thread has what its process has. Another process has inherited it; its own rule is the same until it executes another. */
@@ -142,6 +144,7 @@ static __always_inline void name(struct gw_by_rule *own, struct task_struct *tas
 	own->rule = 0;
 	own->pid = task->tgid;
 	own->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	own->execs = task->self_exec_id;
 	own->uid = uid_of(task);
 	BPF_CORE_READ_STR_INTO(&own->name, task, group_leader, comm);
 	own->rule = rule;
@@ -167,6 +170,9 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 	/* Another daemon's program may have been here already: while one takes over from another. */
 	if (!record || record->image == (__u64)task->mm)
 		return 0;
+	/* From here on it has its class from the program that it was, whatever becomes of its parent's. */
+	if (record->own.rule)
+		record->parent = 0;
 	record->inherited = by_rule(record, task);
 	record->own.rule = 0;
 	record->image = (__u64)task->mm;
@@ -199,6 +205,7 @@ static __always_inline struct gw_record *obey(struct gw_name_order *order, struc
 	else if (record->own.rule != order->rule)
 		name(&record->own, task, order->rule);
 	record->image = order->image;
+	order->execs = task->self_exec_id;
 	order->handed_on = by_rule(record, task);
 	order->is_obeyed = 1;
 	return record;
@@ -221,8 +228,8 @@ static __always_inline void follow_leader(struct task_struct *task, struct gw_re
 }
 
 /*
- * By its parent. An orphan's is an ancestor, or init, and tells nothing where another has started it; but whom it has it
- * from may have another rule by now.
+ * By its parent, while that is still the program that has started it. An orphan's is an ancestor, or init, and tells nothing
+ * where another has started it; but whom it has it from may have another rule by now.
  */
 static __always_inline void follow_parent(struct task_struct *task, struct gw_record *record)
 {
@@ -232,7 +239,7 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 	struct gw_record made = {};
 	struct gw_name_order *order;
 
-	if (of_parent && leader->tgid != INIT) {
+	if (of_parent && leader->tgid != INIT && task->parent_exec_id == leader->self_exec_id) {
 		struct gw_by_rule from = by_rule(of_parent, leader);
 
 		if (!record && from.rule) {
@@ -251,7 +258,7 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 	if (!record || !record->inherited.rule)
 		return;
 	order = order_for(record->inherited.pid, record->inherited.start_ns);
-	if (order && order->is_obeyed && !is_from(&record->inherited, &order->handed_on))
+	if (order && order->is_obeyed && order->execs == record->inherited.execs && !is_from(&record->inherited, &order->handed_on))
 		record->inherited = order->handed_on;
 }
 

@@ -15,6 +15,7 @@
 struct gw_by_rule {
 	__u64 rule;     /* its number; 0: none */
 	__u64 start_ns; /* of the process that it names, CLOCK_BOOTTIME */
+	__u64 execs;    /* that process's count of execs: the program that is meant */
 	__u32 pid;
 	__u32 uid;      /* as which that process has handed it on */
 	char name[GW_NAME_OF_TASK];

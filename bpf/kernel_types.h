@@ -511,6 +511,7 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;
 	__u64 self_exec_id; /* one more with each exec; a fork copies it */
+	__u64 parent_exec_id; /* its parent's, at the fork */
 	struct rt_mutex_waiter *pi_blocked_on;
 	char comm[16];
 };

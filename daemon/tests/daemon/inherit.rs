@@ -199,6 +199,44 @@ fn what_has_a_rule_of_its_own_is_judged_by_it_with_all_that_it_starts() {
     }
 }
 
+/// A wrapper's script often ends in `exec`: the program that it was counts, not the one that started the wrapper.
+#[test]
+fn what_a_program_becomes_by_exec_keeps_its_class_below_a_parent_with_a_rule_of_its_own() {
+    let (lab, place) = (Lab::enter(), Place::new());
+    place.rules(&(place.rule_of("backup", BACKGROUND) + &place.rule_of("helper", "class = \"stream\"")));
+    let daemon = place.start_knowing();
+    let port = lab.reader();
+    let becomes_another = format!("exec /bin/bash -c '{}' gwtalk", talk(port));
+    let script = format!("{} -c \"{becomes_another}\" & wait", place.path("backup").display());
+    let _parent = Group::spawn(Command::new(place.path("helper")).args(["-c", &script]));
+    let talker = pid_of(&becomes(&daemon, port, "background"));
+    until("it is nice", || is(talker, NICE));
+    // The tree of processes is followed once a second.
+    for _ in 0..30 {
+        assert_eq!(flow_to(&daemon, port)["class"], "background");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// What a shell has started belongs to what the shell was, not to the program that it becomes.
+#[test]
+fn what_was_started_before_an_exec_inherits_nothing_from_the_program_that_is_executed() {
+    let (lab, place) = (Lab::enter(), Place::new());
+    place.rule("backup", BACKGROUND);
+    let daemon = place.start_knowing();
+    let (before, after) = (lab.reader(), lab.reader());
+    let started = format!("/bin/bash -c '{}' gwtalk & sleep 0.3", talk(before));
+    let own = format!("exec {} -c '{}' gwtalk", place.path("backup").display(), talk(after));
+    let _shell = Group::spawn(Command::new("bash").args(["-c", &format!("{started}; {own}")]));
+    becomes(&daemon, after, "background");
+    let talker = pid_of(&becomes(&daemon, before, "standard"));
+    for _ in 0..30 {
+        assert_eq!(flow_to(&daemon, before)["class"], "standard");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(is(talker, ORDINARY), "it is not nice");
+}
+
 #[test]
 fn a_rule_for_the_program_alone_says_nothing_of_what_it_starts() {
     let (lab, place) = (Lab::enter(), Place::new());
