@@ -89,6 +89,24 @@ impl Default for Verdict {
     }
 }
 
+/// The user whose commands no rule binds.
+const ROOT: u32 = 0;
+
+/// Of a rule and of a command. A user does not get out of a rule's limit, which all its flows share, by one of their own,
+/// however small: the command's counts beside a rule's only if root chose it, and it is the smaller one.
+fn limit_of(rules: &Rules, of_rule: Option<LimitNumber>, choice: Option<Choice>) -> Option<LimitNumber> {
+    let chosen = choice.and_then(|choice| choice.limit.map(|limit| (choice.uid, limit)));
+    let (Some(of_rule), Some((uid, chosen))) = (of_rule, chosen) else {
+        return of_rule.or(chosen.map(|(_, limit)| limit.number));
+    };
+    let is_smaller = rules.rate_of(of_rule).is_none_or(|rate| chosen.bytes_per_s < rate);
+    Some(if uid == ROOT && is_smaller {
+        chosen.number
+    } else {
+        of_rule
+    })
+}
+
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     let by_rule = match rules.judge(seen) {
@@ -96,19 +114,22 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         Err(undecided) => return undecided,
     };
     let of_rule = by_rule.as_ref().and_then(|verdict| verdict.limit);
+    let choice = seen.process.and_then(|process| process.chosen);
+    let limit = limit_of(rules, of_rule, choice);
     let limited_by = by_rule
         .as_ref()
-        .filter(|_| of_rule.is_some())
+        .filter(|_| of_rule.is_some() && limit == of_rule)
         .map(|verdict| verdict.rule.clone());
-    let of_command = seen.process.and_then(|process| process.chosen?.limit);
-    let limit = of_rule.or(of_command.map(|limit| limit.number));
     let mut verdict = named(seen)
         .or_else(|| chosen(seen))
         .or(by_rule)
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default();
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
-        verdict.why += &format!("; the rate limit of {rule} is for it too");
+        verdict.why += &match choice.and_then(|choice| choice.limit) {
+            Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
+            None => format!("; the rate limit of {rule} is for it too"),
+        };
     }
     Verdict { limit, ..verdict }
 }
@@ -122,8 +143,7 @@ pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
         .ok()
         .and_then(Option::as_ref)
         .and_then(|verdict| verdict.limit);
-    let of_command = process.chosen.and_then(|choice| choice.limit);
-    let limit = of_rule.or(of_command.map(|limit| limit.number));
+    let limit = limit_of(rules, of_rule, process.chosen);
     let verdict = match (process.chosen.map(of_choice), by_rule) {
         (Some(chosen), _) => chosen,
         (None, by_rule) => by_rule

@@ -109,6 +109,12 @@ impl Rules {
         self.rules.len()
     }
 
+    /// Of the rate limit with this number.
+    pub fn rate_of(&self, limit: LimitNumber) -> Option<u64> {
+        let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
+        limits.find_map(|(number, rate)| (number == limit).then_some(rate))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }

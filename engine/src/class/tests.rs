@@ -147,6 +147,41 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
 }
 
 #[test]
+fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_and_else_the_rules() {
+    const COMMANDS: LimitNumber = 50;
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nrate_limit_mbit = 10.0\n");
+    let of_rule = rules.limits()[0].number;
+    for (uid, mbit, expected) in [
+        (0, 2, COMMANDS),
+        (0, 20, of_rule),
+        (UNPRIVILEGED, 2, of_rule),
+        (UNPRIVILEGED, 20, of_rule),
+    ] {
+        let limit = ChosenLimit {
+            number: COMMANDS,
+            bytes_per_s: mbit * 125_000,
+        };
+        let choice = Choice {
+            class: Class::Bulk,
+            uid,
+            limit: Some(limit),
+        };
+        let process = Process {
+            chosen: Some(choice),
+            ..backup()
+        };
+        let verdict = judge(&rules, &seen(Some(&process)));
+        assert_eq!(verdict.limit, Some(expected), "uid {uid}, {mbit} Mbit/s");
+        assert_eq!(
+            verdict.why.ends_with("holds in place of the command's own"),
+            expected == of_rule,
+            "{}",
+            verdict.why
+        );
+    }
+}
+
+#[test]
 fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
     let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
     let free = backup();
