@@ -316,6 +316,7 @@ int gw_list_elsewhere(struct bpf_iter__task *ctx)
 		return 0;
 	found.start_ns = task->start_boottime;
 	found.tgid = task->tgid;
+	found.uid = BPF_CORE_READ(task, real_cred, uid.val);
 	bpf_probe_read_kernel_str(found.command, sizeof(found.command), task->comm);
 	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;

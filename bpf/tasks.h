@@ -54,6 +54,8 @@ struct gw_elsewhere {
 	__u64 start_ns;
 	__u32 tgid;
 	__u32 netns_inum;
+	__u32 uid;
+	__u32 reserved;
 	char command[16]; /* TASK_COMM_LEN */
 };
 

@@ -222,6 +222,7 @@ impl Tasks {
             },
             command: text(&found.command),
             netns_inum: found.netns_inum,
+            uid: found.uid,
         };
         Ok(all.into_iter().map(elsewhere).collect())
     }

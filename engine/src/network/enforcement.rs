@@ -8,7 +8,8 @@
 //! device may stand on a managed link (VLAN, macvlan, bridge, some tunnels). So admission notes in which queue it last put a
 //! packet of a socket, and that decides.
 //!
-//! Said once for a limit, or a class, and a device: users decide how many flows there are.
+//! Said once for a limit, or a class, and a device: users decide how many flows there are. Nor does a user decide how much is
+//! said of processes in other network namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::flows::Tracked;
+use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, LimitNumber, Verdict};
@@ -35,6 +37,13 @@ const SHORT_FOR: Duration = Duration::from_millis(300);
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Limits and classes on devices that something is said of.
 const MOST_SHORTFALLS: usize = 256;
+/// Processes in other network namespaces that are shown: of each user so many, root's first.
+const MOST_ELSEWHERE: usize = 64;
+/// Of how many it is said in [`REMEMBERED`]: of one user, and of all but root. Who has many user numbers (subuid(5)) counts as
+/// many.
+const MOST_SAID_OF_USER: usize = 4;
+const MOST_SAID: usize = 16;
+const ROOT: u32 = 0;
 const NOT_ENFORCED: &str = "not enforced";
 
 /// Where it is enforced, or why it is not.
@@ -98,11 +107,14 @@ pub struct ShortfallView {
 }
 
 /// A process for which something was chosen, and whose sockets are in another network namespace.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Elsewhere {
     pub id: ProcessId,
+    /// It may change it as often as it likes.
     pub command: String,
     pub netns_inum: u32,
+    /// Whose it is by now, whoever has chosen.
+    pub uid: u32,
 }
 
 /// The same for `status`.
@@ -138,7 +150,10 @@ type Key = (Asked, u32);
 pub struct Shortfalls {
     known: BTreeMap<Key, Shortfall>,
     of_flows: BTreeMap<Cookie, Key>,
-    elsewhere: BTreeSet<Elsewhere>,
+    /// By the process and the namespace, with the name that it had first.
+    elsewhere: BTreeMap<(ProcessId, u32), Elsewhere>,
+    /// When it was said last, by the user and the namespace.
+    said_elsewhere: BTreeMap<(u32, u32), Duration>,
     /// Deadlines are configured; devices by which they are not promised.
     has_deadlines: bool,
     past_deadlines: BTreeSet<String>,
@@ -225,6 +240,47 @@ impl Shortfalls {
         shortfall.flows.insert(cookie);
         self.of_flows.insert(cookie, key);
         is_news
+    }
+
+    /// Those that are to be told of, and those that are shown no more. Of each user those stay that are shown already.
+    fn keep_elsewhere(&mut self, now: Duration, found: Vec<Elsewhere>) -> (Vec<Elsewhere>, Vec<ProcessId>) {
+        let mut before = std::mem::take(&mut self.elsewhere);
+        let (stay, come): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .map(|process| ((process.id, process.netns_inum), process))
+            .partition(|(key, _)| before.contains_key(key));
+        let of_users = stay.into_iter().chain(come);
+        let places = Turns::default().order(of_users.map(|(key, process)| (process.uid, (key, process))));
+        self.said_elsewhere
+            .retain(|_, said| now.saturating_sub(*said) < REMEMBERED);
+        let mut news = Vec::new();
+        for (uid, (key, process)) in places.into_iter().take(MOST_ELSEWHERE) {
+            let known = before.remove(&key);
+            if known.is_none() && self.says_elsewhere(now, uid, process.netns_inum) {
+                news.push(process.clone());
+            }
+            let named = known.map_or(process.command, |known| known.command);
+            self.elsewhere.insert(
+                key,
+                Elsewhere {
+                    command: named,
+                    ..process
+                },
+            );
+        }
+        (news, before.into_values().map(|process| process.id).collect())
+    }
+
+    /// Whether it is to be said that something of this user is there.
+    fn says_elsewhere(&mut self, now: Duration, uid: u32, netns_inum: u32) -> bool {
+        let of_users = self.said_elsewhere.keys().filter(|(of, _)| *of != ROOT).count();
+        let of_this = self.said_elsewhere.keys().filter(|(of, _)| *of == uid).count();
+        let may = uid == ROOT || (of_users < MOST_SAID && of_this < MOST_SAID_OF_USER);
+        if !may || self.said_elsewhere.contains_key(&(uid, netns_inum)) {
+            return false;
+        }
+        self.said_elsewhere.insert((uid, netns_inum), now);
+        true
     }
 }
 
@@ -462,13 +518,11 @@ impl Network {
     }
 
     pub(super) fn note_elsewhere(&mut self, now: Duration, elsewhere: Vec<Elsewhere>) {
-        let elsewhere: BTreeSet<Elsewhere> = elsewhere.into_iter().collect();
-        let before = std::mem::replace(&mut self.shortfalls.elsewhere, elsewhere);
-        let news: Vec<Elsewhere> = self.shortfalls.elsewhere.difference(&before).cloned().collect();
+        let (news, gone) = self.shortfalls.keep_elsewhere(now, elsewhere);
         for process in news {
             let change = Change {
                 subject: Subject::Process { id: process.id },
-                name: process.command.clone(),
+                name: process.command,
                 setting: Setting::Class,
                 old: Value::from("chosen"),
                 new: Value::from(NOT_ENFORCED),
@@ -478,8 +532,8 @@ impl Network {
             };
             self.note(now, change);
         }
-        for gone in before.difference(&self.shortfalls.elsewhere) {
-            self.changes.ended(&Subject::Process { id: gone.id });
+        for id in gone {
+            self.changes.ended(&Subject::Process { id });
         }
     }
 
@@ -490,7 +544,7 @@ impl Network {
             netns_inum: process.netns_inum,
             reason: why_elsewhere(process.netns_inum),
         };
-        self.shortfalls.elsewhere.iter().map(view).collect()
+        self.shortfalls.elsewhere.values().map(view).collect()
     }
 }
 

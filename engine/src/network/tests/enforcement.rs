@@ -236,14 +236,19 @@ fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_a
     );
 }
 
+fn elsewhere(uid: u32, pid: u32, command: String, netns_inum: u32) -> enforcement::Elsewhere {
+    enforcement::Elsewhere {
+        id: crate::matcher::ProcessId { pid, start_ns: 7 },
+        command,
+        netns_inum,
+        uid,
+    }
+}
+
 #[test]
 fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     let mut engine = with_queue();
-    let process = enforcement::Elsewhere {
-        id: crate::matcher::ProcessId { pid: 5, start_ns: 7 },
-        command: "curl".to_owned(),
-        netns_inum: 4711,
-    };
+    let process = elsewhere(0, 5, "curl".to_owned(), 4711);
     for ms in [1000, 2000] {
         engine.step(Duration::from_millis(ms), Input::Elsewhere(vec![process.clone()]));
     }
@@ -258,6 +263,36 @@ fn a_process_in_another_network_namespace_is_told_of_once_while_it_is_there() {
     assert_eq!(engine.status(Duration::from_secs(3)).elsewhere.len(), 1);
     engine.step(Duration::from_secs(3), Input::Elsewhere(Vec::new()));
     assert!(engine.status(Duration::from_secs(3)).elsewhere.is_empty());
+}
+
+/// They rename themselves before each look, and those of every other user go from namespace to namespace.
+#[test]
+fn a_user_with_many_processes_in_other_network_namespaces_hides_nobodys_and_is_told_of_seldom() {
+    for (uids, namespaces) in [(1, 1), (1, 5000), (500, 5000)] {
+        let mut engine = with_queue();
+        let mut told = 0;
+        for second in (1..=120).step_by(7) {
+            let hostile = |n: u32| {
+                let netns_inum = 1 + (n + second) % namespaces;
+                elsewhere(1000 + n % uids, 10_000 + n, format!("{second}-{n}"), netns_inum)
+            };
+            let mut found: Vec<_> = (0..5000).map(hostile).collect();
+            found.push(elsewhere(0, 60_000, format!("roots {second}"), 4711));
+            let actions = engine.step(Duration::from_secs(second.into()), Input::Elsewhere(found));
+            let is_told = |action: &&Action| matches!(action, Action::Record(_));
+            told += actions.iter().filter(is_told).count();
+        }
+        let shown = engine.status(Duration::from_secs(120)).elsewhere;
+        assert!(shown.len() <= 64, "{}", shown.len());
+        let roots = shown.iter().find(|process| process.pid == 60_000);
+        assert_eq!(roots.map(|process| process.command.as_str()), Some("roots 1"));
+        println!("{uids} users, {namespaces} namespaces: {told} changes in 120 s");
+        assert!(told <= 1 + 2 * 16, "{told}");
+        assert!(
+            said(&engine).iter().any(|line| line.contains("roots 1")),
+            "root's is told of"
+        );
+    }
 }
 
 /// A UDP socket that is not connected has no route of its own: what admission has seen decides.
