@@ -30,7 +30,7 @@ char LICENSE[] SEC("license") = "GPL";
 struct gw_executable {
 	__u64 inode;
 	__u32 device; /* as mountinfo numbers it: major << 20 | minor */
-	__u32 reserved;
+	__u32 owner;  /* in btrfs a user's subvolume has files of the same number */
 };
 
 struct gw_process_key {
@@ -164,6 +164,7 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 	if (task->nsproxy->net_ns->ns.inum == netns_inum) {
 		file.inode = bprm->file->f_inode->i_ino;
 		file.device = bprm->file->f_inode->i_sb->s_dev;
+		file.owner = bprm->file->f_inode->i_uid.val;
 		rule = bpf_map_lookup_elem(&rule_of_file, &file);
 	}
 	record = bpf_task_storage_get(&gw_records_1, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);

@@ -230,7 +230,7 @@ fn key_of(file: FileId) -> Vec<u8> {
     let key = types::gw_executable {
         inode: file.inode,
         device: file.device,
-        reserved: 0,
+        owner: file.owner,
     };
     bytes_of(&key).to_vec()
 }

@@ -391,6 +391,7 @@ fn facts(found: &types::gw_process) -> Facts {
         file: FileId {
             device: found.device,
             inode: found.inode,
+            owner: found.exe_uid,
         },
         file_owner: found.exe_uid,
         file_name: file_name(found),

@@ -41,6 +41,7 @@ fn identify(path: &str) -> io::Result<Target> {
         file: FileId {
             device,
             inode: found.stx_ino,
+            owner: found.stx_uid,
         },
         place,
         is_roots: way.is_some_and(|way| way.is_roots),
