@@ -29,6 +29,8 @@ use skeleton::types;
 
 /// Of the map, with the number of its layout.
 const MAP: &str = "gw_records_1";
+/// At once (`name_orders`).
+const MOST_ORDERS: usize = 4096;
 
 /// What makes new tasks inherit; it goes on after this is dropped where it is pinned.
 pub struct Inheritance {
@@ -152,29 +154,55 @@ impl Inheritance {
         Ok(())
     }
 
-    /// Writes down by which rules these processes hand their class on, and what follows for what they have started.
+    /// Writes down by which rules these processes hand their class on, and what follows for what they have started. What
+    /// goes wrong with one keeps no other back.
+    ///
+    /// # Errors
+    /// What went wrong first.
     pub fn hand_down(&self, named: &[Named]) -> Result<()> {
-        for Named { process, image, rule } in named {
-            let key = types::gw_process_key {
-                start_ns: process.start_ns,
-                tgid: process.pid,
-                reserved: 0,
-            };
-            let order = types::gw_name_order {
-                rule: rule.unwrap_or_default(),
-                image: *image,
-                ..types::gw_name_order::default()
-            };
-            self.orders
-                .update(bytes_of(&key), bytes_of(&order), MapFlags::ANY)
-                .context("cannot say by which rule a process hands its class on")?;
+        if named.is_empty() {
+            return self.walk();
         }
+        let some = named.chunks(MOST_ORDERS).map(|some| self.hand_down_some(some));
+        some.fold(Ok(()), Result::and)
+    }
+
+    fn hand_down_some(&self, named: &[Named]) -> Result<()> {
+        // One that was interrupted may have left some.
+        let clear = self.clear_orders();
+        let ordered = named.iter().map(|named| self.order(*named)).fold(Ok(()), Result::and);
         // Who inherits may be looked at before the one that it inherits from.
-        let rounds = if named.is_empty() { 1 } else { 2 };
-        let walked = (0..rounds).try_for_each(|_| run_over_all::<types::gw_chosen_limit>(&self.hand_down).map(drop));
+        let walked = self.walk().and_then(|()| self.walk());
+        clear.and(ordered).and(walked).and(self.clear_orders())
+    }
+
+    fn order(&self, Named { process, image, rule }: Named) -> Result<()> {
+        let key = types::gw_process_key {
+            start_ns: process.start_ns,
+            tgid: process.pid,
+            reserved: 0,
+        };
+        let order = types::gw_name_order {
+            rule: rule.unwrap_or_default(),
+            image,
+            ..types::gw_name_order::default()
+        };
+        self.orders
+            .update(bytes_of(&key), bytes_of(&order), MapFlags::ANY)
+            .context("cannot say by which rule a process hands its class on")
+    }
+
+    fn walk(&self) -> Result<()> {
+        let walked = run_over_all::<types::gw_chosen_limit>(&self.hand_down);
+        walked.map(drop).context("cannot say what processes inherit")
+    }
+
+    fn clear_orders(&self) -> Result<()> {
         let known: Vec<Vec<u8>> = self.orders.keys().collect();
-        let cleared = known.iter().try_for_each(|order| self.orders.delete(order));
-        walked.context("cannot say what processes inherit")?;
+        let cleared = known
+            .iter()
+            .map(|order| self.orders.delete(order))
+            .fold(Ok(()), Result::and);
         cleared.context("cannot clear what processes are named by")
     }
 

@@ -6,6 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use giveway::kernel::inherit::{Inheritance, Named};
+use giveway::kernel::own_netns;
+use giveway::kernel::tasks::Tasks;
+use giveway_engine::matcher::ProcessId;
 use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -390,4 +394,24 @@ fn records_end_with_revert_and_with_the_last_process_that_has_one() {
     }
     assert!(giveway(&["revert"]).status.success());
     assert!(!is_pinned());
+}
+
+#[test]
+fn more_processes_than_are_named_at_once_are_all_named() {
+    let _lab = Lab::enter();
+    let tasks = Tasks::load(own_netns().unwrap()).unwrap();
+    let inheritance = Inheritance::open(&tasks, own_netns().unwrap(), None).unwrap();
+    let sleep = Group::spawn(Command::new("sleep").arg("60"));
+    let facts = tasks.process(sleep.id()).unwrap().unwrap();
+    let named = |process, image, rule| Named { process, image, rule };
+    let gone = |n: u32| ProcessId {
+        pid: (1 << 30) + n,
+        start_ns: 0,
+    };
+    for (rule, expected) in [(Some(7), 1), (None, 0)] {
+        let mut all: Vec<Named> = (0..10_000).map(|n| named(gone(n), 1, Some(5))).collect();
+        all.push(named(facts.id, facts.image, rule));
+        inheritance.hand_down(&all).unwrap();
+        assert_eq!(inheritance.inheriting().unwrap(), expected);
+    }
 }
