@@ -209,6 +209,9 @@ __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config,
 		return GOES_TO_THE_LINK;
 	class = class_of(treatment);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);
+	/* Nothing bounds here how much of what anybody may ask for goes first. */
+	if (!granted)
+		deadline_ns = 0;
 	goes_first = deadline_ns || class == GW_CLASS_STREAM || class == GW_CLASS_REALTIME;
 	skb->cb[0] = STAMP_MAGIC | STAMP_LOCAL | (deadline_ns ? GW_REALTIME : band_of(class));
 	skb->priority = config->class_of_local[!goes_first];

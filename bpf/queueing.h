@@ -85,7 +85,7 @@ struct gw_link_config {
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
 	__u32 short_mss;              /* of background that connects, TCP_MAXSEG; 0: as it is */
 	__u32 number;                 /* of this link */
-	__u32 class_of_local[2];      /* htb: of traffic to the own subnets, with a deadline or as a stream, and else; 0: the link's */
+	__u32 class_of_local[2];      /* htb: of traffic to the own subnets, with a granted deadline or as a stream, and else; 0: the link's */
 	struct gw_class_mark mark_of_class[8]; /* by enum gw_class */
 };
 

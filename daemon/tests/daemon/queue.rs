@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use super::admission::{pair, with_deadline};
 use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Daemon, backend, giveway};
 use crate::support::scratch::Scratch;
@@ -552,4 +553,45 @@ fn the_own_subnets_follow_the_links_addresses() {
     until("what was beyond is local", || arrives_mbit(&lab, [BEYOND])[0] > 100.0);
     run("ip address del 10.97.0.9/24 dev gwv");
     until("it is beyond again", || arrives_mbit(&lab, [BEYOND])[0] < 25.0);
+}
+
+/// Packets that the class with this number has sent.
+fn packets_of(minor: &str) -> u64 {
+    let classes = run("tc -s class show dev gwv");
+    let mut lines = classes.lines();
+    let is_it = |line: &&str| {
+        line.split(' ')
+            .nth(2)
+            .is_some_and(|handle| handle.ends_with(&format!(":{minor}")))
+    };
+    lines
+        .find(is_it)
+        .unwrap_or_else(|| panic!("no class {minor}: {classes}"));
+    let mut words = lines.next().unwrap().split_whitespace();
+    words.nth(3).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_deadline_that_anybody_may_ask_for_puts_no_local_traffic_before_others() {
+    const FIRST: &str = "40";
+    let lab = Lab::enter();
+    let (anybodys, _at_anybodys) = pair(&lab, FAR_V4);
+    let (granted, _at_granted) = pair(&lab, FAR_V4);
+    let port = granted.peer_addr().unwrap().port();
+    let deadline = format!("local = \"unlimited\"\n[[deadline]]\nport = {port}\ndeadline_ms = 20.0\n");
+    let text = format!("[queue]\nbackend = \"htb\"\n[link]\nrate_mbit = 20\n{deadline}");
+    let config = Scratch::new("local-deadlines.toml", &text);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
+    let before = packets_of(FIRST);
+    for _ in 0..50 {
+        with_deadline(&anybodys, Duration::from_millis(100)).unwrap();
+    }
+    let by_anybody = packets_of(FIRST) - before;
+    until("what is granted goes first", || {
+        granted.send(&[0; 1000]).unwrap();
+        packets_of(FIRST) > before
+    });
+    println!("sent first: {by_anybody} of 50 by anybody");
+    assert_eq!(by_anybody, 0);
 }
