@@ -88,8 +88,24 @@ impl RuleFiles {
             folders: self.folders.iter().map(|folder| self.sources(folder)).collect(),
             units: units::read(&self.units),
         };
-        Rules::of(folders, &uid_of)
+        let (mut rules, problems) = Rules::of(folders, &uid_of);
+        rules.note_scripts(&is_script);
+        (rules, problems)
     }
+}
+
+/// Whether the kernel starts it by an interpreter.
+pub fn is_script(path: &str) -> bool {
+    starts(path).is_ok_and(|start| start == *b"#!")
+}
+
+/// The first two bytes of a plain file.
+pub fn starts(path: &str) -> io::Result<[u8; 2]> {
+    let mut start = [0; 2];
+    if fs::metadata(path)?.is_file() {
+        File::open(path)?.read_exact(&mut start)?;
+    }
+    Ok(start)
 }
 
 impl RuleFiles {

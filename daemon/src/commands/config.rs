@@ -2,7 +2,7 @@
 //! `giveway config`: prints every key, or checks files without a daemon.
 
 use std::fs;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -16,7 +16,7 @@ use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
 use crate::neighbours::open_to_users;
-use crate::rules;
+use crate::rules::{self, is_script, starts};
 use crate::run::USUAL_CONFIGURATION;
 use crate::say::print_line;
 
@@ -352,16 +352,10 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
         let why = no_unit(&unit)?;
         Some(format!("{rule}: holds for nothing now: {why}"))
     });
-    anywhere.chain(idle.chain(elsewhere).chain(no_units).map(Remark::of_machine))
-}
-
-/// The first two bytes of a plain file.
-fn starts(path: &str) -> std::io::Result<[u8; 2]> {
-    let mut start = [0; 2];
-    if fs::metadata(path)?.is_file() {
-        fs::File::open(path)?.read_exact(&mut start)?;
-    }
-    Ok(start)
+    let scripts = rules.by_script(&is_script).into_iter();
+    let scripts = scripts.map(|(rule, why)| format!("{rule}: {why}"));
+    let here = idle.chain(elsewhere).chain(no_units).chain(scripts);
+    anywhere.chain(here.map(Remark::of_machine))
 }
 
 fn is_in_a_folder_of_rules(path: &Path) -> bool {

@@ -942,12 +942,17 @@ fn a_check_names_the_rules_that_do_nothing() {
         rule("cgroup = \"system.slice/*\"", "bulk"),
         rule("unit = \"backup\"", "bulk"),
         rule("interface = \"wlan7\"", "bulk"),
+        rule(&format!("cmdline = {script:?}"), "bulk"),
     ];
     let file = rules.write("giveway.toml", &text.concat());
     let output = giveway(&["config", "check", file.to_str().unwrap()]);
     let told = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = told.lines().take_while(|line| *line != "this machine:").collect();
-    assert_eq!((output.status.code(), lines.len()), (Some(0), 7), "{told}");
+    assert_eq!((output.status.code(), lines.len()), (Some(0), 8), "{told}");
+    assert!(
+        lines[7].ends_with("whose arguments begin with its interpreter; write \"*/backup*\""),
+        "{told}"
+    );
     assert!(lines[4].contains("the path of a cgroup begins with /"), "{told}");
     assert!(lines[5].contains("the name of a unit has a suffix"), "{told}");
     assert!(lines[6].contains("there is no interface wlan7"), "{told}");

@@ -59,6 +59,8 @@ pub(super) struct Rule {
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     pub(super) rules: Vec<Rule>,
+    /// Those that are known to match nothing on this machine: where each is, and why.
+    idle_here: Vec<(String, String)>,
 }
 
 impl Rules {
@@ -172,6 +174,38 @@ impl Rules {
         })
     }
 
+    /// The rules whose command line begins with the path of a script, which no command line does: where each is, and why.
+    /// `is_script`: whether the file of this path is one.
+    pub fn by_script(&self, is_script: &dyn Fn(&str) -> bool) -> Vec<(&str, String)> {
+        let why = |rule: &Rule| {
+            let cmdline = rule.matcher.cmdline.as_ref()?;
+            let program = cmdline.program()?;
+            let name = program.rsplit('/').next()?;
+            let instead = match cmdline.to_string().split_once(char::is_whitespace) {
+                Some((_, arguments)) => format!("*/{name} {arguments}"),
+                None => format!("*/{name}*"),
+            };
+            if !program.starts_with('/') {
+                let is = "matches only a program that was started by this relative path, and no script";
+                return Some(format!("cmdline \"{cmdline}\" {is}; write \"{instead}\""));
+            }
+            is_script(program).then(|| {
+                format!(
+                    "cmdline \"{cmdline}\" never matches: it is a script, whose arguments begin with its interpreter; \
+                     write \"{instead}\""
+                )
+            })
+        };
+        let rules = self.rules.iter();
+        rules.filter_map(|rule| Some((&*rule.place, why(rule)?))).collect()
+    }
+
+    /// Has what [`Self::by_script`] finds among its remarks.
+    pub fn note_scripts(&mut self, is_script: &dyn Fn(&str) -> bool) {
+        let found = self.by_script(is_script).into_iter();
+        self.idle_here = found.map(|(rule, why)| (rule.to_owned(), why)).collect();
+    }
+
     /// The rules by a unit of one name: where each is, and which.
     pub fn by_unit(&self) -> impl Iterator<Item = (&str, String)> {
         self.rules.iter().filter_map(|rule| {
@@ -198,7 +232,7 @@ impl Rules {
         })
     }
 
-    /// What of them does nothing, or less than it says, on any machine: where each is, and why.
+    /// What of them does nothing, or less than it says, on any machine or as far as was noted: where each is, and why.
     pub fn remarks(&self) -> Vec<(&str, String)> {
         let unreached = self.never_reached().map(|(rule, earlier)| {
             let why =
@@ -226,7 +260,13 @@ impl Rules {
             );
             (rule, why)
         });
-        unreached.chain(without).chain(bare).chain(lifted).collect()
+        let noted = self.idle_here.iter().map(|(rule, why)| (&**rule, why.clone()));
+        unreached
+            .chain(without)
+            .chain(bare)
+            .chain(noted)
+            .chain(lifted)
+            .collect()
     }
 
     /// Of the rules by which a process is background, whatever it sends: where each is, and its words.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Dscp, Protocol};
-use crate::matcher::{ChosenLimit, Idleness};
+use crate::matcher::{ChosenLimit, Glob, Idleness};
 
 mod inheritance;
 
@@ -727,6 +727,43 @@ fn a_limit_that_an_earlier_destination_lifts_for_sockets_that_are_not_connected_
     ));
     let of_packets = "local_port = 7\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
     assert!(!lifted(&earlier("port = 5005"), of_packets), "each packet keeps it");
+}
+
+#[test]
+fn a_command_line_that_begins_with_a_script_is_told_with_what_matches_it() {
+    let told = |cmdline: &str| {
+        let mut rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
+        rules.note_scripts(&|path| path == "/srv/backup.sh");
+        let remarks = rules.remarks().into_iter();
+        remarks.map(|(_, why)| why).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(
+        told("/srv/backup.sh"),
+        "cmdline \"/srv/backup.sh\" never matches: it is a script, whose arguments begin with its interpreter; write \
+         \"*/backup.sh*\""
+    );
+    for (cmdline, instead) in [
+        ("/srv/backup.sh*", "*/backup.sh*"),
+        ("/srv/backup.sh *", "*/backup.sh *"),
+        ("/srv/backup.sh --all", "*/backup.sh --all"),
+        ("./backup.sh", "*/backup.sh*"),
+    ] {
+        let told = told(cmdline);
+        assert!(told.ends_with(&format!("; write \"{instead}\"")), "{cmdline}: {told}");
+        assert!(
+            Glob::new(instead).matches("/bin/bash /srv/backup.sh --all"),
+            "{instead}"
+        );
+    }
+    for right in [
+        "*/backup.sh*",
+        "/bin/bash /srv/backup.sh",
+        "/srv/other",
+        "/srv/*.sh",
+        "/srv/backup.sh?",
+    ] {
+        assert_eq!(told(right), "", "{right}");
+    }
 }
 
 #[test]

@@ -42,6 +42,13 @@ impl Glob {
         !self.0.contains(|c: char| "*?/".contains(c) || c.is_whitespace())
     }
 
+    /// The path of the program with which whatever it matches begins: its first word, without `*` at the end.
+    pub fn program(&self) -> Option<&str> {
+        let word = self.0.split_whitespace().next()?.trim_end_matches('*');
+        let is_path = word.starts_with(['/', '.']) && word.contains('/') && !word.ends_with('/');
+        (is_path && !word.contains(['*', '?']) && !self.0.starts_with(char::is_whitespace)).then_some(word)
+    }
+
     /// Whether it can only be one text.
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
