@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway why`: the changes of one process, connection or device, oldest first, with rule, evidence and time.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::Result;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
 use giveway_engine::class::Class;
 use giveway_engine::config::Dscp;
+use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::enforcement::{ElsewhereView, Enforcement, LimitView};
 use giveway_engine::network::queue::links::LinkView;
@@ -21,11 +23,14 @@ use crate::cli::WhyArgs;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::kernel::now;
+use crate::kernel::process::{start_of, thread_start};
 use crate::place::Place;
 
 /// Characters of a name that is told as near another.
 const LEAST_NEAR: usize = 3;
 const MOST_NEAR: usize = 5;
+/// Of a process's name the kernel keeps so much (TASK_COMM_LEN, without the NUL).
+const COMM_BYTES: usize = 15;
 
 /// Whose changes are asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -198,17 +203,24 @@ fn nothing(subject: Option<&str>, status: &Status) -> String {
         let owner = view.flow.owner.as_ref()?;
         Some((owner.command.as_str(), format!("{} ({})", owner.command, owner.pid)))
     });
+    let processes = status.changes.iter().filter_map(|latest| {
+        let Subject::Process { id } = &latest.change.subject else {
+            return None;
+        };
+        let exe = latest.change.name.as_str();
+        Some((exe.rsplit('/').next()?, format!("{exe} ({})", id.pid)))
+    });
     let links = network
         .links
         .iter()
         .map(|link| (link.interface.as_str(), link.interface.clone()));
-    let near = near(subject, owners.chain(links));
+    let near = near(subject, owners.chain(processes).chain(links));
     let near = match near.is_empty() {
         true => String::new(),
         false => format!(" Near it: {}.", near.join(", ")),
     };
     format!(
-        "no open connection, process with one, device or rule goes by `{subject}` now, and giveway remembers no change of \
+        "no open connection, process, device or rule goes by `{subject}` now, and giveway remembers no change of \
          it.{near} `giveway status` lists what is open; `giveway why` alone shows all changes that are remembered, the \
          latest {KEPT}\n"
     )
@@ -253,7 +265,7 @@ fn concerns(subject: &str, latest: &Latest, concerned: &[Cookie]) -> bool {
                 || concerned.binary_search(cookie).is_ok()
                 || is_named(subject, &change.name)
         }
-        Subject::Process { id } => id.pid.to_string() == subject,
+        Subject::Process { id } => id.pid.to_string() == subject || is_called(subject, *id, &change.name),
         Subject::Thread { tid } => tid.to_string() == subject,
         Subject::Interface { name } => name == subject,
         Subject::Destination { remote, .. } => remote.to_string() == subject,
@@ -270,6 +282,19 @@ fn concerns(subject: &str, latest: &Latest, concerned: &[Cookie]) -> bool {
         _ => change.rule == subject,
     };
     of_subject || of_setting || of_rule || change.name == subject || change.name.ends_with(&format!(" port {subject}"))
+}
+
+/// Whether it is the name of the process: of its executable, or what ps shows while it runs, which is a script's own name.
+fn is_called(subject: &str, id: ProcessId, exe: &str) -> bool {
+    let is_base = |path: &str| !subject.is_empty() && path.rsplit('/').next() == Some(subject);
+    if is_base(exe) {
+        return true;
+    }
+    let runs = || thread_start(id.pid, id.pid).is_ok_and(|start| start == Some(start_of(id.start_ns)));
+    let comm = fs::read(format!("/proc/{}/comm", id.pid)).unwrap_or_default();
+    let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+    let cut = &subject.as_bytes()[..subject.len().min(COMM_BYTES)];
+    !comm.is_empty() && comm == cut && runs()
 }
 
 /// Whether it is the process, address or port in the name of a socket, which may have been closed: `iperf3 (77) to 192.0.2.1:873`.
@@ -303,7 +328,10 @@ fn is_flow(subject: &str, view: &FlowView) -> bool {
     let ends = [flow.local, flow.remote];
     owner.as_deref() == Some(subject)
         || flow.owner.as_ref().is_some_and(|owner| owner.command == subject)
-        || view.exe.as_deref() == Some(subject)
+        || view
+            .exe
+            .as_deref()
+            .is_some_and(|exe| exe == subject || exe.rsplit('/').next() == Some(subject))
         || flow.cookie.0.to_string() == subject
         || ends.iter().any(|end| is_end(subject, *end))
 }

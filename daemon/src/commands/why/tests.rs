@@ -2,9 +2,10 @@
 //! Which changes concern a subject, and how they are shown.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
 
 use giveway_engine::change::{Change, Value};
-use giveway_engine::matcher::ProcessId;
 use giveway_engine::network::queue::traffic::RefusalReason;
 
 use super::*;
@@ -60,6 +61,44 @@ fn a_closed_connection_is_found_by_its_ends_and_its_process() {
     }
     for subject in ["7", "73", "iperf", "192.0.2", "2.1:873"] {
         assert!(!concerns(subject, &latest, &[]), "{subject}");
+    }
+}
+
+#[test]
+fn a_process_without_a_socket_is_found_by_the_name_of_its_executable() {
+    let id = ProcessId { pid: 77, start_ns: 5 };
+    let mut latest = latest(Subject::Process { id }, Setting::Niceness);
+    latest.change.name = "/usr/bin/rsync".to_owned();
+    for subject in ["77", "rsync", "/usr/bin/rsync"] {
+        assert!(concerns(subject, &latest, &[]), "{subject}");
+    }
+    for subject in ["", "sync", "bin", "bin/rsync", "rsyncd"] {
+        assert!(!concerns(subject, &latest, &[]), "{subject}");
+    }
+}
+
+#[test]
+fn a_script_that_runs_is_found_by_its_own_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["gw-backup.sh", "gw-backup-of-everything.sh"] {
+        let script = folder.path().join(name);
+        fs::write(&script, "#!/bin/sh\nread line\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut child = Command::new(&script).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let start_ns = thread_start(pid, pid).unwrap().unwrap();
+        let [this, another] = [start_ns, start_ns + 1_000_000_000].map(|start_ns| {
+            let id = ProcessId { pid, start_ns };
+            let mut latest = latest(Subject::Process { id }, Setting::Niceness);
+            latest.change.name = "/usr/bin/dash".to_owned();
+            latest
+        });
+        assert!(concerns(name, &this, &[]) && concerns("dash", &this, &[]), "{name}");
+        assert!(!concerns("gw-back", &this, &[]));
+        assert!(!concerns(name, &another, &[]), "the number is another process's now");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!concerns(name, &this, &[]), "it has ended");
     }
 }
 
