@@ -156,7 +156,7 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
     let lab = Lab::enter();
     second_link(&lab);
     let managed = Managed::start(Some(50.0), "", &[]);
-    let expected = "gwv2 has routes and is not managed (list gwv2 in `interfaces`)";
+    let expected = "gwv2 has routes and is not managed (set `interfaces = [\"gwv\", \"gwv2\"]`)";
     let told = told_at_start(&LIMITED);
     assert!(told.contains(expected) && told.contains("warning: "), "{told}");
     assert!(told.contains("sends at most 2 Mbit/s (upload)"), "{told}");
@@ -168,7 +168,7 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
     let flow = managed.flow(port, |flow| {
         flow["limit"]["enforced_by"].is_null() && flow["limit"].is_object()
     });
-    let reason = "it leaves by gwv2, which is not managed (list gwv2 in `interfaces`)";
+    let reason = "it leaves by gwv2, which is not managed (set `interfaces = [\"gwv\", \"gwv2\"]`)";
     until("it is known to reach no managed link", || {
         managed.flow(port, |_| true)["limit"]["reason"] == reason
     });
@@ -201,7 +201,7 @@ fn a_limited_flow_through_a_tunnel_is_told_of_with_the_tunnels_name() {
     });
     let tunnelled = reader_at(&lab, "10.98.0.2");
     let _sender = exec(&LIMITED, &sender("10.98.0.2", tunnelled));
-    let reason = "it leaves by the tunnel gwtun (tun), which is not managed (list gwtun in `interfaces`)";
+    let reason = "it leaves by the tunnel gwtun (tun), which is not managed (set `interfaces = [\"gwv\", \"gwtun\"]`)";
     managed.flow(tunnelled, |flow| flow["limit"]["reason"] == reason);
     until("the log has a line", || managed.logged(reason).len() == 1);
 }

@@ -358,9 +358,9 @@ impl Network {
         match self.classes.devices().get(&flow.ifindex) {
             Some(device) if device.is_loopback => format!("it stays on this host ({})", device.name),
             Some(device) => format!(
-                "it leaves by {}, which is not managed (list {} in `interfaces`)",
+                "it leaves by {}, which is not managed ({})",
                 device.shown(),
-                device.name
+                self.links.how_to_manage(&device.name)
             ),
             None => "none of its packets reaches a managed link".to_owned(),
         }
@@ -579,11 +579,8 @@ impl Network {
         }
         let managed = self.links.shortfalls();
         let others = self.unmanaged().into_iter().map(|device| {
-            let shown = device.shown();
-            format!(
-                "{shown} has routes and is not managed (list {} in `interfaces`)",
-                device.name
-            )
+            let how = self.links.how_to_manage(&device.name);
+            format!("{} has routes and is not managed ({how})", device.shown())
         });
         managed.into_iter().chain(others).collect()
     }
@@ -598,7 +595,8 @@ impl Network {
             unmanaged.map(|device| (device.name.clone(), device.shown())).collect();
         let before = std::mem::replace(&mut self.shortfalls.past_deadlines, unmanaged.keys().cloned().collect());
         for (name, shown) in unmanaged.into_iter().filter(|(name, _)| !before.contains(name)) {
-            let why = format!("{shown} has routes and is not managed (list {name} in `interfaces`)");
+            let how = self.links.how_to_manage(&name);
+            let why = format!("{shown} has routes and is not managed ({how})");
             let change = Change {
                 subject: Subject::Interface { name },
                 name: String::new(),
@@ -619,6 +617,11 @@ impl Network {
         let devices = self.classes.devices().iter();
         let others = devices.filter(|(ifindex, device)| device.is_routed && !is_managed(ifindex));
         others.map(|(_, device)| device).collect()
+    }
+
+    /// What makes a device of this name managed, beside those that are.
+    pub fn how_to_manage(&self, name: &str) -> String {
+        self.links.how_to_manage(name)
     }
 
     /// Managed links whose packets leave once more by another one.

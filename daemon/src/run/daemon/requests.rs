@@ -108,9 +108,9 @@ impl Running {
         let unmanaged = daemon.engine.unmanaged().into_iter();
         let past_deadlines = unmanaged.filter(|_| !daemon.config.deadline.is_empty()).map(|device| {
             format!(
-                "[[deadline]] promises nothing for what leaves by {}, which is not managed (list {} in `interfaces`)",
+                "[[deadline]] promises nothing for what leaves by {}, which is not managed ({})",
                 device.shown(),
-                device.name
+                daemon.engine.how_to_manage(&device.name)
             )
         });
         let tunnels = daemon.engine.managed_tunnels().into_iter();

@@ -384,6 +384,14 @@ impl Links {
         self.links.is_empty()
     }
 
+    /// What makes this one managed, too: `interfaces` names all that are, so the present ones go on.
+    pub fn how_to_manage(&self, name: &str) -> String {
+        let present = self.order.iter().filter_map(|ifindex| self.links.get(ifindex));
+        let all = present.map(|link| link.name.as_str()).chain([name]);
+        let all: Vec<String> = all.map(|name| format!("\"{name}\"")).collect();
+        format!("set `interfaces = [{}]`", all.join(", "))
+    }
+
     /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
     pub fn shortfalls(&self) -> Vec<String> {
         if self.links.is_empty() {

@@ -121,7 +121,7 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
     assert_eq!(enforced_by, None);
     assert_eq!(
         reason,
-        "it leaves by the tunnel tun0 (tun), which is not managed (list tun0 in `interfaces`)"
+        "it leaves by the tunnel tun0 (tun), which is not managed (set `interfaces = [\"eth2\", \"tun0\"]`)"
     );
     let [line] = &said(&engine)[..] else {
         panic!("{:?}", said(&engine))
@@ -228,7 +228,7 @@ fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_a
     let told = engine.shortfalls_of(Class::Bulk, true);
     assert_eq!(
         told,
-        ["the tunnel tun0 (tun) has routes and is not managed (list tun0 in `interfaces`)"]
+        ["the tunnel tun0 (tun) has routes and is not managed (set `interfaces = [\"eth2\", \"tun0\"]`)"]
     );
     assert!(
         engine.shortfalls_of(Class::Bulk, false).is_empty(),
