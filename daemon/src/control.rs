@@ -85,6 +85,9 @@ pub struct Chosen {
     /// Where it is not enforced, and why.
     #[serde(default)]
     pub not_enforced: Vec<String>,
+    /// The links whose queues enforce it, for whatever leaves by them.
+    #[serde(default)]
+    pub enforced_by: Vec<String>,
 }
 
 /// The rules for classes that are in force.

@@ -86,10 +86,18 @@ fn say_what_is_not_enforced(args: &ExecArgs, chosen: Option<&Chosen>) {
         ));
     }
     if let Some(mbit) = args.rate_limit {
-        note(format_args!(
-            "the command sends at most {mbit} Mbit/s (upload); what it receives is not limited"
-        ));
+        note(limit_line(mbit, chosen));
     }
+}
+
+/// Where the rate limit holds.
+fn limit_line(mbit: f64, chosen: &Chosen) -> String {
+    let by = match (chosen.not_enforced.is_empty(), chosen.enforced_by.is_empty()) {
+        (true, _) => String::new(),
+        (false, false) => format!(" by {}", chosen.enforced_by.join(", ")),
+        (false, true) => return format!("no link enforces the rate limit of {mbit} Mbit/s (upload) now"),
+    };
+    format!("the command sends at most {mbit} Mbit/s (upload){by}; what it receives is not limited")
 }
 
 fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
@@ -119,4 +127,34 @@ fn become_the_command(args: &ExecArgs) -> Result<Infallible> {
     Err(anyhow::Error::from(errno)
         .context(Code(code))
         .context(format!("cannot run `{name}`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_said_of_the_links_that_enforce_it_where_others_do_not() {
+        let line = |not_enforced: &[&str], enforced_by: &[&str]| {
+            let [not_enforced, enforced_by] =
+                [not_enforced, enforced_by].map(|names| names.iter().map(ToString::to_string).collect());
+            let chosen = Chosen {
+                not_enforced,
+                enforced_by,
+            };
+            limit_line(2.0, &chosen)
+        };
+        assert_eq!(
+            line(&["lan0 has no queue"], &["eth0", "wwan0"]),
+            "the command sends at most 2 Mbit/s (upload) by eth0, wwan0; what it receives is not limited"
+        );
+        assert_eq!(
+            line(&[], &["eth0"]),
+            "the command sends at most 2 Mbit/s (upload); what it receives is not limited"
+        );
+        assert_eq!(
+            line(&["a dry run changes nothing"], &[]),
+            "no link enforces the rate limit of 2 Mbit/s (upload) now"
+        );
+    }
 }

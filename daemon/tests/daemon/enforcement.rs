@@ -159,7 +159,7 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
     let expected = "gwv2 has routes and is not managed (set `interfaces = [\"gwv\", \"gwv2\"]`)";
     let told = told_at_start(&LIMITED);
     assert!(told.contains(expected) && told.contains("warning: "), "{told}");
-    assert!(told.contains("sends at most 2 Mbit/s (upload)"), "{told}");
+    assert!(told.contains("sends at most 2 Mbit/s (upload) by gwv;"), "{told}");
     let (line, code) = failure(&giveway(&[&LIMITED[..], &["--require", "--", "true"]].concat()));
     assert!(code == 125 && line.contains(expected), "{line}");
 

@@ -585,6 +585,14 @@ impl Network {
         managed.into_iter().chain(others).collect()
     }
 
+    /// The links whose queues enforce what was asked for.
+    pub fn enforcing(&self) -> Vec<String> {
+        match self.shortfall_of_all() {
+            Some(_) => Vec::new(),
+            None => self.links.enforcing().map(str::to_owned).collect(),
+        }
+    }
+
     /// Says once of each such device that deadlines are not promised there, where any are configured.
     pub(super) fn note_past_deadlines(&mut self, now: Duration) {
         if !self.shortfalls.has_deadlines || self.links.is_none_managed() {

@@ -46,9 +46,9 @@ impl Running {
                 let chosen = self.choose(pid, uid, class, bytes_per_s, require);
                 let done = match chosen {
                     // Before its program starts.
-                    Ok((chosen, not_enforced)) => {
-                        self.step(chosen)?;
-                        Ok(Chosen { not_enforced })
+                    Ok((input, chosen)) => {
+                        self.step(input)?;
+                        Ok(chosen)
                     }
                     Err(error) => Err(one_line(&error)),
                 };
@@ -172,7 +172,7 @@ impl Running {
         class: Class,
         bytes_per_s: Option<u64>,
         require: bool,
-    ) -> Result<(Input<'static>, Vec<String>)> {
+    ) -> Result<(Input<'static>, Chosen)> {
         let not_enforced = self.daemon.engine.shortfalls_of(class, bytes_per_s.is_some());
         ensure!(
             not_enforced.is_empty() || !require,
@@ -183,7 +183,11 @@ impl Running {
         let limit = limit.transpose()?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
-        Ok((Input::Chosen { process, choice }, not_enforced))
+        let chosen = Chosen {
+            not_enforced,
+            enforced_by: self.daemon.engine.enforcing(),
+        };
+        Ok((Input::Chosen { process, choice }, chosen))
     }
 
     fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {

@@ -380,6 +380,14 @@ impl Links {
         Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(why))
     }
 
+    /// Those with a queue, in the order of preference.
+    pub fn enforcing(&self) -> impl Iterator<Item = &str> {
+        let links = self.order.iter().filter_map(|ifindex| self.links.get(ifindex));
+        links
+            .filter(|link| link.queue.standing().is_some())
+            .map(|link| link.name.as_str())
+    }
+
     pub fn is_none_managed(&self) -> bool {
         self.links.is_empty()
     }

@@ -189,6 +189,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
         assert_eq!(said(&engine).len(), 1, "{why}");
         let at_start = engine.shortfalls_of(Class::Background, false);
         assert!(at_start[0].starts_with(why), "{at_start:?}");
+        assert!(engine.enforcing().is_empty(), "{why}");
     }
 }
 
@@ -226,6 +227,7 @@ fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
 fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_are_not_managed() {
     let engine = with_queue();
     let told = engine.shortfalls_of(Class::Bulk, true);
+    assert_eq!(engine.enforcing(), ["eth2"]);
     assert_eq!(
         told,
         ["the tunnel tun0 (tun) has routes and is not managed (set `interfaces = [\"eth2\", \"tun0\"]`)"]
