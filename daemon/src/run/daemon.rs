@@ -171,7 +171,9 @@ impl Daemon {
             Ok(()) => running.serve(requests).await,
             Err(error) => Err(error),
         };
-        let (undone, client) = (running.end(), outcome?);
+        // Only `giveway revert` asks for the end.
+        let is_revert = matches!(outcome, Ok(Some(_)));
+        let (undone, client) = (running.end(is_revert), outcome?);
         drop(client);
         undone
     }

@@ -15,8 +15,9 @@ use crate::undo::undo_all;
 const FAREWELLS: usize = 3;
 
 impl Running {
-    /// Whatever fails here is left to the guardian, which has not been dismissed.
-    pub(super) fn end(&mut self) -> Result<()> {
+    /// Whatever fails here is left to the guardian, which has not been dismissed. After a revert nothing is kept for the next
+    /// start.
+    pub(super) fn end(&mut self, is_revert: bool) -> Result<()> {
         self.sign.give_for(LONG_WORK);
         // Nothing that fails here keeps the rest from being put back.
         if let Ok(random) = random() {
@@ -49,15 +50,37 @@ impl Running {
             tracing::info!("{line}");
         }
         match kept {
-            Ok(0) => {}
-            Ok(kept) => tracing::info!(
-                "what {kept} running processes have chosen or inherited is kept for the next start; `giveway revert` forgets it"
-            ),
+            Ok(kept) => {
+                if let Some(line) = kept_line(kept, is_revert) {
+                    tracing::info!("{line}");
+                }
+            }
             Err(error) => tracing::warn!("{error:#}"),
         }
         tracing::info!(
             "ended; {lifted} sockets put back, {set_back} processes back at their former priority, nothing of giveway's is left"
         );
         Ok(())
+    }
+}
+
+/// What is said of so many processes whose choice or inheritance is still noted.
+fn kept_line(kept: usize, is_revert: bool) -> Option<String> {
+    (kept > 0 && !is_revert).then(|| {
+        format!(
+            "what {kept} running processes have chosen or inherited is kept for the next start; `giveway revert` forgets it"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revert_does_not_say_that_something_is_kept() {
+        assert!(kept_line(2, false).is_some_and(|line| line.starts_with("what 2 running processes")));
+        assert_eq!(kept_line(2, true), None);
+        assert_eq!(kept_line(0, false), None);
     }
 }
