@@ -52,6 +52,16 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         ),
         // Of this machine.
         (
+            "interface = \"gwv\"\n[link]\nlocal = \"unlimited\"\n".to_owned(),
+            "local = \"unlimited\" does nothing on gwv: that takes htb with a known rate",
+            1,
+        ),
+        (
+            "interface = \"gwv\"\n[[uplink]]\ninterface = \"gwv\"\nlocal = \"unlimited\"\n".to_owned(),
+            "local = \"unlimited\" does nothing on gwv: that takes htb with a known rate",
+            1,
+        ),
+        (
             "[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 20\n".to_owned(),
             "the [[uplink]] of gwv does nothing: gwv is not managed",
             1,

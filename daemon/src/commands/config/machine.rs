@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use giveway_engine::class::Rules;
-use giveway_engine::config::{BackendName, Config};
+use giveway_engine::config::{BackendName, Config, LocalTraffic};
 use giveway_engine::network::action::Action;
 use giveway_engine::network::queue::links::{LinkView, Links};
 use giveway_engine::network::queue::{Backend, Backends, Uplink};
@@ -95,6 +95,13 @@ impl Machine {
                     link.queue.why
                 ));
             }
+            let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
+            if spares_local(config, name) && !takes_out {
+                self.missing.push(format!(
+                    "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
+                    link.queue.why
+                ));
+            }
             let paces = plan.is_some_and(|plan| plan.tuning.rate_bytes_per_s.is_some());
             let is_promised = !config.deadline.is_empty() || !config.chain.is_empty();
             if is_promised && !paces {
@@ -129,6 +136,12 @@ impl Machine {
             self.missing.push(format!("giveway does not start here: {error:#}"));
         }
     }
+}
+
+/// Whether what stays in this link's own subnets is to have no part in its rate.
+fn spares_local(config: &Config, name: &str) -> bool {
+    let own = config.uplink.iter().find(|own| own.interface.as_deref() == Some(name));
+    own.and_then(|own| own.local).unwrap_or(config.link.local) == LocalTraffic::Unlimited
 }
 
 /// What the queues of these links would be, by the engine that decides it.
