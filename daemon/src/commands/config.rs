@@ -201,6 +201,18 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
             no_program(exe)?
         )))
     });
+    let alone = config.realtime.iter().map(|rule| &rule.conditions).filter(|asked| {
+        [&asked.cmdline, &asked.unit, &asked.cgroup]
+            .into_iter()
+            .all(Option::is_none)
+    });
+    let shared = alone.filter_map(|asked| {
+        let exe = asked.exe.as_deref()?;
+        Some(Remark::of_machine(format!(
+            "the [[realtime]] of {exe} {}",
+            shared(exe)?
+        )))
+    });
     let port = config
         .group
         .key_file
@@ -208,6 +220,7 @@ fn idle_keys(path: &Path, text: &str) -> Vec<Remark> {
         .and_then(|_| open_to_users(config.group.port));
     let of_file = idle_of_cap(&config).into_iter().chain(idle_rates(&config));
     let said = idle
+        .chain(shared)
         .chain(of_file.map(Remark::of_file))
         .chain(port.map(Remark::of_machine));
     let placed = |remark: Remark| Remark {
@@ -336,6 +349,29 @@ fn no_program(exe: &str) -> Option<String> {
     }
 }
 
+/// Why a rule that names it holds for more than it says: it is a link to a file that runs under other names, too. Between
+/// the versions of one program there is no such difference.
+fn shared(exe: &str) -> Option<String> {
+    let path = Path::new(exe);
+    let file = fs::canonicalize(path).ok()?;
+    // The interpreter of such an environment is everybody's.
+    let is_in_venv = || fs::exists(path.parent()?.parent()?.join("pyvenv.cfg")).ok();
+    let is_other = stem(path) != stem(&file) || path.is_symlink() && is_in_venv().unwrap_or_default();
+    is_other.then(|| {
+        format!(
+            "names everything that runs {} ({exe} is a link to it): use cmdline or unit",
+            file.display()
+        )
+    })
+}
+
+/// The base name without a version.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.trim_end_matches(|end: char| end.is_ascii_digit() || ".-".contains(end))
+        .to_owned()
+}
+
 /// What in it does nothing, here at least.
 fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
     let anywhere = rules.remarks().into_iter();
@@ -343,6 +379,11 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
     let idle = rules.by_executable().filter_map(|(rule, exe)| {
         let why = no_program(exe)?;
         Some(format!("{rule}: holds for nothing here: {why}"))
+    });
+    let shared = rules.by_executable_alone().filter_map(|(rule, exe)| {
+        // Of a script the above is the matter.
+        let why = shared(exe).filter(|_| no_program(exe).is_none())?;
+        Some(format!("{rule}: {why}"))
     });
     let elsewhere = rules
         .by_interface()
@@ -354,7 +395,7 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
     });
     let scripts = rules.by_script(&is_script).into_iter();
     let scripts = scripts.map(|(rule, why)| format!("{rule}: {why}"));
-    let here = idle.chain(elsewhere).chain(no_units).chain(scripts);
+    let here = idle.chain(shared).chain(elsewhere).chain(no_units).chain(scripts);
     anywhere.chain(here.map(Remark::of_machine))
 }
 

@@ -2,6 +2,8 @@
 //! `giveway config check` says what files come to on this machine, beside a running daemon and without one; and a daemon
 //! says the same at its start.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Output;
 
 use crate::support::lab::{Lab, run};
@@ -117,4 +119,50 @@ fn a_daemon_tells_at_its_start_what_a_check_would() {
         let degraded = daemon.status()["degraded"].to_string();
         degraded.contains(LIFTED) && degraded.contains("the [[uplink]] of gwv does nothing")
     });
+}
+
+#[test]
+fn a_check_warns_of_a_rule_whose_executable_is_a_link_to_a_file_that_runs_under_other_names() {
+    let files = Scratch::copy_of("/bin/true", "snap");
+    let folder = files.0.parent().unwrap();
+    let at = |name: &str| folder.join(name).display().to_string();
+    let link = |name: &str, to: &str| symlink(to, folder.join(name)).unwrap();
+    link("rclone", "snap");
+    for name in ["tool3.11", "nano"] {
+        fs::copy(&files.0, folder.join(name)).unwrap();
+    }
+    link("tool", "tool3");
+    link("tool3", "tool3.11");
+    link("editor", "alternative");
+    link("alternative", "nano");
+    fs::create_dir_all(folder.join("venv/bin")).unwrap();
+    fs::write(folder.join("venv/pyvenv.cfg"), "").unwrap();
+    link("venv/bin/tool", "../../tool3.11");
+    let told_of = |name: &str, more: &str| {
+        let text = format!("{}\nexe = \"{}\"\n{more}", "[[rule]]\nclass = \"bulk\"", at(name));
+        let check_of = |text: &str| told(&check(&Scratch::new("link.toml", text), &[]));
+        let found = check_of(&text);
+        println!("{name} {more:?}: {found}");
+        found
+            .lines()
+            .find(|line| line.contains("names everything"))
+            .map(str::to_owned)
+    };
+    for (name, file) in [("rclone", "snap"), ("editor", "nano"), ("venv/bin/tool", "tool3.11")] {
+        let why = format!(
+            "names everything that runs {} ({} is a link to it): use cmdline or unit",
+            at(file),
+            at(name)
+        );
+        assert!(told_of(name, "").is_some_and(|line| line.ends_with(&why)), "{name}");
+    }
+    for name in ["snap", "tool", "tool3", "tool3.11"] {
+        assert_eq!(told_of(name, ""), None);
+    }
+    for narrower in ["cmdline = \"*rclone*\"\n", "unit = \"backup.service\"\n"] {
+        assert_eq!(told_of("rclone", narrower), None);
+    }
+    let text = format!("[[realtime]]\nuser = \"root\"\nexe = \"{}\"\n", at("rclone"));
+    let output = told(&check(&Scratch::new("realtime.toml", &text), &[]));
+    assert!(output.contains("rclone names everything that runs"), "{output}");
 }

@@ -133,6 +133,20 @@ impl Rules {
             .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
     }
 
+    /// Those of them that nothing but the executable ties to a program.
+    pub fn by_executable_alone(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_alone = |rule: &&Rule| {
+            let Matcher {
+                cmdline, unit, cgroup, ..
+            } = &rule.matcher;
+            [cmdline, unit, cgroup].into_iter().all(Option::is_none)
+        };
+        self.rules
+            .iter()
+            .filter(is_alone)
+            .filter_map(|rule| Some((&*rule.place, rule.matcher.exe.as_deref()?)))
+    }
+
     /// The rules whose pattern no cgroup or unit can have: where each is, and why.
     pub fn without_a_match(&self) -> impl Iterator<Item = (&str, String)> {
         self.rules.iter().filter_map(|rule| {
