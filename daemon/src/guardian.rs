@@ -10,6 +10,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -224,6 +225,9 @@ impl Guardian {
     /// Nothing where somebody else has taken the namespace over, and has undone everything.
     fn undo(self, how: &str) {
         let mut begun = Instant::now();
+        // Who ended the daemon cannot have read its journals then.
+        let is_removed = !self.place.has_lock(&self.lock);
+        let mut report = Vec::new();
         let Some(_lock) = claim(self.lock, self.named) else {
             return;
         };
@@ -252,6 +256,10 @@ impl Guardian {
                 undone.extend(undo::undo(&self.place, false));
                 is_again = !undone.failed.is_empty() && begun.elapsed() < TRIED_FOR;
             }
+            if is_removed && (report.is_empty() || !undone.is_nothing()) {
+                report.push(undone.to_string());
+                leave_report(self.place.clone(), report.join("; "));
+            }
             // Where nobody listens, nothing depends on it.
             say::note(format_args!("guardian: {how}; undone: {undone}"));
             if !undone.goes_on && !undo::goes_on() {
@@ -264,6 +272,15 @@ impl Guardian {
             }
             (begun, undone, is_again) = (Instant::now(), Undone::default(), true);
         }
+    }
+}
+
+/// Not among what is still to be undone, should writing a file get stuck.
+fn leave_report(place: Place, report: String) {
+    let (tell, told) = mpsc::channel();
+    let write = move || drop(tell.send(place.write_report(&report)));
+    if thread::Builder::new().spawn(write).is_ok() {
+        let _ = told.recv_timeout(MOMENT);
     }
 }
 

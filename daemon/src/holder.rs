@@ -112,7 +112,8 @@ pub fn take_over(place: &Place, what_for: For) -> Result<Lock> {
     }
     lock.announced = Some(announced);
     end_guardian(lock.before, what_for)?;
-    check_others(place, folder, what_for)?;
+    let removed = check_others(place, folder, what_for)?;
+    lock.ended = lock.ended.or(removed.map(Ended::Removed));
     lock.name(None);
     Ok(lock)
 }
@@ -163,17 +164,19 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
     Ok(lock)
 }
 
-/// Of this folder, and others than this process.
+/// Of this folder, or of one in its place that was removed, and others than this process.
 fn here(role: Role, folder: Folder) -> Vec<Present> {
     let mut found = presence::all().unwrap_or_default();
     let own = Named::own().ok();
-    found.retain(|one| (one.role, one.folder) == (role, folder) && Some(one.named) != own);
+    found.retain(|one| one.role == role && Some(one.named) != own && one.is_here(folder));
     found
 }
 
 /// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
-/// daemon's lock does not name yet. The caller has the lock.
-fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<()> {
+/// daemon's lock does not name yet. The caller has the lock. Returns the number of a daemon that had to be killed because
+/// its lock was removed.
+fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u32>> {
+    let mut killed = None;
     // One that has not got the lock ends by itself.
     for daemon in here(Role::Daemon, folder) {
         if is_over_within(daemon.named, PATIENCE_WITH_GUARDIAN)? {
@@ -186,6 +189,7 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<()> {
             place.folder_path().display()
         );
         kill(daemon.named)?;
+        killed = Some(daemon.named.pid);
         is_over_within(daemon.named, PATIENCE_WITH_DEATH)?;
     }
     for guardian in here(Role::Guardian, folder) {
@@ -196,11 +200,11 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<()> {
         Ok(all) => all,
         Err(error) => {
             tracing::warn!("a giveway of this network namespace with another /run would not be noticed: {error:#}");
-            return Ok(());
+            return Ok(killed);
         }
     };
     all.sort_by_key(|one| one.role);
-    for other in all.into_iter().filter(|other| other.folder != folder) {
+    for other in all.into_iter().filter(|other| !other.is_here(folder)) {
         // One that is over keeps its socket only where a thread of it waits in the kernel for good.
         if other.named.is_of_this_namespace()? && is_over_within(other.named, PATIENCE)? {
             continue;
@@ -211,7 +215,7 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<()> {
             other.shown(place.netns_inum())
         );
     }
-    Ok(())
+    Ok(killed)
 }
 
 /// Ends a daemon that does not answer; returns its number. What it changed is left to its guardian, or to the next undo.

@@ -33,10 +33,12 @@ const ROOTS_CONTROL: &str = "control-root";
 const COOKIE: &str = "cookie";
 const BOOT: &str = "boot";
 const REQUEST: &str = "reverted";
+const REPORT: &str = "undone";
 const MOUNT: &str = "bpf";
 /// A line of the folder's own.
 const LONGEST_TEXT: u64 = 128;
-const NO_JOURNALS: [&str; 7] = [LOCK, CONTROL, ROOTS_CONTROL, COOKIE, BOOT, REQUEST, MOUNT];
+const LONGEST_REPORT: u64 = 1 << 16;
+const NO_JOURNALS: [&str; 8] = [LOCK, CONTROL, ROOTS_CONTROL, COOKIE, BOOT, REQUEST, REPORT, MOUNT];
 /// Who began to start before a request to end has seen it within this time. Until then the request stays.
 const REQUEST_STAYS: Duration = Duration::from_secs(600);
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
@@ -175,6 +177,18 @@ impl Place {
         self.own_text(REQUEST)
     }
 
+    /// Leaves what a guardian has undone to the `giveway revert` that ended its daemon.
+    pub fn write_report(&self, undone: &str) -> std::io::Result<()> {
+        self.write(REPORT, undone)
+    }
+
+    /// The last of these, which is removed.
+    pub fn take_report(&self) -> Option<String> {
+        let report = self.text(REPORT, LONGEST_REPORT);
+        let _ = remove(&self.directory.join(REPORT));
+        report.map(|report| report.trim_end().to_owned())
+    }
+
     /// As a whole or not at all, for root alone.
     fn write(&self, name: &str, text: &str) -> std::io::Result<()> {
         let (path, new) = (self.directory.join(name), self.directory.join(format!("{name}.new")));
@@ -190,9 +204,13 @@ impl Place {
 
     /// None where it does not say, or where somebody else could have written it.
     fn own_text(&self, name: &str) -> Option<String> {
+        self.text(name, LONGEST_TEXT)
+    }
+
+    fn text(&self, name: &str, longest: u64) -> Option<String> {
         let file = private().read(true).open(self.directory.join(name)).ok()?;
         is_unwritten_by_others(&file.metadata().ok()?).then_some(())?;
-        std::io::read_to_string(file.take(LONGEST_TEXT)).ok()
+        std::io::read_to_string(file.take(longest)).ok()
     }
 
     pub fn folder_path(&self) -> &Path {
@@ -290,6 +308,11 @@ impl Place {
     pub fn open_lock(&self) -> Result<File> {
         let path = self.directory.join(LOCK);
         File::open(&path).with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    /// Whether this is the lock's file still.
+    pub fn has_lock(&self, file: &File) -> bool {
+        is_at(file, &self.directory.join(LOCK))
     }
 
     pub fn holder(&self) -> Holder {
@@ -454,6 +477,8 @@ pub enum Ended {
     /// It was starting, or ending, and did so by itself.
     Alone(u32),
     Killed(u32),
+    /// It was killed because its lock was removed, and with it maybe all by which it could be asked.
+    Removed(u32),
 }
 
 impl Lock {

@@ -21,6 +21,8 @@ use crate::kernel::random;
 
 const PREFIX: &str = "giveway/";
 const TRIES: usize = 8;
+/// Where state folders are, from the root of a process.
+const RUN: [&str; 2] = ["run", "run/giveway"];
 
 // include/uapi/linux/unix_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -141,6 +143,23 @@ impl Present {
             named: Named::from_words([number()?, number()?, number()?, number()?])?,
             folder: Folder(number()?, number()?),
         })
+    }
+
+    /// Whether it acts in this state folder, or in one of this /run that was removed since.
+    pub fn is_here(self, folder: Folder) -> bool {
+        self.folder == folder || self.has_this_run() == Some(true)
+    }
+
+    /// Whether its /run is this process's; None where that cannot be told, as by who is not root.
+    pub fn has_this_run(self) -> Option<bool> {
+        if !self.named.is_of_this_namespace().ok()? {
+            return Some(false);
+        }
+        let of_root = |root: &str| RUN.map(|path| Folder::of(&Path::new(root).join(path)).ok());
+        let (own, its) = (of_root("/"), of_root(&format!("/proc/{}/root", self.named.pid)));
+        // A later process may have its number.
+        let is_told = its[0].is_some() && self.named.is_there().ok()?;
+        is_told.then_some(own == its)
     }
 
     /// Who it is, for one who has to look for it.

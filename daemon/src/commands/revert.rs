@@ -34,10 +34,14 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         Err(error) if error.is::<Silent>() => (None, Some(end_silent(&place)?)),
         stopped => (stopped?, None),
     };
+    // One that nobody has asked for is of an earlier end.
+    let _ = place.take_report();
     let lock = take_over(&place, For::Revert)?;
+    let by_guardian = place.take_report();
+    let is_removed = matches!(lock.ended, Some(Ended::Removed(_)));
     match lock.ended.filter(|_| (stopped, killed) == (None, None)) {
         Some(Ended::Alone(pid)) => stopped = Some(pid),
-        Some(Ended::Killed(pid)) => killed = Some(pid),
+        Some(Ended::Killed(pid) | Ended::Removed(pid)) => killed = Some(pid),
         None => {}
     }
     let mut undone = undo(&place, false);
@@ -67,6 +71,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         print_json(&json!({
             "daemon_stopped": stopped,
             "daemon_killed": killed,
+            "guardian_undid": by_guardian,
             "sockets_put_back": undone.sockets,
             "undone": undone.lines,
             "failed": undone.failed,
@@ -74,8 +79,16 @@ pub fn run(args: &RevertArgs) -> Result<()> {
     } else {
         match (stopped, killed) {
             (Some(pid), _) => print_line(format_args!("the daemon (pid {pid}) has undone its work and ended"))?,
+            (None, Some(pid)) if is_removed => print_line(format_args!(
+                "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
+            ))?,
             (None, Some(pid)) => print_line(format_args!("the daemon (pid {pid}) did not answer and was killed"))?,
             (None, None) => print_line("no daemon runs in this network namespace")?,
+        }
+        match by_guardian {
+            Some(undone) => print_line(format_args!("put back by its guardian: {undone}"))?,
+            None if is_removed => print_line("what its guardian put back is in the daemon's log")?,
+            None => {}
         }
         print(&lines("left over", &undone.lines))?;
     }

@@ -19,7 +19,7 @@ use giveway_engine::status::{PausedView, Status};
 use super::{Answer, Request};
 use crate::life::LONG_WORK;
 use crate::place::Place;
-use crate::presence::{self, Role};
+use crate::presence::{self, Folder, Role};
 
 /// For the first answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -70,14 +70,28 @@ fn absent(place: &Place) -> anyhow::Error {
     }
 }
 
-/// A daemon with another /run.
+/// A daemon with another /run, or whose state folder was removed.
 fn elsewhere(place: &Place) -> Option<anyhow::Error> {
     let all = presence::all().ok()?;
     let daemon = all.into_iter().find(|one| one.role == Role::Daemon)?;
+    let is_emptied = Folder::of(place.folder_path()).is_ok_and(|folder| folder == daemon.folder);
+    let has_this_run = if is_emptied { Some(true) } else { daemon.has_this_run() };
     let shown = daemon.shown(place.netns_inum());
-    Some(anyhow!(
-        "another giveway runs in this network namespace {shown}, which is not this /run; ask it there"
-    ))
+    Some(match has_this_run {
+        Some(true) => anyhow!(
+            "giveway (pid {}) runs in this network namespace, but its state folder {} was removed, so it takes no requests; \
+             `giveway revert` (as root) and a start bring it back",
+            daemon.named.pid,
+            place.folder_path().display()
+        ),
+        Some(false) => {
+            anyhow!("another giveway runs in this network namespace {shown}, which is not this /run; ask it there")
+        }
+        None => anyhow!(
+            "another giveway runs in this network namespace {shown}, which is not this /run or was removed; as root this \
+             command says which"
+        ),
+    })
 }
 
 pub fn status(place: &Place) -> Result<Status> {

@@ -292,26 +292,54 @@ fn journals_that_are_removed_while_it_runs_are_written_anew_and_everything_is_pu
 }
 
 #[test]
-fn a_daemon_whose_state_folder_is_emptied_keeps_the_namespace_and_is_reverted() {
+fn a_daemon_whose_state_folder_is_emptied_or_removed_keeps_the_namespace_and_is_reverted() {
     let _lab = Lab::enter();
     let before = gso_max_segs();
     let config = Scratch::new("folder.toml", SLOW_LINK);
-    for revert in [false, true] {
+    for (revert, is_removed) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut daemon = queueing_daemon(&config);
+        let pid = daemon.0.id();
         // The guardian looks once a second.
         std::thread::sleep(Duration::from_millis(2200));
         for entry in fs::read_dir(state_folder()).unwrap().flatten() {
             // Pins may be in a mount.
             let _ = fs::remove_file(entry.path());
         }
+        if is_removed {
+            // Where there is such a mount.
+            let _ = Command::new("umount")
+                .arg("-q")
+                .arg(state_folder().join("bpf"))
+                .status();
+            fs::remove_dir_all(state_folder()).unwrap();
+        }
+        for arguments in [&["status"][..], &["exec", "--require", "--class", "bulk", "--", "true"]] {
+            let (line, code) = failure(&giveway(arguments));
+            println!("{}: {code}: {line}", arguments[0]);
+            let told = format!(
+                "giveway (pid {pid}) runs in this network namespace, but its state folder {} was removed",
+                state_folder().display()
+            );
+            assert!(line.contains(&told) && line.contains("`giveway revert`"), "{line}");
+        }
         let (line, code) = failure(&giveway(&["run", "--interface", "gwv"]));
         assert!(
-            code == 1 && line.contains("another giveway runs") && has_queue(),
+            code == 1 && line.contains("another giveway runs") && line.contains("`giveway revert`") && has_queue(),
             "{line}"
         );
         if revert {
-            assert!(giveway(&["revert"]).status.success());
-            assert!(!has_queue() && gso_max_segs() == before);
+            let reverted = giveway(&["revert"]);
+            let said = String::from_utf8(reverted.stdout).unwrap();
+            println!("revert: {said}");
+            assert!(reverted.status.success() && !has_queue() && gso_max_segs() == before);
+            let told = format!(
+                "the daemon (pid {pid}) could not be asked, since its state folder was removed, and was killed"
+            );
+            let by_guardian = said.lines().find(|line| line.starts_with("put back by its guardian: "));
+            assert!(
+                said.contains(&told) && by_guardian.is_some_and(|line| line.contains("gwv")),
+                "{said}"
+            );
         } else {
             daemon.signal(Signal::SIGKILL);
         }
