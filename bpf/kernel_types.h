@@ -453,10 +453,15 @@ struct hlist_bl_node {
 	struct hlist_bl_node **pprev;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
 /* The name of a file in a directory; no longer hashed once it is another file's, or nobody's. */
 struct dentry {
 	struct hlist_bl_node d_hash;
 	struct dentry *d_parent;
+	struct qstr d_name;
 	struct inode *d_inode;
 };
 
@@ -486,6 +491,27 @@ struct mm_struct {
 	struct file *exe_file;
 };
 
+struct fdtable {
+	unsigned long *close_on_exec; /* a bit for each descriptor */
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct pid_namespace;
+
+/* A number in a pid namespace. */
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level; /* of the innermost pid namespace; 0: the initial one */
+	struct upid numbers[]; /* by level */
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int on_cpu; /* an int, since 7.x a u8: only what is unsigned is adjusted to either */
@@ -502,6 +528,8 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct files_struct *files;
 	__u64 start_boottime;
 	const struct cred *real_cred;
 	const struct cred *cred;

@@ -15,7 +15,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use crate::kernel::boot;
 use crate::kernel::process::end::{Named, is_over, is_over_within, kill};
 use crate::place::{Ended, Lock, Place};
-use crate::presence::{self, Folder, Present, Role, announce};
+use crate::presence::{self, Folder, Role, announce};
 use crate::undo;
 
 /// A daemon that was asked to end, or has just died, gives the namespace up within this time.
@@ -131,7 +131,7 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
         Err(error) => error,
     };
     let holder = place.holder();
-    let starting = || here(Role::Daemon, folder).into_iter().next().map(|one| one.named);
+    let starting = || here(Role::Daemon, folder).into_iter().next();
     let daemon = holder
         .daemon
         .or_else(|| Some(()).filter(|()| is_revert).and_then(|()| starting()));
@@ -164,12 +164,14 @@ fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
     Ok(lock)
 }
 
-/// Of this folder, or of one in its place that was removed, and others than this process.
-fn here(role: Role, folder: Folder) -> Vec<Present> {
-    let mut found = presence::all().unwrap_or_default();
+/// Of this folder, or of one in its place that was removed, and others than this process; those of whom the kernel tells.
+fn here(role: Role, folder: Folder) -> Vec<Named> {
+    let found = presence::all().unwrap_or_default().into_iter();
     let own = Named::own().ok();
-    found.retain(|one| one.role == role && Some(one.named) != own && one.is_here(folder));
-    found
+    let processes = found
+        .filter(|one| one.role == role && one.is_here(folder))
+        .filter_map(|one| one.process);
+    processes.filter(|process| Some(*process) != own).collect()
 }
 
 /// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
@@ -179,21 +181,21 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u
     let mut killed = None;
     // One that has not got the lock ends by itself.
     for daemon in here(Role::Daemon, folder) {
-        if is_over_within(daemon.named, PATIENCE_WITH_GUARDIAN)? {
+        if is_over_within(daemon, PATIENCE_WITH_GUARDIAN)? {
             continue;
         }
         ensure!(
             what_for == For::Revert,
             "another giveway runs in this network namespace (pid {}), whose lock was removed from {}; `giveway revert` ends it",
-            daemon.named.pid,
+            daemon.pid,
             place.folder_path().display()
         );
-        kill(daemon.named)?;
-        killed = Some(daemon.named.pid);
-        is_over_within(daemon.named, PATIENCE_WITH_DEATH)?;
+        kill(daemon)?;
+        killed = Some(daemon.pid);
+        is_over_within(daemon, PATIENCE_WITH_DEATH)?;
     }
     for guardian in here(Role::Guardian, folder) {
-        let guardian = Some(guardian.named);
+        let guardian = Some(guardian);
         end_guardian(Holder { daemon: None, guardian }, what_for)?;
     }
     let mut all = match presence::all() {
@@ -204,16 +206,23 @@ fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u
         }
     };
     all.sort_by_key(|one| one.role);
-    for other in all.into_iter().filter(|other| !other.is_here(folder)) {
-        // One that is over keeps its socket only where a thread of it waits in the kernel for good.
-        if other.named.is_of_this_namespace()? && is_over_within(other.named, PATIENCE)? {
+    for other in all {
+        if other.process.is_some() && other.is_here(folder) {
             continue;
         }
-        bail!(
-            "another giveway runs in this network namespace {}, which is not this /run; it goes on unharmed, and nothing was \
-             changed. Only one can: end it there, or use it",
-            other.shown(place.netns_inum())
-        );
+        let shown = other.shown(place.netns_inum());
+        match other.process {
+            // One that is over keeps its socket only where a thread of it waits in the kernel for good.
+            Some(process) if is_over_within(process, PATIENCE)? => {}
+            // Whoever makes a name up keeps nothing from being undone.
+            None if what_for == For::Revert => {
+                tracing::warn!("{shown}; what the journals of this /run say is undone all the same");
+            }
+            _ => bail!(
+                "{shown}, which is not this /run; it goes on unharmed, and nothing was changed. Only one can: end it there, or \
+                 use it"
+            ),
+        }
     }
     Ok(killed)
 }

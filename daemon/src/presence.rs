@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processes of giveway act on this network namespace, whatever each has mounted at /run. Input: the kernel's list of
-//! Unix sockets (sock_diag). Output: daemons, guardians and reverts; and the announcement of this process.
+//! Unix sockets (sock_diag), and of who holds them. Output: daemons, guardians and reverts; and the announcement of this
+//! process.
 //!
 //! Each of them has a socket bound to an abstract name, which belongs to the network namespace and goes with the process. Any
-//! user may bind such a name, and none can bind it as root: the kernel tells whose each socket is, and only root's count. Each
-//! name has a random part, so that nobody can have taken it before.
+//! user may bind such a name, to a socket that root has made and passed on, too (a service's standard output is one). So a
+//! name counts only where the process that it tells of holds that very socket, is root's, of this program, and in this network
+//! namespace: the kernel says who that is ([`holders`]). Each name has a random part, so that nobody can have taken it before.
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -15,9 +17,11 @@ use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 
+use crate::kernel::holders::{self, Holding};
+use crate::kernel::namespace::is_initial_pid;
 use crate::kernel::netlink::{Body, Netlink, attribute, u32_at};
 use crate::kernel::process::end::Named;
-use crate::kernel::random;
+use crate::kernel::{own_netns, random};
 
 const PREFIX: &str = "giveway/";
 const TRIES: usize = 8;
@@ -30,6 +34,9 @@ const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
+/// In `unix_diag_msg`: the socket's inode, and its cookie in two halves.
+const INODE_AT: usize = 4;
+const COOKIE_AT: usize = 8;
 /// Of `unix_diag_msg`.
 const MESSAGE_BYTES: usize = 16;
 
@@ -61,8 +68,26 @@ impl Folder {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Present {
     pub role: Role,
-    pub named: Named,
+    /// As the kernel tells who holds its socket. None where that cannot be told from here (for another user than root, or in a
+    /// pid namespace that does not see all processes): then the name is all there is, and it may be made up.
+    pub process: Option<Named>,
     pub folder: Folder,
+}
+
+/// What a name says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Name {
+    role: Role,
+    named: Named,
+    folder: Folder,
+}
+
+/// A socket that root has made, and that has such a name.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    name: Name,
+    inode: u64,
+    cookie: u64,
 }
 
 /// This process is announced until it is dropped, or dies.
@@ -71,7 +96,7 @@ pub struct Announced(#[allow(dead_code)] OwnedFd);
 
 /// Announces this process to the others of this network namespace.
 pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
-    let own = Present {
+    let own = Name {
         role,
         named: Named::own()?,
         folder,
@@ -95,8 +120,38 @@ pub fn announce(role: Role, folder: Folder) -> Result<Announced> {
 /// Root's processes of giveway's that act here, this one among them where it is announced.
 ///
 /// # Errors
-/// Where the kernel does not list Unix sockets (CONFIG_UNIX_DIAG).
+/// Where the kernel does not list Unix sockets (CONFIG_UNIX_DIAG), or does not tell who holds them.
 pub fn all() -> Result<Vec<Present>> {
+    let bound = bound()?;
+    if bound.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_root = nix::unistd::geteuid().is_root();
+    // After the names: each has been held by then.
+    let held = if is_root {
+        holders::all(own_netns()?)?
+    } else {
+        Vec::new()
+    };
+    let sees_all = is_root && is_initial_pid()?;
+    let present = |bound: &Bound| {
+        let process = bound.holder(&held);
+        (process.is_some() || !sees_all).then_some(Present {
+            role: bound.name.role,
+            process,
+            folder: bound.name.folder,
+        })
+    };
+    Ok(bound.iter().filter_map(present).collect())
+}
+
+/// Whether one may act here that cannot be seen from this pid namespace.
+pub fn is_any_unseen() -> bool {
+    let is_unseen = |all: Vec<Present>| all.iter().any(|one| one.process.is_none());
+    !is_initial_pid().unwrap_or_default() && all().is_ok_and(is_unseen)
+}
+
+fn bound() -> Result<Vec<Bound>> {
     let mut fixed = vec![libc::AF_UNIX as u8, 0, 0, 0];
     fixed.extend_from_slice(&u32::MAX.to_ne_bytes());
     fixed.extend_from_slice(&0u32.to_ne_bytes());
@@ -106,7 +161,7 @@ pub fn all() -> Result<Vec<Present>> {
     let mut found = Vec::new();
     let mut netlink = Netlink::open_diagnostics()?;
     let take = |message: &[u8]| {
-        found.extend(present(message));
+        found.extend(bound_by_root(message));
         true
     };
     netlink
@@ -115,17 +170,38 @@ pub fn all() -> Result<Vec<Present>> {
     Ok(found)
 }
 
-/// Root's only.
-fn present(message: &[u8]) -> Option<Present> {
+/// One that root has made.
+fn bound_by_root(message: &[u8]) -> Option<Bound> {
     let uid = attribute(message, MESSAGE_BYTES, UNIX_DIAG_UID)?;
     if u32_at(uid, 0).ok()? != 0 {
         return None;
     }
     let name = attribute(message, MESSAGE_BYTES, UNIX_DIAG_NAME)?;
-    Present::parse(std::str::from_utf8(name.strip_prefix(&[0])?).ok()?)
+    let half = |at: usize| u32_at(message, at).ok().map(u64::from);
+    Some(Bound {
+        name: Name::parse(std::str::from_utf8(name.strip_prefix(&[0])?).ok()?)?,
+        inode: half(INODE_AT)?,
+        cookie: half(COOKIE_AT)? | half(COOKIE_AT + 4)? << 32,
+    })
 }
 
-impl Present {
+impl Bound {
+    /// The process that its name tells of, by its number here, where it holds this socket. Others may for a moment: what
+    /// giveway starts holds what giveway does, until it executes something.
+    fn holder(&self, held: &[Holding]) -> Option<Named> {
+        let is_this = |one: &&Holding| {
+            one.cookie
+                .map_or(one.inode == self.inode, |cookie| cookie == self.cookie)
+        };
+        let mut holders = held
+            .iter()
+            .filter(is_this)
+            .filter_map(|one| Named::of(one.pid).ok().flatten());
+        holders.find(|process| process.is_marked_as(self.name.named))
+    }
+}
+
+impl Name {
     fn to_text(self) -> String {
         let role = ROLES.iter().find(|(role, _)| *role == self.role);
         let words = self.named.to_words().into_iter().chain([self.folder.0, self.folder.1]);
@@ -144,7 +220,9 @@ impl Present {
             folder: Folder(number()?, number()?),
         })
     }
+}
 
+impl Present {
     /// Whether it acts in this state folder, or in one of this /run that was removed since.
     pub fn is_here(self, folder: Folder) -> bool {
         self.folder == folder || self.has_this_run() == Some(true)
@@ -152,23 +230,25 @@ impl Present {
 
     /// Whether its /run is this process's; None where that cannot be told, as by who is not root.
     pub fn has_this_run(self) -> Option<bool> {
-        if !self.named.is_of_this_namespace().ok()? {
-            return Some(false);
-        }
+        let process = self.process?;
         let of_root = |root: &str| RUN.map(|path| Folder::of(&Path::new(root).join(path)).ok());
-        let (own, its) = (of_root("/"), of_root(&format!("/proc/{}/root", self.named.pid)));
+        let (own, its) = (of_root("/"), of_root(&format!("/proc/{}/root", process.pid)));
         // A later process may have its number.
-        let is_told = its[0].is_some() && self.named.is_there().ok()?;
+        let is_told = its[0].is_some() && process.is_there().ok()?;
         is_told.then_some(own == its)
     }
 
-    /// Who it is, for one who has to look for it.
+    /// That it runs, and who it is, for one who has to look for it.
     pub fn shown(self, netns_inum: u32) -> String {
-        let pid = self.named.pid;
-        if self.named.is_of_this_namespace().unwrap_or_default() {
-            format!("(pid {pid}), its state is under /proc/{pid}/root/run/giveway/netns-{netns_inum}")
-        } else {
-            format!("(pid {pid} of another pid namespace), its state is under its own /run/giveway/netns-{netns_inum}")
+        match self.process {
+            Some(Named { pid, .. }) => format!(
+                "another giveway runs in this network namespace (pid {pid}), its state is under \
+                 /proc/{pid}/root/run/giveway/netns-{netns_inum}"
+            ),
+            None => format!(
+                "another giveway seems to run in this network namespace (who it is cannot be told from here), its state is under \
+                 its own /run/giveway/netns-{netns_inum}"
+            ),
         }
     }
 }
@@ -179,7 +259,10 @@ mod tests {
 
     fn is_present(role: Role) -> bool {
         let own = Named::own().unwrap();
-        all().unwrap().iter().any(|one| (one.role, one.named) == (role, own))
+        all()
+            .unwrap()
+            .iter()
+            .any(|one| (one.role, one.process) == (role, Some(own)))
     }
 
     #[test]
@@ -217,14 +300,14 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_and_garbage_is_nobody() {
-        let own = Present {
+        let own = Name {
             role: Role::Guardian,
             named: Named::own().unwrap(),
             folder: Folder(u64::MAX, 7),
         };
         let longest = own.to_text().len() + 9;
         assert!(longest < 107, "{longest}");
-        assert_eq!(Present::parse(&format!("{} 1f", own.to_text())), Some(own));
+        assert_eq!(Name::parse(&format!("{} 1f", own.to_text())), Some(own));
         for garbage in [
             "",
             "giveway/",
@@ -232,7 +315,7 @@ mod tests {
             "giveway/daemon 1 2 1 x 4 5",
             "giveway/other 1 2 1 3 4 5",
         ] {
-            assert_eq!(Present::parse(garbage), None, "{garbage:?}");
+            assert_eq!(Name::parse(garbage), None, "{garbage:?}");
         }
     }
 }

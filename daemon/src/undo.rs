@@ -28,6 +28,7 @@ use crate::kernel::links::detach_all_of;
 use crate::kernel::walker::{self, Sockets};
 use crate::life::LONG_WORK;
 use crate::place::{JOURNALS, JournalFile, LeftBy, Place};
+use crate::presence;
 
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -214,8 +215,14 @@ impl Undoing {
         if self.dry_run || !self.undone.failed.is_empty() {
             return;
         }
-        match within(patience, take_down_unjournalled) {
-            Ok(Ok(lines)) => self.undone.lines.extend(lines),
+        // They may be those of one that cannot be seen from here, as its pins.
+        let take_down = || match presence::is_any_unseen() {
+            true => Ok(None),
+            false => take_down_unjournalled().map(Some),
+        };
+        match within(patience, take_down) {
+            Ok(Ok(Some(lines))) => self.undone.lines.extend(lines),
+            Ok(Ok(None)) => self.pins_stay = true,
             Ok(Err(error)) => self.undone.fail(format!("{error:#}")),
             Err(_) => self
                 .undone

@@ -77,20 +77,15 @@ fn elsewhere(place: &Place) -> Option<anyhow::Error> {
     let is_emptied = Folder::of(place.folder_path()).is_ok_and(|folder| folder == daemon.folder);
     let has_this_run = if is_emptied { Some(true) } else { daemon.has_this_run() };
     let shown = daemon.shown(place.netns_inum());
-    Some(match has_this_run {
-        Some(true) => anyhow!(
+    Some(match (has_this_run, daemon.process) {
+        (Some(true), Some(process)) => anyhow!(
             "giveway (pid {}) runs in this network namespace, but its state folder {} was removed, so it takes no requests; \
              `giveway revert` (as root) and a start bring it back",
-            daemon.named.pid,
+            process.pid,
             place.folder_path().display()
         ),
-        Some(false) => {
-            anyhow!("another giveway runs in this network namespace {shown}, which is not this /run; ask it there")
-        }
-        None => anyhow!(
-            "another giveway runs in this network namespace {shown}, which is not this /run or was removed; as root this \
-             command says which"
-        ),
+        (Some(false), _) => anyhow!("{shown}, which is not this /run; ask it there"),
+        _ => anyhow!("{shown}, which is not this /run or was removed; as root this command says which"),
     })
 }
 

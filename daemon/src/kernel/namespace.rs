@@ -19,6 +19,8 @@ use super::apart;
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 const PIDFD_GET_NET_NAMESPACE: libc::c_ulong = 0xff04;
 const PIDFD_GET_PID_NAMESPACE: libc::c_ulong = 0xff05;
+/// include/linux/proc_ns.h: PROC_PID_INIT_INO.
+const INITIAL_PID: u64 = 0xefff_fffc;
 /// include/uapi/linux/sockios.h
 const SIOCGSKNS: libc::c_ulong = 0x894c;
 
@@ -51,6 +53,11 @@ pub fn pid() -> Result<u64> {
         Err(_) => apart::inode(c"/proc/self/ns/pid").context("cannot tell the own pid namespace")?,
     };
     Ok(*OWN.get_or_init(|| inode))
+}
+
+/// Whether all processes are seen from the own pid namespace.
+pub fn is_initial_pid() -> Result<bool> {
+    Ok(pid()? == INITIAL_PID)
 }
 
 fn of_pidfd(id: i32, flags: libc::c_int, question: libc::c_ulong) -> nix::Result<OwnedFd> {

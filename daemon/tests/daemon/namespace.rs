@@ -3,8 +3,11 @@
 //! whatever is mounted at /run, after the machine was started anew, and where the journals were removed.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 use giveway::kernel::process::end::Named;
 use giveway::kernel::{own_netns, own_netns_cookie};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{UnixAddr, bind};
 
 use crate::support::lab::{Lab, run};
 use crate::support::process::{Daemon, KillOnDrop, failure, giveway, guardian_of, program, signal};
@@ -215,6 +219,107 @@ fn whoever_is_not_root_keeps_no_daemon_out() {
     let config = Scratch::new("hostile.toml", SLOW_LINK);
     drop(queueing_daemon(&config));
     assert!(giveway(&["revert"]).status.success());
+}
+
+/// A user's process that binds a socket which root has made, as a service's standard output is one.
+fn hold_a_roots_socket(name: &str) -> KillOnDrop {
+    let socket = UnixDatagram::unbound().unwrap();
+    let (fd, address) = (socket.as_raw_fd(), UnixAddr::new_abstract(name.as_bytes()).unwrap());
+    let mut command = Command::new("sleep");
+    command.arg("1000").uid(65534).gid(65534);
+    let take = move || {
+        // SAFETY: takes no pointers.
+        let left_open = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+        assert_eq!(left_open, 0);
+        Ok(bind(fd, &address)?)
+    };
+    // SAFETY: two system calls, of what was made before.
+    unsafe { command.pre_exec(take) };
+    KillOnDrop::spawn(&mut command)
+}
+
+/// A daemon of another network namespace, with the device that it has there.
+fn daemon_elsewhere(config: &Scratch) -> KillOnDrop {
+    let script = format!(
+        "ip link set lo up && ip link add gwo type veth peer name gwp && ip link set gwp up && ip link set gwo up && \
+         exec {} run --config {} --interface gwo",
+        program(),
+        config.path()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &script]);
+    let daemon = KillOnDrop::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()));
+    until("it has a guardian", || guardian_of(daemon.id()).is_some());
+    daemon
+}
+
+#[test]
+fn whoever_holds_a_socket_that_root_has_made_keeps_no_daemon_out_and_gets_nobody_killed() {
+    let _lab = Lab::enter();
+    let none = Scratch::new("elsewhere.toml", "[queue]\nbackend = \"none\"\n");
+    let mut elsewhere = daemon_elsewhere(&none);
+    let guardian = guardian_of(elsewhere.id()).unwrap();
+    fs::create_dir_all(state_folder()).unwrap();
+    let about = fs::metadata(state_folder()).unwrap();
+    let here = format!("{:x} {:x}", about.dev(), about.ino());
+    let words = |pid: u32| Named::of(pid).unwrap().unwrap().to_words();
+    let text = |words: [u64; 4]| words.map(|word| format!("{word:x}")).join(" ");
+    let [pid, namespace, kind, mark] = words(elsewhere.id());
+    let theirs = text([pid, namespace, kind, mark]);
+    let names = [
+        format!("giveway/daemon {theirs} 1 2 a"),
+        format!("giveway/daemon {theirs} {here} b"),
+        format!("giveway/guardian {} {here} c", text(words(guardian))),
+        format!("giveway/daemon {} 1 2 d", text([pid, namespace + 1, kind, mark])),
+        format!("giveway/revert {} {here} e", text(words(1))),
+    ];
+    let config = Scratch::new("holder.toml", SLOW_LINK);
+    let mut wrong = Vec::new();
+    for name in &names {
+        let mut holder = hold_a_roots_socket(name);
+        let mut start = Command::new(program());
+        start.args(["run", "--config", config.path(), "--interface", "gwv"]);
+        let mut start = KillOnDrop::spawn(start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let begun = Instant::now();
+        while start.try_wait().unwrap().is_none() && !has_queue() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let runs = has_queue();
+        // What it did is left to `revert`: its guardian is stopped, and dies of nothing else.
+        if let Some(own) = guardian_of(start.id()) {
+            signal(own, Signal::SIGSTOP);
+        }
+        start.kill().unwrap();
+        start.wait().unwrap();
+        let reverted = giveway(&["revert"]);
+        let lives = |process: &mut KillOnDrop| process.try_wait().unwrap().is_none();
+        let outcome = format!(
+            "runs {runs}, revert {:?}, a queue {}, the holder lives {}, the daemon elsewhere lives {}, its guardian is {} {}",
+            reverted.status.code(),
+            has_queue(),
+            lives(&mut holder),
+            lives(&mut elsewhere),
+            if guardian_of(elsewhere.id()) == Some(guardian) {
+                "the same"
+            } else {
+                "another"
+            },
+            if reverted.status.success() {
+                String::new()
+            } else {
+                failure(&reverted).0
+            },
+        );
+        println!("{name}: {outcome}");
+        let right = "runs true, revert Some(0), a queue false, the holder lives true, the daemon elsewhere lives true, its \
+                     guardian is the same ";
+        if outcome != right {
+            wrong.push((name, outcome));
+        }
+    }
+    assert_eq!(wrong, []);
+    signal(elsewhere.id(), Signal::SIGTERM);
+    elsewhere.wait().unwrap();
 }
 
 /// As on a disk, after the machine was started anew: the numbers are those of others now.

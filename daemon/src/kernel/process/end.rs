@@ -15,8 +15,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::{Handle, ThreadMark};
-use crate::kernel::namespace;
 use crate::kernel::tasks::Tasks;
+use crate::kernel::{namespace, own_netns};
 
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
@@ -67,6 +67,11 @@ impl Named {
         Ok(namespace::pid()? == self.namespace)
     }
 
+    /// Whether both are the same process, in whatever pid namespaces their numbers are.
+    pub fn is_marked_as(self, other: Self) -> bool {
+        self.mark == other.mark
+    }
+
     /// Whether its number is still its own: it lives, or has not been collected.
     pub fn is_there(self) -> Result<bool> {
         ensure!(
@@ -108,7 +113,7 @@ fn is_over_by(process: Named, tasks: &Tasks) -> Result<bool> {
     Ok(main.is_none_or(|main| main.is_ending) || !process.is_there()?)
 }
 
-/// Kills it, if it is a process of this program. Where it is over already, nothing is done.
+/// Kills it, if it is root's, of this program and in this network namespace. Where it is over already, nothing is done.
 ///
 /// # Errors
 /// Where it is something else, or may not be killed.
@@ -124,6 +129,12 @@ pub fn kill(process: Named) -> Result<()> {
     let [own, other] = [std::process::id(), process.pid].map(|pid| program_of(pid, &tasks));
     let (own, other) = (own?, other?);
     ensure!(own == other, "process {} is {other}, not giveway", process.pid);
+    let facts = tasks.process(process.pid)?.context("it has just ended")?;
+    ensure!(
+        (facts.uid, facts.euid, facts.netns_inum) == (0, 0, own_netns()?),
+        "process {} is not root's, or acts in another network namespace",
+        process.pid
+    );
     handle.kill()
 }
 
