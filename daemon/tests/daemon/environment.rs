@@ -196,10 +196,20 @@ fn carelessly(command: &mut Command) -> &mut Command {
 #[test]
 fn the_command_of_exec_has_the_callers_umask_signals_and_closed_descriptors() {
     let _lab = Lab::enter();
-    let show = "grep -E '^(Umask|SigBlk|SigIgn):' /proc/$$/status; test -e /proc/$$/fd/0 || echo closed";
-    let shown = |command: &mut Command| String::from_utf8(carelessly(command).output().unwrap().stdout).unwrap();
-    let without = shown(Command::new("bash").args(["-c", show]));
-    let with = shown(Command::new(program()).args(["exec", "--", "bash", "-c", show]));
+    // Each tells of itself: a shell blocks signals of its own while it waits for what it has started.
+    let signals = ["grep", "-E", "^(Umask|SigBlk|SigIgn):", "/proc/self/status"];
+    let input = ["sh", "-c", "test -e /proc/$$/fd/0 || echo closed"];
+    let shown = |words: &[&str]| {
+        let ran = carelessly(Command::new(words[0]).args(&words[1..])).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let shown = |before: &[&str]| {
+        [&signals[..], &input]
+            .map(|words| shown(&[before, words].concat()))
+            .concat()
+    };
+    let without = shown(&[]);
+    let with = shown(&[program().as_str(), "exec", "--"]);
     assert!(
         without.contains("Umask:\t0000") && without.ends_with("closed\n"),
         "{without}"
