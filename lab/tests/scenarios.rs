@@ -554,14 +554,6 @@ mod in_guest {
     }
 
     #[test]
-    pub fn what_the_readme_says_is_so_on_debian_13_and_on_the_newest_kernel() {
-        let Some(_turn) = turn_in_guest() else { return };
-        let settings = ["variants=debian-13,newest", "seconds=2", "warmup_s=2"];
-        let (result, _) = run_and_count_figures("readme", &settings);
-        assert_eq!(metric(&result, "newest/laptop", "photos_arrived"), 1.0);
-    }
-
-    #[test]
     pub fn background_lives_on_below_a_full_uplink_and_takes_it_again() {
         let Some(_turn) = turn_in_guest() else { return };
         let settings = ["variants=free/giveway", "seconds=30", "warmup_s=5"];
@@ -791,13 +783,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
             in_guest::a_limit_that_does_not_reach_what_wireguard_sends_says_so,
         ]),
     ),
-    (
-        "readme",
-        Tests(&[
-            what_the_readme_says_is_so_on_this_kernel,
-            in_guest::what_the_readme_says_is_so_on_debian_13_and_on_the_newest_kernel,
-        ]),
-    ),
+    ("readme", Tests(&[what_the_readme_says_is_so_on_this_kernel])),
     ("rules-cost", Tests(&[each_process_that_connects_has_its_class])),
     (
         "rtt-mix",
