@@ -921,7 +921,7 @@ fn what_a_backup_starts_gives_way_as_the_backup_does() {
 fn a_limit_that_does_not_reach_a_packet_says_so() {
     let Some(_turn) = turn() else { return };
     let settings = [
-        "variants=tcp,udp-not-connected,tun,no-daemon",
+        "variants=tcp,udp-not-connected,raw-socket,packet-socket,tun,no-daemon",
         "seconds=1",
         "warmup_s=1",
     ];
