@@ -243,8 +243,11 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 	if (of_parent && leader->tgid != INIT && task->parent_exec_id == leader->self_exec_id) {
 		struct gw_by_rule from = by_rule(of_parent, leader);
 
-		if (!record && from.rule) {
+		if (!record && (of_parent->class || from.rule)) {
+			made = *of_parent;
+			made.own.rule = 0;
 			made.inherited = from;
+			made.image = 0;
 			made.parent = leader->tgid;
 			made.parent_start_ns = leader->start_boottime;
 			bpf_task_storage_get(&gw_records_1, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -33,7 +33,6 @@ pub const NICE_UNNOTED: &str = "nice_unnoted";
 pub const THREADS: &str = "threads";
 /// Of what processes have chosen and inherited, for the next daemon: these stay until `giveway revert`.
 pub const RECORDS: &str = "gw_records";
-pub const INHERIT_LINKS: [&str; 3] = ["inherit", "inherit_late", "inherit_exec"];
 const ALL: [&str; 7] = [
     NICE_LINKS[0],
     NICE_LINKS[1],
@@ -102,11 +101,11 @@ impl Pins {
         .context("cannot remove the pinned programs")
     }
 
-    /// Removes what processes have chosen and inherited, and what hands that on.
+    /// Removes what processes have chosen and inherited.
     pub fn remove_records(&self) -> Result<()> {
         in_machines_mounts(|_| {
             let folders = self.folders().filter(|folder| is_ours(folder));
-            all(folders.map(|folder| remove(folder, &[&INHERIT_LINKS[..], &[RECORDS]].concat())))
+            all(folders.map(|folder| remove(folder, &[RECORDS])))
         })
         .context("cannot remove what processes inherit")
     }

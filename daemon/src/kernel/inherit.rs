@@ -3,15 +3,14 @@
 //! pidfds and numbers, executables, and the choice or rule of each. Output: the rate limits that tasks have.
 //! [`super::tasks`] tells what a process has inherited; this only writes it down, and changes no process.
 //!
-//! The map of records and the programs that hand them on are pinned, so that the next daemon finds what the one before has
-//! written, and nothing that was started between the two is missed.
+//! The map of records is pinned, so that the next daemon finds what the one before has written. The programs end with the
+//! daemon; what is started between the two inherits from its parent, when the next one looks at the tree of processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::{LimitNumber, RateLimit, RuleId};
@@ -24,7 +23,7 @@ use super::process::FileId;
 use super::records::{bytes_of, record};
 use super::skeletons::inherit as skeleton;
 use super::tasks::{Tasks, class_of, run_over_all};
-use crate::pins::{INHERIT_LINKS, Pins, RECORDS};
+use crate::pins::{Pins, RECORDS};
 use skeleton::types;
 
 /// Of the map, with the number of its layout.
@@ -32,7 +31,7 @@ const MAP: &str = "gw_records_1";
 /// At once (`name_orders`).
 const MOST_ORDERS: usize = 4096;
 
-/// What makes new tasks inherit; it goes on after this is dropped where it is pinned.
+/// What makes new tasks inherit, until it is dropped.
 pub struct Inheritance {
     _links: [Link; 3],
     hand_down: OwnedFd,
@@ -111,11 +110,11 @@ impl Inheritance {
                 skeleton.progs.gw_see_exec.attach()?,
             ])
         };
-        let mut links = explain(
+        let links = explain(
             "attach to the tracepoints task_newtask, sched_wakeup_new and sched_process_exec",
             attach,
         )?;
-        let unpinned = pins.and_then(|pins| pin(pins, tasks, &mut links).err());
+        let unpinned = pins.and_then(|pins| pin(pins, tasks).err());
         let unpinned = unpinned.map(|error| {
             format!(
                 "what commands choose with `giveway exec`, and programs hand on, ends with this daemon: {}",
@@ -263,16 +262,11 @@ fn key_of(file: FileId) -> Vec<u8> {
     bytes_of(&key).to_vec()
 }
 
-fn pin(pins: &Pins, tasks: &Tasks, links: &mut [Link; 3]) -> Result<()> {
+fn pin(pins: &Pins, tasks: &Tasks) -> Result<()> {
     let mut map = MapHandle::try_from(&tasks.records).context("cannot share the records of classes")?;
     pins.make(|folder| {
-        replace(&folder.join(RECORDS), |path| Ok(map.pin(path)?))?;
-        let mut links = INHERIT_LINKS.into_iter().zip(links);
-        links.try_for_each(|(name, link)| replace(&folder.join(name), |path| Ok(link.pin(path)?)))
+        let path = folder.join(RECORDS);
+        let _ = fs::remove_file(&path);
+        map.pin(&path).with_context(|| format!("cannot pin {}", path.display()))
     })
-}
-
-fn replace(path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let _ = fs::remove_file(path);
-    pin(path).with_context(|| format!("cannot pin {}", path.display()))
 }

@@ -17,8 +17,8 @@ use crate::meter::resident_mb;
 /// The kernel frees what nobody holds a little later.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whose folder it is: both stay for the next daemon there.
-const STAY: [&str; 2] = ["cookie", "lock"];
+/// Whose folder it is, and since which start of the machine: they stay for the next daemon there.
+const STAY: [&str; 3] = ["boot", "cookie", "lock"];
 
 #[derive(Debug, Serialize)]
 pub struct Sample {
