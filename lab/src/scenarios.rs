@@ -19,6 +19,7 @@ mod join_leave;
 mod liar;
 mod lift;
 mod line_rate;
+mod links;
 pub mod marking;
 mod mixed;
 mod monitor_cost;
@@ -67,6 +68,7 @@ pub const ALL: &[Scenario] = &[
     liar::SCENARIO,
     lift::SCENARIO,
     line_rate::SCENARIO,
+    links::SCENARIO,
     marking::SCENARIO,
     mixed::SCENARIO,
     monitor_cost::SCENARIO,

@@ -546,11 +546,11 @@ mod in_guest {
     }
 
     #[test]
-    pub fn a_limit_that_does_not_reach_what_wireguard_sends_says_so() {
+    pub fn a_limit_reaches_what_wireguard_sends_or_it_is_said() {
         let Some(_turn) = turn_in_guest() else { return };
-        let settings = ["variants=wireguard", "seconds=2", "warmup_s=1"];
+        let settings = ["variants=wireguard,kernel-socket", "seconds=2", "warmup_s=1"];
         let (result, _) = run_and_count_figures("reach", &settings);
-        assert_eq!(metric(&result, "wireguard", "said"), 1.0);
+        assert_eq!(metric(&result, "kernel-socket", "holds"), 1.0);
     }
 
     #[test]
@@ -755,6 +755,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
     (
+        "links",
+        Tests(&[each_uplink_has_its_rate_however_it_is_chosen_and_a_reset_queue_comes_back]),
+    ),
+    (
         "line-rate",
         Tests(&[in_guest::the_queue_comes_as_soon_as_something_is_to_be_held]),
     ),
@@ -780,7 +784,7 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         "reach",
         Tests(&[
             a_limit_that_does_not_reach_a_packet_says_so,
-            in_guest::a_limit_that_does_not_reach_what_wireguard_sends_says_so,
+            in_guest::a_limit_reaches_what_wireguard_sends_or_it_is_said,
         ]),
     ),
     ("readme", Tests(&[what_the_readme_says_is_so_on_this_kernel])),
@@ -929,6 +933,19 @@ fn a_limit_that_does_not_reach_a_packet_says_so() {
     let (result, _) = run_and_count_figures("reach", &settings);
     assert_eq!(metric(&result, "no-daemon", "holds"), 0.0);
     assert!(metric(&result, "no-daemon", "said") >= 1.0);
+}
+
+#[test]
+fn each_uplink_has_its_rate_however_it_is_chosen_and_a_reset_queue_comes_back() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=policy-routing,nexthop-objects-hidden,ipv6-alone,reset-once,local-unlimited,moved",
+        "seconds=2",
+        "warmup_s=1",
+    ];
+    let (result, _) = run_and_count_figures("links", &settings);
+    // Else nobody would have had to wait.
+    assert!(metric(&result, "reset-once", "first_holds_s") > 0.5, "{result}");
 }
 
 #[test]

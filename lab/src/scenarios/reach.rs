@@ -121,6 +121,10 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             checks.push(metric("said", Relation::Exactly(0.0)));
             checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
         }
+        if way == Way::KernelSocket {
+            // A rule that a packet alone can match needs no process.
+            checks.push(metric("arrived_of_limit", Relation::AtMost(HOLDS)));
+        }
     }
     Ok(Plan {
         variants,

@@ -20,9 +20,11 @@ pub type Counts = BTreeMap<String, u64>;
 
 /// IP headers of this size have no options.
 const LEAST_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
 /// Enough for IP with options, and for the ports.
 const HEAD: usize = 96;
 const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
@@ -84,18 +86,20 @@ pub fn run(_description: &str) -> Result<()> {
 }
 
 fn kind(ethertype: u16, packet: &[u8]) -> String {
-    if ethertype != ETHERTYPE_IPV4 || packet.len() < LEAST_HEADER {
-        return format!("ether:{ethertype:04x}");
-    }
-    let header = usize::from(packet[0] & 0xf) * 4;
+    let (header, protocol, traffic_class) = match ethertype {
+        ETHERTYPE_IPV4 if packet.len() >= LEAST_HEADER => (usize::from(packet[0] & 0xf) * 4, packet[9], packet[1]),
+        // Nobody here sends extension headers.
+        ETHERTYPE_IPV6 if packet.len() >= IPV6_HEADER => (IPV6_HEADER, packet[6], packet[0] << 4 | packet[1] >> 4),
+        _ => return format!("ether:{ethertype:04x}"),
+    };
     let port = packet
         .get(header + 2..header + 4)
         .map(|port| u16::from_be_bytes([port[0], port[1]]));
-    let mark = match packet[1] >> 2 {
+    let mark = match traffic_class >> 2 {
         0 => String::new(),
         dscp => format!(" dscp {dscp}"),
     };
-    match (packet[9], port) {
+    match (protocol, port) {
         (TCP, Some(port)) => format!("tcp:{port}{mark}"),
         (UDP, Some(port)) => format!("udp:{port}{mark}"),
         (protocol, _) => format!("ip:{protocol}{mark}"),
@@ -117,5 +121,10 @@ mod tests {
         assert_eq!(kind(ETHERTYPE_IPV4, &packet), "ip:47 dscp 1");
         assert_eq!(kind(0x0806, &packet), "ether:0806");
         assert_eq!(kind(ETHERTYPE_IPV4, &packet[..3]), "ether:0800");
+        let mut packet = [0; 48];
+        packet[..2].copy_from_slice(&[0x60, 0x40]);
+        packet[6] = UDP;
+        packet[42..44].copy_from_slice(&53_u16.to_be_bytes());
+        assert_eq!(kind(ETHERTYPE_IPV6, &packet), "udp:53 dscp 1");
     }
 }

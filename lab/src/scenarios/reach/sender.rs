@@ -2,7 +2,7 @@
 //! The role `reach-sender`: offers so many Mbit/s by one kind of socket until it is killed. Its first line is the process
 //! that sends.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 
@@ -34,8 +34,8 @@ pub enum Kind {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Offer {
     pub kind: Kind,
-    pub to: SocketAddrV4,
-    pub from: Option<Ipv4Addr>,
+    pub to: SocketAddr,
+    pub from: Option<IpAddr>,
     /// Of a packet socket.
     pub device: String,
     pub mbit: f64,
@@ -77,27 +77,35 @@ fn hand_on(mut offer: Offer, socket: &Socket) -> Result<()> {
 }
 
 fn open(offer: &Offer) -> Result<Socket> {
-    let (domain, kind, protocol) = match offer.kind {
-        Kind::Tcp => (Domain::IPV4, Type::STREAM, None),
-        Kind::Mptcp => (Domain::IPV4, Type::STREAM, Some(Protocol::from(MPTCP))),
-        Kind::Udp | Kind::UdpNotConnected | Kind::IoUring => (Domain::IPV4, Type::DGRAM, None),
-        Kind::Raw => (Domain::IPV4, Type::RAW, Some(Protocol::from(RAW_PROTOCOL))),
-        Kind::Packet => (Domain::PACKET, Type::DGRAM, None),
+    let (kind, protocol) = match offer.kind {
+        Kind::Tcp => (Type::STREAM, None),
+        Kind::Mptcp => (Type::STREAM, Some(Protocol::from(MPTCP))),
+        Kind::Udp | Kind::UdpNotConnected | Kind::IoUring | Kind::Packet => (Type::DGRAM, None),
+        Kind::Raw => (Type::RAW, Some(Protocol::from(RAW_PROTOCOL))),
+    };
+    let domain = match offer.kind {
+        Kind::Packet => Domain::PACKET,
+        _ => Domain::for_address(offer.to),
     };
     let socket = Socket::new(domain, kind, protocol).context("cannot make a socket")?;
     if let Some(from) = offer.from {
-        socket.bind(&SocketAddrV4::new(from, 0).into())?;
+        socket.bind(&SocketAddr::new(from, 0).into())?;
     }
     match offer.kind {
         Kind::UdpNotConnected | Kind::Raw | Kind::Packet => {}
         _ => socket.connect(&offer.to.into()).context("cannot reach the far end")?,
     }
+    // What has no room is lost, and not made up for when there is more.
+    socket.set_nonblocking(offer.kind == Kind::Udp)?;
     Ok(socket)
 }
 
 fn send(offer: &Offer, socket: &Socket) -> Result<()> {
     let bytes = vec![0_u8; PACKET_BYTES];
-    let frame = ip_packet(offer.to, PACKET_BYTES);
+    let frame = match offer.kind {
+        Kind::Packet => ip_packet(offer.to, PACKET_BYTES)?,
+        _ => Vec::new(),
+    };
     let mut ring = match offer.kind {
         Kind::IoUring => Some(Ring::new()?),
         _ => None,
@@ -139,14 +147,17 @@ fn write_all(socket: &Socket, bytes: &[u8]) -> Result<()> {
 }
 
 /// A UDP packet as a program writes it that makes its own.
-fn ip_packet(to: SocketAddrV4, bytes: usize) -> Vec<u8> {
+fn ip_packet(to: SocketAddr, bytes: usize) -> Result<Vec<u8>> {
+    let IpAddr::V4(ip) = to.ip() else {
+        bail!("it makes packets of IPv4 alone");
+    };
     let mut packet = vec![0; bytes];
     packet[0] = 0x45;
     packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
     packet[8] = 64;
     packet[9] = 17;
     packet[12..16].copy_from_slice(&Ipv4Addr::new(10, 77, 1, 1).octets());
-    packet[16..20].copy_from_slice(&to.ip().octets());
+    packet[16..20].copy_from_slice(&ip.octets());
     let sum: u32 = packet[..20]
         .chunks(2)
         .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])))
@@ -156,7 +167,7 @@ fn ip_packet(to: SocketAddrV4, bytes: usize) -> Vec<u8> {
     packet[20..22].copy_from_slice(&4_000_u16.to_be_bytes());
     packet[22..24].copy_from_slice(&to.port().to_be_bytes());
     packet[24..26].copy_from_slice(&((bytes - 20) as u16).to_be_bytes());
-    packet
+    Ok(packet)
 }
 
 fn send_frame(socket: &Socket, device: u32, packet: &[u8]) -> Result<()> {

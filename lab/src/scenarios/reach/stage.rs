@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -31,7 +31,7 @@ const PORT: u16 = 5_550;
 const TUNNEL_PORT: u16 = 7_777;
 const WIREGUARD_PORT: u16 = 51_820;
 /// The daemons' reports to neighbours are none of the command's.
-const REPORTS: &str = "udp:48048";
+const REPORTS: &str = "udp:339";
 const LINK_MBIT: f64 = 100.0;
 /// With root's.
 const COMMANDS: usize = 16;
@@ -215,7 +215,7 @@ impl Stage {
         words.extend(inner.into_iter().flatten());
         let offer = Offer {
             kind,
-            to: SocketAddrV4::new(to.parse()?, PORT),
+            to: SocketAddr::new(to.parse()?, PORT),
             from,
             device: STATION_DEVICE.into(),
             mbit: OFFERED_MBIT,
@@ -248,7 +248,15 @@ impl Stage {
 
     pub fn arrived(&mut self) -> Result<u64> {
         let counts = self.arrivals.read()?;
-        let is_the_commands = |kind: &str| !kind.starts_with(REPORTS) && !kind.starts_with("ether:");
+        // What a tunnel carried is counted once more where it comes out.
+        let carried = match self.way {
+            Way::WireGuard | Way::KernelSocket => Some(format!("udp:{WIREGUARD_PORT}")),
+            _ => None,
+        };
+        let is_the_commands = |kind: &str| match &carried {
+            Some(carrier) => kind.starts_with(carrier),
+            None => !kind.starts_with(REPORTS) && !kind.starts_with("ether:"),
+        };
         Ok(counts
             .iter()
             .filter(|(kind, _)| is_the_commands(kind))
