@@ -138,7 +138,7 @@ fn install(_warmup_s: f64, _seconds: f64, run: &Run) -> Result<Outcome> {
         // The live view and the page run until they are ended.
         let words = command.split(" #").next().unwrap_or(&command).trim();
         let line = if runs_on {
-            format!("script -qec 'timeout 2 {words}' /dev/null; [ $? = 124 ]")
+            format!("script -qec 'timeout --foreground 2 {words}' /dev/null; [ $? = 124 ]")
         } else {
             command.replace("NAME", "giveway")
         };

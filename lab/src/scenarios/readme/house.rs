@@ -33,8 +33,8 @@ const CONTROL_PORT: u16 = 5_005;
 /// For what needs no server.
 const SINK_PORT: u16 = 5_540;
 const START_LIMIT: Duration = Duration::from_secs(90);
-const PHOTO_BYTES: usize = 6 << 20;
-const VIDEO_BYTES: usize = 64 << 20;
+const PHOTO_BYTES: u64 = 4 << 20;
+const VIDEO_BYTES: u64 = 64 << 20;
 /// LE, and CS1, which stands for it under htb.
 const BACKGROUND_MARKS: [u8; 2] = [1, 8];
 const CERTIFICATE: &str = "[req]\ndistinguished_name=name\nx509_extensions=more\n[name]\n[more]\n\
@@ -406,17 +406,19 @@ fn furnish(folder: &Path) -> Result<()> {
     symlink(outside(&binary()?, folder), folder.join("bin/giveway"))?;
     fs::copy(find("sleep")?, folder.join("bin/camera"))?;
     fs::copy(find("curl")?, folder.join("opt/photos/bin/upload"))?;
-    let mut random = File::open("/dev/urandom")?;
-    for (name, bytes) in [("home/photos/one.jpg", PHOTO_BYTES), ("home/video.mkv", VIDEO_BYTES)] {
-        let mut limited = std::io::Read::take(&mut random, bytes as u64);
-        std::io::copy(&mut limited, &mut File::create(folder.join(name))?)?;
-    }
+    let photo = folder.join("home/photos/one.jpg");
+    let mut random = std::io::Read::take(File::open("/dev/urandom")?, PHOTO_BYTES);
+    std::io::copy(&mut random, &mut File::create(photo)?)?;
+    // What is in it counts for nothing, and to write it takes an emulated machine half a minute.
+    File::create(folder.join("home/video.mkv"))?.set_len(VIDEO_BYTES)?;
     let mut certificate = Command::new(find("openssl")?);
     certificate.args([
         "req",
         "-x509",
         "-newkey",
-        "rsa:2048",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
         "-nodes",
         "-days",
         "2",
