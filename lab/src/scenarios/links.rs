@@ -56,7 +56,11 @@ const RESET_EVERY: Duration = Duration::from_secs(10);
 /// Of a warm-up and a measurement, in seconds.
 type Cell = fn(f64, f64, &Run) -> Result<Outcome>;
 
-const CELLS: [(&str, Cell, f64, &[(&str, Relation)]); 11] = [
+type Bound = (&'static str, Relation);
+/// Its name, what is done, how long that takes at most without the warm-up and the measurement, and what must come of it.
+type Row = (&'static str, Cell, f64, &'static [Bound]);
+
+const CELLS: [Row; 11] = [
     (
         "policy-routing",
         policy_routing,
@@ -135,7 +139,7 @@ const CELLS: [(&str, Cell, f64, &[(&str, Relation)]); 11] = [
     ),
 ];
 
-const BOTH: [(&str, Relation); 3] = [
+const BOTH: [Bound; 3] = [
     ("first_of_rate", HOLDS),
     ("second_of_rate", HOLDS),
     ("second_holds_s", Relation::AtMost(AT_ONCE_S)),

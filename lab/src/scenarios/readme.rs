@@ -142,6 +142,7 @@ fn install(_warmup_s: f64, _seconds: f64, run: &Run) -> Result<Outcome> {
         } else {
             command.replace("NAME", "giveway")
         };
+        run.progress.tick(words);
         let (said, is_well) = house.say(&line)?;
         succeed &= is_well;
         let said = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)");
