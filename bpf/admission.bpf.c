@@ -55,7 +55,7 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 		band = goes_first(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
 	}
 	stamp(skb, config, band, &none, 0, 0);
-	hold_to(skb, config, treatment >> GW_LIMIT_SHIFT);
+	hold_to(skb, config, limit_of(treatment));
 	mark(skb, config, p, class);
 	return TCX_NEXT;
 }
@@ -148,7 +148,7 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
 	       !socket_deadline(skb) && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
-	       !(has_early_sockets && treatment_before(skb)) && !treatment_of_raw(skb);
+	       !(has_early_sockets && treatment_before(skb)) && !treatment_of_raw(skb) && !limit_of_sender(skb, config, p);
 }
 
 /* What is said of it; where that is a deadline to be promised, nothing is decided yet. */
@@ -168,7 +168,7 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 	if (!deadline_ns || !granted)
 		said = what_is_said(skb, config, p);
 	/* What anybody may ask for lifts no rate limit. */
-	if (said >> GW_LIMIT_SHIFT && !granted)
+	if (limit_of(said) && !granted)
 		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */
 	if (deadline_ns && !granted && (!config->rate_bytes_per_s || config->flags & GW_ONLY_NAMED)) {
@@ -205,7 +205,7 @@ __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config,
 		return TCX_NEXT;
 	read_ports(skb, p);
 	treatment = treatment_of(skb, p, what_is_said(skb, config, p));
-	if (treatment >> GW_LIMIT_SHIFT)
+	if (limit_of(treatment))
 		return GOES_TO_THE_LINK;
 	class = class_of(treatment);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);

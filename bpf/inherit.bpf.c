@@ -70,6 +70,7 @@ const volatile __u32 netns_inum;
 
 /* Puts the types into the skeleton. */
 struct gw_record *record_type __attribute__((unused));
+struct gw_rates *rates_type __attribute__((unused));
 struct gw_chosen_limit *limit_type __attribute__((unused));
 struct gw_executable *executable_type __attribute__((unused));
 struct gw_process_key *key_type __attribute__((unused));
@@ -77,7 +78,7 @@ struct gw_name_order *order_type __attribute__((unused));
 
 static __always_inline struct gw_record *record_of(struct task_struct *task)
 {
-	return bpf_task_storage_get(&gw_records_1, task, NULL, 0);
+	return bpf_task_storage_get(&gw_records_2, task, NULL, 0);
 }
 
 static __always_inline __u32 uid_of(struct task_struct *task)
@@ -109,7 +110,7 @@ static __always_inline void hand_on(struct task_struct *parent, struct task_stru
 	struct gw_record *from = record_of(parent);
 	struct gw_record record;
 
-	if (!from || !(from->class || from->own.rule || from->inherited.rule))
+	if (!from || !(from->class || from->limit || from->own.rule || from->inherited.rule))
 		return;
 	record = *from;
 	if (task->tgid != parent->tgid) {
@@ -119,7 +120,7 @@ static __always_inline void hand_on(struct task_struct *parent, struct task_stru
 		record.image = 0;
 	}
 	/* What has one keeps it. */
-	bpf_task_storage_get(&gw_records_1, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	bpf_task_storage_get(&gw_records_2, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 /* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
@@ -167,7 +168,7 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 		file.owner = bprm->file->f_inode->i_uid.val;
 		rule = bpf_map_lookup_elem(&rule_of_file, &file);
 	}
-	record = bpf_task_storage_get(&gw_records_1, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	record = bpf_task_storage_get(&gw_records_2, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	/* Another daemon's program may have been here already: while one takes over from another. */
 	if (!record || record->image == (__u64)task->mm)
 		return 0;
@@ -198,7 +199,7 @@ static __always_inline struct gw_record *obey(struct gw_name_order *order, struc
 	if ((__u64)task->mm != order->image || task->tgid == INIT)
 		return record;
 	if (order->rule && !record)
-		record = bpf_task_storage_get(&gw_records_1, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		record = bpf_task_storage_get(&gw_records_2, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!record)
 		return NULL;
 	if (!order->rule)
@@ -250,7 +251,7 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 			made.image = 0;
 			made.parent = leader->tgid;
 			made.parent_start_ns = leader->start_boottime;
-			bpf_task_storage_get(&gw_records_1, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);
+			bpf_task_storage_get(&gw_records_2, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);
 			return;
 		}
 		if (record && record->parent == (__u32)leader->tgid && record->parent_start_ns == leader->start_boottime) {
@@ -295,7 +296,7 @@ int gw_list_inheriting(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct gw_record *record = task && task->pid == task->tgid && task->mm ? record_of(task) : NULL;
 
-	if (record && (record->class || record->own.rule || record->inherited.rule))
+	if (record && (record->class || record->limit || record->own.rule || record->inherited.rule))
 		bpf_seq_write(ctx->meta->seq, &task->tgid, sizeof(task->tgid));
 	return 0;
 }
@@ -309,7 +310,7 @@ int gw_list_limits(struct bpf_iter__task *ctx)
 
 	if (!record || !record->limit)
 		return 0;
-	found.bytes_per_s = record->bytes_per_s;
+	found.rates = record->rates;
 	found.number = record->limit;
 	found.class = record->class;
 	found.uid = record->uid;

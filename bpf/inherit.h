@@ -11,6 +11,12 @@
 
 #define GW_NAME_OF_TASK 16
 
+/* Bytes a second, of what is sent and of what is received; 0: not limited. */
+struct gw_rates {
+	__u64 up;
+	__u64 down;
+};
+
 /* A rule that names a process, and what it starts. */
 struct gw_by_rule {
 	__u64 rule;     /* its number; 0: none */
@@ -24,10 +30,10 @@ struct gw_by_rule {
 struct gw_record {
 	/* By `giveway exec`, for the task and all that it starts. */
 	__u32 class; /* 1 + the class's number; 0: none */
-	__u32 uid;   /* who chose it */
-	__u32 limit; /* number of a rate limit; 0: none */
+	__u32 uid;   /* who chose it, or the limit */
+	__u32 limit; /* its number; 0: none */
 	__u32 parent; /* the process that has started this one */
-	__u64 bytes_per_s; /* of the limit */
+	struct gw_rates rates; /* of the limit */
 	__u64 parent_start_ns;
 	__u64 image; /* since whose exec it is so; 0: it has executed nothing since its fork */
 	struct gw_by_rule own;       /* by which the process hands its class on */
@@ -35,7 +41,7 @@ struct gw_record {
 };
 
 struct gw_chosen_limit {
-	__u64 bytes_per_s;
+	struct gw_rates rates;
 	__u32 number;
 	__u32 class; /* 1 + the class's number */
 	__u32 uid;   /* who chose it */
@@ -47,6 +53,6 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct gw_record);
-} gw_records_1 SEC(".maps");
+} gw_records_2 SEC(".maps");
 
 #endif

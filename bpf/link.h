@@ -7,7 +7,7 @@
 #ifndef GIVEWAY_LINK_H
 #define GIVEWAY_LINK_H
 
-#include "queueing.h"
+#include "link_config.h"
 #include "slack.h"
 
 /* So many packets may be promised at a time; the qdisc has room for more, so that it never drops one for lack of room. */
@@ -47,13 +47,6 @@ struct {
 	__type(value, struct gw_link);
 } link_state SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_LINKS);
-	__type(key, __u32);
-	__type(value, struct gw_link_config);
-} link_config SEC(".maps");
-
 /* Some 600 between two passes: whoever is refused without end must not keep the daemon busy with it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -73,32 +66,6 @@ struct {
  */
 #define STAMP_MAGIC 0x6a7d0000u
 #define STAMP_TCP 4
-
-static __always_inline struct gw_link_config *config_at(__u32 number)
-{
-	return bpf_map_lookup_elem(&link_config, &number);
-}
-
-static __noinline struct gw_link_config *config_of_another(__u32 ifindex)
-{
-	for (__u32 number = 1; number < GW_LINKS; number++) {
-		struct gw_link_config *config = config_at(number);
-
-		if (!config)
-			break;
-		if (config->ifindex == ifindex)
-			return config;
-	}
-	return NULL;
-}
-
-/* Of this interface; NULL: it is not managed. The first is the one that most packets leave by. */
-static __always_inline struct gw_link_config *config_of(__u32 ifindex)
-{
-	struct gw_link_config *first = config_at(0);
-
-	return first && first->ifindex == ifindex ? first : config_of_another(ifindex);
-}
 
 static __always_inline struct gw_link *link_at(__u32 number)
 {

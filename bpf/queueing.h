@@ -35,6 +35,7 @@ enum gw_link_flag {
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
+	GW_LIMITED_PROCESSES = 256, /* of some processes there is a limit */
 	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
 
@@ -114,15 +115,17 @@ struct gw_treated_socket {
 #define GW_PACKET_RULES 64
 
 /*
- * What is said of a flow, a number of 16 bits: its class (enum gw_class), and above it the number of its rate limit, 0
- * for none. The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs
+ * What is said of a flow, a number: its class (enum gw_class), above it the number of the limit for what it sends, and
+ * above that of the one for what it receives; 0 for none. The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs
  * nothing but the packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's
  * first packets.
  */
 #define GW_LIMIT_SHIFT 8
+#define GW_DOWNLOAD_SHIFT 16
 /* Number 0 stands for none. */
 #define GW_LIMITS 64
 #define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
+#define GW_LIMIT_MASK 0xff
 
 /*
  * The same of a cgroup whose packets are forwarded, as they carry it in skb->tc_index: 3 bits of class, 6 of limit, and 7 that
@@ -155,7 +158,8 @@ struct gw_packet_rule {
 	__u16 local_port;
 	__u8 protocol;
 	__u8 dscp;         /* 0xff: any */
-	__u16 treatment;
+	__u16 reserved;
+	__u32 treatment;
 };
 
 /* Deadlines of unmodified programs, by protocol and remote port. */

@@ -106,7 +106,7 @@ struct gw_process {
 	__u32 chosen; /* a class by inherit.h; 0: none */
 	__u32 chosen_by;
 	__u32 chosen_limit;
-	__u64 chosen_bytes_per_s;
+	struct gw_rates chosen_rates;
 	struct gw_by_rule inherited;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */

@@ -13,7 +13,7 @@
 #include "../background_answers.h"
 #include "../chain.h"
 #include "../link.h"
-#include "../read_packet.h"
+#include "../ports.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -22,14 +22,6 @@ struct {
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
 
-/* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 3072);
-	__type(key, __u64);
-	__type(value, struct gw_treated_socket);
-} treated_sockets SEC(".maps");
-
 /* Flows that were named as background. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -37,31 +29,6 @@ struct {
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");
-
-/* In their order; the first that matches counts. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, GW_PACKET_RULES);
-	__type(key, __u32);
-	__type(value, struct gw_packet_rule);
-} packet_rules SEC(".maps");
-
-/* What they say of flows seen lately. */
-struct flow_key {
-	struct gw_background_key flow;
-	__u32 rules_of;
-	__u8 protocol;
-	__u8 dscp;
-	__u8 link;  /* its number: rules may be about one */
-	__u8 rules; /* how many of them count */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct flow_key);
-	__type(value, __u32);
-} treatment_of_flows SEC(".maps");
 
 /* Sockets created by a task at nice 19. */
 struct {
@@ -95,6 +62,25 @@ static __noinline __u32 treatment_of_raw(struct __sk_buff *skb)
 	if (!sk || !is_full(sk) || (sk->sk_type != SOCK_RAW && sk->__sk_common.skc_family != AF_PACKET))
 		return 0;
 	return BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
+}
+
+/* The limit of the program whose datagram this is, by a socket that nothing was said of yet and that need not connect. */
+static __noinline __u32 limit_of_sender(struct __sk_buff *skb, const struct gw_link_config *config,
+					const struct packet *p)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+	struct bpf_sock *bpf_sk = skb->sk;
+	__u32 treatment;
+
+	if (!(config->flags & GW_LIMITED_PROCESSES) || p->protocol != IPPROTO_UDP || !sk || !is_full(sk) || !BPF_CORE_READ(sk, sk_socket, file))
+		return 0;
+	treatment = treatment_of_caller();
+	bpf_sk = bpf_sk ? bpf_sk_fullsock(bpf_sk) : NULL;
+	if (!(treatment >> GW_LIMIT_SHIFT) || !bpf_sk)
+		return 0;
+	say_early(bpf_sk, treatment);
+	return treatment;
 }
 
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
@@ -154,47 +140,12 @@ static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct g
 	return deadline_ns > budget_ns ? deadline_ns - budget_ns : 1;
 }
 
-static __always_inline bool matches(const struct gw_packet_rule *rule, const struct gw_link_config *config,
-				    const struct packet *p)
-{
-	const __u64 *wanted = (const __u64 *)rule->remote, *mask = (const __u64 *)rule->mask;
-	const __u64 *remote = (const __u64 *)p->tuple.remote;
-
-	if ((rule->remote_port && rule->remote_port != p->tuple.remote_port) ||
-	    (rule->local_port && rule->local_port != p->tuple.local_port) ||
-	    (rule->protocol && rule->protocol != p->protocol) || (rule->dscp != 0xff && rule->dscp != p->dscp) ||
-	    (rule->ifindex && rule->ifindex != config->ifindex))
-		return false;
-	return !rule->family || (rule->family == p->tuple.family && (remote[0] & mask[0]) == wanted[0] &&
-				 (remote[1] & mask[1]) == wanted[1]);
-}
-
-/* Of the first of so many packet rules that matches; 0: none does. */
-static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p, __u32 rules)
-{
-	__u32 treatment = 0;
-	int n;
-
-	bpf_for(n, 0, (int)rules) {
-		__u32 at = n;
-		struct gw_packet_rule *rule = bpf_map_lookup_elem(&packet_rules, &at);
-
-		if (!rule)
-			break;
-		if (matches(rule, config, p)) {
-			treatment = rule->treatment;
-			break;
-		}
-	}
-	return treatment;
-}
-
-/* So often it is noted that a packet of a socket was in the queue. */
+/* So often it is noted by which link a packet of a socket leaves. */
 #define QUEUED_NOTED_NS (50 * NSEC_PER_MSEC)
 
 /*
- * What the daemon says of the socket; 0: nothing. Where a queue of ours serves, that is noted: the socket's own route may
- * lead to another device, which stands on this one, or on none.
+ * What the daemon says of the socket; 0: nothing. That a packet of it leaves here is noted: the socket's own route may lead
+ * to another device, which stands on this one, or on none.
  */
 static __noinline __u32 treatment_of_socket(struct __sk_buff *skb, const struct gw_link_config *config)
 {
@@ -204,36 +155,11 @@ static __noinline __u32 treatment_of_socket(struct __sk_buff *skb, const struct 
 	if (!told)
 		return 0;
 	now_ns = bpf_ktime_get_coarse_ns();
-	if (config->backend != GW_BACKEND_NONE &&
-	    (told->queued_on != skb->ifindex || now_ns - told->queued_ns > QUEUED_NOTED_NS)) {
+	if (told->queued_on != skb->ifindex || now_ns - told->queued_ns > QUEUED_NOTED_NS) {
 		told->queued_ns = now_ns;
 		told->queued_on = skb->ifindex;
 	}
 	return told->treatment;
-}
-
-/* By the first so many packet rules. */
-static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p, __u32 rules)
-{
-	struct flow_key key = {
-		.flow.remote_port = p->tuple.remote_port,
-		.flow.local_port = p->tuple.local_port,
-		.flow.family = p->tuple.family,
-		.rules_of = config->rules_of,
-		.protocol = p->protocol,
-		.dscp = p->dscp,
-		.link = config->number,
-		.rules = rules,
-	};
-	__u32 *known, treatment;
-
-	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
-	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
-	if (known)
-		return *known;
-	treatment = first_match(config, p, rules);
-	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
-	return treatment;
 }
 
 /* What is said of the cgroup that it came from, unless a rule for packets stands before that; 0: nothing. */
@@ -294,6 +220,17 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
+/* What it receives is limited. */
+static __noinline void note_receiver(struct __sk_buff *skb, const struct packet *p)
+{
+	struct gw_ports *noted = all_ports();
+	struct ports ports;
+
+	if (noted && !p->fragment_at && (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) &&
+	    !load(skb, p->transport_at, &ports, sizeof(ports)))
+		note_port(noted, bpf_ntohs(ports.from));
+}
+
 /* What the daemon says of the socket, or else of the packet; 0: nothing. */
 static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw_link_config *config,
 					  const struct packet *p)
@@ -304,9 +241,15 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 		said = treatment_before(skb);
 	if (!said)
 		said = treatment_of_raw(skb);
+	if (!said)
+		said = limit_of_sender(skb, config, p);
 	if (!said && config->flags & GW_FORWARDED)
 		said = treatment_of_forwarded(skb, config, p);
-	return config->background_flows || (!said && config->packet_rules) ? treatment_of_packet(config, p, said) : said;
+	if (config->background_flows || (!said && config->packet_rules))
+		said = treatment_of_packet(config, p, said);
+	if (download_limit_of(said))
+		note_receiver(skb, p);
+	return said;
 }
 
 /* Where nothing is said of it, its marks count; GW_UNCLASSED: those that lower say nothing either. */

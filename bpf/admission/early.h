@@ -7,7 +7,8 @@
 #ifndef GIVEWAY_ADMISSION_EARLY_H
 #define GIVEWAY_ADMISSION_EARLY_H
 
-#include "../link.h"
+#include "../inherit.h"
+#include "told.h"
 
 #define EARLY_NS (3 * NSEC_PER_SEC)
 /* As /proc tells starts, and so the daemon. */
@@ -21,23 +22,35 @@ struct {
 	__type(value, struct gw_treated_process);
 } treated_processes SEC(".maps");
 
-struct early_socket {
-	__u64 until_ns;
-	__u32 treatment;
-	__u32 reserved;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct early_socket);
-} early_sockets SEC(".maps");
-
 /* Set once the first entry exists, so that there is no lookup before. */
 bool has_early_sockets;
 
-/* What the daemon says of the calling process; 0: nothing. */
+/* What commands have chosen can be read here (Linux 6.16). */
+const volatile bool has_records;
+
+/*
+ * What was chosen for the calling task (`giveway exec`), or for one that has started it: the daemon does not know of what was
+ * started just now. 0: nothing.
+ */
+static __noinline __u32 chosen_by_caller(void)
+{
+	struct gw_record *record;
+	__u32 treatment;
+
+	if (!has_records)
+		return 0;
+	record = bpf_task_storage_get(&gw_records_2, bpf_get_current_task_btf(), NULL, 0);
+	if (!record || !(record->class || record->limit))
+		return 0;
+	treatment = record->class ? record->class : GW_CLASS_STANDARD;
+	if (record->rates.up)
+		treatment |= record->limit << GW_LIMIT_SHIFT;
+	if (record->rates.down)
+		treatment |= record->limit << GW_DOWNLOAD_SHIFT;
+	return treatment;
+}
+
+/* What the daemon says of the calling process, or was chosen for it; 0: nothing. */
 static __always_inline __u32 treatment_of_caller(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -45,23 +58,28 @@ static __always_inline __u32 treatment_of_caller(void)
 	struct gw_treated_process *said = bpf_map_lookup_elem(&treated_processes, &tgid);
 	__u64 start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 
-	return said && said->start_ns == start_ns - start_ns % START_NS ? said->treatment : 0;
+	return said && said->start_ns == start_ns - start_ns % START_NS ? said->treatment : chosen_by_caller();
 }
 
-/* The calling task connects this socket. */
-static __always_inline void treat_early(struct bpf_sock *sk)
+static __always_inline void say_early(struct bpf_sock *sk, __u32 treatment)
 {
-	__u32 treatment = treatment_of_caller();
 	struct early_socket *early;
 
-	if (!treatment)
-		return;
 	early = bpf_sk_storage_get(&early_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (early) {
 		early->treatment = treatment;
 		early->until_ns = bpf_ktime_get_ns() + EARLY_NS;
 		has_early_sockets = true;
 	}
+}
+
+/* The calling task connects this socket. */
+static __always_inline void treat_early(struct bpf_sock *sk)
+{
+	__u32 treatment = treatment_of_caller();
+
+	if (treatment)
+		say_early(sk, treatment);
 }
 
 /* It goes into the SYN, and so holds for the other side too; nothing puts it back. */

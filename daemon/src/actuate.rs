@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What giveway changes on the machine. Each actuator applies and reverts one kind of change; none decides.
 
+pub mod download;
 pub mod nice;
 pub mod queue;
 pub mod receive;

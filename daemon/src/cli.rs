@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use giveway_engine::class::Class;
+use giveway_engine::class::{Class, Rates};
 use giveway_engine::config::SchedPolicyName;
+use giveway_engine::rate;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
 use crate::commands::top::View;
@@ -321,10 +322,15 @@ pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
-    /// With --class: it and everything that it starts send at most so many Mbit/s together, over TCP and connected UDP
-    /// (upload; what it receives is not limited)
-    #[arg(long, value_name = "MBIT", requires = "class", value_parser = rate_limit)]
-    pub rate_limit: Option<f64>,
+    /// It and everything that it starts receive at most so much together: 2.5mbit, 800kbit, 1gbit
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub down: Option<u64>,
+    /// And send at most so much together
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub up: Option<u64>,
+    /// The same for both, each direction for itself; --down or --up counts before it
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub rate_limit: Option<u64>,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,
@@ -344,9 +350,14 @@ pub struct ExecArgs {
     pub command: Vec<OsString>,
 }
 
-fn rate_limit(text: &str) -> Result<f64, String> {
-    let mbit = text.parse().map_err(|_| "not a number of Mbit/s".to_owned())?;
-    crate::control::bytes_per_s(mbit).map(|_| mbit)
+impl ExecArgs {
+    /// The limits that were asked for.
+    pub fn rates(&self) -> Rates {
+        Rates {
+            up: self.up.or(self.rate_limit),
+            down: self.down.or(self.rate_limit),
+        }
+    }
 }
 
 /// Above the one and no more than the other.

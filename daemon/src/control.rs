@@ -45,9 +45,14 @@ pub enum Request {
     },
     /// This class for the asking process, and for what it starts; answered by [`Chosen`].
     Choose {
-        class: Class,
         #[serde(default)]
-        rate_limit_mbit: Option<f64>,
+        class: Option<Class>,
+        /// Of all that it and what it starts send, together.
+        #[serde(default, alias = "rate_limit_mbit", skip_serializing_if = "Option::is_none")]
+        upload_limit_mbit: Option<f64>,
+        /// And receive.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        download_limit_mbit: Option<f64>,
         /// Refuse where it is known by now that it will not be enforced everywhere.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         require: bool,
@@ -88,6 +93,9 @@ pub struct Chosen {
     /// The links whose queues enforce it, for whatever leaves by them.
     #[serde(default)]
     pub enforced_by: Vec<String>,
+    /// The links on which a limit holds for what arrives.
+    #[serde(default)]
+    pub limits_received: Vec<String>,
 }
 
 /// The rules for classes that are in force.
@@ -130,13 +138,4 @@ pub struct Background {
 pub enum Answer<T> {
     Ok(T),
     Error(String),
-}
-
-/// Of a rate limit, which is bounded as a rule's `rate_limit_mbit`.
-pub fn bytes_per_s(mbit: f64) -> Result<u64, String> {
-    if (0.01..=10_000.0).contains(&mbit) {
-        Ok((mbit * 125_000.0).round() as u64)
-    } else {
-        Err(format!("a rate limit is 0.01 to 10000 Mbit/s, not {mbit}"))
-    }
 }

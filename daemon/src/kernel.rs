@@ -51,6 +51,7 @@ pub mod tcx;
 pub mod types;
 pub mod uplink;
 pub mod walker;
+pub mod way_in;
 
 pub use namespace::net as own_netns;
 use walker::Unwalked;

@@ -58,20 +58,28 @@ pub enum JournalFile {
     Nice,
     Settings,
     Queue,
+    /// What arrives takes a detour.
+    Downlink,
     Sockets,
 }
 
-pub const JOURNALS: [JournalFile; 7] = [
+pub const JOURNALS: [JournalFile; 8] = [
     JournalFile::Realtime,
     JournalFile::Chains,
     JournalFile::Napi,
     JournalFile::Nice,
     JournalFile::Settings,
     JournalFile::Queue,
+    JournalFile::Downlink,
     JournalFile::Sockets,
 ];
 /// What these name belongs to one network namespace, and ends with it. Threads are the machine's.
-const OF_NAMESPACE: [JournalFile; 3] = [JournalFile::Settings, JournalFile::Queue, JournalFile::Sockets];
+const OF_NAMESPACE: [JournalFile; 4] = [
+    JournalFile::Settings,
+    JournalFile::Queue,
+    JournalFile::Downlink,
+    JournalFile::Sockets,
+];
 
 /// What the folder's journals speak of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -128,6 +136,7 @@ impl Place {
             JournalFile::Nice => "nice",
             JournalFile::Settings => "settings",
             JournalFile::Queue => "queue",
+            JournalFile::Downlink => "downlink",
             JournalFile::Sockets => "sockets",
         })
     }

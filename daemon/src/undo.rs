@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::actuate::download::Detour;
 use crate::actuate::nice::{MadeNice, Unnoted};
 use crate::actuate::queue::{Before, take_down_unjournalled};
 use crate::actuate::receive::Setting;
@@ -33,7 +34,7 @@ use crate::presence;
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For the kernel, which may have to walk over many sockets; for each journal of [`OTHERS`].
-const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(6);
+const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(5);
 /// Who undoes gives no sign of life meanwhile.
 const _: () =
     assert!(2 * PATIENCE.as_secs() + OTHERS.len() as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs());
@@ -41,8 +42,9 @@ const _: () =
 const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, JournalFile::Napi];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
 const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
-const OTHERS: [JournalFile; 4] = [
+const OTHERS: [JournalFile; 5] = [
     JournalFile::Queue,
+    JournalFile::Downlink,
     JournalFile::Sockets,
     JournalFile::Settings,
     JournalFile::Nice,
@@ -241,6 +243,7 @@ impl Undoing {
     }
 
     pub fn queue(&mut self) {
+        self.put_back_within::<Detour>(JournalFile::Downlink);
         self.put_back_within::<Before>(JournalFile::Queue);
     }
 

@@ -16,6 +16,7 @@ mod daemon {
     mod chain;
     mod check;
     mod classes;
+    mod download;
     mod enforcement;
     mod environment;
     mod exec;

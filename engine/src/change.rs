@@ -70,6 +70,7 @@ pub enum Setting {
     Class,
     /// What it and others send together at most.
     RateLimit,
+    DownloadLimit,
     /// Whether deadlines of its packets are promised.
     Deadlines,
     /// A file of /proc or /sys, by its path.
@@ -207,6 +208,7 @@ impl Display for Setting {
             Self::Niceness => "niceness",
             Self::Class => "class",
             Self::RateLimit => "rate limit",
+            Self::DownloadLimit => "download limit",
             Self::Deadlines => "deadlines",
             Self::File(path) => path,
         })

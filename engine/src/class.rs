@@ -27,7 +27,10 @@ pub(crate) use active::Meant;
 pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
-pub use packets::{Forwarded, LimitNumber, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Treatment};
+pub use packets::{
+    Forwarded, Limit, LimitNumber, LimitNumbers, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Rates,
+    Treatment,
+};
 use rules::Rule;
 pub use rules::{Folders, RuleId, Rules, Source};
 pub use sessions::{Session, active_session, is_seat};
@@ -58,8 +61,7 @@ pub struct Verdict {
     /// A rule's file and line, or the kind of evidence.
     pub rule: String,
     pub why: String,
-    /// The number of the rule's rate limit.
-    pub limit: Option<LimitNumber>,
+    pub limits: LimitNumbers,
 }
 
 /// What decided.
@@ -84,7 +86,7 @@ impl Default for Verdict {
             by: By::Nothing,
             rule: "default".to_owned(),
             why: "no rule matches, and nothing says that it can wait".to_owned(),
-            limit: None,
+            limits: LimitNumbers::NONE,
         }
     }
 }
@@ -92,19 +94,24 @@ impl Default for Verdict {
 /// The user whose commands no rule binds.
 const ROOT: u32 = 0;
 
-/// Of a rule and of a command. A user does not get out of a rule's limit, which all its flows share, by one of their own,
-/// however small: the command's counts beside a rule's only if root chose it, and it is the smaller one.
-fn limit_of(rules: &Rules, of_rule: Option<LimitNumber>, choice: Option<Choice>) -> Option<LimitNumber> {
-    let chosen = choice.and_then(|choice| choice.limit.map(|limit| (choice.uid, limit)));
-    let (Some(of_rule), Some((uid, chosen))) = (of_rule, chosen) else {
-        return of_rule.or(chosen.map(|(_, limit)| limit.number));
+/// Of a rule and of a command, in each direction. A user does not get out of a rule's limit, which all its flows share, by
+/// one of their own, however small: the command's counts beside a rule's only if root chose it, and it is the smaller one.
+fn limits_of(rules: &Rules, of_rule: LimitNumbers, choice: Option<Choice>) -> LimitNumbers {
+    let Some((uid, chosen)) = choice.and_then(|choice| Some((choice.uid, choice.limit?))) else {
+        return of_rule;
     };
-    let is_smaller = rules.rate_of(of_rule).is_none_or(|rate| chosen.bytes_per_s < rate);
-    Some(if uid == ROOT && is_smaller {
-        chosen.number
-    } else {
-        of_rule
-    })
+    let of_command = chosen.rates.numbered(chosen.number);
+    let either = |of_rule: Option<LimitNumber>, of_command, rate: fn(&Rates) -> Option<u64>| {
+        let (Some(rule), Some(_)) = (of_rule, of_command) else {
+            return of_rule.or(of_command);
+        };
+        let is_smaller = rate(&rules.rates_of(rule)).is_none_or(|of_rule| rate(&chosen.rates) < Some(of_rule));
+        if uid == ROOT && is_smaller { of_command } else { of_rule }
+    };
+    LimitNumbers {
+        up: either(of_rule.up, of_command.up, |rates| rates.up),
+        down: either(of_rule.down, of_command.down, |rates| rates.down),
+    }
 }
 
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
@@ -113,44 +120,52 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         Ok(own) => own.or_else(|| rules.inherited(seen.process?)),
         Err(undecided) => return undecided,
     };
-    let of_rule = by_rule.as_ref().and_then(|verdict| verdict.limit);
+    let of_rule = by_rule.as_ref().map(|verdict| verdict.limits).unwrap_or_default();
     let choice = seen.process.and_then(|process| process.chosen);
-    let limit = limit_of(rules, of_rule, choice);
+    let limits = limits_of(rules, of_rule, choice);
+    let is_rules = |number: &LimitNumber| limits.iter().any(|limit| limit == *number);
     let limited_by = by_rule
         .as_ref()
-        .filter(|_| of_rule.is_some() && limit == of_rule)
+        .filter(|_| of_rule.iter().any(|number| is_rules(&number)))
         .map(|verdict| verdict.rule.clone());
     let mut verdict = named(seen)
         .or_else(|| chosen(seen))
         .or(by_rule)
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default();
+    let chosen = choice.and_then(|choice| choice.limit);
+    let is_chosens = chosen.is_some_and(|chosen| limits.iter().any(|limit| limit == chosen.number));
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
-        verdict.why += &match choice.and_then(|choice| choice.limit) {
+        verdict.why += &match chosen {
             Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
             None => format!("; the rate limit of {rule} is for it too"),
         };
     }
-    Verdict { limit, ..verdict }
+    if let Some(chosen) = chosen.filter(|_| is_chosens && verdict.by != By::Choice) {
+        let shown = chosen.rates.shown();
+        verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
+    }
+    Verdict { limits, ..verdict }
 }
 
 /// Of a process that has sent nothing yet; None where nothing is known, or what it will send decides.
 pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
     let own = rules.judge_process(process);
     let by_rule = own.map(|own| own.or_else(|| rules.inherited(process)));
-    let of_rule = by_rule
-        .as_ref()
-        .ok()
-        .and_then(Option::as_ref)
-        .and_then(|verdict| verdict.limit);
-    let limit = limit_of(rules, of_rule, process.chosen);
-    let verdict = match (process.chosen.map(of_choice), by_rule) {
+    let own = by_rule.as_ref().ok().and_then(Option::as_ref);
+    let of_rule = own.map(|verdict| verdict.limits).unwrap_or_default();
+    let limits = limits_of(rules, of_rule, process.chosen);
+    let verdict = match (process.chosen.and_then(of_choice), by_rule) {
         (Some(chosen), _) => chosen,
-        (None, by_rule) => by_rule
-            .ok()?
-            .or_else(|| evidence::judge_sender(Some(process), &process.cgroup))?,
+        (None, by_rule) => {
+            // What was chosen for it is a limit alone, whatever class its flows will have.
+            let limited = || (!limits.is_none()).then(Verdict::default);
+            let of_sender = || evidence::judge_sender(Some(process), &process.cgroup);
+            let decided = by_rule.ok().and_then(|own| own.or_else(of_sender));
+            decided.or_else(limited)?
+        }
     };
-    Some(Verdict { limit, ..verdict })
+    Some(Verdict { limits, ..verdict })
 }
 
 /// Of a process, whatever it sends.
@@ -164,7 +179,7 @@ pub struct Itself {
 
 pub fn judge_itself(rules: &Rules, process: &Process) -> Itself {
     let own = rules.judge_itself(process);
-    let chosen = process.chosen.map(of_choice);
+    let chosen = process.chosen.and_then(of_choice);
     let by_rule = || match &own {
         Ok(Some(rule)) => Some(rule.verdict()),
         Ok(None) => rules.inherited(process),
@@ -190,30 +205,25 @@ fn named(seen: &Seen<'_>) -> Option<Verdict> {
         by: By::Name,
         rule: seen.named?.to_owned(),
         why: "the flow was named as background".to_owned(),
-        limit: None,
+        limits: LimitNumbers::NONE,
     })
 }
 
 fn chosen(seen: &Seen<'_>) -> Option<Verdict> {
-    seen.process?.chosen.map(of_choice)
+    seen.process?.chosen.and_then(of_choice)
 }
 
-/// What was chosen for a process decides.
-pub fn of_choice(Choice { class, uid, limit }: Choice) -> Verdict {
-    let limited = limit.map(|limit| {
-        format!(
-            "; all of it together sends at most {} Mbit/s",
-            limit.bytes_per_s as f64 / 125_000.0
-        )
-    });
-    Verdict {
-        class,
+/// What was chosen for a process decides; None where that is a limit without a class.
+pub fn of_choice(Choice { class, uid, limit }: Choice) -> Option<Verdict> {
+    let limited = limit.map(|limit| format!("; all of it may together {}", limit.rates.shown()));
+    Some(Verdict {
+        class: class?,
         by: By::Choice,
         rule: "giveway exec".to_owned(),
         why: format!("uid {uid} has chosen it for this process, or for one that started it")
             + &limited.unwrap_or_default(),
-        limit: None,
-    }
+        limits: LimitNumbers::NONE,
+    })
 }
 
 impl Class {

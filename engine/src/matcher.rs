@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::{LimitNumber, RuleId};
+use crate::class::{LimitNumber, Rates, RuleId};
 use crate::config::{Conditions, Dscp, Prefix, Protocol};
 use crate::wire::Class;
 
@@ -94,7 +94,8 @@ pub struct Nice {
 /// A class, the user who chose it, and a rate limit where that was asked for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Choice {
-    pub class: Class,
+    /// None: whatever it would have.
+    pub class: Option<Class>,
     pub uid: u32,
     #[serde(default)]
     pub limit: Option<ChosenLimit>,
@@ -104,7 +105,7 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ChosenLimit {
     pub number: LimitNumber,
-    pub bytes_per_s: u64,
+    pub rates: Rates,
 }
 
 /// Ways in which a process was told that nobody waits for it; of its main thread.

@@ -12,8 +12,9 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Setting, Subject, Value};
-use crate::class::of_choice;
+use crate::class::{Treatment, of_choice};
 use crate::config::{Config, Protocol};
+use crate::downlink;
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::record::What;
@@ -116,6 +117,8 @@ pub struct Network {
     /// Why nothing is in force for a while.
     paused: Option<String>,
     links: Links,
+    /// Limits for what arrives.
+    downloads: downlink::Downlink,
     shortfalls: Shortfalls,
     changes: Changes,
     refusals: VecDeque<Refusal>,
@@ -148,6 +151,7 @@ impl Network {
             control: Control::new(setup.background),
             dry_run: setup.dry_run,
             paused: None,
+            downloads: downlink::Downlink::new(setup.backends.dry_run),
             links: Links::new(config, setup.backends),
             shortfalls: Shortfalls::new(config),
             changes: Changes::default(),
@@ -173,6 +177,9 @@ impl Network {
                 | Input::Traced(_)
                 | Input::Elsewhere(_)
                 | Input::Processes(_)
+                | Input::Arrivals(_)
+                | Input::DownloadOutcome(_)
+                | Input::DownloadLost(_)
                 | Input::Forwarding(_)
                 | Input::Filtered(_)
                 | Input::Active(_)
@@ -264,6 +271,19 @@ impl Network {
                 self.ask_queues(now, wanted);
                 self.note_past_deadlines(now);
             }
+            Input::Arrivals(arrivals) => {
+                let wanted = self.downloads.observe(arrivals);
+                self.ask_downloads(wanted);
+            }
+            Input::DownloadOutcome(outcome) => {
+                let (changes, wanted) = self.downloads.conclude(now, outcome);
+                changes.into_iter().for_each(|change| self.note(now, change));
+                self.ask_downloads(wanted);
+            }
+            Input::DownloadLost(why) => {
+                let changes = self.downloads.lost(now, why);
+                changes.into_iter().for_each(|change| self.note(now, change));
+            }
             Input::Ordered(on) => {
                 let wanted = self.links.demand(now, &on);
                 self.ask_queues(now, wanted);
@@ -286,6 +306,8 @@ impl Network {
             Input::Tick => {
                 let wanted = self.links.try_again(now);
                 self.ask_queues(now, wanted);
+                let wanted = self.downloads.try_again(now);
+                self.ask_downloads(wanted);
                 self.expire(now);
                 self.report(now);
             }
@@ -299,7 +321,12 @@ impl Network {
     /// When [`Input::Tick`] is next worth sending; None while only inputs matter.
     pub fn next_deadline(&self) -> Option<Duration> {
         let decision = self.undecided.then(|| self.decided + DECISION_GAP);
-        let deadlines = [decision, self.neighbourhood.next_deadline(), self.links.next_try()];
+        let deadlines = [
+            decision,
+            self.neighbourhood.next_deadline(),
+            self.links.next_try(),
+            self.downloads.next_try(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -531,12 +558,33 @@ impl Network {
         }
     }
 
+    /// Whether the managed links' ways in are to be looked at: now and then, and at once.
+    pub fn wants_arrivals(&self) -> bool {
+        self.downloads.is_wanted()
+    }
+
+    pub fn misses_arrivals(&self) -> bool {
+        self.downloads.misses_arrivals()
+    }
+
+    fn ask_downloads(&mut self, wanted: Option<Option<downlink::Plan>>) {
+        self.actions.extend(wanted.map(Action::Download));
+    }
+
     fn follow_choice(&mut self, now: Duration, process: ProcessId, choice: Choice) {
         let of = Process {
             uid: choice.uid,
             ..Process::default()
         };
-        let ask = self.nice.chosen(process, &of, &of_choice(choice));
+        let limits = choice.limit.map(|limit| limit.rates.numbered(limit.number));
+        let treatment = Treatment {
+            class: choice.class.unwrap_or_default(),
+            limits: limits.unwrap_or_default(),
+        };
+        // What it connects at once has it, too.
+        self.actions.push(self.early.chosen(process, treatment));
+        let Some(verdict) = of_choice(choice) else { return };
+        let ask = self.nice.chosen(process, &of, &verdict);
         self.ask_nice(now, ask);
     }
 

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::change::Latest;
 use crate::class::Activity;
 use crate::config::Dscp;
+use crate::downlink::DownlinkView;
 use crate::model::{Flow, Interface};
-use crate::network::enforcement::{ElsewhereView, Enforcement, LimitView, ShortfallView};
+use crate::network::enforcement::{ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
@@ -113,6 +114,9 @@ pub struct NetworkStatus {
     /// Each managed link with its queue, the preferred one first.
     #[serde(default)]
     pub links: Vec<LinkView>,
+    /// Limits for what arrives.
+    #[serde(default)]
+    pub downloads: DownlinkView,
     /// What was asked for flows and is not enforced, by device.
     #[serde(default)]
     pub not_enforced: Vec<ShortfallView>,
@@ -217,7 +221,7 @@ pub struct FlowView {
     pub class_why: String,
     /// The rate limit that it has, and whether that is enforced.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub limit: Option<LimitView>,
+    pub limit: Option<LimitsView>,
     /// Whether its class is enforced, where that is an order of packets and was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class_enforcement: Option<Enforcement>,

@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
+use crate::actuate::download;
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::libbpf_log::one_line;
@@ -35,12 +36,12 @@ use crate::place::{JournalFile, Place};
 pub mod admission;
 mod bpf_qdisc;
 mod forwarded;
-mod htb;
+pub mod htb;
 mod ingress;
 mod local;
 mod sojourn;
 
-use admission::{Admission, Told};
+use admission::{Admission, Received, Told};
 use bpf_qdisc::BpfQdisc;
 use forwarded::Containers;
 use ingress::Ingress;
@@ -96,6 +97,8 @@ pub struct QueueActuator {
     requests: Option<MapHandle>,
     /// Of tasks that giveway makes nice itself; None: it makes none.
     nice_notes: Option<MapHandle>,
+    /// What was chosen for tasks.
+    records: Option<MapHandle>,
     /// What the qdisc tells of background that waits in it.
     local_waits: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
@@ -140,12 +143,15 @@ impl QueueActuator {
         config: &Config,
         requests: Option<&MapHandle>,
         nice_notes: Option<&MapHandle>,
+        records: Option<&MapHandle>,
         local_waits: Option<&MapHandle>,
     ) -> Result<Self> {
         let requests = requests.map(MapHandle::try_from).transpose();
+        let records = records.map(MapHandle::try_from).transpose();
         let nice_notes = nice_notes.map(MapHandle::try_from).transpose();
         let local_waits = local_waits.map(MapHandle::try_from).transpose();
         Ok(Self {
+            records: records.context("cannot share what was chosen for tasks")?,
             nice_notes: nice_notes.context("cannot share the notes of nice tasks")?,
             local_waits: local_waits.context("cannot share the local waits")?,
             requests: requests.context("cannot share what was received")?,
@@ -180,6 +186,11 @@ impl QueueActuator {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => Ok(None),
             looked => looked.map(|uplink| Some(Uplink { chosen, ..uplink })),
         }
+    }
+
+    /// What admission knows, for what arrives.
+    pub fn received(&self) -> Option<&Received> {
+        self.admission.as_ref().map(|admission| &admission.shared.received)
     }
 
     /// The links on which something is in force, by number and name.
@@ -397,6 +408,10 @@ impl QueueActuator {
         let told = Told {
             background_flows: self.background.len(),
             treated_sockets: self.treated.len(),
+            limits_processes: self
+                .treated_processes
+                .values()
+                .any(|treatment| !treatment.limits.is_none()),
             forwards,
         };
         let mut links = self.links.values();
@@ -488,7 +503,7 @@ impl QueueActuator {
         }
         self.treated_processes
             .extend(treatment.map(|treatment| (process, treatment)));
-        Ok(())
+        self.configure()
     }
 
     /// The subnets of links whose rates are not for these, as their addresses are now.
@@ -726,6 +741,7 @@ impl QueueActuator {
                     &self.rules,
                     self.requests.as_ref().map(|map| map.as_fd()),
                     self.nice_notes.as_ref().map(|map| map.as_fd()),
+                    self.records.as_ref().map(|map| map.as_fd()),
                 )?);
                 // Whatever is in the table, the queue starts.
                 let mut lost = Vec::new();
@@ -883,7 +899,7 @@ fn check_unchanged(netlink: &mut Netlink, before: &Before) -> Result<()> {
 /// before is not known, so the kernel's default comes. The caller holds the lock, and has undone what the journals know.
 pub fn take_down_unjournalled() -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
-    let mut lines = Vec::new();
+    let mut lines = download::remove_all(false)?;
     for (ifindex, qdisc) in qdisc::roots(&mut netlink)? {
         if !is_ours(&qdisc) {
             continue;

@@ -11,7 +11,8 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::Class;
+use giveway_engine::class::Rates;
+use giveway_engine::rate::mbit;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::execvp;
@@ -29,19 +30,21 @@ const GRACE_MS: u64 = 200;
 const MOST_LINES: usize = 4;
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
-    if let Some(class) = args.class {
-        let missing = match args.rate_limit {
-            Some(_) => "no class and no rate limit of its own",
-            None => "no class of its own",
+    let rates = args.rates();
+    if args.class.is_some() || !rates.is_none() {
+        let missing = match (args.class, rates.is_none()) {
+            (Some(_), false) => "no class and no limit of its own",
+            (Some(_), true) => "no class of its own",
+            (None, _) => "no limit of its own",
         };
-        let chosen = accept(args, missing, ask_for_class(class, args))?;
-        say_what_is_not_enforced(args, chosen.as_ref());
+        let chosen = accept(args, missing, choose(args, rates))?;
+        say_what_is_not_enforced(args, rates, chosen.as_ref());
     }
     if let Some(priority) = args.realtime {
         accept(args, "no real-time priority", ask_for_real_time(args, priority))?;
     }
-    if args.class.is_none() && args.realtime.is_none() {
-        note("neither --class nor --realtime is given, so the command runs as it is");
+    if args.class.is_none() && rates.is_none() && args.realtime.is_none() {
+        note("none of --class, --down, --up, --rate-limit and --realtime is given, so the command runs as it is");
     }
     become_the_command(args)
 }
@@ -60,21 +63,23 @@ fn accept<T>(args: &ExecArgs, missing: &str, outcome: Result<T>) -> Result<Optio
     }
 }
 
-fn ask_for_class(class: Class, args: &ExecArgs) -> Result<Chosen> {
+fn choose(args: &ExecArgs, rates: Rates) -> Result<Chosen> {
     let request = Request::Choose {
-        class,
-        rate_limit_mbit: args.rate_limit,
+        class: args.class,
+        upload_limit_mbit: rates.up.map(mbit),
+        download_limit_mbit: rates.down.map(mbit),
         require: args.require,
     };
     client::ask(&Place::here()?, request)?.first()
 }
 
 /// As far as it is known before the command sends anything; `status` and `why` say what comes to light later.
-fn say_what_is_not_enforced(args: &ExecArgs, chosen: Option<&Chosen>) {
+fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chosen>) {
     let Some(chosen) = chosen else { return };
-    let what = match args.rate_limit {
-        Some(_) => "class and rate limit are",
-        None => "the class is",
+    let what = match (args.class, rates.is_none()) {
+        (Some(_), false) => "class and limit are",
+        (Some(_), true) => "the class is",
+        (None, _) => "the limit is",
     };
     for why in chosen.not_enforced.iter().take(MOST_LINES) {
         note(format_args!("warning: {what} not enforced everywhere: {why}"));
@@ -85,19 +90,25 @@ fn say_what_is_not_enforced(args: &ExecArgs, chosen: Option<&Chosen>) {
             "warning: and not on {more} more interfaces: `giveway status` lists the managed ones"
         ));
     }
-    if let Some(mbit) = args.rate_limit {
-        note(limit_line(mbit, chosen));
-    }
+    limit_lines(rates, chosen).iter().for_each(note);
 }
 
-/// Where the rate limit holds.
-fn limit_line(mbit: f64, chosen: &Chosen) -> String {
-    let by = match (chosen.not_enforced.is_empty(), chosen.enforced_by.is_empty()) {
-        (true, _) => String::new(),
-        (false, false) => format!(" by {}", chosen.enforced_by.join(", ")),
-        (false, true) => return format!("no link enforces the rate limit of {mbit} Mbit/s (upload) now"),
+/// Where each limit holds.
+fn limit_lines(rates: Rates, chosen: &Chosen) -> Vec<String> {
+    let line = |does: &str, direction: &str, rate: u64, by: &[String]| {
+        let mbit = mbit(rate);
+        let by = match (chosen.not_enforced.is_empty(), by.is_empty()) {
+            (true, false) => String::new(),
+            (false, false) => format!(" by {}", by.join(", ")),
+            (_, true) => return format!("no link enforces the {direction} limit of {mbit} Mbit/s now"),
+        };
+        format!("the command {does} at most {mbit} Mbit/s ({direction}){by}")
     };
-    format!("the command sends at most {mbit} Mbit/s (upload){by}; what it receives is not limited")
+    let up = rates.up.map(|rate| line("sends", "upload", rate, &chosen.enforced_by));
+    let down = rates
+        .down
+        .map(|rate| line("receives", "download", rate, &chosen.limits_received));
+    up.into_iter().chain(down).collect()
 }
 
 fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
@@ -140,21 +151,23 @@ mod tests {
                 [not_enforced, enforced_by].map(|names| names.iter().map(ToString::to_string).collect());
             let chosen = Chosen {
                 not_enforced,
-                enforced_by,
+                limits_received: enforced_by,
+                enforced_by: Vec::new(),
             };
-            limit_line(2.0, &chosen)
+            let rates = Rates {
+                up: None,
+                down: Some(250_000),
+            };
+            limit_lines(rates, &chosen).remove(0)
         };
         assert_eq!(
             line(&["lan0 has no queue"], &["eth0", "wwan0"]),
-            "the command sends at most 2 Mbit/s (upload) by eth0, wwan0; what it receives is not limited"
+            "the command receives at most 2 Mbit/s (download) by eth0, wwan0"
         );
-        assert_eq!(
-            line(&[], &["eth0"]),
-            "the command sends at most 2 Mbit/s (upload); what it receives is not limited"
-        );
+        assert_eq!(line(&[], &["eth0"]), "the command receives at most 2 Mbit/s (download)");
         assert_eq!(
             line(&["a dry run changes nothing"], &[]),
-            "no link enforces the rate limit of 2 Mbit/s (upload) now"
+            "no link enforces the download limit of 2 Mbit/s now"
         );
     }
 }

@@ -11,7 +11,7 @@ use giveway_engine::class::Class;
 use giveway_engine::config::Dscp;
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
-use giveway_engine::network::enforcement::{ElsewhereView, Enforcement, LimitView};
+use giveway_engine::network::enforcement::{ElsewhereView, Enforcement, LimitsView};
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::measured::MeasuredView;
 use giveway_engine::network::queue::traffic::Refusal;
@@ -348,7 +348,7 @@ struct Classified<'a> {
     rule: &'a str,
     why: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'a LimitView>,
+    limit: Option<&'a LimitsView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     class_enforcement: Option<&'a Enforcement>,
     #[serde(skip)]

@@ -19,15 +19,16 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, Background, Chosen, Reloaded, Request, bytes_per_s};
+use super::{ActiveNow, Answer, Background, Chosen, Reloaded, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
-use giveway_engine::class::Class;
+use giveway_engine::class::{Class, Rates};
 use giveway_engine::config::RealtimeLimits;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::priority::PriorityStatus;
+use giveway_engine::rate::bytes_per_s;
 use giveway_engine::record::{Header, Record, What};
 use giveway_engine::status::{PausedView, Status};
 
@@ -53,8 +54,8 @@ pub enum Call {
     Choose {
         pid: u32,
         uid: u32,
-        class: Class,
-        bytes_per_s: Option<u64>,
+        class: Option<Class>,
+        rates: Rates,
         require: bool,
         answer: oneshot::Sender<Result<Chosen, String>>,
     },
@@ -241,12 +242,13 @@ async fn answer(
         }
         Request::Choose {
             class,
-            rate_limit_mbit,
+            upload_limit_mbit,
+            download_limit_mbit,
             require,
         } => {
-            let chosen = match rate_limit_mbit.map(bytes_per_s).transpose() {
-                Ok(limit) => handlers.choose(&peer, class, limit, require).await?,
-                Err(why) => Err(why),
+            let chosen = match (rate_of(upload_limit_mbit), rate_of(download_limit_mbit)) {
+                (Ok(up), Ok(down)) => handlers.choose(&peer, class, Rates { up, down }, require).await?,
+                (Err(why), _) | (_, Err(why)) => Err(why),
             };
             respond(&mut stream, chosen).await
         }
@@ -290,8 +292,8 @@ impl Handlers {
     async fn choose(
         &self,
         peer: &UCred,
-        class: Class,
-        bytes_per_s: Option<u64>,
+        class: Option<Class>,
+        rates: Rates,
         require: bool,
     ) -> Result<Result<Chosen, String>> {
         let Some(pid) = pid_of(peer) else {
@@ -302,7 +304,7 @@ impl Handlers {
             pid,
             uid,
             class,
-            bytes_per_s,
+            rates,
             require,
             answer,
         })
@@ -389,7 +391,7 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
         Request::Pause { .. } => Err("only root may pause giveway; ask again with sudo".to_owned()),
         Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
-        Request::Choose { class, .. } if !may_choose.contains(class) => Err(format!(
+        Request::Choose { class: Some(class), .. } if !may_choose.contains(class) => Err(format!(
             "only root may choose the class {}; users may choose: {} (users_may_choose in [classes])",
             class.name(),
             names_of(may_choose)
@@ -407,6 +409,10 @@ fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class])
                    join the group (`usermod -aG giveway USER`, and log in again)"
             .to_owned()),
     }
+}
+
+fn rate_of(mbit: Option<f64>) -> Result<Option<u64>, String> {
+    mbit.map(bytes_per_s).transpose()
 }
 
 fn names_of(classes: &[Class]) -> String {

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{LimitNumber, RateLimit, RuleId};
+use giveway_engine::class::{Class, Limit, LimitNumber, Rates, RuleId};
 use giveway_engine::matcher::{Choice, ProcessId};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
@@ -27,7 +27,7 @@ use crate::pins::{Pins, RECORDS};
 use skeleton::types;
 
 /// Of the map, with the number of its layout.
-const MAP: &str = "gw_records_1";
+const MAP: &str = "gw_records_2";
 /// At once (`name_orders`).
 const MOST_ORDERS: usize = 4096;
 
@@ -56,7 +56,7 @@ pub struct Named {
 #[derive(Clone, Copy, Debug)]
 pub struct Limited {
     pub uid: u32,
-    pub limit: RateLimit,
+    pub limit: Limit,
 }
 
 /// What an earlier daemon has left.
@@ -100,7 +100,7 @@ impl Inheritance {
             .context("the inheritance of classes has no constants")?
             .netns_inum = netns_inum;
         explain("use the map of records", || {
-            open.maps.gw_records_1.reuse_fd(tasks.records.as_fd())
+            open.maps.gw_records_2.reuse_fd(tasks.records.as_fd())
         })?;
         let skeleton = explain("load the inheritance of classes", || open.load())?;
         let attach = || {
@@ -210,10 +210,10 @@ impl Inheritance {
         let found = run_over_all::<types::gw_chosen_limit>(&self.list_limits).context("cannot list rate limits")?;
         let limited = |found: types::gw_chosen_limit| {
             let number = LimitNumber::try_from(found.number).ok()?;
-            let limit = RateLimit {
+            let limit = Limit {
                 number,
-                bytes_per_s: found.bytes_per_s,
-                class: class_of(found.class)?,
+                rates: rates_of(found.rates),
+                class: class_of(found.class).unwrap_or(Class::Standard),
             };
             Some((number, Limited { uid: found.uid, limit }))
         };
@@ -238,14 +238,25 @@ impl Inheritance {
             .lookup(&key, MapFlags::ANY)
             .context("the kernel tells no class of the process")?;
         let mut record = found.map_or_else(|| Ok(types::gw_record::default()), |bytes| record_of(&bytes))?;
-        record.class = 1 + choice.class as u32;
+        record.class = choice.class.map_or(0, |class| 1 + class as u32);
         record.uid = choice.uid;
         record.limit = choice.limit.map_or(0, |limit| limit.number.into());
-        record.bytes_per_s = choice.limit.map_or(0, |limit| limit.bytes_per_s);
+        let rates = choice.limit.map(|limit| limit.rates).unwrap_or_default();
+        record.rates = types::gw_rates {
+            up: rates.up.unwrap_or(0),
+            down: rates.down.unwrap_or(0),
+        };
         tasks
             .records
             .update(&key, bytes_of(&record), MapFlags::ANY)
             .context("the kernel keeps no class for the process")
+    }
+}
+
+fn rates_of(found: types::gw_rates) -> Rates {
+    Rates {
+        up: (found.up > 0).then_some(found.up),
+        down: (found.down > 0).then_some(found.down),
     }
 }
 

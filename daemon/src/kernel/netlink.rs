@@ -69,6 +69,11 @@ impl Netlink {
         Self::open_protocol(SockProtocol::NetlinkSockDiag)
     }
 
+    /// Of nftables.
+    pub fn open_netfilter() -> Result<Self> {
+        Self::open_protocol(SockProtocol::NetlinkNetFilter)
+    }
+
     fn open_protocol(protocol: SockProtocol) -> Result<Self> {
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
             .context("cannot open a netlink socket")?;

@@ -10,7 +10,7 @@ use std::io::PipeReader;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Class, CommandLimits, LimitNumber, RateLimit, RuleId, Rules};
+use giveway_engine::class::{Class, CommandLimits, Limit, LimitNumber, Rates, RuleId, Rules};
 use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
 use giveway_engine::network::enforcement::Elsewhere;
 
@@ -316,12 +316,12 @@ impl OwnerReader {
     pub fn limit_command(
         &mut self,
         uid: u32,
-        bytes_per_s: u64,
-        class: Class,
+        rates: Rates,
+        class: Option<Class>,
         of_flows: &BTreeSet<LimitNumber>,
     ) -> Result<ChosenLimit> {
         let in_use = &self.inheritance()?.limits_in_use()? | of_flows;
-        let given = self.limits.give(uid, bytes_per_s, class, &in_use);
+        let given = self.limits.give(uid, rates, class.unwrap_or(Class::Standard), &in_use);
         given.map_err(|why| anyhow!(why))
     }
 
@@ -337,7 +337,7 @@ impl OwnerReader {
         Ok(self.limits.keep(&in_use))
     }
 
-    pub fn command_limits(&self) -> Vec<RateLimit> {
+    pub fn command_limits(&self) -> Vec<Limit> {
         self.limits.all().collect()
     }
 

@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap control ease flow_monitor forwarded holders ingress inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap control download ease flow_monitor forwarded holders ingress inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_local_network gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;
@@ -31,7 +31,7 @@ records! {
     flow_monitor: bss gw_event gw_flow;
     forwarded: gw_forwarded;
     holders: gw_holder;
-    inherit: gw_chosen_limit gw_executable gw_name_order gw_process_key gw_record;
+    inherit: gw_chosen_limit gw_executable gw_name_order gw_process_key gw_rates gw_record;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: bss gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;

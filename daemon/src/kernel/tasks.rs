@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
-use giveway_engine::class::Class;
+use giveway_engine::class::{Class, Rates};
 use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, ProcessId};
 use giveway_engine::network::enforcement::Elsewhere;
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
@@ -160,7 +160,7 @@ impl Tasks {
             .netns_inum = netns_inum;
         if let Some(records) = records {
             explain("use the map of records", || {
-                open.maps.gw_records_1.reuse_fd(records.as_fd())
+                open.maps.gw_records_2.reuse_fd(records.as_fd())
             })?;
         }
         let skeleton = explain("load the list of processes", || open.load())?;
@@ -172,7 +172,7 @@ impl Tasks {
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
-            records: MapHandle::try_from(&skeleton.maps.gw_records_1).context("cannot keep the map of records")?,
+            records: MapHandle::try_from(&skeleton.maps.gw_records_2).context("cannot keep the map of records")?,
             nice_notes: MapHandle::try_from(&skeleton.maps.gw_nice_notes).context("cannot keep the notes")?,
         })
     }
@@ -426,13 +426,19 @@ fn file_name(found: &types::gw_process) -> FileName {
 }
 
 fn choice_of(found: &types::gw_process) -> Option<Choice> {
-    Some(Choice {
-        class: class_of(found.chosen)?,
+    let class = class_of(found.chosen);
+    let rate = |rate: u64| (rate > 0).then_some(rate);
+    let limit = (found.chosen_limit > 0).then_some(ChosenLimit {
+        number: u8::try_from(found.chosen_limit).ok()?,
+        rates: Rates {
+            up: rate(found.chosen_rates.up),
+            down: rate(found.chosen_rates.down),
+        },
+    });
+    (class.is_some() || limit.is_some()).then_some(Choice {
+        class,
         uid: found.chosen_by,
-        limit: (found.chosen_limit > 0).then_some(ChosenLimit {
-            number: u8::try_from(found.chosen_limit).ok()?,
-            bytes_per_s: found.chosen_bytes_per_s,
-        }),
+        limit,
     })
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use anyhow::{Context as _, Result};
 use libbpf_rs::libbpf_sys::{
     BPF_F_AFTER, BPF_TCX_EGRESS, BPF_TCX_INGRESS, BPF_XDP, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts,
-    bpf_link_get_info_by_fd, bpf_link_info,
+    bpf_link_detach, bpf_link_get_info_by_fd, bpf_link_info,
 };
 use nix::errno::Errno;
 
@@ -36,6 +36,13 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> Result<OwnedFd
     let link = answered(link).with_context(|| format!("cannot attach a program ({name})"))?;
     // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// From now on the descriptor keeps nothing there.
+pub fn detach(link: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open.
+    let detached = unsafe { bpf_link_detach(link.as_raw_fd()) };
+    answered(detached).context("cannot detach a program").map(drop)
 }
 
 /// Whether what was attached at tcx still is. It ends with its device: another one may have the same number by now.

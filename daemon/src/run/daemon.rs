@@ -21,6 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
@@ -71,6 +72,7 @@ pub struct Daemon {
     pub monitor: FlowMonitor,
     pub sockets: Sockets,
     pub queue: QueueActuator,
+    pub download: DownloadActuator,
     /// None in a dry run.
     pub nice: Option<NiceActuator>,
     pub receiver: Receiver,
@@ -268,7 +270,10 @@ impl Running {
                 actions.extend(self.decide(outcome)?);
             }
         }
-        Ok(())
+        match self.daemon.engine.misses_arrivals() {
+            true => self.look_at_arrivals(),
+            false => Ok(()),
+        }
     }
 
     /// The machine may be another copy of the one that it was a moment ago.

@@ -21,6 +21,7 @@ use super::daemon::Daemon;
 use super::daemon::rules::ClassRules;
 use super::priority::PriorityThread;
 use super::priority::receive::{Receiver, chains_of};
+use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
@@ -211,7 +212,15 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     let engine = Network::new(crate::kernel::now(), &config, setup);
     let receiver = Receiver::open(&place, &config, args.dry_run);
     let nice_notes = (config.classes.cpu_and_disk && !args.dry_run).then_some(&owners.tasks().nice_notes);
-    let queue = QueueActuator::open(&place, &config, receiver.requests(), nice_notes, local_waits.as_ref())?;
+    let queue = QueueActuator::open(
+        &place,
+        &config,
+        receiver.requests(),
+        nice_notes,
+        Some(&owners.tasks().records),
+        local_waits.as_ref(),
+    )?;
+    let download = DownloadActuator::open(&place)?;
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
@@ -234,6 +243,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
         monitor,
         sockets,
         queue,
+        download,
         nice,
         receiver,
         owners,

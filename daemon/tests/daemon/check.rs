@@ -70,7 +70,7 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         ),
         (
             format!("interface = \"gwv\"\n[queue]\nbackend = \"none\"\n{limit}"),
-            "rate limits of rules do not hold on gwv: backend = \"none\"",
+            "upload limits of rules do not hold on gwv: backend = \"none\"",
             1,
         ),
         (

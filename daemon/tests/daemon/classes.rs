@@ -267,7 +267,7 @@ fn flood(stop: &Arc<AtomicBool>, mut send: impl FnMut() -> std::io::Result<usize
 #[test]
 fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
     let (lab, rules) = (Lab::enter(), Rules::new());
-    let limit = format!("address = \"{FAR_V4}\"\nrate_limit_mbit = 8.0");
+    let limit = format!("address = \"{FAR_V4}\"\nupload_limit_mbit = 8.0");
     rules.write("50-test.toml", &rule(&limit, "bulk"));
     let config = Scratch::new("limit.toml", "[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"htb\"\n");
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
@@ -318,7 +318,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     let child = "setpriv --pdeathsig KILL bash -c";
     let script = format!("{child} 'exec 3>{one}; {send} >&3; do :; done' & exec 3>{other}; {send} >&3; do :; done");
     let copy = Copy::new("command-limit");
-    let limited = ["exec", "--class", "bulk", "--rate-limit", "4", "--require", "--"];
+    let limited = ["exec", "--class", "bulk", "--up", "4mbit", "--require", "--"];
     // What has ended leaves its limit to the next one.
     for _ in 0..6 {
         let ran = copy.as_nobody(&[&limited[..], &["true"]].concat());
@@ -339,7 +339,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
     let mbit = (sent_bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64();
     assert!((3.8..4.2).contains(&mbit), "{mbit} Mbit/s");
     let why = flow_to(&daemon, ports[0])["class_why"].to_string();
-    assert!(why.contains("all of it together sends at most 4 Mbit/s"), "{why}");
+    assert!(why.contains("all of it may together send at most 4 Mbit/s"), "{why}");
 }
 
 /// The numbers of the rate limits that the queue knows.
@@ -360,7 +360,7 @@ fn a_commands_rate_limit_is_nobody_elses_while_a_socket_has_it_and_only_root_lif
         !daemon.status()["queue"]["in_force"].is_null()
     });
     let copy = Scratch::copy_of(&program(), "kept-limit");
-    let limited = ["exec", "--class", "bulk", "--rate-limit", "4", "--require", "--"];
+    let limited = ["exec", "--class", "bulk", "--up", "4mbit", "--require", "--"];
     // The shell makes the connection, and its child, which has another choice, keeps it.
     let other = format!("{} exec --class bulk --require -- sleep 10", program());
     let port = lab.reader();
@@ -401,24 +401,13 @@ fn a_rate_limit_for_a_command_needs_a_queue() {
     let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let _daemon = Daemon::start(&arguments);
-    let limited = |mbit| {
-        giveway(&[
-            "exec",
-            "--class",
-            "bulk",
-            "--rate-limit",
-            mbit,
-            "--require",
-            "--",
-            "true",
-        ])
-    };
-    let (line, code) = failure(&limited("1"));
+    let limited = |mbit| giveway(&["exec", "--class", "bulk", "--up", mbit, "--require", "--", "true"]);
+    let (line, code) = failure(&limited("1mbit"));
     assert!(
         code == 125 && line.contains("gwv has no queue of giveway's: backend = \"none\""),
         "{line}"
     );
-    for nonsense in ["0", "1e9", "nan", "fast"] {
+    for nonsense in ["0", "1", "1e9", "nan", "fast"] {
         assert_eq!(limited(nonsense).status.code(), Some(2), "{nonsense}");
     }
 }
@@ -426,10 +415,10 @@ fn a_rate_limit_for_a_command_needs_a_queue() {
 #[test]
 fn a_rate_limit_that_nothing_enforces_is_told_of() {
     let (_lab, rules) = (Lab::enter(), Rules::new());
-    rules.write("50-test.toml", &rule("port = 1\nrate_limit_mbit = 2.0", "bulk"));
+    rules.write("50-test.toml", &rule("port = 1\nupload_limit_mbit = 2.0", "bulk"));
     let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
     let degraded = daemon.status()["degraded"].to_string();
-    assert!(degraded.contains("rate limits of rules do not hold"), "{degraded}");
+    assert!(degraded.contains("upload limits of rules do not hold"), "{degraded}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::support::process::{Daemon, KillOnDrop, backend, failure, giveway, pro
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
-const LIMITED: [&str; 5] = ["exec", "--class", "bulk", "--rate-limit", "2"];
+const LIMITED: [&str; 5] = ["exec", "--class", "bulk", "--up", "2mbit"];
 
 /// A daemon that manages the lab's link, with a queue on it, and what it logs.
 struct Managed {
@@ -141,8 +141,8 @@ fn a_limited_flow_is_shown_with_the_link_whose_queue_enforces_it() {
     let managed = Managed::start(Some(50.0), "", &[]);
     let port = lab.reader();
     let _sender = exec(&[&LIMITED[..], &["--require"]].concat(), &sender(FAR_V4, port));
-    let flow = managed.flow(port, |flow| flow["limit"]["enforced_by"] == "gwv");
-    assert_eq!(flow["limit"]["mbit"], 2.0, "{flow}");
+    let flow = managed.flow(port, |flow| flow["limit"]["upload"]["enforced_by"] == "gwv");
+    assert_eq!(flow["limit"]["upload"]["mbit"], 2.0, "{flow}");
     let why = why(&port.to_string());
     assert!(
         why.contains("its rate limit of 2 Mbit/s (upload) is enforced by the queue of gwv"),
@@ -159,23 +159,23 @@ fn a_limited_command_over_a_link_that_is_not_managed_is_told_of_at_its_start_and
     let expected = "gwv2 has routes and is not managed (set `interfaces = [\"gwv\", \"gwv2\"]`)";
     let told = told_at_start(&LIMITED);
     assert!(told.contains(expected) && told.contains("warning: "), "{told}");
-    assert!(told.contains("sends at most 2 Mbit/s (upload) by gwv;"), "{told}");
+    assert!(told.contains("sends at most 2 Mbit/s (upload) by gwv"), "{told}");
     let (line, code) = failure(&giveway(&[&LIMITED[..], &["--require", "--", "true"]].concat()));
     assert!(code == 125 && line.contains(expected), "{line}");
 
     let port = reader_at(&lab, "10.99.2.2");
     let _sender = exec(&LIMITED, &sender("10.99.2.2", port));
     let flow = managed.flow(port, |flow| {
-        flow["limit"]["enforced_by"].is_null() && flow["limit"].is_object()
+        flow["limit"]["upload"]["enforced_by"].is_null() && flow["limit"]["upload"].is_object()
     });
     let reason = "it leaves by gwv2, which is not managed (set `interfaces = [\"gwv\", \"gwv2\"]`)";
     until("it is known to reach no managed link", || {
-        managed.flow(port, |_| true)["limit"]["reason"] == reason
+        managed.flow(port, |_| true)["limit"]["upload"]["reason"] == reason
     });
-    assert_eq!(flow["limit"]["mbit"], 2.0, "{flow}");
+    assert_eq!(flow["limit"]["upload"]["mbit"], 2.0, "{flow}");
     let why = why(&port.to_string());
     assert!(
-        why.contains(&format!("its rate limit of 2 Mbit/s is not enforced: {reason}")),
+        why.contains(&format!("its upload limit of 2 Mbit/s is not enforced: {reason}")),
         "{why}"
     );
     until("the log has a line", || {
@@ -202,7 +202,7 @@ fn a_limited_flow_through_a_tunnel_is_told_of_with_the_tunnels_name() {
     let tunnelled = reader_at(&lab, "10.98.0.2");
     let _sender = exec(&LIMITED, &sender("10.98.0.2", tunnelled));
     let reason = "it leaves by the tunnel gwtun (tun), which is not managed (set `interfaces = [\"gwv\", \"gwtun\"]`)";
-    managed.flow(tunnelled, |flow| flow["limit"]["reason"] == reason);
+    managed.flow(tunnelled, |flow| flow["limit"]["upload"]["reason"] == reason);
     until("the log has a line", || managed.logged(reason).len() == 1);
 }
 
@@ -260,7 +260,7 @@ fn a_limited_flow_by_a_bridge_or_a_tunnel_of_the_kernel_is_enforced_by_the_manag
         let managed = Managed::start(Some(50.0), "", &[]);
         let port = reader_at(&lab, to);
         let _sender = exec(&LIMITED, &sender(to, port));
-        managed.flow(port, |flow| flow["limit"]["enforced_by"] == "gwv");
+        managed.flow(port, |flow| flow["limit"]["upload"]["enforced_by"] == "gwv");
         assert!(managed.logged("-> not enforced").is_empty());
     }
 }
@@ -432,7 +432,9 @@ fn a_limited_udp_socket_that_is_not_connected_is_shown_with_the_queue_that_its_p
         match expected {
             "" => {
                 until("it is known to reach no managed link", || {
-                    flow().is_some_and(|flow| flow["limit"]["reason"] == "none of its packets reaches a managed link")
+                    flow().is_some_and(|flow| {
+                        flow["limit"]["upload"]["reason"] == "none of its packets reaches a managed link"
+                    })
                 });
                 until("the log has a line", || {
                     managed.logged("rate limit 2 Mbit/s -> not enforced").len() == 1
@@ -440,7 +442,7 @@ fn a_limited_udp_socket_that_is_not_connected_is_shown_with_the_queue_that_its_p
             }
             link => {
                 until("it is in the queue", || {
-                    flow().is_some_and(|flow| flow["limit"]["enforced_by"] == link)
+                    flow().is_some_and(|flow| flow["limit"]["upload"]["enforced_by"] == link)
                 });
             }
         }

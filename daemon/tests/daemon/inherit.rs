@@ -284,7 +284,7 @@ fn limits(daemon: &Daemon) -> Vec<u64> {
 
 #[test]
 fn a_commands_class_and_rate_limit_are_there_again_after_a_restart_of_the_daemon() {
-    const LIMITED: [&str; 7] = ["exec", "--class", "background", "--rate-limit", "4", "--require", "--"];
+    const LIMITED: [&str; 7] = ["exec", "--class", "background", "--up", "4mbit", "--require", "--"];
     let (lab, place) = (Lab::enter(), Place::new());
     let config = place.path("giveway.toml");
     let text = format!("[link]\nrate_mbit = 50.0\n[queue]\nbackend = \"{}\"\n", backend());

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Class, LimitNumber, MOST_LIMITS, RateLimit};
+use super::{Class, Limit, LimitNumber, MOST_LIMITS, Rates};
 use crate::matcher::ChosenLimit;
 
 const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
@@ -16,7 +16,7 @@ const OF_USERS: usize = 12;
 
 #[derive(Debug, Default)]
 pub struct CommandLimits {
-    given: BTreeMap<LimitNumber, (u32, RateLimit)>,
+    given: BTreeMap<LimitNumber, (u32, Limit)>,
     last: Option<LimitNumber>,
 }
 
@@ -28,7 +28,7 @@ impl CommandLimits {
     pub fn give(
         &mut self,
         uid: u32,
-        bytes_per_s: u64,
+        rates: Rates,
         class: Class,
         in_use: &BTreeSet<LimitNumber>,
     ) -> Result<ChosenLimit, String> {
@@ -47,17 +47,13 @@ impl CommandLimits {
             .find(|number| !self.given.contains_key(number) && !in_use.contains(number));
         let number = free.ok_or("no more commands can have a rate limit")?;
         self.last = Some(number);
-        let limit = RateLimit {
-            number,
-            bytes_per_s,
-            class,
-        };
+        let limit = Limit { number, rates, class };
         self.given.insert(number, (uid, limit));
-        Ok(ChosenLimit { number, bytes_per_s })
+        Ok(ChosenLimit { number, rates })
     }
 
     /// Those that an earlier daemon has given, with the user of each.
-    pub fn restore(&mut self, given: impl Iterator<Item = (u32, RateLimit)>) {
+    pub fn restore(&mut self, given: impl Iterator<Item = (u32, Limit)>) {
         let known = given.filter(|(_, limit)| (FIRST..=LAST).contains(&limit.number));
         self.given
             .extend(known.map(|(uid, limit)| (limit.number, (uid, limit))));
@@ -71,7 +67,7 @@ impl CommandLimits {
         self.given.len() != before
     }
 
-    pub fn all(&self) -> impl Iterator<Item = RateLimit> {
+    pub fn all(&self) -> impl Iterator<Item = Limit> {
         self.given.values().map(|(_, limit)| *limit)
     }
 }
@@ -80,6 +76,13 @@ impl CommandLimits {
 mod tests {
     use super::*;
 
+    fn up(bytes_per_s: u64) -> Rates {
+        Rates {
+            up: Some(bytes_per_s),
+            down: None,
+        }
+    }
+
     fn numbers(limits: &CommandLimits) -> BTreeSet<LimitNumber> {
         limits.all().map(|limit| limit.number).collect()
     }
@@ -87,18 +90,18 @@ mod tests {
     #[test]
     fn each_command_has_a_limit_of_its_own_and_leaves_it_to_others_as_late_as_can_be() {
         let mut limits = CommandLimits::default();
-        let first = limits.give(1_000, 125_000, Class::Bulk, &BTreeSet::new()).unwrap();
+        let first = limits.give(1_000, up(125_000), Class::Bulk, &BTreeSet::new()).unwrap();
         let second = limits
-            .give(1_000, 125_000, Class::Bulk, &[first.number].into())
+            .give(1_000, up(125_000), Class::Bulk, &[first.number].into())
             .unwrap();
         assert_ne!(first.number, second.number);
         let third = limits
-            .give(1_000, 250_000, Class::Background, &[second.number].into())
+            .give(1_000, up(250_000), Class::Background, &[second.number].into())
             .unwrap();
         assert_eq!(numbers(&limits), [second.number, third.number].into());
         let mut later: Vec<LimitNumber> = Vec::new();
         for _ in FIRST..=LAST {
-            let next = limits.give(1_000, 1, Class::Bulk, &BTreeSet::new()).unwrap();
+            let next = limits.give(1_000, up(1), Class::Bulk, &BTreeSet::new()).unwrap();
             later.push(next.number);
         }
         let of_first = later.iter().position(|number| *number == first.number);
@@ -112,7 +115,7 @@ mod tests {
         let mut limits = CommandLimits::default();
         let mut give = |uid| {
             let in_use = numbers(&limits);
-            limits.give(uid, 1, Class::Background, &in_use)
+            limits.give(uid, up(1), Class::Background, &in_use)
         };
         for uid in [1, 2, 3] {
             assert!((0..4).all(|_| give(uid).is_ok()));

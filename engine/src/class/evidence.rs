@@ -11,7 +11,7 @@
 use std::net::SocketAddr;
 
 use super::active::is_in_background_slice;
-use super::{By, Class, Seen, Verdict};
+use super::{By, Class, LimitNumbers, Seen, Verdict};
 use crate::config::{Dscp, Protocol};
 use crate::matcher::{Ends, Idleness, Marks, Process};
 
@@ -83,7 +83,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Option<Verdict> {
         by: if found.is_on_packets { By::Mark } else { By::Evidence },
         rule: found.rule.to_owned(),
         why: found.why.to_owned(),
-        limit: None,
+        limits: LimitNumbers::NONE,
     })
 }
 

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::units::{self, UnitFile};
-use super::{By, Class, LimitNumber, MOST_LIMITS, Seen, Treatment, Verdict};
+use super::{By, Class, LimitNumber, MOST_LIMITS, Rates, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, Protocol, read, read_rules};
 use crate::matcher::{Glob, Matcher, Process};
+use crate::rate::bytes_per_s;
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
@@ -46,8 +47,9 @@ pub struct Folders {
 pub(super) struct Rule {
     pub matcher: Matcher,
     pub class: Class,
-    /// Its number, and bytes a second.
-    pub limit: Option<(LimitNumber, u64)>,
+    /// How much all its flows may have together; this number is theirs, then.
+    pub rates: Rates,
+    pub number: LimitNumber,
     id: RuleId,
     /// It is for what the process starts, too.
     children: bool,
@@ -92,11 +94,11 @@ impl Rules {
             let problem = format!("there are more than {CLASS_RULES} rules in all files together");
             return Err(refused(Some(*line), problem));
         }
-        let mut limits = self.rules.iter().filter(|rule| rule.limit.is_some()).count();
+        let mut limits = self.rules.iter().filter(|rule| !rule.rates.is_none()).count();
         let made = |(line, rule): (usize, ClassRule)| {
             let place = format!("{path}:{line}");
             let refused = |problem| refused(Some(line), problem);
-            limits += usize::from(rule.rate_limit_mbit.is_some());
+            limits += usize::from(!rates_of(&rule).is_none());
             if limits > MOST_LIMITS {
                 return Err(refused(format!(
                     "there are more than {MOST_LIMITS} rate limits in all files together"
@@ -111,10 +113,13 @@ impl Rules {
         self.rules.len()
     }
 
-    /// Of the rate limit with this number.
-    pub fn rate_of(&self, limit: LimitNumber) -> Option<u64> {
-        let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
-        limits.find_map(|(number, rate)| (number == limit).then_some(rate))
+    /// Of the limit with this number.
+    pub fn rates_of(&self, limit: LimitNumber) -> Rates {
+        let found = self
+            .rules
+            .iter()
+            .find(|rule| rule.number == limit && !rule.rates.is_none());
+        found.map(|rule| rule.rates).unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -233,7 +238,7 @@ impl Rules {
     pub fn lifted_limits(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_tcp = |rule: &Rule| rule.matcher.protocol == Some(Protocol::Tcp);
         self.rules.iter().enumerate().filter_map(move |(n, rule)| {
-            if rule.limit.is_none() || rule.matcher.asks_only_packet() || is_tcp(rule) {
+            if rule.rates.is_none() || rule.matcher.asks_only_packet() || is_tcp(rule) {
                 return None;
             }
             let lifts = |earlier: &&Rule| {
@@ -438,17 +443,16 @@ impl Rule {
         let user = rule.conditions.user.as_deref();
         let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
         let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
-        let limited = rule
-            .rate_limit_mbit
-            .map(|mbit| format!("; all its flows together send at most {mbit} Mbit/s"));
+        let rates = rates_of(rule);
+        let limited = (!rates.is_none()).then(|| format!("; all its flows together {}", rates.shown()));
         let why = match &rule.reason {
             Some(reason) => format!("{reason} ({})", matcher.shown()),
             None => matcher.shown(),
         } + &limited.unwrap_or_default();
-        let bytes_per_s = |mbit: f64| (mbit * 125_000.0).round().max(1.0) as u64;
         let class = rule.class.ok_or("`rule.class`: must be given")?;
         let made = Self {
-            limit: rule.rate_limit_mbit.map(|mbit| (number, bytes_per_s(mbit))),
+            rates,
+            number,
             id: id_of(class, &why),
             children: rule.children,
             class,
@@ -480,6 +484,15 @@ impl Rule {
     }
 }
 
+/// Its own key for a direction counts before the one for both.
+fn rates_of(rule: &ClassRule) -> Rates {
+    let rate = |own: Option<f64>| own.or(rule.rate_limit_mbit).and_then(|mbit| bytes_per_s(mbit).ok());
+    Rates {
+        up: rate(rule.upload_limit_mbit),
+        down: rate(rule.download_limit_mbit),
+    }
+}
+
 /// FNV-1a.
 fn id_of(class: Class, why: &str) -> RuleId {
     let bytes = class.name().bytes().chain([0]).chain(why.bytes());
@@ -496,14 +509,14 @@ impl Rule {
             by: By::Rule,
             rule: self.place.clone(),
             why: self.why.clone(),
-            limit: self.treatment().limit,
+            limits: self.treatment().limits,
         }
     }
 
     pub fn treatment(&self) -> Treatment {
         Treatment {
             class: self.class,
-            limit: self.limit.map(|(number, _)| number),
+            limits: self.rates.numbered(self.number),
         }
     }
 }

@@ -103,10 +103,17 @@ fn each_condition_gives_the_class_and_a_wrong_one_does_not() {
     }
 }
 
+fn up(bytes_per_s: u64) -> Rates {
+    Rates {
+        up: Some(bytes_per_s),
+        down: None,
+    }
+}
+
 #[test]
 fn what_was_chosen_comes_before_rules_and_after_a_name() {
     let choice = Choice {
-        class: Class::Bulk,
+        class: Some(Class::Bulk),
         uid: UNPRIVILEGED,
         limit: None,
     };
@@ -129,7 +136,7 @@ fn what_was_chosen_comes_before_rules_and_after_a_name() {
 
 #[test]
 fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
-    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n");
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nupload_limit_mbit = 0.5\n");
     let process = backup();
     let of = |named| {
         let seen = Seen {
@@ -149,7 +156,7 @@ fn the_reason_names_the_rate_limit_also_where_the_rule_gives_not_the_class() {
 #[test]
 fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_and_else_the_rules() {
     const COMMANDS: LimitNumber = 50;
-    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nrate_limit_mbit = 10.0\n");
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nupload_limit_mbit = 10.0\n");
     let of_rule = rules.limits()[0].number;
     for (uid, mbit, expected) in [
         (0, 2, COMMANDS),
@@ -159,10 +166,10 @@ fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_a
     ] {
         let limit = ChosenLimit {
             number: COMMANDS,
-            bytes_per_s: mbit * 125_000,
+            rates: up(mbit * 125_000),
         };
         let choice = Choice {
-            class: Class::Bulk,
+            class: Some(Class::Bulk),
             uid,
             limit: Some(limit),
         };
@@ -171,7 +178,7 @@ fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_a
             ..backup()
         };
         let verdict = judge(&rules, &seen(Some(&process)));
-        assert_eq!(verdict.limit, Some(expected), "uid {uid}, {mbit} Mbit/s");
+        assert_eq!(verdict.limits.up, Some(expected), "uid {uid}, {mbit} Mbit/s");
         assert_eq!(
             verdict.why.ends_with("holds in place of the command's own"),
             expected == of_rule,
@@ -182,11 +189,92 @@ fn of_a_rules_and_a_commands_rate_limit_the_smaller_counts_where_root_chose_it_a
 }
 
 #[test]
+fn a_rule_limits_each_direction_and_a_key_for_one_beats_the_one_for_both() {
+    let rates = |keys: &str| {
+        let rules = rules(&format!("[[rule]]\nport = 443\nclass = \"bulk\"\n{keys}"));
+        let verdict = judge(&rules, &seen(None));
+        let rates = rules.limits().first().map(|limit| limit.rates).unwrap_or_default();
+        assert_eq!(verdict.limits, rates.numbered(1), "{keys}");
+        (rates.up, rates.down, verdict.why)
+    };
+    let both = rates("rate_limit_mbit = 8");
+    assert_eq!((both.0, both.1), (Some(1_000_000), Some(1_000_000)));
+    let why = "port 443; all its flows together send at most 8 Mbit/s and receive at most 8 Mbit/s";
+    assert_eq!(both.2, why);
+    let apart = rates("rate_limit_mbit = 8\ndownload_limit_mbit = 0.8");
+    assert_eq!((apart.0, apart.1), (Some(1_000_000), Some(100_000)));
+    let down = rates("download_limit_mbit = 0.8");
+    assert_eq!((down.0, down.1), (None, Some(100_000)));
+    let up = rates("upload_limit_mbit = 0.8");
+    assert_eq!((up.0, up.1), (Some(100_000), None));
+    assert_eq!(rates("").0.or(rates("").1), None);
+}
+
+#[test]
+fn of_a_rule_and_a_command_each_may_limit_another_direction() {
+    const COMMANDS: LimitNumber = 50;
+    let rules = rules("[[rule]]\nport = 443\nclass = \"bulk\"\nupload_limit_mbit = 8\n");
+    let down = Rates {
+        up: None,
+        down: Some(1),
+    };
+    let chosen = |uid, rates| Process {
+        chosen: Some(Choice {
+            class: None,
+            uid,
+            limit: Some(ChosenLimit {
+                number: COMMANDS,
+                rates,
+            }),
+        }),
+        ..backup()
+    };
+    for uid in [0, UNPRIVILEGED] {
+        let verdict = judge(&rules, &seen(Some(&chosen(uid, down))));
+        assert_eq!((verdict.limits.up, verdict.limits.down), (Some(1), Some(COMMANDS)));
+        assert!(verdict.why.contains("receive at most"), "{}", verdict.why);
+    }
+    let roots = chosen(0, Rates { up: Some(1), ..down });
+    assert_eq!(
+        judge(&rules, &seen(Some(&roots))).limits,
+        LimitNumbers {
+            up: Some(COMMANDS),
+            down: Some(COMMANDS),
+        }
+    );
+    let users = chosen(UNPRIVILEGED, Rates { up: Some(1), ..down });
+    assert_eq!(judge(&rules, &seen(Some(&users))).limits.up, Some(1));
+}
+
+#[test]
+fn a_limit_alone_leaves_the_class_as_it_is_and_is_known_before_anything_is_sent() {
+    let process = Process {
+        chosen: Some(Choice {
+            class: None,
+            uid: UNPRIVILEGED,
+            limit: Some(ChosenLimit {
+                number: 50,
+                rates: up(1),
+            }),
+        }),
+        ..Process::default()
+    };
+    let verdict = judge_process(&rules(""), &process).unwrap();
+    assert_eq!(
+        (verdict.class, verdict.by, verdict.limits.up),
+        (Class::Standard, By::Nothing, Some(50))
+    );
+    let of_packets = rules("[[rule]]\nport = 443\nclass = \"standard\"\n");
+    assert_eq!(judge_process(&of_packets, &process).unwrap().limits.up, Some(50));
+    assert_eq!(judge_itself(&rules(""), &process), Itself::default());
+}
+
+#[test]
 fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
-    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
+    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nupload_limit_mbit = 5.0\n");
     let free = backup();
     let choice = Choice {
-        class: Class::Bulk,
+        class: Some(Class::Bulk),
         uid: UNPRIVILEGED,
         limit: None,
     };
@@ -204,7 +292,7 @@ fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
         (named, Class::Background),
     ] {
         let verdict = judge(&rules, &seen);
-        assert_eq!((verdict.class, verdict.limit), (class, Some(1)), "{:?}", verdict.by);
+        assert_eq!((verdict.class, verdict.limits.up), (class, Some(1)), "{:?}", verdict.by);
     }
 }
 
@@ -212,10 +300,10 @@ fn nothing_that_a_user_chooses_or_names_lifts_the_rate_limit_of_a_rule() {
 fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another() {
     let limit = ChosenLimit {
         number: 48,
-        bytes_per_s: 62_500,
+        rates: up(62_500),
     };
     let choice = Choice {
-        class: Class::Bulk,
+        class: Some(Class::Bulk),
         uid: UNPRIVILEGED,
         limit: Some(limit),
     };
@@ -224,14 +312,16 @@ fn a_command_has_the_rate_limit_that_was_asked_for_it_unless_a_rule_has_another(
         ..backup()
     };
     let verdict = judge(&rules(""), &seen(Some(&process)));
-    assert_eq!((verdict.class, verdict.limit), (Class::Bulk, Some(48)));
+    assert_eq!((verdict.class, verdict.limits.up), (Class::Bulk, Some(48)));
     assert!(
-        verdict.why.ends_with("; all of it together sends at most 0.5 Mbit/s"),
+        verdict
+            .why
+            .ends_with("; all of it may together send at most 0.5 Mbit/s"),
         "{}",
         verdict.why
     );
-    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nrate_limit_mbit = 5.0\n");
-    assert_eq!(judge(&rules, &seen(Some(&process))).limit, Some(1));
+    let rules = rules("[[rule]]\nuser = \"robot\"\nclass = \"background\"\nupload_limit_mbit = 5.0\n");
+    assert_eq!(judge(&rules, &seen(Some(&process))).limits.up, Some(1));
 }
 
 #[test]
@@ -616,18 +706,21 @@ fn a_pattern_that_is_made_to_be_slow_costs_time_in_proportion_to_the_text() {
 
 #[test]
 fn limits_are_numbered_over_all_rules_and_a_packet_knows_those_that_ask_for_no_process() {
-    let text = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n\
+    let text = "[[rule]]\nport = 1\nclass = \"bulk\"\nupload_limit_mbit = 0.5\n\
                 [[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n\
-                [[rule]]\nprotocol = \"udp\"\naddress = \"192.0.2.0/24\"\nclass = \"background\"\nrate_limit_mbit = 8\n";
+                [[rule]]\nprotocol = \"udp\"\naddress = \"192.0.2.0/24\"\nclass = \"background\"\nupload_limit_mbit = 8\n";
     let rules = rules(text);
     let limits: Vec<(u64, Class)> = rules
         .limits()
         .iter()
-        .map(|limit| (limit.bytes_per_s, limit.class))
+        .map(|limit| (limit.rates.up.unwrap(), limit.class))
         .collect();
     assert_eq!(limits, [(62_500, Class::Bulk), (1_000_000, Class::Background)]);
     let treatments: Vec<Treatment> = rules.packet_rules().iter().map(|rule| rule.treatment).collect();
-    let treatment = |class, limit| Treatment { class, limit };
+    let treatment = |class, up| Treatment {
+        class,
+        limits: LimitNumbers { up, down: None },
+    };
     assert_eq!(
         treatments,
         [treatment(Class::Bulk, Some(1)), treatment(Class::Background, Some(2))]
@@ -639,7 +732,7 @@ fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
     let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
     assert!(udp("user = \"0\"").contains("covers its UDP too"));
     assert!(udp("unit = \"a.service\"").contains("covers its UDP too"));
-    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nrate_limit_mbit = 1\n".repeat(48);
+    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nupload_limit_mbit = 1\n".repeat(48);
     assert_eq!(
         problem(&many),
         "/etc/a.toml:189: there are more than 47 rate limits in all files together"
@@ -677,7 +770,7 @@ fn a_process_that_has_sent_nothing_has_a_class_unless_what_it_sends_decides() {
     assert_eq!(of("[[rule]]\nport = 443\nclass = \"standard\"\n", &idle), None);
     let chosen = Process {
         chosen: Some(Choice {
-            class: Class::Bulk,
+            class: Some(Class::Bulk),
             uid: 0,
             limit: None,
         }),
@@ -707,7 +800,7 @@ fn a_rule_is_never_reached_where_an_earlier_one_asks_for_no_more() {
 
 #[test]
 fn a_limit_that_an_earlier_destination_lifts_for_sockets_that_are_not_connected_is_told() {
-    let limited = "exe = \"/usr/bin/backup\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+    let limited = "exe = \"/usr/bin/backup\"\nclass = \"bulk\"\nupload_limit_mbit = 2\n";
     let lifted = |earlier: &str, limited: &str| {
         let rules = rules(&format!("{earlier}[[rule]]\n{limited}"));
         let lifted = rules.lifted_limits().count();
@@ -725,7 +818,7 @@ fn a_limit_that_an_earlier_destination_lifts_for_sockets_that_are_not_connected_
         &earlier("port = 5005"),
         &format!("protocol = \"tcp\"\n{limited}")
     ));
-    let of_packets = "local_port = 7\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
+    let of_packets = "local_port = 7\nclass = \"bulk\"\nupload_limit_mbit = 2\n";
     assert!(!lifted(&earlier("port = 5005"), of_packets), "each packet keeps it");
 }
 

@@ -582,8 +582,13 @@ section! {
     ClassRule matching Conditions as RULE {
         /// "realtime", "stream", "standard", "bulk" or "background". Must be given.
         class: Option<Class> = None, example "background";
-        /// All flows of this rule together send at most so much, Mbit/s with all headers, where giveway's queue orders the packets.
+        /// All flows of this rule together send at most so much, Mbit/s with all headers, and receive at most so much: each
+        /// direction for itself.
         rate_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
+        /// In place of that, for what they send alone.
+        upload_limit_mbit: Option<f64> = None, example 5.0, in 0.01..=10_000;
+        /// And for what they receive alone.
+        download_limit_mbit: Option<f64> = None, example 20.0, in 0.01..=10_000;
         /// Whether it is for what the process starts, too, as far as no rule of its own says otherwise. Of a rule that asks for
         /// nothing but the process.
         children: bool = true;

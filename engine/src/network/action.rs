@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, Forwarded, RateLimit, RuleId, Rules, Treatment};
+use crate::class::{Activity, Forwarded, Limit, RuleId, Rules, Treatment};
+use crate::downlink::{self, Arrival};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
 use crate::network::enforcement::Elsewhere;
@@ -28,6 +29,12 @@ pub enum Input<'a> {
     Ordered(Vec<u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
+    /// The ways in of the managed links, while what arrives is limited.
+    Arrivals(Vec<Arrival>),
+    /// The outcome of [`Action::Download`]; after an error nothing of it is left.
+    DownloadOutcome(Result<(), String>),
+    /// What that had put up is no more, for this reason.
+    DownloadLost(String),
     /// Packets with deadlines that were not sent, oldest first.
     Refusals(Vec<Refusal>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
@@ -80,7 +87,7 @@ pub enum Input<'a> {
     /// Threads of these processes that were made nice have been set to this by somebody else.
     NiceTaken(Vec<(ProcessId, u32, String)>),
     /// The rate limits of commands, all of them.
-    CommandLimits(Vec<RateLimit>),
+    CommandLimits(Vec<Limit>),
     /// The devices there are, by their numbers.
     Devices(BTreeMap<u32, Device>),
     /// Of the flows of [`Network::to_be_traced`](super::Network::to_be_traced): the link in whose queue a packet of each was
@@ -140,6 +147,8 @@ pub enum Action {
         name: String,
         request: Request,
     },
+    /// Put this up for what arrives, in place of what is in force; None: nothing. Answered by [`Input::DownloadOutcome`].
+    Download(Option<downlink::Plan>),
     /// Read these processes, and the paths of these cgroups. Answered by [`Input::Identified`].
     Identify {
         processes: Vec<ProcessId>,

@@ -18,7 +18,7 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, Itself, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
+    Active, Activity, By, Itself, Limit, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
     judge_forwarded, judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
@@ -34,7 +34,7 @@ const ACTIVE_GAP: Duration = Duration::from_millis(200);
 
 pub struct Classes {
     rules: Arc<Rules>,
-    command_limits: Vec<RateLimit>,
+    command_limits: Vec<Limit>,
     devices: BTreeMap<u32, Device>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
@@ -163,7 +163,7 @@ impl Classes {
         let verdict = self.active.meant(process.uid).judge(verdict?, &process.cgroup);
         Some(Treatment {
             class: verdict.class,
-            limit: verdict.limit,
+            limits: verdict.limits,
         })
     }
 
@@ -192,7 +192,7 @@ impl Classes {
     }
 
     /// Of this number.
-    pub fn limit(&self, number: LimitNumber) -> Option<RateLimit> {
+    pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
         let of_rules = self.rules.limits();
         let mut all = of_rules.iter().chain(&self.command_limits);
         all.find(|limit| limit.number == number).copied()
@@ -236,11 +236,10 @@ impl Classes {
     fn tell(&mut self, flow: &Flow, basis: &Basis, verdict: &Verdict) -> Vec<Action> {
         let treatment = Treatment {
             class: verdict.class,
-            limit: verdict.limit,
+            limits: verdict.limits,
         };
         let is_known = match verdict.by {
-            By::Name | By::Mark => treatment.limit.is_none(),
-            By::Nothing => true,
+            By::Name | By::Mark | By::Nothing => treatment.limits.is_none(),
             By::Choice | By::Rule | By::Inheritance | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
@@ -292,7 +291,7 @@ impl Network {
         self.judge_all(now);
     }
 
-    pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<RateLimit>) {
+    pub(super) fn set_command_limits(&mut self, now: Duration, limits: Vec<Limit>) {
         self.classes.command_limits = limits;
         self.limit_rates(now);
     }
@@ -302,7 +301,7 @@ impl Network {
     pub fn limits_of_flows(&self) -> BTreeSet<LimitNumber> {
         self.flows
             .iter()
-            .filter_map(|tracked| tracked.judged.verdict.limit)
+            .flat_map(|tracked| tracked.judged.verdict.limits.iter())
             .collect()
     }
 
@@ -311,8 +310,11 @@ impl Network {
             rules, command_limits, ..
         } = &self.classes;
         let limits = [rules.limits(), command_limits.clone()].concat();
-        let wanted = self.links.follow(&limits, &rules.packet_rules());
+        let of_sent: Vec<RateLimit> = limits.iter().filter_map(Limit::up).collect();
+        let wanted = self.links.follow(&of_sent, &rules.packet_rules());
         self.ask_queues(now, wanted);
+        let wanted = self.downloads.follow(limits.iter().filter_map(Limit::down).collect());
+        self.ask_downloads(wanted);
     }
 
     pub(super) fn follow_devices(&mut self, now: Duration, devices: BTreeMap<u32, Device>) {

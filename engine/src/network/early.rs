@@ -30,6 +30,8 @@ const INIT: u32 = 1;
 #[derive(Debug, Default)]
 pub struct Early {
     processes: BTreeMap<ProcessId, Known>,
+    /// Told of, and not listed yet.
+    chosen: BTreeSet<ProcessId>,
     /// Of users whose processes have to be read.
     turns: Turns,
     /// Of those whose processes have to be judged.
@@ -71,6 +73,8 @@ impl Early {
             }
             is_there
         });
+        let gone = self.chosen.extract_if(.., |id| !present.contains(id));
+        actions.extend(gone.map(|id| tell(id, None)));
         nice.keep(&present);
         let mut of_users = BTreeMap::<u32, usize>::new();
         for known in self.processes.values() {
@@ -106,7 +110,10 @@ impl Early {
             if self.processes.len() < KEPT && has_room {
                 *own += 1;
                 of_all += usize::from(!is_roots);
-                self.processes.insert(id, Known::new(fingerprint, names));
+                let mut known = Known::new(fingerprint, names);
+                // Whatever it was, it has to be told anew or taken back.
+                known.told = self.chosen.remove(&id).then(Treatment::default);
+                self.processes.insert(id, known);
             } else {
                 self.left_out += 1;
             }
@@ -126,6 +133,15 @@ impl Early {
             });
         }
         actions
+    }
+
+    /// This was chosen for it just now, and it has not been listed with that.
+    pub fn chosen(&mut self, process: ProcessId, treatment: Treatment) -> Action {
+        match self.processes.get_mut(&process) {
+            Some(known) => known.told = Some(treatment),
+            None => drop(self.chosen.insert(process)),
+        }
+        tell(process, Some(treatment))
     }
 
     /// More is known of what rules ask about than when they were read.

@@ -20,10 +20,11 @@ use super::flows::Tracked;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, LimitNumber, Verdict};
+use crate::class::{By, Class, LimitNumber, LimitNumbers, Rates, Verdict};
 use crate::config::{Config, Protocol};
 use crate::matcher::ProcessId;
 use crate::model::{Cookie, Device, Flow};
+use crate::rate::mbit;
 use crate::status::FlowView;
 
 /// Flows that are looked up among the queues in one pass.
@@ -45,6 +46,8 @@ const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 const ROOT: u32 = 0;
 const NOT_ENFORCED: &str = "not enforced";
+const TABLE_IS_FULL: &str =
+    "the table of flows that the queue knows is full, and others of this user's have their places";
 
 /// Where it is enforced, or why it is not.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -57,26 +60,43 @@ pub struct Enforcement {
     pub reason: Option<String>,
 }
 
-/// The rate limit that a flow has.
+/// The limits that a flow has, in each direction.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LimitsView {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<LimitView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<LimitView>,
+}
+
+/// One of them.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LimitView {
-    /// All that share it send at most so much together.
+    /// All that share it have at most so much together.
     pub mbit: f64,
     #[serde(flatten)]
     pub enforcement: Enforcement,
 }
 
-impl LimitView {
+impl LimitsView {
     /// For people.
-    pub fn shown(&self) -> String {
+    pub fn shown(&self) -> impl Iterator<Item = String> {
+        let upload = self.upload.as_ref().map(|limit| limit.shown("upload", "the queue of "));
+        let download = self.download.as_ref().map(|limit| limit.shown("download", ""));
+        upload.into_iter().chain(download)
+    }
+}
+
+impl LimitView {
+    fn shown(&self, direction: &str, by: &str) -> String {
         let mbit = self.mbit;
         match &self.enforcement {
             Enforcement {
                 enforced_by: Some(link),
                 ..
-            } => format!("its rate limit of {mbit} Mbit/s (upload) is enforced by the queue of {link}"),
+            } => format!("its {direction} limit of {mbit} Mbit/s is enforced by {by}{link}"),
             Enforcement { reason, .. } => format!(
-                "its rate limit of {mbit} Mbit/s is not enforced: {}",
+                "its {direction} limit of {mbit} Mbit/s is not enforced: {}",
                 reason.as_deref().unwrap_or("it is not known why")
             ),
         }
@@ -86,7 +106,7 @@ impl LimitView {
 impl FlowView {
     /// Whether its rate limit is enforced, and its class where that is not: for people.
     pub fn enforcement_shown(&self) -> Vec<String> {
-        let limit = self.limit.iter().map(LimitView::shown);
+        let limit = self.limit.iter().flat_map(LimitsView::shown);
         let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
         let class = reason.map(|reason| format!("its class is not enforced: {reason}"));
         limit.chain(class).collect()
@@ -133,15 +153,22 @@ pub struct Trace {
     unseen_looks: u8,
     /// What it had delivered at the last look.
     delivered: u32,
-    /// Since when it is not enforced.
-    short_since: Option<Duration>,
+    /// Since when it is not enforced, in each direction.
+    short_since: [Option<Duration>; 2],
 }
 
-/// What is asked of a queue.
+/// What is asked for of what is sent, or received.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Asked {
-    Limit(LimitNumber),
+    Upload(LimitNumber),
     Class(Class),
+    Download(LimitNumber),
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Way {
+    Sent,
+    Received,
 }
 
 type Key = (Asked, u32);
@@ -149,7 +176,7 @@ type Key = (Asked, u32);
 #[derive(Debug, Default)]
 pub struct Shortfalls {
     known: BTreeMap<Key, Shortfall>,
-    of_flows: BTreeMap<Cookie, Key>,
+    of_flows: BTreeMap<(Cookie, Way), Key>,
     /// By the process and the namespace, with the name that it had first.
     elsewhere: BTreeMap<(ProcessId, u32), Elsewhere>,
     /// When it was said last, by the user and the namespace.
@@ -174,7 +201,14 @@ impl Asked {
         let is_said = matches!(verdict.by, By::Name | By::Choice | By::Rule | By::Inheritance);
         let is_order = matches!(verdict.class, Class::Background | Class::Stream);
         let class = (is_said && is_order).then_some(Self::Class(verdict.class));
-        verdict.limit.map(Self::Limit).or(class)
+        verdict.limits.up.map(Self::Upload).or(class)
+    }
+
+    fn of_way(verdict: &Verdict, way: Way) -> Option<Self> {
+        match way {
+            Way::Sent => Self::of(verdict),
+            Way::Received => verdict.limits.down.map(Self::Download),
+        }
     }
 }
 
@@ -196,9 +230,15 @@ impl Shortfalls {
         }
     }
 
-    /// The flow is no more, or is enforced.
+    /// The flow is no more.
     pub fn end(&mut self, cookie: Cookie) {
-        if let Some(key) = self.of_flows.remove(&cookie)
+        self.end_way(cookie, Way::Sent);
+        self.end_way(cookie, Way::Received);
+    }
+
+    /// Or it is enforced.
+    fn end_way(&mut self, cookie: Cookie, way: Way) {
+        if let Some(key) = self.of_flows.remove(&(cookie, way))
             && let Some(shortfall) = self.known.get_mut(&key)
         {
             shortfall.flows.remove(&cookie);
@@ -218,9 +258,9 @@ impl Shortfalls {
     }
 
     /// Whether that is news.
-    fn note(&mut self, now: Duration, cookie: Cookie, key: Key, rule: &str, reason: &str) -> bool {
-        if self.of_flows.get(&cookie) != Some(&key) {
-            self.end(cookie);
+    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: Key, rule: &str, reason: &str) -> bool {
+        if self.of_flows.get(&(cookie, way)) != Some(&key) {
+            self.end_way(cookie, way);
         }
         self.forget(now);
         if self.known.len() >= MOST_SHORTFALLS && !self.known.contains_key(&key) {
@@ -238,7 +278,7 @@ impl Shortfalls {
         });
         reason.clone_into(&mut shortfall.reason);
         shortfall.flows.insert(cookie);
-        self.of_flows.insert(cookie, key);
+        self.of_flows.insert((cookie, way), key);
         is_news
     }
 
@@ -291,7 +331,9 @@ impl Network {
             return Vec::new();
         }
         let is_meant = |tracked: &&Tracked| {
-            Asked::of(&tracked.judged.verdict).is_some() && self.links.serves(tracked.flow.ifindex).is_none()
+            let verdict = &tracked.judged.verdict;
+            let is_asked = Asked::of(verdict).is_some() || verdict.limits.down.is_some();
+            is_asked && self.links.serves(tracked.flow.ifindex).is_none()
         };
         let mut traced: Vec<&Tracked> = self.flows.iter().filter(is_meant).collect();
         traced.sort_by_key(|tracked| (tracked.trace.seen_on.is_some(), tracked.trace.unseen_looks));
@@ -338,10 +380,7 @@ impl Network {
         // Of one that was named the queue knows by its address.
         let is_told = self.classes.is_told(flow.cookie);
         if !is_told && tracked.judged.verdict.by != By::Name {
-            return Some(Err(
-                "the table of flows that the queue knows is full, and others of this user's have their places"
-                    .to_owned(),
-            ));
+            return Some(Err(TABLE_IS_FULL.to_owned()));
         }
         if let Some(served) = self.links.serves(flow.ifindex) {
             return Some(served);
@@ -366,8 +405,43 @@ impl Network {
         }
     }
 
-    fn enforcement(&self, tracked: &Tracked) -> Enforcement {
-        match self.found(tracked) {
+    /// The same of what it receives.
+    fn found_received(&self, tracked: &Tracked) -> Option<Result<String, String>> {
+        if let Some(why) = self.shortfall_of_all() {
+            return Some(Err(why));
+        }
+        let Tracked { flow, trace, .. } = tracked;
+        let is_told = self.classes.is_told(flow.cookie);
+        if !is_told {
+            return Some(Err(TABLE_IS_FULL.to_owned()));
+        }
+        if let Some(served) = self.downloads.serves(flow.ifindex) {
+            return Some(served);
+        }
+        let device = self.classes.devices().get(&flow.ifindex);
+        if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
+            let how = self.links.how_to_manage(&tunnel.name);
+            return Some(Err(format!(
+                "it arrives within {}, which is not managed ({how})",
+                tunnel.shown()
+            )));
+        }
+        if let Some(on) = trace.seen_on {
+            return self.downloads.serves(on);
+        }
+        let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback);
+        is_unseen.then(|| Err(self.why_unmanaged(flow)))
+    }
+
+    fn found_way(&self, tracked: &Tracked, way: Way) -> Option<Result<String, String>> {
+        match way {
+            Way::Sent => self.found(tracked),
+            Way::Received => self.found_received(tracked),
+        }
+    }
+
+    fn enforcement(&self, tracked: &Tracked, way: Way) -> Enforcement {
+        match self.found_way(tracked, way) {
             Some(Ok(link)) => Enforcement {
                 enforced_by: Some(link),
                 reason: None,
@@ -383,36 +457,44 @@ impl Network {
         }
     }
 
-    pub(super) fn limit_view(&self, tracked: &Tracked) -> Option<LimitView> {
-        let limit = self.classes.limit(tracked.judged.verdict.limit?)?;
-        Some(LimitView {
-            mbit: limit.bytes_per_s as f64 / 125_000.0,
-            enforcement: self.enforcement(tracked),
+    pub(super) fn limits_view(&self, tracked: &Tracked) -> Option<LimitsView> {
+        let limits = tracked.judged.verdict.limits;
+        let rates = |number| self.classes.limit(number).map(|limit| limit.rates);
+        let view = |rate: u64, way| LimitView {
+            mbit: mbit(rate),
+            enforcement: self.enforcement(tracked, way),
+        };
+        let upload = limits.up.and_then(rates).and_then(|rates| rates.up);
+        let download = limits.down.and_then(rates).and_then(|rates| rates.down);
+        (upload.is_some() || download.is_some()).then(|| LimitsView {
+            upload: upload.map(|rate| view(rate, Way::Sent)),
+            download: download.map(|rate| view(rate, Way::Received)),
         })
     }
 
     /// Of a class that is an order of packets, and that somebody asked for.
     pub(super) fn order_view(&self, tracked: &Tracked) -> Option<Enforcement> {
         let verdict = Verdict {
-            limit: None,
+            limits: LimitNumbers::NONE,
             ..tracked.judged.verdict.clone()
         };
-        Asked::of(&verdict).map(|_| self.enforcement(tracked))
+        Asked::of(&verdict).map(|_| self.enforcement(tracked, Way::Sent))
     }
 
     /// Says of these flows what has changed.
     pub(super) fn enforce(&mut self, now: Duration, cookies: &[Cookie]) {
-        for cookie in cookies {
+        let ways = [Way::Sent, Way::Received];
+        for (cookie, way) in cookies.iter().flat_map(|cookie| ways.map(|way| (cookie, way))) {
             let Some(tracked) = self.flows.get(*cookie) else {
                 continue;
             };
-            let key = Asked::of(&tracked.judged.verdict).map(|asked| (asked, tracked.flow.ifindex));
-            let found = key.and_then(|_| self.found(tracked));
+            let key = Asked::of_way(&tracked.judged.verdict, way).map(|asked| (asked, tracked.flow.ifindex));
+            let found = key.and_then(|_| self.found_way(tracked, way));
             let is_short = matches!(found, Some(Err(_)));
             let rule = tracked.judged.verdict.rule.clone();
             if let Some(tracked) = self.flows.get_mut(*cookie) {
-                let since = tracked.trace.short_since.filter(|_| is_short);
-                tracked.trace.short_since = is_short.then_some(since.unwrap_or(now));
+                let since = tracked.trace.short_since[way as usize].filter(|_| is_short);
+                tracked.trace.short_since[way as usize] = is_short.then_some(since.unwrap_or(now));
                 let settles = match tracked.flow.protocol {
                     Protocol::Tcp => SHORT_FOR,
                     Protocol::Udp => Duration::ZERO,
@@ -425,14 +507,14 @@ impl Network {
                 // Nobody waits for what stays here.
                 (Some((_, ifindex)), _) if self.is_loopback(ifindex) => None,
                 (Some(key), Some(Err(reason))) => {
-                    let is_news = self.shortfalls.note(now, *cookie, key, &rule, &reason);
+                    let is_news = self.shortfalls.note(now, (*cookie, way), key, &rule, &reason);
                     is_news
                         .then(|| self.shortfall_change(*cookie, key, Err(reason)))
                         .flatten()
                 }
                 (Some(_), Some(Ok(link))) => {
-                    let was = self.shortfalls.of_flows.get(cookie).copied();
-                    self.shortfalls.end(*cookie);
+                    let was = self.shortfalls.of_flows.get(&(*cookie, way)).copied();
+                    self.shortfalls.end_way(*cookie, way);
                     let is_over = |key: &Key| {
                         let shortfall = self.shortfalls.known.get(key);
                         shortfall.is_some_and(|shortfall| shortfall.flows.is_empty())
@@ -445,7 +527,7 @@ impl Network {
                 }
                 (Some(_), None) => None,
                 (None, _) => {
-                    self.shortfalls.end(*cookie);
+                    self.shortfalls.end_way(*cookie, way);
                     None
                 }
             };
@@ -463,15 +545,15 @@ impl Network {
     fn shown(&self, asked: Asked) -> (Setting, String) {
         match asked {
             Asked::Class(class) => (Setting::Class, class.name().to_owned()),
-            Asked::Limit(number) => {
-                let mbit = self
-                    .classes
-                    .limit(number)
-                    .map(|limit| limit.bytes_per_s as f64 / 125_000.0);
-                let shown = mbit.map_or("lifted".to_owned(), |mbit| format!("{mbit} Mbit/s"));
-                (Setting::RateLimit, shown)
-            }
+            Asked::Upload(number) => (Setting::RateLimit, self.rate_shown(number, |rates| rates.up)),
+            Asked::Download(number) => (Setting::DownloadLimit, self.rate_shown(number, |rates| rates.down)),
         }
+    }
+
+    fn rate_shown(&self, number: LimitNumber, rate: fn(Rates) -> Option<u64>) -> String {
+        let limit = self.classes.limit(number);
+        let rate = limit.and_then(|limit| rate(limit.rates));
+        rate.map_or("lifted".to_owned(), |rate| format!("{} Mbit/s", mbit(rate)))
     }
 
     fn shortfall_change(&self, cookie: Cookie, (asked, ifindex): Key, now: Result<String, String>) -> Option<Change> {
@@ -485,6 +567,9 @@ impl Network {
             _ => Subject::Socket { cookie },
         };
         let (old, new, why) = match now {
+            Ok(link) if matches!(asked, Asked::Download(_)) => {
+                (NOT_ENFORCED.to_owned(), shown, format!("it arrives by {link}"))
+            }
             Ok(link) => (NOT_ENFORCED.to_owned(), shown, format!("it is in the queue of {link}")),
             Err(reason) => (shown, NOT_ENFORCED.to_owned(), reason),
         };
@@ -564,20 +649,27 @@ fn why_elsewhere(netns_inum: u32) -> String {
 impl Network {
     /// Why what is about to be chosen for a command will not be enforced wherever the routes of this host lead, as far as
     /// that is known before it sends anything.
-    pub fn shortfalls_of(&self, class: Class, is_limited: bool) -> Vec<String> {
+    pub fn shortfalls_of(&self, class: Option<Class>, rates: Rates) -> Vec<String> {
         let verdict = Verdict {
-            class,
+            class: class.unwrap_or_default(),
             by: By::Choice,
-            limit: is_limited.then_some(0),
+            limits: rates.numbered(0),
             ..Verdict::default()
         };
-        if Asked::of(&verdict).is_none() {
+        if Asked::of(&verdict).is_none() && rates.down.is_none() {
             return Vec::new();
         }
         if let Some(why) = self.shortfall_of_all() {
             return vec![why];
         }
-        let managed = self.links.shortfalls();
+        let mut managed = match Asked::of(&verdict) {
+            Some(_) => self.links.shortfalls(),
+            None if self.links.is_none_managed() => self.links.shortfalls(),
+            None => Vec::new(),
+        };
+        if rates.down.is_some() {
+            managed.extend(self.downloads.hindrances());
+        }
         let others = self.unmanaged().into_iter().map(|device| {
             let how = self.links.how_to_manage(&device.name);
             format!("{} has routes and is not managed ({how})", device.shown())
@@ -591,6 +683,11 @@ impl Network {
             Some(_) => Vec::new(),
             None => self.links.enforcing().map(str::to_owned).collect(),
         }
+    }
+
+    /// The links on which limits hold for what arrives.
+    pub fn limiting_received(&self) -> Vec<String> {
+        self.downloads.limiting().map(str::to_owned).collect()
     }
 
     /// Says once of each such device that deadlines are not promised there, where any are configured.

@@ -98,7 +98,7 @@ impl Cgroups {
             let told = said.as_ref().map(|(verdict, before)| Forwarded {
                 treatment: Treatment {
                     class: verdict.class,
-                    limit: verdict.limit,
+                    limits: verdict.limits,
                 },
                 rules_before: (*before).min(MOST_PACKET_RULES) as u8,
             });

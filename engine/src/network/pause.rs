@@ -18,6 +18,8 @@ impl Network {
         let was_paused = std::mem::replace(&mut self.paused, why);
         let wanted = self.links.pause(self.paused.as_ref());
         self.ask_queues(now, wanted);
+        let wanted = self.downloads.pause(self.paused.as_ref());
+        self.ask_downloads(wanted);
         let reason = self.paused.clone().or(was_paused).unwrap_or_default();
         let (causes, changes) = self.nice.pause(self.paused.is_some(), &reason);
         self.actions.extend(causes);

@@ -149,11 +149,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::class::Class;
+    use crate::class::{Class, LimitNumbers};
 
     const LIMITED: Treatment = Treatment {
         class: Class::Bulk,
-        limit: Some(1),
+        limits: LimitNumbers {
+            up: Some(1),
+            down: None,
+        },
     };
     const HOG: u32 = 1000;
 

@@ -52,6 +52,7 @@ impl Network {
                 .first()
                 .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
             links,
+            downloads: self.downloads.view(),
             not_enforced: self.shortfall_views(),
             elsewhere: self.elsewhere_views(),
             active: self.classes.active().to_vec(),
@@ -87,7 +88,7 @@ impl Network {
             flow: flow.clone(),
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
-            limit: self.limit_view(tracked),
+            limit: self.limits_view(tracked),
             class_enforcement: self.order_view(tracked),
             mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),

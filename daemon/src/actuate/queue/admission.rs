@@ -33,12 +33,13 @@ use skeleton::types;
 
 pub use types::gw_admission_counters as Counters;
 
-/// Before this Linux no program of this kind may read the notes of tasks that giveway makes nice.
+/// Before this Linux no program of this kind may read the storage of tasks: who was made nice by giveway, and what was chosen.
 const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
-/// GW_LIMIT_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
-const LIMIT_SHIFT: u16 = 8;
+/// GW_LIMIT_SHIFT, GW_DOWNLOAD_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
+const LIMIT_SHIFT: u32 = 8;
+const DOWNLOAD_SHIFT: u32 = 16;
 const WRITE_DSCP: u8 = 0x80;
 const ANY_DSCP: u8 = 0xff;
 /// GW_LOCAL_NETWORKS of bpf/queueing.h.
@@ -80,6 +81,18 @@ pub struct Shared {
     pub queue_events: MapHandle,
     /// For ingress.bpf.c.
     pub background_answers: MapHandle,
+    /// For download.bpf.c.
+    pub received: Received,
+}
+
+/// By which what arrives follows the same decisions as what leaves.
+pub struct Received {
+    pub treated_sockets: MapHandle,
+    pub early_sockets: MapHandle,
+    pub packet_rules: MapHandle,
+    pub treatment_of_flows: MapHandle,
+    pub link_config: MapHandle,
+    pub download_ports: MapHandle,
 }
 
 /// A subnet of the link of this number.
@@ -95,6 +108,8 @@ pub struct LocalNetwork {
 pub struct Told {
     pub background_flows: usize,
     pub treated_sockets: usize,
+    /// Of some processes there is a limit.
+    pub limits_processes: bool,
     /// Of some packets it is said whose they are.
     pub forwards: bool,
 }
@@ -114,17 +129,19 @@ impl Admission {
         rules: &[Deadline],
         requests: Option<BorrowedFd<'_>>,
         nice_notes: Option<BorrowedFd<'_>>,
+        records: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
+        let load = |nice| Self::load_with(netns_inum, rules, requests, nice, records);
         let Some(notes) = nice_notes else {
-            return Self::load_with(netns_inum, rules, requests, Nice::ByUsers);
+            return load(Nice::ByUsers);
         };
-        let noted = Self::load_with(netns_inum, rules, requests, Nice::Noted(notes));
+        let noted = load(Nice::Noted(notes));
         noted.or_else(|error| {
             match check_release(NOTES_NEED) {
                 Err(_) => tracing::debug!("{error:#}"),
                 Ok(()) => tracing::warn!("what giveway made nice counts as made nice by its user: {error:#}"),
             }
-            Self::load_with(netns_inum, rules, requests, Nice::ByAnybody)
+            load(Nice::ByAnybody)
         })
     }
 
@@ -133,6 +150,7 @@ impl Admission {
         rules: &[Deadline],
         requests: Option<BorrowedFd<'_>>,
         nice: Nice<'_>,
+        records: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::AdmissionSkelBuilder::default();
@@ -145,6 +163,12 @@ impl Admission {
             Nice::Noted(_) => types::gw_nice_makers::GW_NICE_NOTED,
             Nice::ByAnybody => types::gw_nice_makers::GW_NICE_BY_ANYBODY,
         };
+        constants.has_records = records.is_some() && check_release(NOTES_NEED).is_ok();
+        if let Some(records) = records {
+            explain("use what was chosen for tasks", || {
+                open.maps.gw_records_2.reuse_fd(records)
+            })?;
+        }
         if let Nice::Noted(notes) = nice {
             explain("use the notes of nice tasks", || {
                 open.maps.gw_nice_notes.reuse_fd(notes)
@@ -182,6 +206,14 @@ impl Admission {
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
             background_answers: keep(&maps.background_answers)?,
+            received: Received {
+                treated_sockets: keep(&maps.treated_sockets)?,
+                early_sockets: keep(&maps.early_sockets)?,
+                packet_rules: keep(&maps.packet_rules)?,
+                treatment_of_flows: keep(&maps.treatment_of_flows)?,
+                link_config: keep(&maps.link_config)?,
+                download_ports: keep(&maps.download_ports)?,
+            },
         };
         Ok(Self {
             program: programs.gw_admit.as_fd().try_clone_to_owned()?,
@@ -225,6 +257,9 @@ impl Admission {
         config.rules = self.rules;
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
+        }
+        if told.limits_processes {
+            config.flags |= types::gw_link_flag::GW_LIMITED_PROCESSES.0;
         }
         if told.forwards {
             config.flags |= types::gw_link_flag::GW_FORWARDED.0;
@@ -305,7 +340,7 @@ impl Admission {
     pub fn treat(&self, socket: Cookie, treatment: Option<Treatment>) -> Result<()> {
         let key = socket.0.to_ne_bytes();
         let value = treatment.map(|treatment| types::gw_treated_socket {
-            treatment: number_of(treatment).into(),
+            treatment: number_of(treatment),
             ..types::gw_treated_socket::default()
         });
         let done = match &value {
@@ -328,7 +363,7 @@ impl Admission {
         let key = process.pid.to_ne_bytes();
         let value = treatment.map(|treatment| types::gw_treated_process {
             start_ns: process.start_ns,
-            treatment: number_of(treatment).into(),
+            treatment: number_of(treatment),
             reserved: 0,
         });
         let done = match &value {
@@ -495,8 +530,9 @@ pub(super) fn number_of_class(class: Class) -> u16 {
     number.0 as u16
 }
 
-fn number_of(treatment: Treatment) -> u16 {
-    u16::from(treatment.limit.unwrap_or(0)) << LIMIT_SHIFT | number_of_class(treatment.class)
+fn number_of(treatment: Treatment) -> u32 {
+    let [up, down] = [treatment.limits.up, treatment.limits.down].map(|limit| u32::from(limit.unwrap_or(0)));
+    down << DOWNLOAD_SHIFT | up << LIMIT_SHIFT | u32::from(number_of_class(treatment.class))
 }
 
 fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
@@ -519,6 +555,7 @@ fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
         local_port: rule.local_port.unwrap_or(0),
         protocol: rule.protocol.map_or(0, Protocol::number),
         dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
+        reserved: 0,
         treatment: number_of(rule.treatment),
     }
 }

@@ -141,6 +141,6 @@ fn word_of(
         rules_before,
     }: Forwarded,
 ) -> u32 {
-    let limit = u32::from(treatment.limit.unwrap_or(0));
+    let limit = u32::from(treatment.limits.up.unwrap_or(0));
     u32::from(number_of_class(treatment.class)) << CLASS_SHIFT | limit << LIMIT_SHIFT | u32::from(rules_before)
 }

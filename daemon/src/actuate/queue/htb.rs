@@ -156,9 +156,14 @@ fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
     if super::is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
         return Ok(());
     }
+    put_root_of(netlink, ifindex, HANDLE, BEST_EFFORT)
+}
+
+/// With this class for what names no other; 0: that waits for nothing.
+pub fn put_root_of(netlink: &mut Netlink, ifindex: u32, handle: u32, default: u32) -> Result<()> {
     // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
-    let init = [HTB_VERSION, 10, BEST_EFFORT, 0, 0].map(u32::to_ne_bytes).concat();
-    let message = tcmsg(ifindex, HANDLE, ROOT)
+    let init = [HTB_VERSION, 10, default, 0, 0].map(u32::to_ne_bytes).concat();
+    let message = tcmsg(ifindex, handle, ROOT)
         .text(qdisc::KIND, KIND)
         .nested(OPTIONS, Body::default().attribute(TCA_HTB_INIT, &init));
     let put = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message);
@@ -239,18 +244,44 @@ fn band_of(limit: &RateLimit) -> u32 {
 
 impl Class {
     fn message(&self, plan: &Plan) -> Body {
+        let parent = if self.parent == 0 { ROOT } else { HANDLE | self.parent };
+        let shape = Shape {
+            rate: self.rate,
+            ceil: self.ceil,
+            priority: self.priority,
+            burst_us: self.burst_us,
+            packet_bytes: plan.tuning.max_packet_bytes,
+            overhead_bytes: plan.tuning.overhead_bytes,
+        };
+        shape.message(plan.ifindex, HANDLE | self.minor, parent)
+    }
+}
+
+/// What a class is given, wherever it stands; rates in bytes a second.
+pub struct Shape {
+    pub rate: u64,
+    pub ceil: u64,
+    pub priority: u32,
+    pub burst_us: u64,
+    /// Of the largest packet, and what each takes on the link beside its own.
+    pub packet_bytes: u32,
+    pub overhead_bytes: u32,
+}
+
+impl Shape {
+    pub fn message(&self, ifindex: u32, handle: u32, parent: u32) -> Body {
         let mut parameters = [
-            ratespec(self.rate, plan.tuning.overhead_bytes),
-            ratespec(self.ceil, plan.tuning.overhead_bytes),
+            ratespec(self.rate, self.overhead_bytes),
+            ratespec(self.ceil, self.overhead_bytes),
         ]
         .concat();
-        let packet = u64::from(plan.tuning.max_packet_bytes + plan.tuning.overhead_bytes);
+        let packet = u64::from(self.packet_bytes + self.overhead_bytes);
         let burst_ticks = |rate: u64| {
             let burst_bytes = packet.max(rate * self.burst_us / 1_000_000);
             u32::try_from(burst_bytes * 1_000_000_000 / rate / TICK_NS).unwrap_or(u32::MAX)
         };
         // struct tc_htb_opt goes on: buffer, cbuffer, quantum, level, prio.
-        let quantum = plan.tuning.max_packet_bytes;
+        let quantum = self.packet_bytes;
         let rest = [
             burst_ticks(self.rate),
             burst_ticks(self.ceil),
@@ -263,8 +294,7 @@ impl Class {
             .attribute(TCA_HTB_PARMS, &parameters)
             .attribute(TCA_HTB_RATE64, &self.rate.to_ne_bytes())
             .attribute(TCA_HTB_CEIL64, &self.ceil.to_ne_bytes());
-        let parent = if self.parent == 0 { ROOT } else { HANDLE | self.parent };
-        tcmsg(plan.ifindex, HANDLE | self.minor, parent)
+        tcmsg(ifindex, handle, parent)
             .text(qdisc::KIND, KIND)
             .nested(OPTIONS, options)
     }
@@ -272,7 +302,7 @@ impl Class {
 
 /// struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. A link layer that is named needs none of
 /// the tables that older tools send.
-fn ratespec(rate: u64, overhead_bytes: u32) -> Vec<u8> {
+pub fn ratespec(rate: u64, overhead_bytes: u32) -> Vec<u8> {
     let overhead = u16::try_from(overhead_bytes).unwrap_or(u16::MAX);
     let rate = u32::try_from(rate).unwrap_or(u32::MAX);
     [

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use giveway_engine::class::Rules;
+use giveway_engine::class::{Limit, RateLimit, Rules};
 use giveway_engine::config::{BackendName, Config, LocalTraffic};
 use giveway_engine::network::action::Action;
 use giveway_engine::network::queue::links::{LinkView, Links};
@@ -89,9 +89,9 @@ impl Machine {
                 None => "no queue of giveway's".to_owned(),
             };
             self.lines.push(format!("{name}: {would}: {}", link.queue.why));
-            if plan.is_none() && !limits.is_empty() {
+            if plan.is_none() && limits.iter().any(|limit| limit.up().is_some()) {
                 self.missing.push(format!(
-                    "rate limits of rules do not hold on {name}: {}",
+                    "upload limits of rules do not hold on {name}: {}",
                     link.queue.why
                 ));
             }
@@ -154,7 +154,8 @@ fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> 
     };
     let first = uplinks.first().map(|uplink| uplink.ifindex);
     let mut links = Links::new(config, backends);
-    links.follow(&rules.limits(), &rules.packet_rules());
+    let limits: Vec<RateLimit> = rules.limits().iter().filter_map(Limit::up).collect();
+    links.follow(&limits, &rules.packet_rules());
     let (_, asked) = links.observe(Duration::ZERO, uplinks, first);
     for action in asked {
         if let Action::Queue { ifindex, .. } = action {

@@ -82,6 +82,11 @@ impl Running {
                         outcome: outcome.map_err(|error| one_line(&error)),
                     });
                 }
+                Action::Download(plan) => {
+                    self.sign.give_for(LONG_WORK);
+                    let outcome = self.daemon.download.set(plan.as_ref(), self.daemon.queue.received());
+                    outcomes.push(Input::DownloadOutcome(outcome.map_err(|error| one_line(&error))));
+                }
                 Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
                     processes: processes
                         .into_iter()

@@ -2,7 +2,7 @@
 //! What clients of the control socket may ask of the loop, each request already authorised.
 
 use anyhow::{Result, ensure};
-use giveway_engine::class::Class;
+use giveway_engine::class::{Class, Rates};
 use giveway_engine::matcher::{Choice, ChosenLimit};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::queue::links::LinkView;
@@ -39,11 +39,11 @@ impl Running {
                 pid,
                 uid,
                 class,
-                bytes_per_s,
+                rates,
                 require,
                 answer,
             } => {
-                let chosen = self.choose(pid, uid, class, bytes_per_s, require);
+                let chosen = self.choose(pid, uid, class, rates, require);
                 let done = match chosen {
                     // Before its program starts.
                     Ok((input, chosen)) => {
@@ -169,46 +169,59 @@ impl Running {
         &mut self,
         pid: u32,
         uid: u32,
-        class: Class,
-        bytes_per_s: Option<u64>,
+        class: Option<Class>,
+        rates: Rates,
         require: bool,
     ) -> Result<(Input<'static>, Chosen)> {
-        let not_enforced = self.daemon.engine.shortfalls_of(class, bytes_per_s.is_some());
+        if rates.down.is_some() {
+            self.look_at_arrivals()?;
+        }
+        let not_enforced = self.daemon.engine.shortfalls_of(class, rates);
         ensure!(
             not_enforced.is_empty() || !require,
             "it is not enforced everywhere: {}",
             not_enforced.join("; ")
         );
-        let limit = bytes_per_s.map(|bytes_per_s| self.limit_command(uid, class, bytes_per_s));
+        let limit = (!rates.is_none()).then(|| self.limit_command(uid, class, rates));
         let limit = limit.transpose()?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
         let chosen = Chosen {
             not_enforced,
             enforced_by: self.daemon.engine.enforcing(),
+            limits_received: self.daemon.engine.limiting_received(),
         };
         Ok((Input::Chosen { process, choice }, chosen))
     }
 
-    fn limit_command(&mut self, uid: u32, class: Class, bytes_per_s: u64) -> Result<ChosenLimit> {
+    fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {
         let links = self.daemon.engine.status(now()).links;
         let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
         ensure!(
-            links.iter().any(|link| is_queue(link) || link.queue.waits),
-            "a rate limit needs a queue of giveway's, and there is none: {}",
+            rates.up.is_none() || links.iter().any(|link| is_queue(link) || link.queue.waits),
+            "a limit of what is sent needs a queue of giveway's, and there is none: {}",
             links.first().map_or("no interface is managed", |link| &link.queue.why)
         );
         let of_flows = self.daemon.engine.limits_of_flows();
         let owners = &mut self.daemon.owners;
-        let limit = owners.limit_command(uid, bytes_per_s, class, &of_flows)?;
+        let limit = owners.limit_command(uid, rates, class, &of_flows)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
         // Where nothing was to be held before, it came with the limit.
         let links = self.daemon.engine.status(now()).links;
         ensure!(
-            links.iter().any(is_queue),
-            "a rate limit needs a queue of giveway's, and it could not be put up: {}",
+            rates.up.is_none() || links.iter().any(is_queue),
+            "a limit of what is sent needs a queue of giveway's, and it could not be put up: {}",
             links.first().map_or("no interface is managed", |link| &link.queue.why)
+        );
+        let reasons = self.daemon.engine.status(now()).downloads.reasons;
+        ensure!(
+            rates.down.is_none() || !self.daemon.engine.limiting_received().is_empty(),
+            "{}",
+            match reasons.is_empty() {
+                true => "no interface is managed".to_owned(),
+                false => reasons.join("; "),
+            }
         );
         Ok(limit)
     }

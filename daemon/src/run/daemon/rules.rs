@@ -73,9 +73,10 @@ impl ClassRules {
 
     /// What does not work, with this queue.
     pub fn missing(&self, queue: Option<Backend>) -> impl Iterator<Item = String> {
-        let limits = !matches!(queue, Some(Backend::Htb | Backend::Qdisc)) && !self.in_force.limits().is_empty();
+        let limits = !matches!(queue, Some(Backend::Htb | Backend::Qdisc))
+            && self.in_force.limits().iter().any(|limit| limit.up().is_some());
         let limits = limits.then(|| {
-            "rate limits of rules do not hold: a queue of giveway's keeps them, and none is in force (`giveway status` says why at \
+            "upload limits of rules do not hold: a queue of giveway's keeps them, and none is in force (`giveway status` says why at \
              the link; `rate_mbit` in [link], or in its [[uplink]], tells its rate)"
                 .to_owned()
         });

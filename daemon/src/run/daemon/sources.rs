@@ -197,6 +197,9 @@ impl Running {
         }
         self.sign.give_for(LONG_WORK);
         self.look_at_uplinks()?;
+        if self.daemon.engine.wants_arrivals() {
+            self.look_at_arrivals()?;
+        }
         self.sign.give_for(LONG_WORK);
         let changed = std::mem::take(&mut self.links_changed);
         if changed {
@@ -216,6 +219,21 @@ impl Running {
         self.open_neighbours();
         self.sign.give();
         Ok(())
+    }
+
+    /// What arrives is limited: by which links, and what would be bypassed there.
+    pub(super) fn look_at_arrivals(&mut self) -> Result<()> {
+        self.sign.give_for(LONG_WORK);
+        if let Some(why) = self.daemon.download.lost() {
+            self.step(Input::DownloadLost(why))?;
+        }
+        let links = self.daemon.queue.in_force();
+        let arrivals = self.daemon.download.arrivals(&links);
+        self.sign.give();
+        let arrivals = arrivals
+            .inspect_err(|error| tracing::debug!("{error:#}"))
+            .unwrap_or_default();
+        self.step(Input::Arrivals(arrivals))
     }
 
     fn look_at_devices(&mut self) -> Result<()> {

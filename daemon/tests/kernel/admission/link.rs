@@ -14,7 +14,7 @@ use giveway::actuate::queue::QueueActuator;
 use giveway::kernel::records::{bytes_of, record};
 use giveway::kernel::skeletons::admission::types;
 use giveway::place::{Lock, Place};
-use giveway_engine::class::{Class, LinkMarks, Treatment};
+use giveway_engine::class::{Class, LimitNumbers, LinkMarks, Treatment};
 use giveway_engine::config::Config;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::QueueCounters;
@@ -66,7 +66,7 @@ impl<'a> Link<'a> {
         let place = Place::here().unwrap();
         let lock = place.lock().unwrap();
         let config = Config::parse(configuration).unwrap();
-        let mut actuator = QueueActuator::open(&place, &config, None, None, None).unwrap();
+        let mut actuator = QueueActuator::open(&place, &config, None, None, None, None).unwrap();
         actuator
             .set(lab.ifindex, "gwv", Some(&plan(lab.ifindex, &config)))
             .unwrap();
@@ -113,7 +113,8 @@ impl<'a> Link<'a> {
     /// What the daemon says of the socket.
     pub fn treat(&self, socket: &impl AsFd, class: Class) {
         let cookie = Cookie(SockRef::from(socket).cookie().unwrap());
-        let treatment = Treatment { class, limit: None };
+        let limits = LimitNumbers::NONE;
+        let treatment = Treatment { class, limits };
         self.actuator.borrow_mut().treat(cookie, Some(treatment)).unwrap();
     }
 

@@ -36,7 +36,7 @@ fn class_of_ssh(text: &str) -> Class {
 
 #[test]
 fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
-    let rules = rules(&RESTIC.replace("class", "rate_limit_mbit = 5\nclass"));
+    let rules = rules(&RESTIC.replace("class", "upload_limit_mbit = 5\nclass"));
     let ssh = ssh(&rules);
     let verdict = judge(&rules, &seen(Some(&ssh)));
     assert_eq!((verdict.class, verdict.by), (Class::Background, By::Inheritance));
@@ -48,7 +48,7 @@ fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
         "{}",
         verdict.why
     );
-    assert_eq!(verdict.limit, Some(1), "one limit for all of them");
+    assert_eq!(verdict.limits.up, Some(1), "one limit for all of them");
     let itself = judge_itself(&rules, &ssh);
     assert_eq!(itself.verdict.map(|verdict| verdict.class), Some(Class::Background));
     assert_eq!(itself.hands_on, None, "it hands on what it has inherited");
@@ -78,7 +78,7 @@ fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
     ssh.inherited = self::ssh(&rules).inherited;
     assert_eq!(by(&rules, &ssh, None), By::Rule);
     ssh.chosen = Some(Choice {
-        class: Class::Bulk,
+        class: Some(Class::Bulk),
         uid: UNPRIVILEGED,
         limit: None,
     });
@@ -136,17 +136,17 @@ fn what_lowers_goes_with_a_change_of_user_and_what_raises_does_not() {
 
 #[test]
 fn a_user_chooses_another_class_and_keeps_the_limit_that_was_inherited() {
-    let rules = rules(&RESTIC.replace("class", "rate_limit_mbit = 5\nclass"));
+    let rules = rules(&RESTIC.replace("class", "upload_limit_mbit = 5\nclass"));
     let chosen = Process {
         chosen: Some(Choice {
-            class: Class::Bulk,
+            class: Some(Class::Bulk),
             uid: UNPRIVILEGED,
             limit: None,
         }),
         ..ssh(&rules)
     };
     let verdict = judge(&rules, &seen(Some(&chosen)));
-    assert_eq!((verdict.class, verdict.limit), (Class::Bulk, Some(1)));
+    assert_eq!((verdict.class, verdict.limits.up), (Class::Bulk, Some(1)));
     assert!(
         verdict.why.ends_with("; the rate limit of /etc/a.toml:1 is for it too"),
         "{}",

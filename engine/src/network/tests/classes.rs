@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::class::{Class, Folders, RuleId, Rules, Source};
+use crate::class::{Class, Folders, Rates, RuleId, Rules, Source};
 use crate::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Process, ProcessId};
 use crate::network::action::Action;
 
@@ -535,11 +535,14 @@ fn a_flow_keeps_the_number_of_a_commands_limit_beyond_the_end_of_the_command() {
     see(&mut engine, 100, vec![owned()], true);
     let limited = Process {
         chosen: Some(Choice {
-            class: Class::Bulk,
+            class: Some(Class::Bulk),
             uid: 0,
             limit: Some(ChosenLimit {
                 number: 48,
-                bytes_per_s: 1,
+                rates: Rates {
+                    up: Some(1),
+                    down: None,
+                },
             }),
         }),
         ..Process::default()

@@ -5,11 +5,11 @@
 use super::classes::{obey, see};
 
 use super::*;
-use crate::class::Class;
+use crate::class::{Class, Rates};
 use crate::network::enforcement;
 use crate::network::queue::{RootQdisc, Uplink};
 
-const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nrate_limit_mbit = 2.0\n";
+const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
 const BACKGROUND: &str = "[[rule]]\nport = 5201\nclass = \"background\"\n";
 const ETH: u32 = 2;
 const TUN: u32 = 9;
@@ -88,7 +88,7 @@ fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: 
 
 fn limit(engine: &Network) -> (Option<String>, String) {
     let view = engine.status(Duration::from_secs(100)).flows.remove(0);
-    let limit = view.limit.expect("it has a limit");
+    let limit = view.limit.and_then(|limits| limits.upload).expect("it has a limit");
     assert_eq!(limit.mbit, 2.0);
     (
         limit.enforcement.enforced_by,
@@ -187,7 +187,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
         let (enforced_by, reason) = limit(&engine);
         assert!(enforced_by.is_none() && reason.starts_with(why), "{reason}");
         assert_eq!(said(&engine).len(), 1, "{why}");
-        let at_start = engine.shortfalls_of(Class::Background, false);
+        let at_start = engine.shortfalls_of(Some(Class::Background), Rates::default());
         assert!(at_start[0].starts_with(why), "{at_start:?}");
         assert!(engine.enforcing().is_empty(), "{why}");
     }
@@ -226,14 +226,18 @@ fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
 #[test]
 fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_are_not_managed() {
     let engine = with_queue();
-    let told = engine.shortfalls_of(Class::Bulk, true);
+    let limited = Rates {
+        up: Some(1),
+        down: None,
+    };
+    let told = engine.shortfalls_of(Some(Class::Bulk), limited);
     assert_eq!(engine.enforcing(), ["eth2"]);
     assert_eq!(
         told,
         ["the tunnel tun0 (tun) has routes and is not managed (set `interfaces = [\"eth2\", \"tun0\"]`)"]
     );
     assert!(
-        engine.shortfalls_of(Class::Bulk, false).is_empty(),
+        engine.shortfalls_of(Some(Class::Bulk), Rates::default()).is_empty(),
         "it asks for no queue"
     );
 }
@@ -300,7 +304,7 @@ fn a_user_with_many_processes_in_other_network_namespaces_hides_nobodys_and_is_t
 /// A UDP socket that is not connected has no route of its own: what admission has seen decides.
 #[test]
 fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_seen() {
-    let rule = "[[rule]]\nlocal_port = 5201\nclass = \"bulk\"\nrate_limit_mbit = 2.0\n";
+    let rule = "[[rule]]\nlocal_port = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
     for (seen_on, said_lines) in [(Some(ETH), 0), (None, 1)] {
         let mut engine = with_queue();
         obey(&mut engine, 50, rule);
@@ -319,7 +323,7 @@ fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_
             engine.step(now, Input::Traced(traced));
         }
         let view = engine.status(Duration::from_secs(6)).datagrams.remove(0);
-        let enforced_by = view.limit.unwrap().enforcement.enforced_by;
+        let enforced_by = view.limit.unwrap().upload.unwrap().enforcement.enforced_by;
         assert_eq!(enforced_by.is_some(), seen_on.is_some());
         assert_eq!(said(&engine).len(), said_lines, "{:?}", said(&engine));
     }

@@ -10,7 +10,7 @@ use crate::class::{Activity, Class, Forwarded};
 use crate::network::action::Action;
 
 const RULES: &str =
-    "[[rule]]\nport = 443\nclass = \"stream\"\n[[rule]]\ncgroup = \"/a\"\nclass = \"bulk\"\nrate_limit_mbit = 1\n";
+    "[[rule]]\nport = 443\nclass = \"stream\"\n[[rule]]\ncgroup = \"/a\"\nclass = \"bulk\"\nupload_limit_mbit = 1\n";
 
 fn send(engine: &mut Network, ms: u64, cgroups: impl IntoIterator<Item = u64>) -> Vec<Action> {
     let sending: BTreeSet<u64> = cgroups.into_iter().collect();
@@ -54,7 +54,7 @@ fn the_queue_is_told_what_rules_say_of_a_cgroup_and_once() {
     let [(1, Some(of_a))] = told(&actions)[..] else {
         panic!("{actions:?}");
     };
-    assert_eq!((of_a.treatment.class, of_a.treatment.limit), (Class::Bulk, Some(1)));
+    assert_eq!((of_a.treatment.class, of_a.treatment.limits.up), (Class::Bulk, Some(1)));
     assert_eq!(of_a.rules_before, 1);
     assert!(send(&mut engine, 1200, [1, 2]).is_empty(), "nothing is new");
     let view = engine.status(Duration::from_secs(2)).forwarded;

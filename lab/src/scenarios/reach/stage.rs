@@ -314,8 +314,8 @@ impl Stage {
 const SECOND: &str = "wlan1";
 
 fn limited() -> [&'static str; 6] {
-    const LIMIT: &str = "2";
-    ["exec", "--class", "bulk", "--rate-limit", LIMIT, "--"]
+    const LIMIT: &str = "2mbit";
+    ["exec", "--class", "bulk", "--up", LIMIT, "--"]
 }
 
 fn pair(a: Option<&Namespace>, b: &Namespace, address_of_a: &str, address_of_b: &str) -> Result<()> {

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What is said of sockets and of packets, for what leaves (admission.bpf.c) and for what arrives (download.bpf.c): both
+ * follow one decision. The daemon makes both objects use the same maps.
+ */
+#ifndef GIVEWAY_ADMISSION_TOLD_H
+#define GIVEWAY_ADMISSION_TOLD_H
+
+#include "../link_config.h"
+#include "../read_packet.h"
+
+/* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 3072);
+	__type(key, __u64);
+	__type(value, struct gw_treated_socket);
+} treated_sockets SEC(".maps");
+
+/* And of those that were just connected, by what it says of the process. */
+struct early_socket {
+	__u64 until_ns;
+	__u32 treatment;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct early_socket);
+} early_sockets SEC(".maps");
+
+/* In their order; the first that matches counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GW_PACKET_RULES);
+	__type(key, __u32);
+	__type(value, struct gw_packet_rule);
+} packet_rules SEC(".maps");
+
+/* What they say of flows seen lately. */
+struct flow_key {
+	struct gw_background_key flow;
+	__u32 rules_of;
+	__u8 protocol;
+	__u8 dscp;
+	__u8 link;  /* its number: rules may be about one */
+	__u8 rules; /* how many of them count */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow_key);
+	__type(value, __u32);
+} treatment_of_flows SEC(".maps");
+
+static __always_inline bool matches(const struct gw_packet_rule *rule, const struct gw_link_config *config,
+				    const struct packet *p)
+{
+	const __u64 *wanted = (const __u64 *)rule->remote, *mask = (const __u64 *)rule->mask;
+	const __u64 *remote = (const __u64 *)p->tuple.remote;
+
+	if ((rule->remote_port && rule->remote_port != p->tuple.remote_port) ||
+	    (rule->local_port && rule->local_port != p->tuple.local_port) ||
+	    (rule->protocol && rule->protocol != p->protocol) || (rule->dscp != 0xff && rule->dscp != p->dscp) ||
+	    (rule->ifindex && rule->ifindex != config->ifindex))
+		return false;
+	return !rule->family || (rule->family == p->tuple.family && (remote[0] & mask[0]) == wanted[0] &&
+				 (remote[1] & mask[1]) == wanted[1]);
+}
+
+/* Of the first of so many packet rules that matches; 0: none does. */
+static __noinline __u32 first_match(const struct gw_link_config *config, const struct packet *p, __u32 rules)
+{
+	__u32 treatment = 0;
+	int n;
+
+	bpf_for(n, 0, (int)rules) {
+		__u32 at = n;
+		struct gw_packet_rule *rule = bpf_map_lookup_elem(&packet_rules, &at);
+
+		if (!rule)
+			break;
+		if (matches(rule, config, p)) {
+			treatment = rule->treatment;
+			break;
+		}
+	}
+	return treatment;
+}
+
+/* By the first so many packet rules. */
+static __noinline __u32 treatment_by_rules(const struct gw_link_config *config, const struct packet *p, __u32 rules)
+{
+	struct flow_key key = {
+		.flow.remote_port = p->tuple.remote_port,
+		.flow.local_port = p->tuple.local_port,
+		.flow.family = p->tuple.family,
+		.rules_of = config->rules_of,
+		.protocol = p->protocol,
+		.dscp = p->dscp,
+		.link = config->number,
+		.rules = rules,
+	};
+	__u32 *known, treatment;
+
+	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
+	known = bpf_map_lookup_elem(&treatment_of_flows, &key);
+	if (known)
+		return *known;
+	treatment = first_match(config, p, rules);
+	bpf_map_update_elem(&treatment_of_flows, &key, &treatment, BPF_ANY);
+	return treatment;
+}
+
+/* The number of the limit for what is sent; 0: none. */
+static __always_inline __u32 limit_of(__u32 treatment)
+{
+	return treatment >> GW_LIMIT_SHIFT & GW_LIMIT_MASK;
+}
+
+/* And of the one for what is received. */
+static __always_inline __u32 download_limit_of(__u32 treatment)
+{
+	return treatment >> GW_DOWNLOAD_SHIFT & GW_LIMIT_MASK;
+}
+
+#endif

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits for what arrives: bpf/download.bpf.c at the way in of links sends what is limited by an intermediate device (ifb),
+//! whose queue ([`tree`]) holds each limit. Input: plans. Output: success or one reason, with nothing of the plan left.
+//!
+//! The programs are not pinned: when this process dies they are gone, and packets go the way that they always went. What is left is the
+//! device, which nothing is sent to any more. It is journalled before it is made, and known by its alias whatever it is called.
+//!
+//! Taking down loses nothing: first the rates go, then what waits drains, then the programs are detached, last the device goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use giveway_engine::downlink::{Arrival, Plan};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use serde::{Deserialize, Serialize};
+
+use crate::actuate::queue::admission::Received;
+use crate::journal::{Entry, Journal};
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::netlink::Netlink;
+use crate::kernel::skeletons::download as skeleton;
+use crate::kernel::tcx::{self, Way};
+use crate::kernel::{now, uplink, way_in};
+use crate::place::{JournalFile, Place};
+
+mod device;
+mod tree;
+
+use tree::Tree;
+
+/// A port that no socket has any more is forgotten within twice this time.
+const PORTS_AGE: Duration = Duration::from_secs(60);
+/// What waits behind a limit is gone within this time once the limit is.
+const DRAINS_WITHIN: Duration = Duration::from_millis(200);
+const DRAIN_STEP: Duration = Duration::from_millis(2);
+
+/// The intermediate device, as it is journalled.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Detour {
+    /// As it was made; by its alias it is found whatever it is called by now.
+    pub device: String,
+}
+
+pub struct DownloadActuator {
+    netlink: Netlink,
+    journal: Journal<Detour>,
+    standing: Option<Standing>,
+}
+
+struct Standing {
+    ifindex: u32,
+    program: OwnedFd,
+    /// By interface, with its name.
+    links: BTreeMap<u32, (String, OwnedFd)>,
+    _comes_back: OwnedFd,
+    tree: Tree,
+    ports: MapHandle,
+    state: MapHandle,
+    /// When the older set of ports was cleared.
+    cleared: Duration,
+}
+
+impl DownloadActuator {
+    pub fn open(place: &Place) -> Result<Self> {
+        Ok(Self {
+            netlink: Netlink::open()?,
+            journal: Journal::at(place.journal(JournalFile::Downlink)),
+            standing: None,
+        })
+    }
+
+    /// Puts the plan up, or changes what is there into it; None takes everything down. `shared`: what admission knows.
+    ///
+    /// # Errors
+    /// Where that fails; then nothing is left.
+    pub fn set(&mut self, plan: Option<&Plan>, shared: Option<&Received>) -> Result<()> {
+        let Some(plan) = plan else {
+            return self.take_down();
+        };
+        let put_up = self.put_up(plan, shared);
+        put_up.inspect_err(|_| self.give_up())
+    }
+
+    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>) -> Result<()> {
+        let mut standing = match self.standing.take() {
+            Some(standing) => standing,
+            None => self.begin(shared.context("admission is not loaded")?)?,
+        };
+        let done = standing.follow(&mut self.netlink, plan);
+        self.standing = Some(standing);
+        done
+    }
+
+    /// The device with its queue, and the programs; no packet takes the detour yet.
+    fn begin(&mut self, shared: &Received) -> Result<Standing> {
+        // One that was left behind, as by a daemon whose folder was lost.
+        device::remove(&mut self.netlink, false)?;
+        let detour = Detour {
+            device: device::NAME.to_owned(),
+        };
+        self.journal.add([&detour])?;
+        let ifindex = device::make(&mut self.netlink)?;
+        let tree = Tree::put_up(&mut self.netlink, ifindex)?;
+        let standing = Standing::load(ifindex, tree, shared)?;
+        device::switch_on(&mut self.netlink, ifindex)?;
+        Ok(standing)
+    }
+
+    /// Why what was put up does not work any more, if it does not; at the next [`Self::set`] it is made anew.
+    pub fn lost(&mut self) -> Option<String> {
+        let standing = self.standing.as_mut()?;
+        let why = standing.look(&mut self.netlink).err()?;
+        let why = format!("{why:#}");
+        self.give_up();
+        Some(why)
+    }
+
+    fn give_up(&mut self) {
+        if let Err(error) = self.take_down() {
+            tracing::warn!("{error:#}");
+        }
+    }
+
+    pub fn take_down(&mut self) -> Result<()> {
+        let standing = self.standing.take();
+        if let Some(standing) = &standing
+            && let Err(error) = drain(&mut self.netlink, standing.ifindex)
+        {
+            // It may just be gone.
+            tracing::debug!("{error:#}");
+        }
+        drop(standing);
+        device::remove(&mut self.netlink, false)?;
+        self.journal.clear()
+    }
+
+    /// The ways in of these links, as they are now.
+    pub fn arrivals(&mut self, links: &[(u32, String)]) -> Result<Vec<Arrival>> {
+        let chains = way_in::filtered()?;
+        let mut arrivals = Vec::new();
+        for (ifindex, name) in links {
+            let hindrance = way_in::hindrance(&mut self.netlink, *ifindex, name, &chains);
+            let bridge = device::bridge_of(&mut self.netlink, *ifindex);
+            // One that has just gone is told of by the next look at the links.
+            let (Ok(hindrance), Ok(bridge)) = (hindrance, bridge) else {
+                continue;
+            };
+            arrivals.push(Arrival {
+                ifindex: *ifindex,
+                name: name.clone(),
+                hindrance,
+                bridge,
+            });
+        }
+        Ok(arrivals)
+    }
+}
+
+impl Standing {
+    fn load(ifindex: u32, tree: Tree, shared: &Received) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::DownloadSkelBuilder::default();
+        let mut open = explain("open the limits of what arrives", || builder.open(&mut storage))?;
+        let constants = open.maps.rodata_data.as_deref_mut();
+        let constants = constants.context("the limits of what arrives have no constants")?;
+        constants.detour_ifindex = ifindex;
+        constants.queues_of_a_limit = tree.queues();
+        explain("share what is said of sockets", || {
+            open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
+            open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
+            open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;
+            open.maps
+                .treatment_of_flows
+                .reuse_fd(shared.treatment_of_flows.as_fd())?;
+            open.maps.link_config.reuse_fd(shared.link_config.as_fd())?;
+            open.maps.download_ports.reuse_fd(shared.download_ports.as_fd())
+        })?;
+        let skeleton = explain("load the limits of what arrives", || open.load())?;
+        let keep = |map| MapHandle::try_from(map).context("cannot keep a map of the limits of what arrives");
+        let comes_back = tcx::attach(skeleton.progs.gw_come_back.as_fd(), ifindex, Way::Out)?;
+        Ok(Self {
+            ifindex,
+            program: skeleton.progs.gw_detour.as_fd().try_clone_to_owned()?,
+            links: BTreeMap::new(),
+            _comes_back: comes_back,
+            tree,
+            ports: keep(&skeleton.maps.download_ports)?,
+            state: keep(&skeleton.maps.bss)?,
+            cleared: now(),
+        })
+    }
+
+    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan) -> Result<()> {
+        let limits: BTreeSet<u8> = plan.limits.iter().map(|limit| limit.number).collect();
+        let largest = largest_packet(netlink, plan)?;
+        self.tree.follow(netlink, &plan.limits, largest)?;
+        self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
+        for (ifindex, name) in &plan.links {
+            if !self.links.contains_key(ifindex) {
+                let link = tcx::attach(self.program.as_fd(), *ifindex, Way::In).with_context(|| name.clone())?;
+                self.links.insert(*ifindex, (name.clone(), link));
+            }
+        }
+        // Nothing new comes to what is no limit any more.
+        self.tree.forget(netlink, &limits)
+    }
+
+    /// # Errors
+    /// Where it does not work any more.
+    fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
+        let name = device::NAME;
+        let Ok(device) = uplink::device(netlink, self.ifindex) else {
+            bail!("the intermediate device {name} is gone");
+        };
+        if !device.up || self.is_closed()? {
+            bail!("the intermediate device {name} was switched off");
+        }
+        if !self.tree.stands(netlink)? {
+            bail!("another tool has changed the queue of the intermediate device {name}");
+        }
+        for (ifindex, (name, link)) in &mut self.links {
+            if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
+                // Somebody has taken it off; or the device is gone, which the links will show.
+                match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+                    Ok(anew) => *link = anew,
+                    Err(_) if uplink::device(netlink, *ifindex).is_err() => {}
+                    Err(error) => return Err(error.context(format!("the program at the ingress of {name} is gone"))),
+                }
+                continue;
+            }
+            // What was put there since sees everything too, if it comes before.
+            if !way_in::is_last(*ifindex, self.program.as_fd())? {
+                tracing::info!("another program was attached at the ingress of {name}: giveway's goes behind it");
+                tcx::detach(link.as_fd())?;
+                *link = tcx::attach(self.program.as_fd(), *ifindex, Way::In)?;
+            }
+        }
+        self.age_ports()
+    }
+
+    fn is_closed(&self) -> Result<bool> {
+        let bytes = self.state.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(bytes.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)))
+    }
+
+    /// The older set of ports is cleared, and is the newer one from then on. What is noted meanwhile is noted again by the next
+    /// packet that the socket sends.
+    fn age_ports(&mut self) -> Result<()> {
+        if now().saturating_sub(self.cleared) < PORTS_AGE {
+            return Ok(());
+        }
+        self.cleared = now();
+        let key = 0u32.to_ne_bytes();
+        let mut ports = self.ports.lookup(&key, MapFlags::ANY)?.context("there are no ports")?;
+        // struct gw_ports of bpf/ports.h: which of both sets is the newer one, then both.
+        let (newer, noted) = ports
+            .split_at_mut_checked(PORTS_AT)
+            .context("the ports have another size")?;
+        let older = usize::from(newer[0] & 1 == 0);
+        newer[0] = u8::from(older == 1);
+        let sets = noted.chunks_mut(PORT_BYTES);
+        sets.skip(older).take(1).for_each(|set| set.fill(0));
+        self.ports
+            .update(&key, &ports, MapFlags::ANY)
+            .context("cannot forget ports")
+    }
+}
+
+/// In struct gw_ports of bpf/ports.h: a bit a port.
+const PORTS_AT: usize = 8;
+const PORT_BYTES: usize = 8 * 1024;
+
+/// With its link header.
+fn largest_packet(netlink: &mut Netlink, plan: &Plan) -> Result<u32> {
+    let mut largest = 1500;
+    for ifindex in plan.links.keys() {
+        largest = largest.max(uplink::device(netlink, *ifindex)?.mtu_bytes);
+    }
+    Ok(largest + HEADER_BYTES)
+}
+
+/// Ethernet's, and a tag's.
+const HEADER_BYTES: u32 = 18;
+
+/// What waits goes at once.
+fn drain(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
+    tree::lift(netlink, ifindex)?;
+    wait_for(|| Ok(tree::waiting(netlink, ifindex)? == 0))
+}
+
+/// Not for long.
+fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = now();
+    while !is_over()? && now().saturating_sub(begun) < DRAINS_WITHIN {
+        sleep(DRAIN_STEP);
+    }
+    Ok(())
+}
+
+impl Entry for Detour {
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        remove_all(dry_run)
+    }
+}
+
+/// Removes every device of ours, once what waits in it has gone.
+pub fn remove_all(dry_run: bool) -> Result<Vec<String>> {
+    let mut netlink = Netlink::open()?;
+    let mut lines = Vec::new();
+    for (ifindex, name) in device::ours(&mut netlink)? {
+        if !dry_run && let Err(error) = drain(&mut netlink, ifindex) {
+            tracing::debug!("{error:#}");
+        }
+        lines.push(format!(
+            "the intermediate device {name} is removed: what arrives is not limited any more"
+        ));
+    }
+    if !dry_run {
+        device::remove(&mut netlink, dry_run)?;
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let detour = Detour {
+            device: device::NAME.to_owned(),
+        };
+        let line = serde_json::to_string(&detour).unwrap();
+        assert_eq!(serde_json::from_str::<Detour>(&line).unwrap(), detour);
+    }
+}

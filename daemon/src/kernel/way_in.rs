@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What stands at the way in of a device behind the programs of tcx: filters of tc, programs that were attached after ours, and
+//! nftables' chains of the device. None of them sees a packet that a program before it sends elsewhere. Reads only.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use anyhow::{Context as _, Result};
+use libbpf_rs::libbpf_sys::{BPF_TCX_INGRESS, bpf_prog_query_opts};
+use nix::errno::Errno;
+
+use super::netlink::{Body, Netlink, Refused, attribute, attributes, text, u32_at};
+use super::qdisc::{KIND, tcmsg};
+use super::tcx::answered;
+
+/// Bytes of a message before its attributes: struct tcmsg, struct nfgenmsg.
+const TCMSG_BYTES: usize = 20;
+const NFGENMSG_BYTES: usize = 4;
+/// The parent of what stands at the way in, and of its filters: of clsact, and of the older kind (pkt_sched.h).
+const INGRESS: u32 = 0xffff_fff1;
+const FILTERS: [(&str, u32); 2] = [("clsact", 0xffff_fff2), ("ingress", 0xffff_0000)];
+const INGRESS_BLOCK: u16 = 13;
+/// include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+const CHAIN_HOOK: u16 = 4;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_DEVICE: u16 = 3;
+const HOOK_DEVICES: u16 = 4;
+const DEVICE_NAME: u16 = 1;
+const DEVICE_PREFIX: u16 = 2;
+/// The family, and the number of the hook at the way in.
+const NETDEV: (u8, u32) = (5, 0);
+const INET: (u8, u32) = (1, 5);
+/// As many programs as are listed.
+const MOST_PROGRAMS: usize = 64;
+
+/// The devices at whose way in a chain of nftables stands; the last letter of a beginning is `*`.
+pub fn filtered() -> Result<BTreeSet<String>> {
+    let mut netlink = Netlink::open_netfilter()?;
+    let chains = match netlink.dump(GET_CHAIN, &Body::new(&[0; NFGENMSG_BYTES])) {
+        // This kernel has no nftables, or its module is not there.
+        Err(error) if is_absent(&error) => return Ok(BTreeSet::new()),
+        chains => chains.context("cannot list nftables' chains")?,
+    };
+    let mut devices = BTreeSet::new();
+    for chain in &chains {
+        let Some(hook) = attribute(chain, NFGENMSG_BYTES, CHAIN_HOOK) else {
+            continue;
+        };
+        let number = attribute(hook, 0, HOOK_NUMBER).and_then(|value| value.first_chunk());
+        let family = chain.first().copied().unwrap_or(0);
+        let at = number.map(|number| (family, u32::from_be_bytes(*number)));
+        if at != Some(NETDEV) && at != Some(INET) {
+            continue;
+        }
+        devices.extend(attribute(hook, 0, HOOK_DEVICE).and_then(text));
+        for (kind, name) in attribute(hook, 0, HOOK_DEVICES)
+            .iter()
+            .flat_map(|all| attributes(all, 0))
+        {
+            match kind {
+                DEVICE_NAME => devices.extend(text(name)),
+                DEVICE_PREFIX => devices.extend(text(name).map(|name| name + "*")),
+                _ => {}
+            }
+        }
+    }
+    Ok(devices)
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<Refused>().map(|refused| refused.0);
+    matches!(
+        refused,
+        Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPERM | Errno::ENOENT)
+    ) || error
+        .chain()
+        .any(|cause| cause.downcast_ref() == Some(&Errno::EPROTONOSUPPORT))
+}
+
+/// What would be bypassed on this device; `chains`: of [`filtered`].
+pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTreeSet<String>) -> Result<Option<String>> {
+    let is_of_it = |chain: &String| match chain.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => chain == name,
+    };
+    if chains.iter().any(is_of_it) {
+        return Ok(Some(format!(
+            "a chain of nftables stands at the ingress of {name} (`nft list ruleset`), and would not see what is limited"
+        )));
+    }
+    let filters = || {
+        Some(format!(
+            "filters of tc stand at the ingress of {name} (`tc filter show dev {name} ingress`), and would not see what is limited"
+        ))
+    };
+    let all = netlink
+        .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
+        .context("cannot list the qdiscs")?;
+    let is_here = |m: &&Vec<u8>| u32_at(m, 4).ok() == Some(ifindex) && u32_at(m, 12).ok() == Some(INGRESS);
+    let Some(ingress) = all.iter().find(is_here) else {
+        return Ok(None);
+    };
+    if attribute(ingress, TCMSG_BYTES, INGRESS_BLOCK).is_some() {
+        return Ok(filters());
+    }
+    let kind = attribute(ingress, TCMSG_BYTES, KIND).and_then(text).unwrap_or_default();
+    let Some((_, parent)) = FILTERS.into_iter().find(|(known, _)| *known == kind) else {
+        return Ok(None);
+    };
+    let found = netlink
+        .dump(libc::RTM_GETTFILTER, &tcmsg(ifindex, 0, parent))
+        .context("cannot list the filters of an ingress")?;
+    Ok(if found.is_empty() { None } else { filters() })
+}
+
+/// Whether this program is the last one at the way in of the device.
+pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
+    let mut ids = [0u32; MOST_PROGRAMS];
+    // SAFETY: integers and pointers, for which all zero is valid: none.
+    let mut options: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of_val(&options) as _;
+    options.prog_ids = ids.as_mut_ptr();
+    options.__bindgen_anon_1.count = MOST_PROGRAMS as u32;
+    // SAFETY: the options, and what they point to, are valid for the call.
+    let told =
+        unsafe { libbpf_rs::libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), BPF_TCX_INGRESS, &mut options) };
+    answered(told).context("cannot list the programs at an ingress")?;
+    // SAFETY: the kernel has filled it in; any number is valid.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    let own = id_of(program)?;
+    Ok(ids.get(..count).and_then(<[u32]>::last) == Some(&own))
+}
+
+fn id_of(program: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: integers and pointers, for which all zero is valid.
+    let mut info: libbpf_rs::libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut size = u32::try_from(size_of_val(&info))?;
+    // SAFETY: the descriptor is open, and both are valid for the call.
+    let told = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
+    answered(told).context("cannot tell a program's number")?;
+    Ok(info.id)
+}

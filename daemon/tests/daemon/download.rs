@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What arrives is held to its limit, from the first packet of a command on and for what was open before a rule came; and
+//! whatever happens to what holds it, traffic goes on, and nothing of giveway's is left.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use giveway_engine::rate::mbit;
+use nix::sys::signal::Signal;
+
+use super::classes::{Rules, rule};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+use crate::support::process::{Daemon, KillOnDrop, giveway, program};
+use crate::support::scratch::Scratch;
+use crate::support::wait::{await_some, until};
+
+/// Of goodput: each packet of 1,514 bytes has 1,448 of them. A machine that is busy with other tests lets a little less pass.
+const LIMIT_MBIT: f64 = 4.0;
+const LEAST_MBIT: f64 = 3.3;
+const MOST_MBIT: f64 = 4.05;
+/// Far above the limit.
+const FREE_MBIT: f64 = 40.0;
+const DEVICE: &str = "giveway-down";
+
+/// Something at the far end that sends as much as it can to whoever connects.
+fn source(lab: &Lab, ip: &str) -> u16 {
+    let listener = lab.far_listener(ip);
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || serve(&listener));
+    port
+}
+
+fn serve(listener: &TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept() {
+        thread::spawn(move || while stream.write_all(&[0; 16 * 1024]).is_ok() {});
+    }
+}
+
+/// What one receiver has got.
+struct Received {
+    bytes: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Received {
+    fn by(mut receive: impl FnMut() -> std::io::Result<usize> + Send + 'static) -> Self {
+        let received = Self {
+            bytes: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (bytes, stop) = (Arc::clone(&received.bytes), Arc::clone(&received.stop));
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                // Nothing may come for a while.
+                let got = receive().unwrap_or(0);
+                bytes.fetch_add(got as u64, Ordering::Relaxed);
+            }
+        });
+        received
+    }
+
+    fn over_tcp(ip: &str, port: u16) -> Self {
+        let ip: IpAddr = ip.parse().unwrap();
+        let mut stream = TcpStream::connect((ip, port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut buffer = vec![0; 256 * 1024];
+        Self::by(move || stream.read(&mut buffer))
+    }
+
+    fn mbit(&self, time: Duration) -> f64 {
+        mbit_of(|| self.bytes.load(Ordering::Relaxed), time)
+    }
+
+    fn is_free(&self) -> bool {
+        self.mbit(Duration::from_millis(200)) > FREE_MBIT
+    }
+
+    fn is_held(&self) -> bool {
+        self.mbit(Duration::from_millis(400)) < MOST_MBIT * 1.5
+    }
+}
+
+fn mbit_of(count: impl Fn() -> u64, time: Duration) -> f64 {
+    let (before, began) = (count(), Instant::now());
+    thread::sleep(time);
+    mbit(((count() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
+}
+
+#[track_caller]
+fn assert_held(mbit: f64) {
+    assert!((LEAST_MBIT..MOST_MBIT).contains(&mbit), "{mbit} Mbit/s");
+}
+
+/// A file that grows as a command receives.
+fn size_of(file: &Scratch) -> u64 {
+    fs::metadata(&file.0).map_or(0, |about| about.len())
+}
+
+/// A command with this limit.
+fn exec(arguments: &[&str], command: &[&str]) -> KillOnDrop {
+    let mut exec = Command::new(program());
+    exec.arg("exec")
+        .args(arguments)
+        .args(["--require", "--", "setpriv", "--pdeathsig", "KILL"]);
+    KillOnDrop::spawn(exec.args(command).stdin(Stdio::null()))
+}
+
+fn start(rules: &Rules) -> Daemon {
+    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    until("the link is managed", || {
+        !daemon.status()["links"].as_array().is_none_or(Vec::is_empty)
+    });
+    daemon
+}
+
+fn limited(condition: &str) -> String {
+    rule(
+        &format!("{condition}\ndownload_limit_mbit = {LIMIT_MBIT:.1}"),
+        "standard",
+    )
+}
+
+fn reload() {
+    assert!(giveway(&["reload"]).status.success());
+}
+
+fn limiting(daemon: &Daemon) -> bool {
+    !daemon.status()["downloads"]["links"]
+        .as_array()
+        .is_none_or(Vec::is_empty)
+}
+
+/// Nothing of giveway's stands in the way of what arrives.
+fn is_clean() -> bool {
+    run("ip link show type ifb").is_empty()
+}
+
+#[test]
+fn a_command_receives_no_more_than_its_limit_from_its_first_packet_on_over_tcp_and_udp() {
+    let lab = Lab::enter();
+    let _daemon = start(&Rules::new());
+    assert!(is_clean(), "no limit, nothing attached");
+    // What a program of the command starts makes the connection, and nothing is known of it before.
+    for ip in [FAR_V4, FAR_V6] {
+        let (port, file) = (source(&lab, ip), Scratch::new("received", ""));
+        let script = format!("(exec 3<>/dev/tcp/{ip}/{port}; exec cat <&3 >{}) & wait", file.path());
+        let command = exec(&["--down", "4mbit"], &["bash", "-c", &script]);
+        until("something arrives", || size_of(&file) > 0);
+        thread::sleep(Duration::from_secs(1));
+        let first_second_mbit = mbit(size_of(&file));
+        assert!(first_second_mbit < LIMIT_MBIT * 1.5, "{first_second_mbit} Mbit/s");
+        assert_held(mbit_of(|| size_of(&file), Duration::from_secs(2)));
+        drop(command);
+    }
+    // A socket that connects to nobody, as that of QUIC often is.
+    let flood = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = flood.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (_, from) = flood.recv_from(&mut [0; 16]).unwrap();
+        // It does not slow down, and ends.
+        for _ in 0..4_000 {
+            let _ = flood.send_to(&[0; 1400], from);
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let file = Scratch::new("received", "");
+    let script = format!(
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.sendto(b'x', ('{FAR_V4}', {port}))\n\
+         f = open('{}', 'wb', 0)\nwhile True: f.write(s.recv(2000))\n",
+        file.path()
+    );
+    let _command = exec(
+        &["--class", "bulk", "--rate-limit", "4mbit", "--down", "2mbit"],
+        &["python3", "-c", &script],
+    );
+    until("something arrives", || size_of(&file) > 0);
+    let mbit = mbit_of(|| size_of(&file), Duration::from_secs(2));
+    assert!(
+        (1.6..2.2).contains(&mbit),
+        "{mbit} Mbit/s: the key for one direction beats the one for both"
+    );
+}
+
+#[test]
+fn what_was_open_before_a_rule_came_has_its_limit_within_a_second_and_others_have_not() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let daemon = start(&rules);
+    let [one, other] = [FAR_V4, FAR_V4].map(|ip| source(&lab, ip));
+    let [held, free] = [one, other].map(|port| Received::over_tcp(FAR_V4, port));
+    let beside = Received::over_tcp(FAR_V4, one);
+    until("it is fast", || held.is_free() && free.is_free());
+    rules.write("50-test.toml", &limited(&format!("port = {one}")));
+    reload();
+    thread::sleep(Duration::from_secs(1));
+    assert!(held.is_held());
+    // One limit for both.
+    thread::sleep(Duration::from_secs(1));
+    let both = mbit_of(
+        || held.bytes.load(Ordering::Relaxed) + beside.bytes.load(Ordering::Relaxed),
+        Duration::from_secs(2),
+    );
+    assert_held(both);
+    assert!(free.is_free());
+    // By packets alone, from its first one on.
+    let new = Received::over_tcp(FAR_V4, one);
+    assert!(new.mbit(Duration::from_millis(500)) < LIMIT_MBIT * 1.5);
+    let status = daemon.status();
+    let flows = status["flows"].as_array().unwrap();
+    let remote = format!("{FAR_V4}:{one}");
+    let flow = flows.iter().find(|flow| flow["remote"] == remote).unwrap();
+    assert_eq!(flow["limit"]["download"]["enforced_by"], "gwv", "{flow}");
+    assert!(flow["limit"]["upload"].is_null(), "{flow}");
+    rules.write("50-test.toml", "");
+    reload();
+    until("it is fast again", || held.is_free());
+    until("nothing is left", is_clean);
+}
+
+#[test]
+fn with_the_daemon_and_its_guardian_dead_everything_arrives_at_once_and_nothing_is_left() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    for (guarded, name) in [(true, DEVICE), (false, DEVICE), (true, "renamed")] {
+        let mut daemon = start(&rules);
+        until("what arrives is limited", || limiting(&daemon));
+        run(&format!("ip link set {DEVICE} name {name}"));
+        let held = Received::over_tcp(FAR_V4, port);
+        thread::sleep(Duration::from_secs(1));
+        assert!(held.is_held());
+        let killed = Instant::now();
+        match guarded {
+            true => drop(daemon.kill()),
+            false => daemon.kill_both(),
+        }
+        until("everything arrives", || held.is_free());
+        assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
+        daemon.0.wait().unwrap();
+        if !guarded {
+            assert!(!is_clean());
+            let said = giveway(&["revert"]);
+            assert!(said.status.success(), "{said:?}");
+        }
+        assert!(is_clean());
+    }
+}
+
+#[test]
+fn whatever_somebody_does_to_the_intermediate_device_traffic_goes_on_within_a_second() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let daemon = start(&rules);
+    let held = Received::over_tcp(FAR_V4, port);
+    for (command, said) in [
+        (format!("ip link set {DEVICE} down"), "was switched off"),
+        (format!("ip link del {DEVICE}"), "is gone"),
+        (
+            format!("tc qdisc replace dev {DEVICE} root pfifo"),
+            "another tool has changed the queue",
+        ),
+    ] {
+        until("what arrives is limited", || limiting(&daemon));
+        until("it is held", || held.is_held());
+        run(&command);
+        let begun = Instant::now();
+        until("everything arrives", || held.is_free());
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "{command}: {:?}",
+            begun.elapsed()
+        );
+        let told = await_some("it is told of", || {
+            let changes = daemon.status()["changes"].to_string();
+            changes.contains(said).then_some(changes)
+        });
+        assert!(told.contains("as it comes"), "{told}");
+    }
+    daemon.signal(Signal::SIGTERM);
+    until("nothing is left", is_clean);
+}
+
+#[test]
+fn where_another_tool_filters_what_arrives_nothing_goes_past_it_also_when_it_comes_later() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let daemon = start(&rules);
+    until("what arrives is limited", || limiting(&daemon));
+    run("nft add table netdev gwtest");
+    for (put, take, said) in [
+        (
+            vec![
+                "tc qdisc add dev gwv clsact".to_owned(),
+                "tc filter add dev gwv ingress protocol ip u32 match u32 0 0 action pass".to_owned(),
+            ],
+            "tc qdisc del dev gwv clsact",
+            "filters of tc stand at the ingress of gwv",
+        ),
+        (
+            vec!["nft add chain netdev gwtest early { type filter hook ingress device gwv priority 0; }".to_owned()],
+            "nft delete chain netdev gwtest early",
+            "a chain of nftables stands at the ingress of gwv",
+        ),
+    ] {
+        for command in &put {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let ran = Command::new(words[0]).args(&words[1..]).output().unwrap();
+            assert!(ran.status.success(), "{command}: {ran:?}");
+        }
+        until("nothing is taken past it", || !limiting(&daemon));
+        let reasons = daemon.status()["downloads"]["reasons"].to_string();
+        assert!(reasons.contains(said), "{reasons}");
+        let refused = giveway(&["exec", "--down", "4mbit", "--require", "--", "true"]);
+        let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(125) && line.contains(said), "{line}");
+        run(take);
+        until("it is limited again", || limiting(&daemon));
+    }
+}
+
+#[test]
+fn datagrams_in_fragments_arrive_whole_beside_a_limit() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let near = UdpSocket::bind((NEAR_V4, 0)).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let far = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    rules.write(
+        "50-test.toml",
+        &limited(&format!("local_port = {}", near.local_addr().unwrap().port())),
+    );
+    let daemon = start(&rules);
+    until("what arrives is limited", || limiting(&daemon));
+    near.send_to(b"x", far.local_addr().unwrap()).unwrap();
+    let to = near.local_addr().unwrap();
+    for size in [4000, 100] {
+        for _ in 0..100 {
+            far.send_to(&vec![0; size], to).unwrap();
+            assert_eq!(near.recv(&mut [0; 8000]).unwrap(), size);
+        }
+    }
+}

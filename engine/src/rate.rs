@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rates as people write them on a command line: a number and its unit. Input: text. Output: bytes a second, or what is
+//! wrong with the text. Configuration files have the unit in the key's name.
+
+use std::ops::RangeInclusive;
+
+/// Of every rate that a limit may have, Mbit/s.
+pub const MBIT: RangeInclusive<f64> = 0.01..=10_000.0;
+/// And how many Mbit/s one of it is.
+const UNITS: [(&str, f64); 3] = [("kbit", 0.001), ("mbit", 1.0), ("gbit", 1000.0)];
+/// A byte every eighth of a microsecond.
+const BYTES_PER_MBIT: f64 = 125_000.0;
+
+/// As `2.5mbit`, `800kbit` or `1gbit`.
+///
+/// # Errors
+/// Where there is no unit, another one, or the rate is none that a limit may have.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let unit_at = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let value: f64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no rate: write a number and its unit, as 2.5mbit or 800kbit"))?;
+    if unit.is_empty() {
+        return Err(format!(
+            "{number} has no unit: {number} means {number}mbit? Write {number}mbit, {number}kbit or {number}gbit"
+        ));
+    }
+    let known = UNITS.into_iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
+    let (_, mbit) =
+        known.ok_or_else(|| format!("`{unit}` is no unit of a rate: it is kbit, mbit or gbit, as in 2.5mbit"))?;
+    bytes_per_s(value * mbit)
+}
+
+/// Of so many Mbit/s.
+///
+/// # Errors
+/// Where no limit may have that rate.
+pub fn bytes_per_s(mbit: f64) -> Result<u64, String> {
+    if MBIT.contains(&mbit) {
+        Ok((mbit * BYTES_PER_MBIT).round() as u64)
+    } else {
+        Err(format!(
+            "a limit is 10kbit to 10gbit (0.01 to 10000 Mbit/s), not {mbit} Mbit/s"
+        ))
+    }
+}
+
+/// For people, and for files.
+pub fn mbit(bytes_per_s: u64) -> f64 {
+    bytes_per_s as f64 / BYTES_PER_MBIT
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_and_its_unit() {
+        assert_eq!(parse("2.5mbit"), Ok(312_500));
+        assert_eq!(parse("800kbit"), Ok(100_000));
+        assert_eq!(parse("1Gbit"), Ok(125_000_000));
+        assert_eq!(parse("0.5Mbit"), Ok(62_500));
+    }
+
+    #[test]
+    fn a_bare_number_is_refused_with_what_it_likely_means() {
+        let why = parse("2.5").unwrap_err();
+        assert!(why.contains("2.5 means 2.5mbit?"), "{why}");
+    }
+
+    #[test]
+    fn what_is_no_rate_or_none_that_a_limit_may_have_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "is no rate"),
+            ("mbit", "is no rate"),
+            ("-1mbit", "is no rate"),
+            ("1.2.3mbit", "is no rate"),
+            ("nan", "is no rate"),
+            ("2.5MB", "`MB` is no unit"),
+            ("2.5mbps", "`mbps` is no unit"),
+            ("2.5 mbit", "` mbit` is no unit"),
+            ("1kbit", "10kbit to 10gbit"),
+            ("0mbit", "10kbit to 10gbit"),
+            ("11gbit", "10kbit to 10gbit"),
+        ] {
+            let told = parse(text).unwrap_err();
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_a_rate_within_the_bounds_or_an_error(text in "\\PC{0,24}|[0-9.]{0,9}[kmgKMG]?bit") {
+            if let Ok(rate) = parse(&text) {
+                prop_assert!((1_250..=1_250_000_000).contains(&rate), "{rate}");
+            }
+        }
+    }
+}
