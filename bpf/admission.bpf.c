@@ -184,8 +184,6 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 	if (deadline_ns)
 		return TCX_NEXT;
 	treatment = treatment_of(skb, p, said);
-	if (class_of(treatment) == GW_CLASS_BACKGROUND && config->flags & GW_LEARN)
-		learn(skb, p);
 	if (p->more_fragments && said)
 		remember_treatment(config, p, treatment, bpf_ktime_get_ns());
 	return admit_without_deadline(skb, config, p, treatment);

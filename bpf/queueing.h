@@ -31,7 +31,6 @@ enum gw_link_flag {
 	GW_ADMIT = 1,     /* refuse what cannot be in time; without it deadlines only order the packets */
 	GW_DROP_LATE = 2, /* at dequeue, drop what can no longer be in time */
 	GW_GATE = 4,      /* hold background while this CPU runs something more important */
-	GW_LEARN = 8,     /* record background flows for ingress.bpf.c */
 	GW_INHERIT = 16,  /* an answer has its request's deadline: chain.h */
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */

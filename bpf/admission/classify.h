@@ -10,7 +10,6 @@
 #define GIVEWAY_ADMISSION_CLASSIFY_H
 
 #include "early.h"
-#include "../background_answers.h"
 #include "../chain.h"
 #include "../link.h"
 #include "../ports.h"
@@ -269,21 +268,6 @@ static __always_inline enum gw_band band_of(enum gw_class class)
 	if (class == GW_CLASS_BACKGROUND)
 		return GW_BACKGROUND;
 	return class == GW_CLASS_STREAM ? GW_STREAM : GW_BEST_EFFORT;
-}
-
-/* Records a background flow, so that ingress.bpf.c recognises its answers. */
-static __always_inline void learn(struct __sk_buff *skb, struct packet *p)
-{
-	struct background_answer key = { .flow.family = p->tuple.family, .protocol = p->protocol };
-	__u64 now_ns = bpf_ktime_get_coarse_ns(), *last_ns;
-
-	read_ports(skb, p);
-	__builtin_memcpy(key.flow.remote, p->tuple.remote, 16);
-	key.flow.remote_port = p->tuple.remote_port;
-	key.flow.local_port = p->tuple.local_port;
-	last_ns = bpf_map_lookup_elem(&background_answers, &key);
-	if (!last_ns || now_ns - *last_ns > ANSWER_RENEWED_NS)
-		bpf_map_update_elem(&background_answers, &key, &now_ns, BPF_ANY);
 }
 
 #endif

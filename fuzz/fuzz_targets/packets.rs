@@ -124,7 +124,6 @@ impl Target {
 
     fn configure(&mut self, setting: u8) {
         let flag = types::gw_link_flag::GW_ADMIT.0 * u32::from(setting >> 2 & 1);
-        let learn = types::gw_link_flag::GW_LEARN.0 * u32::from(setting >> 5 & 1);
         self.config = types::gw_link_config {
             ifindex: 1,
             backend: match setting & 3 {
@@ -132,7 +131,7 @@ impl Target {
                 2 => types::gw_backend::GW_BACKEND_FIFO,
                 _ => types::gw_backend::GW_BACKEND_EDF,
             },
-            flags: flag | learn | types::gw_link_flag::GW_CALLS.0,
+            flags: flag | types::gw_link_flag::GW_CALLS.0,
             rate_bytes_per_s: RATES[usize::from(setting >> 3 & 3)],
             max_packet_bytes: 1_514,
             realtime_percent: 80,

@@ -51,7 +51,6 @@ pub enum Queue {
     /// giveway's.
     Giveway {
         gate: bool,
-        ingress: bool,
         /// Of background's segments.
         short: bool,
     },

@@ -37,14 +37,12 @@ pub mod admission;
 mod bpf_qdisc;
 mod forwarded;
 pub mod htb;
-mod ingress;
 mod local;
 mod sojourn;
 
 use admission::{Admission, Received, Told};
 use bpf_qdisc::BpfQdisc;
 use forwarded::Containers;
-use ingress::Ingress;
 
 /// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
 /// and with shorter queues many slow sockets lose so many that they do not reach the limit.
@@ -125,8 +123,6 @@ struct Link {
     plan: Plan,
     /// As it was journalled; None where packets are only marked.
     before: Option<Before>,
-    /// None unless it is asked for.
-    ingress: Option<Result<Ingress>>,
     /// What htb has counted, and when that was read.
     served: Option<(Duration, [Served; BANDS])>,
     /// Packets that wanted an order, where nothing of ours serves; None: not counted yet.
@@ -233,7 +229,7 @@ impl QueueActuator {
     /// The queue goes, and packets are only marked from then on.
     fn put_back(&mut self, ifindex: u32) -> Result<()> {
         let link = self.links.get_mut(&ifindex).context("no queue is in force")?;
-        (link.ingress, link.ordered) = (None, None);
+        link.ordered = None;
         let before = link.before.take();
         let undone = self.undo(before.as_ref());
         self.rest(ifindex);
@@ -613,17 +609,10 @@ impl QueueActuator {
             .as_ref()
             .filter(|_| is_gated)
             .and_then(BpfQdisc::gate_missing);
-        let ingress = self.links.values().filter_map(|link| {
-            let error = link.ingress.as_ref()?.as_ref().err()?;
-            Some(format!(
-                "what arrives on {} for background flows is not deferred: {error:#}",
-                link.name
-            ))
-        });
         let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().err());
         let containers = containers.map(|error| format!("containers' packets are not told apart: {error:#}"));
         let missing = [nice, early, gate, containers];
-        missing.into_iter().flatten().chain(ingress).chain(left).collect()
+        missing.into_iter().flatten().chain(left).collect()
     }
 
     fn write_down(&mut self, ifindex: u32, name: &str, plan: &Plan) -> Result<Before> {
@@ -686,11 +675,6 @@ impl QueueActuator {
             (Backend::Htb, _) => htb::put_up(&mut self.netlink, plan)?,
             _ => return Ok(()),
         }
-        if !plan.ingress {
-            link.ingress = None;
-        } else if link.ingress.is_none() {
-            link.ingress = Some(Ingress::attach(ifindex, admission.shared.background_answers.as_fd()));
-        }
         self.limit_segments(ifindex, plan)
     }
 
@@ -718,7 +702,6 @@ impl QueueActuator {
             name: name.to_owned(),
             plan: plan.clone(),
             before,
-            ingress: None,
             served: None,
             ordered: Some(0),
             put_off: None,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attaches a program to an interface: tcx (Linux 6.6) or XDP. Input: a program and an interface. Output: a descriptor
+//! Attaches a program to an interface: tcx (Linux 6.6). Input: a program and an interface. Output: a descriptor
 //! that keeps it there. What else is attached at tcx stays.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::libbpf_sys::{
-    BPF_F_AFTER, BPF_TCX_EGRESS, BPF_TCX_INGRESS, BPF_XDP, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts,
-    bpf_link_detach, bpf_link_get_info_by_fd, bpf_link_info,
+    BPF_F_AFTER, BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_link_create, bpf_link_create_opts, bpf_link_detach,
+    bpf_link_get_info_by_fd, bpf_link_info,
 };
 use nix::errno::Errno;
 
@@ -15,9 +15,6 @@ use nix::errno::Errno;
 pub enum Way {
     In,
     Out,
-    /// Before the kernel's own processing, in generic mode, which every driver has: a driver's own mode would lose what
-    /// it knows of a packet's checksum, and what comes from a virtual device's other end has none yet.
-    Xdp,
 }
 
 /// At tcx behind whatever is attached there. Until the descriptor is closed.
@@ -25,7 +22,6 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, way: Way) -> Result<OwnedFd
     let (kind, flags, name) = match way {
         Way::In => (BPF_TCX_INGRESS, BPF_F_AFTER, "tcx ingress, Linux 6.6"),
         Way::Out => (BPF_TCX_EGRESS, BPF_F_AFTER, "tcx egress, Linux 6.6"),
-        Way::Xdp => (BPF_XDP, XDP_FLAGS_SKB_MODE, "XDP"),
     };
     // SAFETY: integers and pointers, for which all zero is valid: none.
     let mut options: bpf_link_create_opts = unsafe { std::mem::zeroed() };

@@ -302,8 +302,6 @@ section! {
         drop_late: bool = true;
         /// Hold background packets while the CPU runs something more important ("qdisc" only).
         gate: bool = true;
-        /// Process what arrives for background flows in threads of the idle class (XDP). Off: it has to show its gain.
-        ingress: bool = false;
         /// What background gets though it should wait, kbit/s, so that its connections live on. Without it 0.5% of the
         /// rate and at most 100; 10 where no rate is known. 0: nothing.
         trickle_kbit: Option<u32> = None, example 10, in 0..=1_000_000;

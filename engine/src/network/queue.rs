@@ -164,8 +164,6 @@ pub enum RateSource {
 pub struct Plan {
     pub ifindex: u32,
     pub backend: Backend,
-    /// What arrives for background flows waits for an idle CPU, too.
-    pub ingress: bool,
     /// TCP is kept from making packets of many segments.
     pub single_segments: bool,
     /// Another tool has taken ours off: what is configured there is its own.
@@ -787,7 +785,6 @@ impl Queue {
         Plan {
             ifindex: uplink.ifindex,
             backend,
-            ingress: is_queue && self.queue.ingress,
             // The form of a queue does not follow what is found.
             single_segments: is_queue
                 && (is_found
@@ -858,7 +855,7 @@ impl Queue {
 
 /// Whether the one comes from the other by tuning alone.
 fn is_tuning(old: Option<&Plan>, new: Option<&Plan>) -> bool {
-    let standing = |plan: &Plan| (plan.ifindex, plan.backend, plan.ingress, plan.single_segments);
+    let standing = |plan: &Plan| (plan.ifindex, plan.backend, plan.single_segments);
     old.is_some() && old.map(standing) == new.map(standing)
 }
 

@@ -44,11 +44,7 @@ const SHORT_ROUND_TRIPS: f64 = 2.0;
 
 const SHORT: &str = "giveway/short";
 const fn giveway(short: bool) -> Queue {
-    Queue::Giveway {
-        gate: true,
-        ingress: false,
-        short,
-    }
+    Queue::Giveway { gate: true, short }
 }
 /// Name, what queues in the device, the upload's congestion control.
 const METHODS: &[(&str, Queue, Option<&str>)] = &[

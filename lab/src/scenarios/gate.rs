@@ -49,26 +49,18 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         };
         testbed.variant(name, Some(GUEST))
     };
-    let giveway = |gate, ingress| Queue::Giveway {
-        gate,
-        ingress,
-        short: false,
-    };
+    let giveway = |gate| Queue::Giveway { gate, short: false };
     let upload = || Some(Load::upload("cubic"));
     // Half of the link.
     let download = || Some(Load::Download { mbit: 50 });
-    let ratio = |variant: &str, over: &str, metric, holds| {
-        Check::ratio(format!("{variant} / {over} {metric}"), variant, over, metric, holds)
-    };
     let run_time = "run_time_mean_s";
     Ok(Plan {
         variants: vec![
             variant("alone", Queue::Fifo, None),
             variant("plain", Queue::Fifo, upload()),
-            variant("giveway", giveway(true, false), upload()),
-            variant("giveway-without-gate", giveway(false, false), upload()),
-            variant("download", giveway(true, false), download()),
-            variant("download-deferred", giveway(true, true), download()),
+            variant("giveway", giveway(true), upload()),
+            variant("giveway-without-gate", giveway(false), upload()),
+            variant("download", giveway(true), download()),
         ],
         checks: vec![
             Check::ratio(
@@ -78,15 +70,6 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 run_time,
                 Relation::AtMost(1.01),
             ),
-            // It takes its place in `[queue] ingress` only if it gains something and loses nothing.
-            ratio("download-deferred", "download", run_time, Relation::Below(1.0)).goal(),
-            ratio(
-                "download-deferred",
-                "download",
-                "background_goodput_mbit",
-                Relation::AtLeast(0.99),
-            )
-            .goal(),
             // The gate is worth something only where an upload disturbs.
             Check::metric("giveway", "background_between_mbit", Relation::AtLeast(80.0)).goal(),
         ],

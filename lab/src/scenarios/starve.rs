@@ -45,7 +45,6 @@ const SHAPE: Shape = Shape {
     rtt_ms: 100,
     queue: Queue::Giveway {
         gate: true,
-        ingress: false,
         short: false,
     },
     driver_bytes: PACKET_BYTES,

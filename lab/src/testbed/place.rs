@@ -56,10 +56,10 @@ impl Topology {
             Topology::Uplink(shape) => {
                 let uplink = Uplink::raise(shape)?;
                 let configuration = match shape.queue {
-                    uplink::Queue::Giveway { gate, ingress, short } => Some(json!({
+                    uplink::Queue::Giveway { gate, short } => Some(json!({
                         "cap": {"policy": "none"},
                         "link": {"rate_mbit": shape.up_kbit as f64 / 1e3, "driver_bytes": shape.driver_bytes},
-                        "queue": {"gate": gate, "ingress": ingress, "short_segments": short},
+                        "queue": {"gate": gate, "short_segments": short},
                         // These scenarios are about the queue.
                         "classes": {"congestion_control": false},
                     })),

@@ -79,8 +79,6 @@ pub struct Shared {
     pub link_state: MapHandle,
     pub link_config: MapHandle,
     pub queue_events: MapHandle,
-    /// For ingress.bpf.c.
-    pub background_answers: MapHandle,
     /// For download.bpf.c.
     pub received: Received,
 }
@@ -205,7 +203,6 @@ impl Admission {
             link_state: keep(&maps.link_state)?,
             link_config: keep(&maps.link_config)?,
             queue_events: keep(&maps.queue_events)?,
-            background_answers: keep(&maps.background_answers)?,
             received: Received {
                 treated_sockets: keep(&maps.treated_sockets)?,
                 early_sockets: keep(&maps.early_sockets)?,
@@ -432,7 +429,6 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.admission, flag::GW_ADMIT),
         (plan.tuning.drop_late, flag::GW_DROP_LATE),
         (plan.tuning.gate, flag::GW_GATE),
-        (plan.ingress, flag::GW_LEARN),
         (plan.tuning.call_marks, flag::GW_CALLS),
         (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
     ];

@@ -100,14 +100,6 @@ impl Attributes {
         }
     }
 
-    /// Runs only where nothing else would.
-    pub fn idle() -> Self {
-        Self {
-            policy: libc::SCHED_IDLE.cast_unsigned(),
-            ..Self::default()
-        }
-    }
-
     /// What the kernel gives to a child of one that has real time and resets it.
     pub fn is_reset(&self) -> bool {
         let flags = self.flags;

@@ -428,7 +428,7 @@ mod tests {
             band.served = Some(served);
         }
         let tuning = serde_json::json!({
-            "ifindex": 2, "backend": "qdisc", "ingress": false, "single_segments": false, "rate_bytes_per_s": 1,
+            "ifindex": 2, "backend": "qdisc", "single_segments": false, "rate_bytes_per_s": 1,
             "rate_source": "configuration", "overhead_bytes": 0, "max_packet_bytes": 0, "driver_bytes": 0,
             "realtime_percent": 0, "guard_us": 0, "path_budget_us": 0, "trickle_bytes_per_s": 0, "sojourn_target_us": 0,
             "sojourn_interval_us": 0, "admission": true, "drop_late": true, "gate": true,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::downlink::Arrival;
 use giveway_engine::network::action::Input;
 use giveway_engine::record::What;
 use nix::net::if_::if_indextoname;
@@ -230,9 +231,16 @@ impl Running {
         let links = self.daemon.queue.in_force();
         let arrivals = self.daemon.download.arrivals(&links);
         self.sign.give();
-        let arrivals = arrivals
+        let mut arrivals = arrivals
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
+        let others = self.found.links.iter().filter(|link| !links.contains(link));
+        arrivals.extend(others.map(|(ifindex, name)| Arrival {
+            ifindex: *ifindex,
+            name: name.clone(),
+            hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
+            bridge: None,
+        }));
         self.step(Input::Arrivals(arrivals))
     }
 

@@ -293,7 +293,6 @@ fn plan(ifindex: u32, config: &Config) -> Plan {
     Plan {
         ifindex,
         backend: Backend::Htb,
-        ingress: false,
         single_segments: false,
         only_if_free: false,
         tuning: Tuning {

@@ -26,7 +26,7 @@ pub struct Demand {
 impl Demand {
     pub fn new(config: &Config) -> Self {
         Self {
-            is_lasting: !config.deadline.is_empty() || !config.chain.is_empty() || config.queue.ingress,
+            is_lasting: !config.deadline.is_empty() || !config.chain.is_empty(),
             latest: None,
             stays: Duration::ZERO,
             packets: 0,
@@ -147,6 +147,5 @@ mod tests {
     fn a_rule_for_deadlines_is_enough() {
         let text = "[[deadline]]\nport = 5005\ndeadline_ms = 10.0";
         assert!(!Demand::new(&Config::parse(text).unwrap()).is_over());
-        assert!(!Demand::new(&Config::parse("[queue]\ningress = true").unwrap()).is_over());
     }
 }

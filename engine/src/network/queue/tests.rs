@@ -704,7 +704,6 @@ fn what_needs_the_queue_has_it_at_once() {
         "[link]\nrate_mbit = 5",
         "[link]\nrate_mbit = \"auto\"",
         "[queue]\nbackend = \"qdisc\"",
-        "[queue]\ningress = true",
         "[[deadline]]\nport = 5005\ndeadline_ms = 10.0",
     ] {
         assert_eq!(backend(text, wifi()), Backend::Qdisc, "{text}");
