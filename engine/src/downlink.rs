@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::RateLimit;
+use crate::class::{LimitNumber, RateLimit};
+use crate::rate::mbit;
 
 const RULE: &str = "download limits";
 const NOT_LIMITED: &str = "as it comes";
@@ -45,10 +46,28 @@ pub struct Plan {
 pub struct DownlinkView {
     /// The links whose arriving packets are limited.
     pub links: Vec<String>,
-    /// How many limits there are.
-    pub limits: usize,
+    pub limits: Vec<DownloadView>,
     /// Why there is none on a link, or on any.
     pub reasons: Vec<String>,
+}
+
+/// One of the limits, with what has passed it since it was put up, as of the latest look.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DownloadView {
+    pub number: LimitNumber,
+    pub mbit: f64,
+    #[serde(flatten)]
+    pub passed: Passed,
+}
+
+/// What the queue of a limit has counted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Passed {
+    pub passed_bytes: u64,
+    pub passed_packets: u64,
+    pub dropped_packets: u64,
+    pub waiting_packets: u64,
+    pub waiting_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +76,7 @@ pub struct Downlink {
     limits: Vec<RateLimit>,
     /// None: they have to be looked at.
     arrivals: Option<BTreeMap<u32, Arrival>>,
+    passed: BTreeMap<LimitNumber, Passed>,
     paused: Option<String>,
     in_force: Option<Plan>,
     asked: Option<Option<Plan>>,
@@ -92,6 +112,11 @@ impl Downlink {
     /// And at once.
     pub fn misses_arrivals(&self) -> bool {
         self.is_wanted() && self.arrivals.is_none()
+    }
+
+    /// Takes in what each limit has let pass.
+    pub fn count(&mut self, passed: BTreeMap<LimitNumber, Passed>) {
+        self.passed = passed;
     }
 
     /// Takes in the managed links.
@@ -179,11 +204,19 @@ impl Downlink {
     pub fn view(&self) -> DownlinkView {
         DownlinkView {
             links: self.limiting().map(str::to_owned).collect(),
-            limits: self.limits.len(),
+            limits: self.limits.iter().map(|limit| self.view_of(limit)).collect(),
             reasons: match self.is_wanted() {
                 true => self.shortfalls(),
                 false => Vec::new(),
             },
+        }
+    }
+
+    fn view_of(&self, limit: &RateLimit) -> DownloadView {
+        DownloadView {
+            number: limit.number,
+            mbit: mbit(limit.bytes_per_s),
+            passed: self.passed.get(&limit.number).copied().unwrap_or_default(),
         }
     }
 

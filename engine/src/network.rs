@@ -177,7 +177,7 @@ impl Network {
                 | Input::Traced(_)
                 | Input::Elsewhere(_)
                 | Input::Processes(_)
-                | Input::Arrivals(_)
+                | Input::Arrivals { .. }
                 | Input::DownloadOutcome(_)
                 | Input::DownloadLost(_)
                 | Input::Forwarding(_)
@@ -271,7 +271,8 @@ impl Network {
                 self.ask_queues(now, wanted);
                 self.note_past_deadlines(now);
             }
-            Input::Arrivals(arrivals) => {
+            Input::Arrivals { arrivals, passed } => {
+                self.downloads.count(passed);
                 let wanted = self.downloads.observe(arrivals);
                 self.ask_downloads(wanted);
             }

@@ -14,7 +14,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::downlink::{Arrival, Plan};
+use giveway_engine::class::LimitNumber;
+use giveway_engine::downlink::{Arrival, Passed, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,17 @@ impl DownloadActuator {
         drop(standing);
         device::remove(&mut self.netlink, false)?;
         self.journal.clear()
+    }
+
+    /// What each limit has let pass.
+    pub fn passed(&mut self) -> BTreeMap<LimitNumber, Passed> {
+        let Some(standing) = &self.standing else {
+            return BTreeMap::new();
+        };
+        let passed = standing.tree.passed(&mut self.netlink);
+        passed
+            .inspect_err(|error| tracing::debug!("{error:#}"))
+            .unwrap_or_default()
     }
 
     /// The ways in of these links, as they are now.

@@ -109,25 +109,35 @@ pub fn find_root(netlink: &mut Netlink, ifindex: u32) -> Result<Option<Root>> {
 
 /// What the qdisc below this class has counted; None where there is none.
 pub fn counted(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<Option<Counted>> {
+    let all = all_counted(netlink, ifindex)?;
+    Ok(all
+        .into_iter()
+        .find_map(|(of, counted)| (of == parent).then_some(counted)))
+}
+
+/// What each qdisc of the device has counted, by its parent; of those that tell it.
+pub fn all_counted(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<(u32, Counted)>> {
     let all = netlink
         .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
         .context("cannot list the qdiscs")?;
-    let is_wanted = |m: &&Vec<u8>| u32_at(m, 4).ok() == Some(ifindex) && u32_at(m, 12).ok() == Some(parent);
-    let Some(message) = all.iter().find(is_wanted) else {
-        return Ok(None);
-    };
+    let here = all.iter().filter(|m| u32_at(m, 4).ok() == Some(ifindex));
+    here.map(|message| Ok((u32_at(message, 12)?, count(message)?)))
+        .collect()
+}
+
+fn count(message: &[u8]) -> Result<Counted> {
     let statistics = attribute(message, TCMSG_BYTES, STATS).context("a qdisc tells no statistics")?;
     let part = |kind| attribute(statistics, 0, kind).context("a qdisc tells no statistics");
     // struct gnet_stats_basic: bytes (64 bits), packets. struct gnet_stats_queue: qlen, backlog, drops.
     let (basic, queue) = (part(STATS_BASIC)?, part(STATS_QUEUE)?);
     let bytes = basic.first_chunk().context("a netlink message is cut short")?;
-    Ok(Some(Counted {
+    Ok(Counted {
         sent_bytes: u64::from_ne_bytes(*bytes),
         sent_packets: u32_at(basic, 8)?,
         waiting_packets: u32_at(queue, 0)?,
         waiting_bytes: u32_at(queue, 4)?,
         dropped: u32_at(queue, 8)?,
-    }))
+    })
 }
 
 fn read(message: &[u8], handle: u32) -> Result<Qdisc> {

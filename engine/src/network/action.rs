@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, Forwarded, Limit, RuleId, Rules, Treatment};
-use crate::downlink::{self, Arrival};
+use crate::class::{Activity, Forwarded, Limit, LimitNumber, RuleId, Rules, Treatment};
+use crate::downlink::{self, Arrival, Passed};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
 use crate::network::enforcement::Elsewhere;
@@ -29,8 +29,11 @@ pub enum Input<'a> {
     Ordered(Vec<u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
-    /// The ways in of the managed links, while what arrives is limited.
-    Arrivals(Vec<Arrival>),
+    /// The ways in of the managed links, while what arrives is limited, and what each limit has let pass.
+    Arrivals {
+        arrivals: Vec<Arrival>,
+        passed: BTreeMap<LimitNumber, Passed>,
+    },
     /// The outcome of [`Action::Download`]; after an error nothing of it is left.
     DownloadOutcome(Result<(), String>),
     /// What that had put up is no more, for this reason.

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::RateLimit;
+use giveway_engine::class::{LimitNumber, RateLimit};
+use giveway_engine::downlink::Passed;
 use nix::errno::Errno;
 
 use crate::actuate::queue::htb::{self, Shape};
@@ -113,6 +114,27 @@ impl Tree {
         Ok(())
     }
 
+    /// What each limit has let pass since it was put up.
+    pub fn passed(&self, netlink: &mut Netlink) -> Result<BTreeMap<LimitNumber, Passed>> {
+        let mut all = BTreeMap::<LimitNumber, Passed>::new();
+        for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
+            let number = (parent & 0xffff).saturating_sub(LIMITS) / CLASSES_OF_A_LIMIT;
+            let number = u8::try_from(number)
+                .ok()
+                .filter(|number| self.limits.contains_key(number));
+            let Some(number) = number.filter(|_| parent & 0xffff_0000 == HANDLE) else {
+                continue;
+            };
+            let passed = all.entry(number).or_default();
+            passed.passed_bytes += counted.sent_bytes;
+            passed.passed_packets += u64::from(counted.sent_packets);
+            passed.dropped_packets += u64::from(counted.dropped);
+            passed.waiting_packets += u64::from(counted.waiting_packets);
+            passed.waiting_bytes += u64::from(counted.waiting_bytes);
+        }
+        Ok(all)
+    }
+
     /// Nobody has put another queue in its place.
     pub fn stands(&self, netlink: &mut Netlink) -> Result<bool> {
         let root = qdisc::find_root(netlink, self.ifindex)?;
@@ -190,10 +212,7 @@ pub fn waiting(netlink: &mut Netlink, ifindex: u32) -> Result<u32> {
 }
 
 fn waiting_in(netlink: &mut Netlink, ifindex: u32, minors: &BTreeSet<u32>) -> Result<u32> {
-    let mut all = 0;
-    for minor in minors {
-        let counted = qdisc::counted(netlink, ifindex, HANDLE | minor)?;
-        all += counted.map_or(0, |counted| counted.waiting_packets);
-    }
-    Ok(all)
+    let all = qdisc::all_counted(netlink, ifindex)?.into_iter();
+    let there = all.filter(|(parent, _)| parent & 0xffff_0000 == HANDLE && minors.contains(&(parent & 0xffff)));
+    Ok(there.map(|(_, counted)| counted.waiting_packets).sum())
 }

@@ -241,7 +241,8 @@ impl Running {
             hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
             bridge: None,
         }));
-        self.step(Input::Arrivals(arrivals))
+        let passed = self.daemon.download.passed();
+        self.step(Input::Arrivals { arrivals, passed })
     }
 
     fn look_at_devices(&mut self) -> Result<()> {
