@@ -42,7 +42,7 @@ pub struct Plan {
 }
 
 /// The same for `status`.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DownlinkView {
     /// The links whose arriving packets are limited.
     pub links: Vec<String>,
