@@ -19,7 +19,7 @@ use crate::interface::{Choice, Found};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::types::Types;
-use crate::kernel::{check_requirements, uplink};
+use crate::kernel::{check_requirements, uplink, way_in};
 use crate::key::KeyFile;
 use crate::rules::UNIT_FOLDERS;
 use crate::run::{missing_group, priority_engine};
@@ -76,6 +76,9 @@ impl Machine {
             }
         }
         let limits = rules.limits();
+        if limits.iter().any(|limit| limit.down().is_some()) {
+            self.missing.extend(bypassed(&mut netlink, &found.links));
+        }
         for link in views(config, rules, uplinks) {
             let name = &link.interface;
             let plan = link
@@ -142,6 +145,18 @@ impl Machine {
 fn spares_local(config: &Config, name: &str) -> bool {
     let own = config.uplink.iter().find(|own| own.interface.as_deref() == Some(name));
     own.and_then(|own| own.local).unwrap_or(config.link.local) == LocalTraffic::Unlimited
+}
+
+/// What would never see what arrives and is limited, so that nothing is limited there.
+fn bypassed(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String> {
+    let chains = way_in::filtered().unwrap_or_default();
+    let mut all = Vec::new();
+    for (ifindex, name) in links {
+        if let Ok(Some(hindrance)) = way_in::hindrance(netlink, *ifindex, name, &chains) {
+            all.push(format!("download limits of rules do not hold on {name}: {hindrance}"));
+        }
+    }
+    all
 }
 
 /// What the queues of these links would be, by the engine that decides it.
