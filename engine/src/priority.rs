@@ -111,7 +111,10 @@ pub struct Started {
 pub enum Input {
     /// A process has called exec, or was found at a start or for a new rule. `rule`: by [`first_match`], which takes longer
     /// than others should have to wait.
-    Started { started: Started, rule: Option<Arc<Rule>> },
+    Started {
+        started: Box<Started>,
+        rule: Option<Arc<Rule>>,
+    },
     /// A held process has a new thread, without real time so far.
     TaskAdded { id: ProcessId, tid: u32 },
     /// A held process has ended, having used so much CPU time.
@@ -272,7 +275,7 @@ impl Priority {
     /// Takes one observation and returns what follows from it.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
         match input {
-            Input::Started { started, rule } => self.judge(now, started, rule),
+            Input::Started { started, rule } => self.judge(now, *started, rule),
             Input::TaskAdded { id, tid } => self.add_task(now, id, tid),
             Input::Exited { id, cpu } => self.forget(now, id, cpu),
             Input::Outcome { id, outcome } => self.conclude(id, outcome),

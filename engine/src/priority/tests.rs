@@ -176,7 +176,10 @@ impl Machine {
         let cpu = self.granted.get(&id(pid)).copied().unwrap_or_default();
         let rule = first_match(&self.priority.rules(), &process);
         let started = started(pid, process, cpu);
-        self.tell(Input::Started { started, rule });
+        self.tell(Input::Started {
+            started: started.into(),
+            rule,
+        });
         self.granted.contains_key(&id(pid))
     }
 

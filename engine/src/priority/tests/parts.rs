@@ -291,7 +291,7 @@ fn a_chain_lowers_its_threads_of_a_process_before_a_rule_is_granted_there() {
     let matching = first_match(&machine.priority.rules(), &process("/bin/a"));
     let started = started(3, process("/bin/a"), Duration::ZERO);
     let input = Input::Started {
-        started,
+        started: started.into(),
         rule: matching,
     };
     let lowered = [Action::Lower { tid: 31 }, Action::Lower { tid: 32 }];
@@ -323,7 +323,7 @@ fn a_rule_waits_for_no_chain_that_has_ended() {
     machine.priority.step(
         machine.now,
         Input::Started {
-            started,
+            started: started.into(),
             rule: matching,
         },
     );

@@ -24,7 +24,13 @@ fn one_that_ends_before_it_can_be_told_whether_it_has_it_is_neither_granted_nor_
     let process = process("/bin/a");
     let rule = first_match(&machine.priority.rules(), &process);
     let started = started(1, process, Duration::ZERO);
-    let actions = machine.priority.step(machine.now, Input::Started { started, rule });
+    let actions = machine.priority.step(
+        machine.now,
+        Input::Started {
+            started: started.into(),
+            rule,
+        },
+    );
     assert!(actions.iter().any(|action| matches!(action, Action::Grant { .. })));
     machine.tell(Input::EndedBefore { id: id(1) });
     let status = machine.priority.status(machine.now);

@@ -35,7 +35,13 @@ impl RulesLoop {
         // One that has executed nothing since it was judged stays what it was: other users can hold its folder in /proc.
         if self.arguments.contains_key(&id.pid) {
             let started = unknown(id);
-            self.tell(Input::Started { started, rule: None }, None);
+            self.tell(
+                Input::Started {
+                    started: started.into(),
+                    rule: None,
+                },
+                None,
+            );
             self.release_unless_held(id);
         }
         self.release_if_unknown(id.pid);
@@ -131,7 +137,13 @@ impl RulesLoop {
             (None, Some(id)) => {
                 self.unread.remove(&pid);
                 let started = unknown(id);
-                self.tell(Input::Started { started, rule: None }, None);
+                self.tell(
+                    Input::Started {
+                        started: started.into(),
+                        rule: None,
+                    },
+                    None,
+                );
             }
             // Gone, a thread of the kernel, or another one by now.
             (None, None) => {
@@ -183,7 +195,13 @@ impl RulesLoop {
             self.end(before, Duration::ZERO);
         }
         let rule = first_match(&self.rules, &started.process);
-        self.tell(Input::Started { started, rule }, Some(handle));
+        self.tell(
+            Input::Started {
+                started: started.into(),
+                rule,
+            },
+            Some(handle),
+        );
     }
 
     pub(super) fn forget(&mut self, id: ProcessId, cpu: Duration) {
