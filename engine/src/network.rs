@@ -263,6 +263,7 @@ impl Network {
             }
             Input::CommandLimits(limits) => self.set_command_limits(now, limits),
             Input::Devices(devices) => self.follow_devices(now, devices),
+            Input::Subnets(subnets) => self.links.follow_subnets(subnets),
             Input::Traced(traced) => self.note_traced(now, traced),
             Input::Elsewhere(elsewhere) => self.note_elsewhere(now, elsewhere),
             Input::Uplinks(uplinks) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class::{Forwarded, RateLimit, Treatment};
-use giveway_engine::config::{Config, Deadline};
+use giveway_engine::config::{Config, Deadline, Prefix};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
@@ -515,6 +515,19 @@ impl QueueActuator {
             .map(|link| (link.number, link.name.clone()))
             .collect();
         admission.follow_networks(&local::networks(&links)?)
+    }
+
+    /// The subnets that admission knows, by the links' interfaces.
+    pub fn subnets(&self) -> BTreeMap<u32, Vec<Prefix>> {
+        let networks = self.admission.iter().flat_map(Admission::networks);
+        let mut subnets: BTreeMap<u32, Vec<Prefix>> = BTreeMap::new();
+        for network in networks {
+            let of_it = self.links.iter().find(|(_, link)| link.number == network.link);
+            if let (Some((ifindex, _)), Some(subnet)) = (of_it, Prefix::new(network.address, network.bits)) {
+                subnets.entry(*ifindex).or_default().push(subnet);
+            }
+        }
+        subnets
     }
 
     /// What comes out of these devices is told apart by its cgroup, while anything is in force.

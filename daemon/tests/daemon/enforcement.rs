@@ -136,6 +136,36 @@ fn reader_at(lab: &Lab, address: &'static str) -> u16 {
 }
 
 #[test]
+fn a_background_flow_in_the_own_subnet_of_a_link_that_leaves_that_out_is_said_to_be_ordered_by_nobody() {
+    let lab = Lab::enter();
+    let port = reader_at(&lab, FAR_V4);
+    let rule = format!("[[rule]]\nport = {port}\nclass = \"background\"\n");
+    let text = format!("[link]\nrate_mbit = 20\nlocal = \"unlimited\"\n[queue]\nbackend = \"htb\"\n{rule}");
+    let config = Scratch::new("local-order.toml", &text);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
+    until("its queue is active", || {
+        !daemon.status()["queue"]["in_force"].is_null()
+    });
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "bash", "-c", &sender(FAR_V4, port)]);
+    let _sends = KillOnDrop::spawn(command.stdin(Stdio::null()));
+    let short = await_some("it is told", || {
+        daemon.status()["not_enforced"].as_array()?.first().cloned()
+    });
+    assert_eq!(
+        [&short["cause"], &short["class"], &short["interface"]],
+        ["local", "background", "gwv"],
+        "{short}"
+    );
+    assert!(short["upload_limit_mbit"].is_null(), "{short}");
+    let why = why(&port.to_string());
+    assert!(
+        why.contains("its class is not enforced: it stays in the own subnets of gwv"),
+        "{why}"
+    );
+}
+
+#[test]
 fn a_limited_flow_is_shown_with_the_link_whose_queue_enforces_it() {
     let lab = Lab::enter();
     let managed = Managed::start(Some(50.0), "", &[]);

@@ -128,6 +128,11 @@ pub struct Prefix {
 }
 
 impl Prefix {
+    /// None where an address of this kind has fewer bits.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
+        (bits <= width(address)).then_some(Self { address, bits })
+    }
+
     /// The address, where it is a single one.
     pub fn single(&self) -> Option<IpAddr> {
         (self.bits == width(self.address)).then_some(self.address)

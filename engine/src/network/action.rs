@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::change::{Setting, Value};
 use crate::class::{Activity, Forwarded, Limit, LimitNumber, RuleId, Rules, Treatment};
+use crate::config::Prefix;
 use crate::downlink::{self, Arrival, Passed};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
@@ -93,6 +94,8 @@ pub enum Input<'a> {
     CommandLimits(Vec<Limit>),
     /// The devices there are, by their numbers.
     Devices(BTreeMap<u32, Device>),
+    /// The own subnets of links whose rates are not for them, all of these, by the links' numbers.
+    Subnets(BTreeMap<u32, Vec<Prefix>>),
     /// Of the flows of [`Network::to_be_traced`](super::Network::to_be_traced): the link in whose queue a packet of each was
     /// within the last moments; None: in none.
     Traced(Vec<(Cookie, Option<u32>)>),

@@ -58,6 +58,40 @@ pub struct Enforcement {
     /// Why they are in none.
     #[serde(default)]
     pub reason: Option<String>,
+    /// The same for programs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<Cause>,
+}
+
+/// Why something is not enforced.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    DryRun,
+    Paused,
+    /// The table of flows that the queue knows is full.
+    TableFull,
+    /// The link is managed, and has no queue of giveway's.
+    NoQueue,
+    /// It leaves by a device that is not managed.
+    NotManaged,
+    /// It stays on this host.
+    Loopback,
+    /// It stays in the link's own subnets, which `local` leaves out of the queue.
+    Local,
+    /// No packet has reached a managed link.
+    NotSeen,
+    /// Of a newer version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why it is not enforced, for programs and for people.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Lack {
+    cause: Cause,
+    reason: String,
 }
 
 /// The limits that a flow has, in each direction.
@@ -118,12 +152,22 @@ impl FlowView {
 pub struct ShortfallView {
     /// As `rate limit 2 Mbit/s` or `class background`.
     pub what: String,
+    /// The same for programs: one of these.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub class: Option<Class>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub upload_limit_mbit: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub download_limit_mbit: Option<f64>,
     /// Whose word it is.
     pub rule: String,
     /// Empty where no route is known.
     pub interface: String,
     pub flows: usize,
     pub reason: String,
+    /// The same for programs.
+    #[serde(default)]
+    pub cause: Cause,
 }
 
 /// A process for which something was chosen, and whose sockets are in another network namespace.
@@ -190,9 +234,16 @@ pub struct Shortfalls {
 struct Shortfall {
     flows: BTreeSet<Cookie>,
     rule: String,
-    reason: String,
+    why: Lack,
     /// Since when there is no such flow.
     empty: Option<Duration>,
+}
+
+impl Lack {
+    fn of(cause: Cause, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { cause, reason }
+    }
 }
 
 impl Asked {
@@ -258,7 +309,7 @@ impl Shortfalls {
     }
 
     /// Whether that is news.
-    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: Key, rule: &str, reason: &str) -> bool {
+    fn note(&mut self, now: Duration, (cookie, way): (Cookie, Way), key: Key, rule: &str, why: &Lack) -> bool {
         if self.of_flows.get(&(cookie, way)) != Some(&key) {
             self.end_way(cookie, way);
         }
@@ -272,11 +323,11 @@ impl Shortfalls {
             Shortfall {
                 flows: BTreeSet::new(),
                 rule: rule.to_owned(),
-                reason: String::new(),
+                why: Lack::default(),
                 empty: None,
             }
         });
-        reason.clone_into(&mut shortfall.reason);
+        why.clone_into(&mut shortfall.why);
         shortfall.flows.insert(cookie);
         self.of_flows.insert((cookie, way), key);
         is_news
@@ -364,15 +415,16 @@ impl Network {
     }
 
     /// Why nothing at all is enforced.
-    fn shortfall_of_all(&self) -> Option<String> {
+    fn shortfall_of_all(&self) -> Option<Lack> {
         if self.links.dry_run() {
-            return Some("a dry run changes nothing".to_owned());
+            return Some(Lack::of(Cause::DryRun, "a dry run changes nothing"));
         }
-        self.paused.as_ref().map(|why| format!("giveway is paused: {why}"))
+        let paused = self.paused.as_ref();
+        paused.map(|why| Lack::of(Cause::Paused, format!("giveway is paused: {why}")))
     }
 
-    /// None where it is not known yet.
-    fn found(&self, tracked: &Tracked) -> Option<Result<String, String>> {
+    /// The link that has a queue for it. None where it is not known yet.
+    fn found(&self, asked: Asked, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(why) = self.shortfall_of_all() {
             return Some(Err(why));
         }
@@ -380,79 +432,97 @@ impl Network {
         // Of one that was named the queue knows by its address.
         let is_told = self.classes.is_told(flow.cookie);
         if !is_told && tracked.judged.verdict.by != By::Name {
-            return Some(Err(TABLE_IS_FULL.to_owned()));
+            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
         }
-        if let Some(served) = self.links.serves(flow.ifindex) {
+        if let Some(served) = self.served(asked, tracked, flow.ifindex) {
             return Some(served);
         }
         if let Some(on) = trace.seen_on {
-            return self.links.serves(on);
+            return self.served(asked, tracked, on);
         }
         let device = self.classes.devices().get(&flow.ifindex);
         let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback) || !is_told;
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
-    fn why_unmanaged(&self, flow: &Flow) -> String {
+    /// By this link, if it is managed.
+    fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
+        let link = match self.links.serves(ifindex)? {
+            Ok(link) => link,
+            Err(why) => return Some(Err(Lack::of(Cause::NoQueue, why))),
+        };
+        // What has a rate limit goes to the queue in any case, and a stream before other local traffic.
+        let is_order = asked == Asked::Class(Class::Background) && tracked.judged.verdict.limits.up.is_none();
+        if is_order && self.links.spares(ifindex, tracked.flow.remote.ip()) {
+            let why =
+                format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
+            return Some(Err(Lack::of(Cause::Local, why)));
+        }
+        Some(Ok(link))
+    }
+
+    fn why_unmanaged(&self, flow: &Flow) -> Lack {
         match self.classes.devices().get(&flow.ifindex) {
-            Some(device) if device.is_loopback => format!("it stays on this host ({})", device.name),
-            Some(device) => format!(
-                "it leaves by {}, which is not managed ({})",
-                device.shown(),
-                self.links.how_to_manage(&device.name)
+            Some(device) if device.is_loopback => {
+                Lack::of(Cause::Loopback, format!("it stays on this host ({})", device.name))
+            }
+            Some(device) => Lack::of(
+                Cause::NotManaged,
+                format!(
+                    "it leaves by {}, which is not managed ({})",
+                    device.shown(),
+                    self.links.how_to_manage(&device.name)
+                ),
             ),
-            None => "none of its packets reaches a managed link".to_owned(),
+            None => Lack::of(Cause::NotSeen, "none of its packets reaches a managed link"),
         }
     }
 
     /// The same of what it receives.
-    fn found_received(&self, tracked: &Tracked) -> Option<Result<String, String>> {
+    fn found_received(&self, tracked: &Tracked) -> Option<Result<String, Lack>> {
         if let Some(why) = self.shortfall_of_all() {
             return Some(Err(why));
         }
         let Tracked { flow, trace, .. } = tracked;
         let is_told = self.classes.is_told(flow.cookie);
         if !is_told {
-            return Some(Err(TABLE_IS_FULL.to_owned()));
+            return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
         }
         if let Some(served) = self.downloads.serves(flow.ifindex) {
-            return Some(served);
+            return Some(served.map_err(|why| Lack::of(Cause::NoQueue, why)));
         }
         let device = self.classes.devices().get(&flow.ifindex);
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
             let how = self.links.how_to_manage(&tunnel.name);
-            return Some(Err(format!(
-                "it arrives within {}, which is not managed ({how})",
-                tunnel.shown()
-            )));
+            let why = format!("it arrives within {}, which is not managed ({how})", tunnel.shown());
+            return Some(Err(Lack::of(Cause::NotManaged, why)));
         }
         if let Some(on) = trace.seen_on {
-            return self.downloads.serves(on);
+            let served = self.downloads.serves(on)?;
+            return Some(served.map_err(|why| Lack::of(Cause::NoQueue, why)));
         }
         let is_unseen = tracked.is_unseen() || device.is_some_and(|device| device.is_loopback);
         is_unseen.then(|| Err(self.why_unmanaged(flow)))
     }
 
-    fn found_way(&self, tracked: &Tracked, way: Way) -> Option<Result<String, String>> {
+    fn found_way(&self, asked: Asked, tracked: &Tracked, way: Way) -> Option<Result<String, Lack>> {
         match way {
-            Way::Sent => self.found(tracked),
+            Way::Sent => self.found(asked, tracked),
             Way::Received => self.found_received(tracked),
         }
     }
 
-    fn enforcement(&self, tracked: &Tracked, way: Way) -> Enforcement {
-        match self.found_way(tracked, way) {
-            Some(Ok(link)) => Enforcement {
+    fn enforcement(&self, asked: Asked, tracked: &Tracked, way: Way) -> Enforcement {
+        let not_yet = || Lack::of(Cause::NotSeen, "none of its packets has reached a managed link yet");
+        match self.found_way(asked, tracked, way).unwrap_or_else(|| Err(not_yet())) {
+            Ok(link) => Enforcement {
                 enforced_by: Some(link),
-                reason: None,
+                ..Enforcement::default()
             },
-            Some(Err(reason)) => Enforcement {
+            Err(Lack { cause, reason }) => Enforcement {
                 enforced_by: None,
                 reason: Some(reason),
-            },
-            None => Enforcement {
-                enforced_by: None,
-                reason: Some("none of its packets has reached a managed link yet".to_owned()),
+                cause: Some(cause),
             },
         }
     }
@@ -460,15 +530,21 @@ impl Network {
     pub(super) fn limits_view(&self, tracked: &Tracked) -> Option<LimitsView> {
         let limits = tracked.judged.verdict.limits;
         let rates = |number| self.classes.limit(number).map(|limit| limit.rates);
-        let view = |rate: u64, way| LimitView {
+        let view = |rate: u64, asked, way| LimitView {
             mbit: mbit(rate),
-            enforcement: self.enforcement(tracked, way),
+            enforcement: self.enforcement(asked, tracked, way),
         };
         let upload = limits.up.and_then(rates).and_then(|rates| rates.up);
         let download = limits.down.and_then(rates).and_then(|rates| rates.down);
         (upload.is_some() || download.is_some()).then(|| LimitsView {
-            upload: upload.map(|rate| view(rate, Way::Sent)),
-            download: download.map(|rate| view(rate, Way::Received)),
+            upload: limits
+                .up
+                .zip(upload)
+                .map(|(number, rate)| view(rate, Asked::Upload(number), Way::Sent)),
+            download: limits
+                .down
+                .zip(download)
+                .map(|(number, rate)| view(rate, Asked::Download(number), Way::Received)),
         })
     }
 
@@ -478,7 +554,7 @@ impl Network {
             limits: LimitNumbers::NONE,
             ..tracked.judged.verdict.clone()
         };
-        Asked::of(&verdict).map(|_| self.enforcement(tracked, Way::Sent))
+        Asked::of(&verdict).map(|asked| self.enforcement(asked, tracked, Way::Sent))
     }
 
     /// Says of these flows what has changed.
@@ -489,7 +565,7 @@ impl Network {
                 continue;
             };
             let key = Asked::of_way(&tracked.judged.verdict, way).map(|asked| (asked, tracked.flow.ifindex));
-            let found = key.and_then(|_| self.found_way(tracked, way));
+            let found = key.and_then(|(asked, _)| self.found_way(asked, tracked, way));
             let is_short = matches!(found, Some(Err(_)));
             let rule = tracked.judged.verdict.rule.clone();
             if let Some(tracked) = self.flows.get_mut(*cookie) {
@@ -506,10 +582,10 @@ impl Network {
             let change = match (key, found) {
                 // Nobody waits for what stays here.
                 (Some((_, ifindex)), _) if self.is_loopback(ifindex) => None,
-                (Some(key), Some(Err(reason))) => {
-                    let is_news = self.shortfalls.note(now, (*cookie, way), key, &rule, &reason);
+                (Some(key), Some(Err(why))) => {
+                    let is_news = self.shortfalls.note(now, (*cookie, way), key, &rule, &why);
                     is_news
-                        .then(|| self.shortfall_change(*cookie, key, Err(reason)))
+                        .then(|| self.shortfall_change(*cookie, key, Err(why.reason)))
                         .flatten()
                 }
                 (Some(_), Some(Ok(link))) => {
@@ -551,9 +627,13 @@ impl Network {
     }
 
     fn rate_shown(&self, number: LimitNumber, rate: fn(Rates) -> Option<u64>) -> String {
-        let limit = self.classes.limit(number);
-        let rate = limit.and_then(|limit| rate(limit.rates));
-        rate.map_or("lifted".to_owned(), |rate| format!("{} Mbit/s", mbit(rate)))
+        let mbit = self.rate_mbit(number, rate);
+        mbit.map_or("lifted".to_owned(), |mbit| format!("{mbit} Mbit/s"))
+    }
+
+    fn rate_mbit(&self, number: LimitNumber, rate: fn(Rates) -> Option<u64>) -> Option<f64> {
+        let limit = self.classes.limit(number)?;
+        rate(limit.rates).map(mbit)
     }
 
     fn shortfall_change(&self, cookie: Cookie, (asked, ifindex): Key, now: Result<String, String>) -> Option<Change> {
@@ -593,10 +673,23 @@ impl Network {
             let device = self.classes.devices().get(ifindex);
             ShortfallView {
                 what: format!("{setting} {shown}"),
+                class: match *asked {
+                    Asked::Class(class) => Some(class),
+                    _ => None,
+                },
+                upload_limit_mbit: match *asked {
+                    Asked::Upload(number) => self.rate_mbit(number, |rates| rates.up),
+                    _ => None,
+                },
+                download_limit_mbit: match *asked {
+                    Asked::Download(number) => self.rate_mbit(number, |rates| rates.down),
+                    _ => None,
+                },
                 rule: shortfall.rule.clone(),
                 interface: device.map(|device| device.name.clone()).unwrap_or_default(),
                 flows: shortfall.flows.len(),
-                reason: shortfall.reason.clone(),
+                reason: shortfall.why.reason.clone(),
+                cause: shortfall.why.cause,
             }
         };
         known.map(view).collect()
@@ -660,7 +753,7 @@ impl Network {
             return Vec::new();
         }
         if let Some(why) = self.shortfall_of_all() {
-            return vec![why];
+            return vec![why.reason];
         }
         let mut managed = match Asked::of(&verdict) {
             Some(_) => self.links.shortfalls(),

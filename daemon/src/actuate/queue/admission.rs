@@ -67,7 +67,7 @@ pub struct Admission {
     packet_rules: MapHandle,
     local_networks: MapHandle,
     /// As they are written there.
-    networks: BTreeSet<Vec<u8>>,
+    networks: BTreeSet<LocalNetwork>,
     /// What was written, and how often.
     written: (Vec<PacketRule>, u32),
     counters: MapHandle,
@@ -372,20 +372,21 @@ impl Admission {
 
     /// The subnets of the links of these numbers, which their rates are not for.
     pub fn follow_networks(&mut self, networks: &BTreeSet<LocalNetwork>) -> Result<()> {
-        let keys: BTreeSet<Vec<u8>> = networks
-            .iter()
-            .take(MOST_NETWORKS)
-            .map(|network| bytes_of(&network_key(network)).to_vec())
-            .collect();
-        for gone in self.networks.difference(&keys) {
-            let _ = self.local_networks.delete(gone);
+        let networks: BTreeSet<LocalNetwork> = networks.iter().take(MOST_NETWORKS).copied().collect();
+        for gone in self.networks.difference(&networks) {
+            let _ = self.local_networks.delete(bytes_of(&network_key(gone)));
         }
-        for new in keys.difference(&self.networks) {
-            let told = self.local_networks.update(new, &[1], MapFlags::ANY);
+        for new in networks.difference(&self.networks) {
+            let key = network_key(new);
+            let told = self.local_networks.update(bytes_of(&key), &[1], MapFlags::ANY);
             told.context("cannot tell the queue of a subnet")?;
         }
-        self.networks = keys;
+        self.networks = networks;
         Ok(())
+    }
+
+    pub fn networks(&self) -> &BTreeSet<LocalNetwork> {
+        &self.networks
     }
 
     pub fn add_background(&self, flow: &BackgroundFlow) -> Result<()> {

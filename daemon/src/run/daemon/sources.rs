@@ -212,6 +212,7 @@ impl Running {
         if let Err(error) = self.daemon.queue.follow_networks() {
             tracing::debug!("{error:#}");
         }
+        self.step(Input::Subnets(self.daemon.queue.subnets()))?;
         if let Err(error) = self.daemon.queue.follow_containers(changed) {
             tracing::debug!("{error:#}");
             self.links_changed = true;

@@ -8,6 +8,7 @@
 //! queue.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::{Class, PacketRule, RateLimit};
-use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Protocol, RateMbit, UplinkSection};
+use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Prefix, Protocol, RateMbit, UplinkSection};
 use crate::model::Flow;
 use crate::network::action::Action;
 
@@ -80,6 +81,8 @@ pub struct Links {
     contests: BTreeMap<u32, (Contest, u32)>,
     /// Of links that come and go, by name.
     unsteady: BTreeMap<String, BackOff>,
+    /// The own subnets of links whose rates are not for them.
+    subnets: BTreeMap<u32, Vec<Prefix>>,
 }
 
 struct Link {
@@ -103,6 +106,7 @@ impl Links {
             order: Vec::new(),
             contests: BTreeMap::new(),
             unsteady: BTreeMap::new(),
+            subnets: BTreeMap::new(),
         }
     }
 
@@ -378,6 +382,17 @@ impl Links {
         let link = self.links.get(&ifindex)?;
         let why = || format!("{} has no queue of giveway's: {}", link.name, link.queue.view.why);
         Some(link.queue.standing().map(|_| link.name.clone()).ok_or_else(why))
+    }
+
+    /// The own subnets of links whose rates are not for them, all of these.
+    pub fn follow_subnets(&mut self, subnets: BTreeMap<u32, Vec<Prefix>>) {
+        self.subnets = subnets;
+    }
+
+    /// Whether this link's queue leaves out what goes there.
+    pub fn spares(&self, ifindex: u32, to: IpAddr) -> bool {
+        let subnets = self.subnets.get(&ifindex).into_iter().flatten();
+        subnets.into_iter().any(|subnet| subnet.contains(to))
     }
 
     /// Those with a queue, in the order of preference.

@@ -6,7 +6,8 @@ use super::classes::{obey, see};
 
 use super::*;
 use crate::class::{Class, Rates};
-use crate::network::enforcement;
+use crate::config::Prefix;
+use crate::network::enforcement::{self, Cause};
 use crate::network::queue::{RootQdisc, Uplink};
 
 const LIMITED: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\nupload_limit_mbit = 2.0\n";
@@ -146,6 +147,10 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
         (short.what.as_str(), short.interface.as_str()),
         ("rate limit 2 Mbit/s", "tun0")
     );
+    assert_eq!(
+        (short.class, short.upload_limit_mbit, short.cause),
+        (None, Some(2.0), Cause::NotManaged)
+    );
 }
 
 #[test]
@@ -163,6 +168,36 @@ fn a_device_that_stands_on_a_managed_link_is_enforced_by_that_links_queue() {
     let latest = engine.changes().pop().unwrap().change;
     assert!(latest.to_string().contains("not enforced -> 2 Mbit/s"), "{latest}");
     assert!(engine.status(Duration::from_secs(4)).not_enforced.is_empty());
+}
+
+#[test]
+fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_and_a_limited_one_is_limited() {
+    let own: Prefix = "127.0.0.0/8".to_owned().try_into().unwrap();
+    assert!(own.contains(upload().remote.ip()));
+    let mut engine = with_queue();
+    engine.step(Duration::ZERO, Input::Subnets([(ETH, vec![own])].into()));
+    obey(&mut engine, 50, BACKGROUND);
+    sends(&mut engine, ETH, 100..1100, None);
+    let status = engine.status(Duration::from_secs(2));
+    let order = status.flows[0].class_enforcement.clone().unwrap();
+    assert_eq!((order.enforced_by, order.cause), (None, Some(Cause::Local)));
+    let short = &status.not_enforced[0];
+    assert_eq!(
+        (short.class, short.upload_limit_mbit, short.cause),
+        (Some(Class::Background), None, Cause::Local)
+    );
+    assert!(short.reason.contains("the own subnets of eth2"), "{}", short.reason);
+    assert_eq!(said(&engine).len(), 1);
+    // Its address is another one by now.
+    engine.step(Duration::ZERO, Input::Subnets([].into()));
+    sends(&mut engine, ETH, 1100..2100, None);
+    assert!(engine.status(Duration::from_secs(3)).not_enforced.is_empty());
+
+    let mut engine = with_queue();
+    engine.step(Duration::ZERO, Input::Subnets([(ETH, vec![own])].into()));
+    obey(&mut engine, 50, LIMITED);
+    sends(&mut engine, ETH, 100..1100, None);
+    assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
 }
 
 #[test]
