@@ -9,6 +9,9 @@
  *                    where it names the file alone: so what it starts at once inherits too
  *   gw_hand_down     over all tasks: which rule names which process, as the daemon orders; and by the tree of processes, for
  *                    what has been started before that
+ *   gw_set_by_hand   over all tasks: a setting by hand is for this process and all that it has started, as far as the tree of
+ *                    processes shows; or for nobody any more
+ *   gw_list_by_hand  the settings by hand that tasks have
  *   gw_list_limits   the rate limits that tasks have
  *   gw_list_inheriting  the processes that have a record of anything
  *
@@ -47,6 +50,23 @@ struct gw_name_order {
 	struct gw_by_rule handed_on;
 };
 
+/* A setting by hand comes, or goes. */
+struct gw_hand_order {
+	__u64 bit;
+	__u64 start_ns; /* of the process, as /proc tells it; 0: the setting goes */
+	__u32 tgid;
+	__u32 uid; /* only this user's processes, by their real user; ~0: everybody's */
+	__u32 treatment; /* of what they connect, until the daemon has seen it */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gw_hand_order);
+} hand_orders SEC(".maps");
+
 /* Of rules that ask for nothing but the executable. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -75,6 +95,7 @@ struct gw_chosen_limit *limit_type __attribute__((unused));
 struct gw_executable *executable_type __attribute__((unused));
 struct gw_process_key *key_type __attribute__((unused));
 struct gw_name_order *order_type __attribute__((unused));
+struct gw_hand_order *hand_order_type __attribute__((unused));
 
 static __always_inline struct gw_record *record_of(struct task_struct *task)
 {
@@ -110,7 +131,7 @@ static __always_inline void hand_on(struct task_struct *parent, struct task_stru
 	struct gw_record *from = record_of(parent);
 	struct gw_record record;
 
-	if (!from || !(from->class || from->limit || from->own.rule || from->inherited.rule))
+	if (!from || !(from->class || from->limit || from->own.rule || from->inherited.rule || from->by_hand))
 		return;
 	record = *from;
 	if (task->tgid != parent->tgid) {
@@ -289,6 +310,80 @@ int gw_hand_down(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+static __always_inline bool has_by_hand(struct task_struct *task, __u64 bit)
+{
+	struct gw_record *record = task ? record_of(task) : NULL;
+
+	return record && record->by_hand & bit;
+}
+
+/* The process itself, what it has started, and their threads. init has started whatever became an orphan. */
+static __always_inline bool is_meant(struct gw_hand_order *order, struct task_struct *task)
+{
+	struct task_struct *leader = task->group_leader, *parent;
+
+	if (!leader || leader->tgid == INIT || (order->uid != ~0U && uid_of(task) != order->uid))
+		return false;
+	if ((__u32)leader->tgid == order->tgid)
+		return leader->start_boottime - leader->start_boottime % START_NS == order->start_ns;
+	if (task != leader)
+		return has_by_hand(leader, order->bit);
+	parent = leader->real_parent;
+	return parent && has_by_hand(parent->group_leader, order->bit);
+}
+
+/* Tells of each process for which that is news: until it tells of none, there may be more that these have started. */
+SEC("iter/task")
+int gw_set_by_hand(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_process_key key = {};
+	struct gw_record none = {};
+	struct gw_hand_order *order;
+	struct gw_record *record;
+	__u32 first = 0;
+
+	order = bpf_map_lookup_elem(&hand_orders, &first);
+	if (!task || !order)
+		return 0;
+	record = record_of(task);
+	if (!order->start_ns) {
+		if (!record || !(record->by_hand & order->bit))
+			return 0;
+		record->by_hand &= ~order->bit;
+		record->hand_treatment = 0;
+	} else {
+		if (record && record->by_hand & order->bit) {
+			record->hand_treatment = order->treatment;
+			return 0;
+		}
+		if (task->flags & PF_EXITING || !task->mm || !is_meant(order, task))
+			return 0;
+		if (!record)
+			record = bpf_task_storage_get(&gw_records_2, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!record)
+			return 0;
+		record->by_hand |= order->bit;
+		record->hand_treatment = order->treatment;
+	}
+	key.start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	key.tgid = task->tgid;
+	bpf_seq_write(ctx->meta->seq, &key, sizeof(key));
+	return 0;
+}
+
+SEC("iter/task")
+int gw_list_by_hand(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gw_record *record = task ? record_of(task) : NULL;
+
+	/* What ends hands nothing on. */
+	if (record && record->by_hand && !(task->flags & PF_EXITING))
+		bpf_seq_write(ctx->meta->seq, &record->by_hand, sizeof(record->by_hand));
+	return 0;
+}
+
 /* Of a process. */
 SEC("iter/task")
 int gw_list_inheriting(struct bpf_iter__task *ctx)
@@ -296,7 +391,7 @@ int gw_list_inheriting(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct gw_record *record = task && task->pid == task->tgid && task->mm ? record_of(task) : NULL;
 
-	if (record && (record->class || record->limit || record->own.rule || record->inherited.rule))
+	if (record && (record->class || record->limit || record->own.rule || record->inherited.rule || record->by_hand))
 		bpf_seq_write(ctx->meta->seq, &task->tgid, sizeof(task->tgid));
 	return 0;
 }

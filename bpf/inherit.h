@@ -36,6 +36,9 @@ struct gw_record {
 	struct gw_rates rates; /* of the limit */
 	__u64 parent_start_ns;
 	__u64 image; /* since whose exec it is so; 0: it has executed nothing since its fork */
+	__u64 by_hand; /* a bit for each setting by hand (`giveway class set PID`) that is for the task and all that it starts */
+	__u32 hand_treatment; /* of what it connects, by the one that was set last (queueing.h); 0: nothing is said */
+	__u32 reserved;
 	struct gw_by_rule own;       /* by which the process hands its class on */
 	struct gw_by_rule inherited; /* from what has started it */
 };

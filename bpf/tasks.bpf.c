@@ -219,6 +219,7 @@ static __always_inline void show_record(struct gw_process *to, struct task_struc
 	to->chosen_by = record ? record->uid : 0;
 	to->chosen_limit = record ? record->limit : 0;
 	to->chosen_rates = record ? record->rates : unlimited;
+	to->by_hand = record ? record->by_hand : 0;
 	to->inherited = record ? record->inherited : none;
 }
 
@@ -292,6 +293,7 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 		print.inherited = record->inherited.rule;
 		print.inherited_from = record->inherited.rule ? record->inherited.pid : 0;
 		print.named = record->own.rule;
+		print.by_hand = record->by_hand;
 	}
 	note = niceness_by_us(task) ? note_of(task) : NULL;
 	print.nice_by = note ? note->origin : 0;
@@ -313,7 +315,7 @@ int gw_list_elsewhere(struct bpf_iter__task *ctx)
 	if (found.netns_inum == netns_inum)
 		return 0;
 	record = bpf_task_storage_get(&gw_records_2, task, NULL, 0);
-	if (!record || !record->class)
+	if (!record || !(record->class || record->by_hand))
 		return 0;
 	found.start_ns = task->start_boottime;
 	found.tgid = task->tgid;

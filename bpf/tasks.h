@@ -47,6 +47,7 @@ struct gw_fingerprint {
 	__u32 reserved;
 	__u64 inherited; /* the number of a rule, of inherit.h; 0: none */
 	__u64 named;     /* by which it hands its class on itself */
+	__u64 by_hand;   /* settings by hand, of inherit.h */
 };
 
 /* A process that something was chosen for, and that is in another network namespace by now. */
@@ -107,6 +108,7 @@ struct gw_process {
 	__u32 chosen_by;
 	__u32 chosen_limit;
 	struct gw_rates chosen_rates;
+	__u64 by_hand; /* settings by hand, of inherit.h */
 	struct gw_by_rule inherited;
 	char exe[GW_PATH_BYTES]; /* its path for the reader's root; empty where it is too long */
 	struct gw_cgroup_names cgroup; /* in cgroup v2 */

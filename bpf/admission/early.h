@@ -29,7 +29,7 @@ bool has_early_sockets;
 const volatile bool has_records;
 
 /*
- * What was chosen for the calling task (`giveway exec`), or for one that has started it: the daemon does not know of what was
+ * What was set by hand or chosen (`giveway exec`) for the calling task, or for one that has started it: the daemon does not know of what was
  * started just now. 0: nothing.
  */
 static __noinline __u32 chosen_by_caller(void)
@@ -40,6 +40,8 @@ static __noinline __u32 chosen_by_caller(void)
 	if (!has_records)
 		return 0;
 	record = bpf_task_storage_get(&gw_records_2, bpf_get_current_task_btf(), NULL, 0);
+	if (record && record->hand_treatment)
+		return record->hand_treatment;
 	if (!record || !(record->class || record->limit))
 		return 0;
 	treatment = record->class ? record->class : GW_CLASS_STANDARD;

@@ -2,13 +2,13 @@
 //! What a user can type. Parsing only; each command is a module of its own.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use giveway_engine::class::{Class, Rates};
-use giveway_engine::config::SchedPolicyName;
+use giveway_engine::config::{RateMbit, SchedPolicyName};
 use giveway_engine::rate;
 
 use crate::commands::jitter::args::{JitterArgs, LoadArgs};
@@ -69,9 +69,31 @@ pub enum Command {
     JitterLoad(LoadArgs),
     /// Draw cwnd, cap, RTT and rate over time from a record
     Plot(PlotArgs),
-    /// Name flows that are background: lower than best effort, for as long as the daemon runs
+    /// Set the class of what runs already: a process with all that it starts, a systemd unit, a cgroup, or a flow
+    ///
+    /// In force within a second, for connections that are open as for new ones, before all rules. Users set it for their own,
+    /// as far as [classes] lets them choose. It is kept when giveway is restarted, not when the machine is, and ends with its
+    /// target.
     #[command(subcommand)]
-    Lbe(LbeCommand),
+    Class(ClassCommand),
+    /// Limit the rate of what runs already: a process with all that it starts, a systemd unit, a cgroup, or a flow
+    ///
+    /// All that one limit is for shares it. In force within a second, for connections that are open as for new ones. A
+    /// user's limit is for that user's own, and lifts neither a rule's nor root's. It is kept when giveway is restarted, not
+    /// when the machine is, and ends with its target.
+    #[command(subcommand)]
+    Limit(LimitCommand),
+    /// Show the managed links, and set their rates while giveway runs
+    ///
+    /// What is set is kept when giveway is restarted, not when the machine is, and counts in place of the configuration's.
+    #[command(subcommand)]
+    Link(LinkCommand),
+    /// Take everything back that giveway has changed, until `giveway resume` or for a while
+    ///
+    /// The daemon goes on watching. A restart of it ends the pause.
+    Pause(PauseArgs),
+    /// End a pause: everything is in force again
+    Resume,
     /// Run a command as traffic of a class, with real-time priority, or both, as far as the configuration lets you
     Exec(ExecArgs),
     /// Say what you are doing now, by its cgroup: your bulk elsewhere counts as background meanwhile (everybody's, if root
@@ -262,25 +284,105 @@ pub struct PlotArgs {
 }
 
 #[derive(Subcommand)]
-pub enum LbeCommand {
-    /// Packets to this address and port are background from now on
-    Add(LbeFlow),
-    /// Packets to this address and port are no longer background
-    Remove(LbeFlow),
-    /// Show the flows that were named
+pub enum ClassCommand {
+    /// From now on it has this class
+    Set {
+        #[command(flatten)]
+        target: TargetArg,
+        #[arg(value_parser = classes())]
+        class: Class,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Take it back: rules and evidence decide again
+    Clear {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Show what is set, and by whom
+    List(Json),
+}
+
+#[derive(Subcommand)]
+pub enum LimitCommand {
+    /// From now on all of it together sends and receives at most so much
+    Set {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        rates: LimitRates,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Take it back: limits of rules and of `giveway exec` hold again
+    Clear {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Show each with who set it, and what of TCP it let through in the last second
     List(Json),
 }
 
 #[derive(Args)]
-pub struct LbeFlow {
-    /// Of the remote end
-    pub address: IpAddr,
-    /// Of the remote end
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: u16,
-    /// Any if absent
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    pub local_port: Option<u16>,
+pub struct TargetArg {
+    /// A process by its pid (with all that it starts and has started), a systemd unit (steam.scope), a cgroup
+    /// (/user.slice/...), or a flow by its remote end and, where it matters, its local port (192.0.2.7:873,
+    /// [2001:db8::7]:873:40000)
+    pub target: String,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub struct LimitRates {
+    /// What it sends, with a unit: 2.5mbit, 800kbit
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub up: Option<u64>,
+    /// What it receives
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub down: Option<u64>,
+    /// Each of them; --up and --down say otherwise for one
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub rate_limit: Option<u64>,
+}
+
+#[derive(Subcommand)]
+pub enum LinkCommand {
+    /// Show each managed link with its rate, who says it, and its queue
+    Show(Json),
+    /// Set a link's rate
+    Set {
+        /// Of the interface
+        name: String,
+        #[command(flatten)]
+        rates: LinkRates,
+    },
+    /// Go back to what the configuration says
+    Clear {
+        /// Of the interface
+        name: String,
+    },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub struct LinkRates {
+    /// What it can send, with a unit (9.5mbit), or `auto`: estimated
+    #[arg(long, value_name = "RATE|auto", value_parser = link_rate)]
+    pub up: Option<RateMbit>,
+    /// What arrives by it: not possible yet, and refused
+    #[arg(long, value_name = "RATE", value_parser = link_rate)]
+    pub down: Option<RateMbit>,
+}
+
+#[derive(Args)]
+pub struct PauseArgs {
+    /// With a unit: 90s, 30m, 1h, 2d; until `giveway resume` if absent
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub for_s: Option<u64>,
 }
 
 #[derive(Subcommand)]
@@ -348,6 +450,34 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn link_rate(text: &str) -> Result<RateMbit, String> {
+    match text {
+        "auto" => Ok(RateMbit::Found),
+        _ => rate::parse(text).map(|bytes_per_s| RateMbit::Fixed(rate::mbit(bytes_per_s))),
+    }
+}
+
+/// Seconds, of a number and its unit.
+fn time(text: &str) -> Result<u64, String> {
+    const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    const MOST_S: u64 = 30 * 86_400;
+    let wrong = || format!("`{text}` is no time: write a number and its unit, as 90s, 30m, 1h or 2d");
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
+    let time = number.checked_mul(seconds).filter(|time| (1..=MOST_S).contains(time));
+    time.ok_or_else(|| "a pause is for 1s to 30d".to_owned())
+}
+
+impl LimitRates {
+    pub fn rates(&self) -> Rates {
+        Rates {
+            up: self.up.or(self.rate_limit),
+            down: self.down.or(self.rate_limit),
+        }
+    }
 }
 
 impl ExecArgs {

@@ -3,12 +3,14 @@
 //! cleans up; none is part of the daemon itself.
 
 pub mod active;
+pub mod by_hand;
 mod chart;
 pub mod config;
 pub mod doctor;
 pub mod exec;
 pub mod jitter;
-pub mod lbe;
+pub mod link;
+pub mod pause;
 pub mod peer;
 pub mod plot;
 pub mod realtime;

@@ -9,7 +9,9 @@ pub mod server;
 use serde::{Deserialize, Serialize};
 
 use giveway_engine::class::{Activity, Class};
-use giveway_engine::config::{RealtimeRule, SchedPolicyName};
+use giveway_engine::config::{RateMbit, RealtimeRule, SchedPolicyName};
+use giveway_engine::matcher::ProcessId;
+use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
 
 /// What may be asked.
@@ -20,14 +22,21 @@ pub enum Request {
     Status,
     /// The record's header, then records without end.
     Record,
-    /// Make a flow background from now on; answered by [`Background`], as the next two.
-    LbeAdd {
-        flow: BackgroundFlow,
+    /// Sets these for what runs already; answered by [`ByHandNow`], as the next two.
+    Set {
+        target: Named,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<Class>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        upload_limit_mbit: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        download_limit_mbit: Option<f64>,
     },
-    LbeRemove {
-        flow: BackgroundFlow,
+    Clear {
+        target: Named,
+        what: Part,
     },
-    LbeList,
+    ByHand,
     /// Adds a rule; answered by nothing but consent, as the next one.
     RealtimeAdd {
         rule: Box<RealtimeRule>,
@@ -73,9 +82,61 @@ pub enum Request {
     Pause {
         for_s: u32,
     },
+    /// The same until [`Request::Resume`], or for so long at most, whatever becomes of the connection; answered at once.
+    PauseFor {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_s: Option<u64>,
+    },
+    /// Everything is in force again; answered by whether it was not.
+    Resume,
+    /// The rate of what leaves by this link, whatever is configured; None: as it is configured. Answered by whether that is
+    /// news.
+    LinkRate {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<RateMbit>,
+    },
     /// Undo everything and end.
     Stop,
 }
+
+/// What runs already, as a client names it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Named {
+    /// With all that it starts. As the initial pid namespace counts; the start tells it from another of its number.
+    Process(ProcessId),
+    /// By its directory's inode, so that there is no path to look up.
+    Cgroup(u64),
+    Flow(BackgroundFlow),
+}
+
+/// Of what is set by hand.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    Class,
+    Limit,
+}
+
+/// What is set by hand, as far as it is who asks' own; all of it for readers.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ByHandNow {
+    pub schema: u32,
+    pub by_hand: Vec<HandView>,
+    /// What was asked for, in words; None for a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// False where a request changed nothing.
+    #[serde(default)]
+    pub changed: bool,
+    /// Where it is not enforced, and why.
+    #[serde(default)]
+    pub not_enforced: Vec<String>,
+}
+
+/// Of [`ByHandNow`].
+pub const BY_HAND_SCHEMA: u32 = 1;
 
 /// What a process that was granted real time must do before it becomes another program.
 #[derive(Debug, Deserialize, Serialize)]
@@ -120,16 +181,6 @@ pub struct ActiveFor {
     /// None: until somebody says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_s: Option<u64>,
-}
-
-/// The flows that are background by their addresses.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Background {
-    pub flows: Vec<BackgroundFlow>,
-    /// False where no queue is in force, so that they have no effect yet.
-    pub in_force: bool,
-    /// False where a request changed nothing.
-    pub changed: bool,
 }
 
 /// The answer's first line.

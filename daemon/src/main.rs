@@ -14,8 +14,8 @@ use std::panic::catch_unwind;
 use clap::Parser as _;
 use giveway::cli::{Cli, Command};
 use giveway::commands::{
-    active, config, doctor, exec, jitter, lbe, peer, plot, realtime, record, reload, revert, status, top, trial, web,
-    why,
+    active, by_hand, config, doctor, exec, jitter, link, pause, peer, plot, realtime, record, reload, revert, status,
+    top, trial, web, why,
 };
 use giveway::run::asked::Begun;
 use giveway::words::printable;
@@ -79,7 +79,11 @@ fn run_command() -> u8 {
         Command::JitterLoad(args) => jitter::load::run(args),
         Command::Plot(args) => plot::run(args),
         Command::Active(args) => active::run(args),
-        Command::Lbe(command) => lbe::run(command),
+        Command::Class(command) => by_hand::class(command),
+        Command::Limit(command) => by_hand::limit(command),
+        Command::Link(command) => link::run(command),
+        Command::Pause(args) => pause::pause(args),
+        Command::Resume => pause::resume(),
         Command::Exec(args) => exec::run(args).map(|never| match never {}),
         Command::Realtime(command) => realtime::run(command),
         Command::Key(command) => key::run(command),

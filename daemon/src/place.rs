@@ -35,10 +35,22 @@ const BOOT: &str = "boot";
 const REQUEST: &str = "reverted";
 const REPORT: &str = "undone";
 const MOUNT: &str = "bpf";
+const BY_HAND: &str = "by-hand";
 /// A line of the folder's own.
 const LONGEST_TEXT: u64 = 128;
 const LONGEST_REPORT: u64 = 1 << 16;
-const NO_JOURNALS: [&str; 8] = [LOCK, CONTROL, ROOTS_CONTROL, COOKIE, BOOT, REQUEST, REPORT, MOUNT];
+const LONGEST_BY_HAND: u64 = 1 << 20;
+const NO_JOURNALS: [&str; 9] = [
+    LOCK,
+    CONTROL,
+    ROOTS_CONTROL,
+    COOKIE,
+    BOOT,
+    REQUEST,
+    REPORT,
+    MOUNT,
+    BY_HAND,
+];
 /// Who began to start before a request to end has seen it within this time. Until then the request stays.
 const REQUEST_STAYS: Duration = Duration::from_secs(600);
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
@@ -196,6 +208,23 @@ impl Place {
         let report = self.text(REPORT, LONGEST_REPORT);
         let _ = remove(&self.directory.join(REPORT));
         report.map(|report| report.trim_end().to_owned())
+    }
+
+    /// What is set by hand, for the next daemon of this boot.
+    pub fn keep_by_hand(&self, text: &str) -> Result<()> {
+        self.write(BY_HAND, text).with_context(|| {
+            let path = self.directory.join(BY_HAND);
+            format!("cannot write {}, by which it outlives this daemon", path.display())
+        })
+    }
+
+    pub fn kept_by_hand(&self) -> Option<String> {
+        self.text(BY_HAND, LONGEST_BY_HAND)
+    }
+
+    pub fn forget_by_hand(&self) -> Result<()> {
+        let path = self.directory.join(BY_HAND);
+        remove(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 
     /// As a whole or not at all, for root alone.
@@ -373,7 +402,7 @@ impl Place {
                     remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
                 }
             }
-            if let Err(error) = self.forget_pins() {
+            if let Err(error) = self.forget_pins().and(self.forget_by_hand()) {
                 tracing::warn!("{error:#}");
             }
         }

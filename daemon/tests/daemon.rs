@@ -28,6 +28,7 @@ mod daemon {
     mod life;
     mod limits;
     mod links;
+    mod live;
     mod locked;
     mod lookup;
     mod namespace;

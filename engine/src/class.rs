@@ -5,11 +5,12 @@
 //!
 //! What is active ([`Active`]) then makes background of bulk that is elsewhere.
 //!
-//! In this order: a flow that was named as background; what was chosen for its process (`giveway exec --class`); the first
+//! In this order: what was set by hand while it runs (`giveway class set`, `giveway limit set`); a flow that was named as
+//! background; what was chosen for its process (`giveway exec --class`); the first
 //! rule that matches; the rule by which what started its process has its class; what Linux already knows ([`evidence`]);
 //! else it is standard.
 
-use crate::matcher::{Choice, Ends, Marks, Process};
+use crate::matcher::{Choice, ChosenLimit, Ends, Marks, Process};
 pub use crate::wire::Class;
 
 mod active;
@@ -51,6 +52,7 @@ pub struct Seen<'a> {
     pub priority: u32,
     /// Who has named this very flow as background.
     pub named: Option<&'a str>,
+    pub by_hand: Option<&'a ByHand>,
 }
 
 /// A class, and why.
@@ -64,9 +66,30 @@ pub struct Verdict {
     pub limits: LimitNumbers,
 }
 
+/// What was set by hand for a flow or a process, or for what that belongs to.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ByHand {
+    pub class: Option<(Class, Word)>,
+    /// Of what is sent.
+    pub up: Option<(ChosenLimit, Word)>,
+    /// Of what arrives.
+    pub down: Option<(ChosenLimit, Word)>,
+}
+
+/// Whose word it is.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Word {
+    pub uid: u32,
+    /// The command.
+    pub rule: String,
+    pub why: String,
+}
+
 /// What decided.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum By {
+    /// It was set while it ran.
+    Hand,
     Name,
     Choice,
     Rule,
@@ -114,21 +137,51 @@ fn limits_of(rules: &Rules, of_rule: LimitNumbers, choice: Option<Choice>) -> Li
     }
 }
 
+/// The same with what was set by hand. Root's comes before all others; a user does not get out of a rule's limit by their
+/// own, nor out of one that root has chosen.
+fn limits_with(
+    before: LimitNumbers,
+    of_rule: LimitNumbers,
+    choice: Option<Choice>,
+    hand: Option<&ByHand>,
+) -> LimitNumbers {
+    let Some(hand) = hand else { return before };
+    let roots = choice
+        .filter(|choice| choice.uid == ROOT)
+        .and_then(|choice| choice.limit);
+    let roots = roots.map(|limit| limit.rates).unwrap_or_default();
+    let either = |set: &Option<(ChosenLimit, Word)>, before, is_bound: bool| match set {
+        Some((own, word)) if word.uid == ROOT || !is_bound => Some(own.number),
+        _ => before,
+    };
+    LimitNumbers {
+        up: either(&hand.up, before.up, of_rule.up.is_some() || roots.up.is_some()),
+        down: either(&hand.down, before.down, of_rule.down.is_some() || roots.down.is_some()),
+    }
+}
+
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
+    let hand = seen.by_hand;
     let by_rule = match rules.judge(seen) {
         Ok(own) => own.or_else(|| rules.inherited(seen.process?)),
-        Err(undecided) => return undecided,
+        Err(_) if hand.is_some_and(|hand| hand.class.is_some()) => None,
+        Err(undecided) => {
+            let limits = limits_with(LimitNumbers::NONE, LimitNumbers::NONE, None, hand);
+            return with_limits_by_hand(undecided, limits, hand);
+        }
     };
     let of_rule = by_rule.as_ref().map(|verdict| verdict.limits).unwrap_or_default();
     let choice = seen.process.and_then(|process| process.chosen);
-    let limits = limits_of(rules, of_rule, choice);
+    let before = limits_of(rules, of_rule, choice);
+    let limits = limits_with(before, of_rule, choice, hand);
     let is_rules = |number: &LimitNumber| limits.iter().any(|limit| limit == *number);
     let limited_by = by_rule
         .as_ref()
         .filter(|_| of_rule.iter().any(|number| is_rules(&number)))
         .map(|verdict| verdict.rule.clone());
-    let mut verdict = named(seen)
+    let mut verdict = set_by_hand(hand)
+        .or_else(|| named(seen))
         .or_else(|| chosen(seen))
         .or(by_rule)
         .or_else(|| evidence::judge(seen))
@@ -145,18 +198,39 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         let shown = chosen.rates.shown();
         verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
     }
+    with_limits_by_hand(verdict, limits, hand)
+}
+
+/// With these limits, and what is said where they were set by hand.
+fn with_limits_by_hand(mut verdict: Verdict, limits: LimitNumbers, hand: Option<&ByHand>) -> Verdict {
+    let set = hand
+        .iter()
+        .flat_map(|hand| [(limits.up, &hand.up), (limits.down, &hand.down)]);
+    let in_force = set.filter_map(|(number, set)| {
+        let (own, word) = set.as_ref()?;
+        (number == Some(own.number)).then_some(word)
+    });
+    let mut said: Option<&Word> = None;
+    for word in in_force {
+        if said != Some(word) {
+            verdict.why += &format!("; {} ({})", word.why, word.rule);
+        }
+        said = Some(word);
+    }
     Verdict { limits, ..verdict }
 }
 
 /// Of a process that has sent nothing yet; None where nothing is known, or what it will send decides.
-pub fn judge_process(rules: &Rules, process: &Process) -> Option<Verdict> {
+pub fn judge_process(rules: &Rules, process: &Process, hand: Option<&ByHand>) -> Option<Verdict> {
     let own = rules.judge_process(process);
     let by_rule = own.map(|own| own.or_else(|| rules.inherited(process)));
     let own = by_rule.as_ref().ok().and_then(Option::as_ref);
     let of_rule = own.map(|verdict| verdict.limits).unwrap_or_default();
-    let limits = limits_of(rules, of_rule, process.chosen);
-    let verdict = match (process.chosen.and_then(of_choice), by_rule) {
-        (Some(chosen), _) => chosen,
+    let before = limits_of(rules, of_rule, process.chosen);
+    let limits = limits_with(before, of_rule, process.chosen, hand);
+    let first = set_by_hand(hand).or_else(|| process.chosen.and_then(of_choice));
+    let verdict = match (first, by_rule) {
+        (Some(first), _) => first,
         (None, by_rule) => {
             // What was chosen for it is a limit alone, whatever class its flows will have.
             let limited = || (!limits.is_none()).then(Verdict::default);
@@ -177,9 +251,9 @@ pub struct Itself {
     pub hands_on: Option<RuleId>,
 }
 
-pub fn judge_itself(rules: &Rules, process: &Process) -> Itself {
+pub fn judge_itself(rules: &Rules, process: &Process, hand: Option<&ByHand>) -> Itself {
     let own = rules.judge_itself(process);
-    let chosen = process.chosen.and_then(of_choice);
+    let chosen = set_by_hand(hand).or_else(|| process.chosen.and_then(of_choice));
     let by_rule = || match &own {
         Ok(Some(rule)) => Some(rule.verdict()),
         Ok(None) => rules.inherited(process),
@@ -193,10 +267,31 @@ pub fn judge_itself(rules: &Rules, process: &Process) -> Itself {
 
 /// Of what is forwarded for a cgroup, as a container's, whose sockets are not to be seen here; and how many of the rules for
 /// packets come before that, one of which may match a packet. None: nothing is said of it.
-pub fn judge_forwarded(rules: &Rules, cgroup: &str) -> Option<(Verdict, usize)> {
-    let (by_rule, before) = rules.judge_forwarded(cgroup)?;
-    let verdict = by_rule.or_else(|| evidence::judge_sender(None, cgroup))?;
-    Some((verdict, before))
+pub fn judge_forwarded(rules: &Rules, cgroup: &str, hand: Option<&ByHand>) -> Option<(Verdict, usize)> {
+    let by_rules = || {
+        let (by_rule, before) = rules.judge_forwarded(cgroup)?;
+        let verdict = by_rule.or_else(|| evidence::judge_sender(None, cgroup))?;
+        Some((verdict, before))
+    };
+    // What is set by hand comes before all rules for packets.
+    let set = hand.map(|hand| {
+        let of_rules = || by_rules().map_or_else(Verdict::default, |(verdict, _)| verdict);
+        let verdict = set_by_hand(Some(hand)).unwrap_or_else(of_rules);
+        let limits = limits_with(verdict.limits, LimitNumbers::NONE, None, Some(hand));
+        (with_limits_by_hand(verdict, limits, Some(hand)), 0)
+    });
+    set.or_else(by_rules)
+}
+
+fn set_by_hand(hand: Option<&ByHand>) -> Option<Verdict> {
+    let (class, word) = hand?.class.clone()?;
+    Some(Verdict {
+        class,
+        by: By::Hand,
+        rule: word.rule,
+        why: word.why,
+        limits: LimitNumbers::NONE,
+    })
 }
 
 fn named(seen: &Seen<'_>) -> Option<Verdict> {

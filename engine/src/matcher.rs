@@ -50,6 +50,9 @@ pub struct Process {
     pub chosen: Option<Choice>,
     #[serde(default)]
     pub inherited: Option<Inherited>,
+    /// A bit for each setting by hand that is for it, or was for one that started it ([`crate::network::by_hand`]).
+    #[serde(default)]
+    pub by_hand: u64,
 }
 
 /// From the process that started it, or from one before that: by a rule that names that one.
@@ -77,6 +80,8 @@ pub struct Fingerprint {
     pub chosen: u32,
     /// By which rule, and from which process.
     pub inherited: Option<(RuleId, u32)>,
+    /// A bit for each setting by hand.
+    pub by_hand: u64,
     pub nice: Option<Nice>,
     /// The rule by which it hands its class on itself, as the kernel knows.
     pub names: Option<RuleId>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::change::{Change, Changes, Setting, Subject, Value};
+use crate::change::{Change, Changes, Subject};
 use crate::class::{Treatment, of_choice};
 use crate::config::{Config, Protocol};
 use crate::downlink;
@@ -30,13 +30,14 @@ use flows::{Flows, Tracked};
 use forwarded::Cgroups;
 use nice::{Niced, Niceness};
 use owners::Owners;
+use queue::Backends;
 use queue::links::Links;
 use queue::traffic::Refusal;
-use queue::{Backends, BackgroundFlow};
 use receivers::Downlink;
 
 pub mod action;
 pub mod allotment;
+pub mod by_hand;
 mod classes;
 mod control;
 mod early;
@@ -185,6 +186,8 @@ impl Network {
                 | Input::Active(_)
                 | Input::Ordered(_)
                 | Input::Chosen { .. }
+                | Input::ByHand { .. }
+                | Input::LinkRates(_)
                 | Input::Niced { .. }
                 | Input::NiceTaken(_)
                 | Input::Tick
@@ -210,6 +213,7 @@ impl Network {
                 self.ask_queues(now, wanted);
                 let wanted = self.links.measure(now, &flows);
                 self.ask_queues(now, wanted);
+                self.count_sent(now, &flows);
                 self.observe(now, flows, complete);
             }
             Input::Datagrams(flows) => self.observe_datagrams(now, flows),
@@ -292,12 +296,11 @@ impl Network {
             }
             Input::QueueOutcome { ifindex, outcome } => self.conclude_queue(now, ifindex, outcome),
             Input::Refusals(refusals) => self.note_refusals(refusals),
-            Input::Background {
-                flow,
-                add,
-                uid,
-                outcome,
-            } => self.note_background(now, flow, add, uid, outcome),
+            Input::LinkRates(rates) => {
+                let wanted = self.links.set_rates(now, rates);
+                self.ask_queues(now, wanted);
+            }
+            Input::ByHand { all, why } => self.set_by_hand(now, all, &why),
             Input::Keys(keys) => {
                 self.cooperates = keys.is_some();
                 self.neighbourhood.set_keyring(keys);
@@ -507,38 +510,6 @@ impl Network {
             self.note(now, change);
         }
         self.ask_queues(now, wanted.into_iter().collect());
-    }
-
-    fn note_background(
-        &mut self,
-        now: Duration,
-        flow: BackgroundFlow,
-        add: bool,
-        uid: u32,
-        outcome: Result<(), String>,
-    ) {
-        if outcome.is_ok() {
-            self.name_background(now, flow, add.then(|| format!("lbe add by uid {uid}")));
-        }
-        let (background, by_default) = (Value::from("background"), Value::default());
-        let (verb, old, new) = match add {
-            true => ("add", by_default, background),
-            false => ("remove", background, by_default),
-        };
-        let change = Change {
-            subject: Subject::Destination {
-                remote: (flow.address, flow.port).into(),
-                local_port: flow.local_port,
-            },
-            name: String::new(),
-            setting: Setting::Class,
-            old,
-            new,
-            rule: format!("lbe {verb} by uid {uid}"),
-            made: outcome.is_ok() && !self.links.dry_run(),
-            why: outcome.err().unwrap_or_else(|| "the user has asked for it".to_owned()),
-        };
-        self.note(now, change);
     }
 
     fn judge_processes(&mut self) {

@@ -12,6 +12,7 @@ use crate::class::Activity;
 use crate::config::Dscp;
 use crate::downlink::DownlinkView;
 use crate::model::{Flow, Interface};
+use crate::network::by_hand::HandView;
 use crate::network::enforcement::{ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
@@ -54,13 +55,14 @@ pub struct DaemonStatus {
     pub paused: Option<PausedView>,
 }
 
-/// Who keeps everything from being in force, and how long at most.
+/// Who keeps everything from being in force, and for how long at most.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PausedView {
     pub uid: u32,
     /// None where it is not visible in the daemon's pid namespace.
     pub pid: Option<u32>,
-    pub left_ms: u64,
+    /// None: until somebody ends it.
+    pub left_ms: Option<u64>,
 }
 
 /// CPU time of one kind of work since the start.
@@ -123,6 +125,9 @@ pub struct NetworkStatus {
     /// Processes for which something was chosen, and which are in another network namespace.
     #[serde(default)]
     pub elsewhere: Vec<ElsewhereView>,
+    /// What is set by hand while it runs.
+    #[serde(default)]
+    pub by_hand: Vec<HandView>,
     /// What is active: bulk elsewhere counts as background meanwhile.
     #[serde(default)]
     pub active: Vec<Activity>,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::class::{Forwarded, RateLimit, Treatment};
 use giveway_engine::config::{Config, Deadline, Prefix};
 use giveway_engine::matcher::ProcessId;
@@ -52,11 +52,6 @@ const BANDS: usize = 4;
 /// Of our root qdisc, whatever its kind ("gw").
 const HANDLE: u32 = 0x6777_0000;
 const SINGLE_SEGMENTS: u32 = 1;
-/// Background flows that a user may have added, all users but root together, and everybody: those of the configuration,
-/// 1,024 at most, fit into the kernel's table with them.
-const FLOWS_OF_A_USER: usize = 256;
-const FLOWS_OF_USERS: usize = 1024;
-const FLOWS_ADDED: usize = 2048;
 
 /// For so long a queue that is wanted waits for what is in its place to be empty.
 const PUT_OFF: Duration = Duration::from_secs(1);
@@ -100,7 +95,7 @@ pub struct QueueActuator {
     /// What the qdisc tells of background that waits in it.
     local_waits: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
-    background: Named,
+    background: BTreeSet<BackgroundFlow>,
     /// What is said of sockets by their classes.
     treated: BTreeMap<Cookie, Treatment>,
     /// And of processes, for what they connect.
@@ -131,8 +126,6 @@ struct Link {
     put_off: Option<Duration>,
 }
 
-type Named = BTreeMap<BackgroundFlow, Option<u32>>;
-
 impl QueueActuator {
     pub fn open(
         place: &Place,
@@ -160,7 +153,7 @@ impl QueueActuator {
             background: config
                 .background
                 .iter()
-                .map(|flow| (BackgroundFlow::from(flow).canonical(), None))
+                .map(|flow| BackgroundFlow::from(flow).canonical())
                 .collect(),
             treated: BTreeMap::new(),
             treated_processes: BTreeMap::new(),
@@ -421,54 +414,14 @@ impl QueueActuator {
             .map_or(Ok(()), |admission| admission.follow_htb(serves))
     }
 
-    /// From now on these packets are background, as this user asks. False where they already were.
-    pub fn add_background(&mut self, flow: BackgroundFlow, uid: u32) -> Result<bool> {
+    /// From now on these packets are background, as those of `[[background]]` are.
+    pub fn add_background(&mut self, flow: BackgroundFlow) -> Result<()> {
         let flow = flow.canonical();
-        if let Some(by) = self.background.get_mut(&flow) {
-            // What root wants too, a user cannot take back.
-            *by = by.map(|by| if uid == 0 { 0 } else { by });
-            return Ok(false);
-        }
-        self.has_room_for(uid)?;
         if let Some(admission) = &self.admission {
             admission.add_background(&flow)?;
         }
-        self.background.insert(flow, Some(uid));
-        self.configure().map(|()| true)
-    }
-
-    fn has_room_for(&self, uid: u32) -> Result<()> {
-        let added = || self.background.values().flatten();
-        let own = added().filter(|by| **by == uid).count();
-        let (of_users, all) = (added().filter(|by| **by != 0).count(), added().count());
-        ensure!(
-            uid == 0 || own < FLOWS_OF_A_USER,
-            "uid {uid} has added {own} flows, which is the most; remove one of them first"
-        );
-        ensure!(
-            all < FLOWS_ADDED && (uid == 0 || of_users < FLOWS_OF_USERS),
-            "{all} flows were added, {of_users} of them by users, which is the most; one has to be removed first"
-        );
-        Ok(())
-    }
-
-    /// And no longer, if this user made them so, or is root. False where they were not.
-    pub fn remove_background(&mut self, flow: BackgroundFlow, uid: u32) -> Result<bool> {
-        let flow = flow.canonical();
-        let Some(by) = self.background.get(&flow) else {
-            return Ok(false);
-        };
-        if uid != 0 && *by != Some(uid) {
-            let Some(by) = by else {
-                bail!("the configuration made this flow background; only root takes it back");
-            };
-            bail!("uid {by} made this flow background; only that user and root take it back");
-        }
-        self.background.remove(&flow);
-        if let Some(admission) = &self.admission {
-            admission.remove_background(&flow)?;
-        }
-        self.configure().map(|()| true)
+        self.background.insert(flow);
+        self.configure()
     }
 
     /// What its class says of a socket; None: nothing.
@@ -575,11 +528,6 @@ impl QueueActuator {
     fn containers(&mut self) -> Option<&mut Containers> {
         self.containers.as_mut()?.as_mut().ok()
     }
-
-    pub fn background(&self) -> impl Iterator<Item = &BackgroundFlow> {
-        self.background.keys()
-    }
-
     pub fn is_in_force(&self) -> bool {
         !self.links.is_empty()
     }
@@ -741,13 +689,13 @@ impl QueueActuator {
                 )?);
                 // Whatever is in the table, the queue starts.
                 let mut lost = Vec::new();
-                for flow in self.background.keys() {
+                for flow in &self.background {
                     if let Err(error) = admission.add_background(flow) {
                         tracing::warn!("{}: {error:#}", flow.address);
                         lost.push(*flow);
                     }
                 }
-                self.background.retain(|flow, _| !lost.contains(flow));
+                self.background.retain(|flow| !lost.contains(flow));
                 for (process, treatment) in &self.treated_processes {
                     if let Err(error) = admission.treat_process(*process, Some(*treatment)) {
                         tracing::warn!("{error:#}");

@@ -37,7 +37,8 @@ fn line(ActiveFor { activity, left_s }: &ActiveFor) -> String {
     format!("{}{}\n", activity.shown(), left.unwrap_or_default())
 }
 
-fn id_of(subject: &str) -> Result<u64> {
+/// Of a cgroup by its path, or of a unit that runs.
+pub fn id_of(subject: &str) -> Result<u64> {
     let root = Root::open()?;
     let path = match subject.strip_prefix('/') {
         Some(path) => path.to_owned(),

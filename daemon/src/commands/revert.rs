@@ -60,7 +60,7 @@ pub fn run(args: &RevertArgs) -> Result<()> {
         true => pins.remove_records().and_then(|()| pins.remove()),
         false => pins.remove_records(),
     };
-    if let Err(error) = forgotten {
+    if let Err(error) = forgotten.and(place.forget_by_hand()) {
         undone.fail(format!("{error:#}"));
     }
     if let Err(error) = place.claim() {

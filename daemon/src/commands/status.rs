@@ -14,7 +14,7 @@ use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
 
 use crate::cli::Json;
-use crate::commands::{WIDE, counted, hanging, print, print_json, terminal_columns};
+use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;
 
@@ -181,6 +181,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines.push(("classes", counted(daemon.class_rules, "rule")));
     let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
     lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
+    lines.extend(network.by_hand.iter().map(|view| ("by hand", by_hand::shown(view))));
     let nice = network.nice_processes;
     lines.extend((nice > 0).then(|| {
         let of = if nice == 1 { "process" } else { "processes" };

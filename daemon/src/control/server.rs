@@ -19,14 +19,13 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{ActiveNow, Answer, Background, Chosen, Reloaded, Request};
+use super::{ActiveNow, Answer, ByHandNow, Chosen, Reloaded, Request};
 use crate::kernel::now;
 use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
 use giveway_engine::class::{Class, Rates};
-use giveway_engine::config::RealtimeLimits;
-use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::config::{RateMbit, RealtimeLimits};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::rate::bytes_per_s;
 use giveway_engine::record::{Header, Record, What};
@@ -42,13 +41,11 @@ pub enum Call {
     /// Without what the real-time thread knows.
     Status(oneshot::Sender<Status>),
     Record(oneshot::Sender<(Header, broadcast::Receiver<Rc<str>>)>),
-    LbeList(oneshot::Sender<Background>),
-    /// This user asks that the flow be background from now on, or no longer.
-    Lbe {
-        flow: BackgroundFlow,
-        add: bool,
-        uid: u32,
-        answer: oneshot::Sender<Result<Background, String>>,
+    /// One of the three requests about what is set by hand.
+    ByHand {
+        request: Request,
+        asker: Asker,
+        answer: oneshot::Sender<Result<ByHandNow, String>>,
     },
     /// This user chooses this class for this process, and that all that it starts send no more than this together.
     Choose {
@@ -65,12 +62,20 @@ pub enum Call {
         asker: Asker,
         answer: oneshot::Sender<Result<ActiveNow, String>>,
     },
-    /// Nothing is in force for so long, or until nobody holds the other end of `held`.
+    /// Nothing is in force for so long, or until nobody holds the other end of `held`, where there is one.
     Pause {
         asker: Asker,
-        time: Duration,
-        held: oneshot::Receiver<Infallible>,
+        time: Option<Duration>,
+        held: Option<oneshot::Receiver<Infallible>>,
         answer: oneshot::Sender<Result<Pausing, String>>,
+    },
+    /// A pause ends. Whether there was one.
+    Resume(oneshot::Sender<bool>),
+    /// Links have other rates, or those that are configured.
+    LinkRate {
+        name: String,
+        rate: Option<RateMbit>,
+        answer: oneshot::Sender<Result<bool, String>>,
     },
     /// The rules for classes are read again.
     Reload(oneshot::Sender<Result<Reloaded, String>>),
@@ -178,8 +183,8 @@ async fn accept(listener: UnixListener, readers: Option<Gid>, handlers: Handlers
 /// How long the next request of its user waits after this one.
 fn time_of(request: &Request) -> Duration {
     match request {
-        Request::Launch { .. } | Request::LbeAdd { .. } | Request::LbeRemove { .. } => BETWEEN_REQUESTS,
-        // A choice, too: whom it makes nice is looked for among all tasks.
+        Request::Launch { .. } => BETWEEN_REQUESTS,
+        // A choice, too: whom it makes nice is looked for among all tasks. So are those for whom something is set by hand.
         _ => AFTER_MUCH,
     }
 }
@@ -229,9 +234,15 @@ async fn answer(
             write_line(&mut stream, &Answer::Ok(header)).await?;
             stream_records(&mut stream, records).await
         }
-        Request::LbeList => write_line(&mut stream, &Answer::Ok(handlers.call(Call::LbeList).await?)).await,
-        Request::LbeAdd { flow } => respond(&mut stream, handlers.lbe(flow, true, peer.uid()).await?).await,
-        Request::LbeRemove { flow } => respond(&mut stream, handlers.lbe(flow, false, peer.uid()).await?).await,
+        Request::Set { .. } | Request::Clear { .. } | Request::ByHand => {
+            let asker = Asker {
+                pid: pid_of(&peer),
+                uid: peer.uid(),
+                is_reader,
+            };
+            let call = |answer| Call::ByHand { request, asker, answer };
+            respond(&mut stream, handlers.call(call).await?).await
+        }
         Request::RealtimeAdd { .. } | Request::RealtimeRemove { .. } | Request::Launch { .. } => {
             let outcome = realtime::change(&handlers, request, &peer, gids).await;
             respond(&mut stream, outcome).await
@@ -263,6 +274,15 @@ async fn answer(
         }
         Request::Reload => respond(&mut stream, handlers.call(Call::Reload).await?).await,
         Request::Pause { for_s } => pause(stream, &peer, handlers, for_s).await,
+        Request::PauseFor { for_s } => respond(&mut stream, pause_for(&peer, &handlers, for_s).await?).await,
+        Request::Resume => {
+            let was_paused = handlers.call(Call::Resume).await?;
+            write_line(&mut stream, &Answer::Ok(was_paused)).await
+        }
+        Request::LinkRate { name, rate } => {
+            let call = |answer| Call::LinkRate { name, rate, answer };
+            respond(&mut stream, handlers.call(call).await?).await
+        }
         Request::Stop => {
             let (ended, mut end) = mpsc::channel(1);
             write_line(&mut stream, &Answer::Ok(std::process::id())).await?;
@@ -283,10 +303,6 @@ impl Handlers {
         let (sender, answer) = oneshot::channel();
         self.send(call(sender)).await?;
         Ok(answer.await?)
-    }
-
-    async fn lbe(&self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
-        self.call(|answer| Call::Lbe { flow, add, uid, answer }).await
     }
 
     async fn choose(
@@ -337,8 +353,8 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
     let (mut holds, held) = oneshot::channel();
     let call = |answer| Call::Pause {
         asker,
-        time,
-        held,
+        time: Some(time),
+        held: Some(held),
         answer,
     };
     let view = match handlers.call(call).await? {
@@ -356,6 +372,28 @@ async fn pause(mut stream: UnixStream, peer: &UCred, handlers: Handlers, for_s: 
         () = holds.closed() => {}
     }
     Ok(())
+}
+
+/// A pause that outlives the connection.
+async fn pause_for(peer: &UCred, handlers: &Handlers, for_s: Option<u64>) -> Result<Result<PausedView, String>> {
+    let asker = Asker {
+        pid: pid_of(peer),
+        uid: peer.uid(),
+        is_reader: true,
+    };
+    let call = |answer| Call::Pause {
+        asker,
+        time: for_s.map(Duration::from_secs),
+        held: None,
+        answer,
+    };
+    Ok(match handlers.call(call).await? {
+        Ok(Pausing { view, set_back }) => {
+            let _ = set_back.await;
+            Ok(view)
+        }
+        Err(why) => Err(why),
+    })
 }
 
 fn pid_of(peer: &UCred) -> Option<u32> {
@@ -383,20 +421,26 @@ async fn stream_records(stream: &mut UnixStream, mut records: broadcast::Receive
     }
 }
 
-/// The group reads, and names background flows, which can only lower a flow. The grants decide about real-time
-/// priority, the configuration about classes, the loop about what is active. Root changes the rest.
+/// The group reads. The grants decide about real-time priority, the configuration about classes, the loop about what is
+/// active and what is set by hand. Root changes the rest.
 fn authorise(request: &Request, uid: u32, is_reader: bool, may_choose: &[Class]) -> Result<(), String> {
     match request {
         _ if uid == 0 => Ok(()),
         Request::Stop => Err("only root may end giveway; ask again with sudo".to_owned()),
-        Request::Pause { .. } => Err("only root may pause giveway; ask again with sudo".to_owned()),
+        Request::Pause { .. } | Request::PauseFor { .. } | Request::Resume => {
+            Err("only root may pause giveway; ask again with sudo".to_owned())
+        }
+        Request::LinkRate { .. } => Err("only root may set a link's rate; ask again with sudo".to_owned()),
         Request::Reload => Err("only root may change rules; ask again with sudo".to_owned()),
-        Request::Choose { class: Some(class), .. } if !may_choose.contains(class) => Err(format!(
+        Request::Choose { class: Some(class), .. } | Request::Set { class: Some(class), .. } if !may_choose.contains(class) => Err(format!(
             "only root may choose the class {}; users may choose: {} (users_may_choose in [classes])",
             class.name(),
             names_of(may_choose)
         )),
         Request::Choose { .. }
+        | Request::Set { .. }
+        | Request::Clear { .. }
+        | Request::ByHand
         | Request::Active { .. }
         | Request::ActiveNone
         | Request::ActiveList

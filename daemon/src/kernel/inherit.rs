@@ -19,7 +19,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
 use super::libbpf_log::{explain, one_line};
-use super::process::FileId;
+use super::process::{FileId, start_of};
 use super::records::{bytes_of, record};
 use super::skeletons::inherit as skeleton;
 use super::tasks::{Tasks, class_of, run_over_all};
@@ -30,6 +30,9 @@ use skeleton::types;
 const MAP: &str = "gw_records_2";
 /// At once (`name_orders`).
 const MOST_ORDERS: usize = 4096;
+/// Walks until whoever was started meanwhile has been found; as deep a tree of processes as is followed where their numbers
+/// go down in it.
+const MOST_WALKS: usize = 16;
 
 /// What makes new tasks inherit, until it is dropped.
 pub struct Inheritance {
@@ -37,8 +40,11 @@ pub struct Inheritance {
     hand_down: OwnedFd,
     list_limits: OwnedFd,
     list_inheriting: OwnedFd,
+    set_by_hand: OwnedFd,
+    list_by_hand: OwnedFd,
     files: MapHandle,
     orders: MapHandle,
+    hand_orders: MapHandle,
     /// Why it ends with this process.
     pub unpinned: Option<String>,
 }
@@ -130,8 +136,11 @@ impl Inheritance {
             hand_down: skeleton.progs.gw_hand_down.as_fd().try_clone_to_owned()?,
             list_inheriting: skeleton.progs.gw_list_inheriting.as_fd().try_clone_to_owned()?,
             list_limits: skeleton.progs.gw_list_limits.as_fd().try_clone_to_owned()?,
+            set_by_hand: skeleton.progs.gw_set_by_hand.as_fd().try_clone_to_owned()?,
+            list_by_hand: skeleton.progs.gw_list_by_hand.as_fd().try_clone_to_owned()?,
             files: keep(&skeleton.maps.rule_of_file)?,
             orders: keep(&skeleton.maps.name_orders)?,
+            hand_orders: keep(&skeleton.maps.hand_orders)?,
             unpinned,
         })
     }
@@ -224,6 +233,68 @@ impl Inheritance {
     pub fn inheriting(&self) -> Result<usize> {
         let found = run_over_all::<u32>(&self.list_inheriting).context("cannot list who inherits")?;
         Ok(found.len())
+    }
+
+    /// From now on this setting by hand is for this process and all that it has started, as far as it is `uid`'s (None:
+    /// anybody's), and says this of what they connect. Returns the processes for which it is news.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell, or keeps it for none.
+    pub fn set_by_hand(
+        &self,
+        process: ProcessId,
+        number: u8,
+        uid: Option<u32>,
+        treatment: u32,
+    ) -> Result<BTreeSet<ProcessId>> {
+        let order = types::gw_hand_order {
+            bit: 1 << number,
+            start_ns: process.start_ns,
+            tgid: process.pid,
+            uid: uid.unwrap_or(u32::MAX),
+            treatment,
+            reserved: 0,
+        };
+        let mut all = BTreeSet::new();
+        for _ in 0..MOST_WALKS {
+            let more = self.order_by_hand(&order)?;
+            if more.is_empty() {
+                break;
+            }
+            all.extend(more);
+        }
+        Ok(all)
+    }
+
+    /// It is for nobody any more.
+    pub fn clear_by_hand(&self, number: u8) -> Result<BTreeSet<ProcessId>> {
+        let order = types::gw_hand_order {
+            bit: 1 << number,
+            ..types::gw_hand_order::default()
+        };
+        // One that was just started has what its parent had.
+        let (mut all, more) = (self.order_by_hand(&order)?, self.order_by_hand(&order)?);
+        all.extend(more);
+        Ok(all)
+    }
+
+    fn order_by_hand(&self, order: &types::gw_hand_order) -> Result<BTreeSet<ProcessId>> {
+        self.hand_orders
+            .update(&0u32.to_ne_bytes(), bytes_of(order), MapFlags::ANY)
+            .context("cannot say which processes are set by hand")?;
+        let found = run_over_all::<types::gw_process_key>(&self.set_by_hand);
+        let process = |key: types::gw_process_key| ProcessId {
+            pid: key.tgid,
+            start_ns: start_of(key.start_ns),
+        };
+        let found = found.context("cannot set processes by hand")?;
+        Ok(found.into_iter().map(process).collect())
+    }
+
+    /// A bit for each setting by hand that any task has.
+    pub fn set_by_hand_in_use(&self) -> Result<u64> {
+        let found = run_over_all::<u64>(&self.list_by_hand).context("cannot list what is set by hand")?;
+        Ok(found.into_iter().fold(0, |all, one| all | one))
     }
 
     /// By their numbers.

@@ -18,7 +18,7 @@ use super::inherit::{Inheritance, Left, Named, left};
 use super::is_shortage;
 use super::libbpf_log::one_line;
 use super::process::{Executable, Executed, Handle, Wanted, forget_most};
-use super::tasks::Tasks;
+use super::tasks::{Facts, Tasks};
 use crate::lookup::{Answer, LookUps, Looked, Sessions};
 use crate::pins::Pins;
 
@@ -337,6 +337,16 @@ impl OwnerReader {
         Ok(self.limits.keep(&in_use))
     }
 
+    /// The same limit, with these rates from now on.
+    pub fn change_limit(&mut self, limit: Limit) {
+        self.limits.change(limit);
+    }
+
+    /// Limits that were given by the daemon before.
+    pub fn restore_limits(&mut self, given: impl Iterator<Item = (u32, Limit)>) {
+        self.limits.restore(given);
+    }
+
     pub fn command_limits(&self) -> Vec<Limit> {
         self.limits.all().collect()
     }
@@ -361,6 +371,39 @@ impl OwnerReader {
         let inheritance = self.inheritance.as_ref().context("no class can be chosen")?;
         inheritance.choose(&self.tasks, handle.fd(), choice)?;
         Ok(found.started.id)
+    }
+
+    /// This very process, held by its pidfd.
+    ///
+    /// # Errors
+    /// Where it has ended, or its number is another's.
+    pub fn hold(&self, id: ProcessId) -> Result<(Handle, Facts)> {
+        let gone = || format!("there is no process {} any more, or another has its number", id.pid);
+        let handle = Handle::of(id, &self.tasks).with_context(gone)?;
+        let facts = self.tasks.process(id.pid)?.filter(|facts| facts.id == id);
+        let facts = facts.with_context(gone)?;
+        ensure!(handle.is_alive(), gone());
+        Ok((handle, facts))
+    }
+
+    /// From now on the setting by hand of this number is for this process and what it has started.
+    pub fn set_by_hand(
+        &mut self,
+        id: ProcessId,
+        number: u8,
+        uid: Option<u32>,
+        treatment: u32,
+    ) -> Result<BTreeSet<ProcessId>> {
+        self.inheritance()?.set_by_hand(id, number, uid, treatment)
+    }
+
+    pub fn clear_by_hand(&mut self, number: u8) -> Result<BTreeSet<ProcessId>> {
+        self.inheritance()?.clear_by_hand(number)
+    }
+
+    /// A bit for each number that any task has.
+    pub fn set_by_hand_in_use(&mut self) -> Result<u64> {
+        self.inheritance()?.set_by_hand_in_use()
     }
 
     /// Processes that something was chosen for, and that are in another network namespace by now.

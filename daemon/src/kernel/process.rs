@@ -239,6 +239,7 @@ impl Handle {
                     cgroup: facts.cgroup,
                     idleness: facts.idleness,
                     chosen: facts.chosen,
+                    by_hand: facts.by_hand,
                     inherited: facts.inherited,
                 },
                 tasks: facts.tasks,

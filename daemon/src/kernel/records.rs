@@ -20,6 +20,9 @@ pub unsafe trait Record: Copy {}
 // SAFETY: any four bytes are one.
 unsafe impl Record for u32 {}
 
+// SAFETY: any eight bytes are one.
+unsafe impl Record for u64 {}
+
 /// The record that these bytes are.
 pub fn record<T: Record>(bytes: &[u8]) -> Option<T> {
     // SAFETY: exactly the type's size is read, without asking for its alignment, and every value is valid.

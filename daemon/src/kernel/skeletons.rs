@@ -31,7 +31,7 @@ records! {
     flow_monitor: bss gw_event gw_flow;
     forwarded: gw_forwarded;
     holders: gw_holder;
-    inherit: gw_chosen_limit gw_executable gw_name_order gw_process_key gw_rates gw_record;
+    inherit: gw_chosen_limit gw_executable gw_hand_order gw_name_order gw_process_key gw_rates gw_record;
     lending: bss gw_lender gw_lender_key gw_lent;
     lift: bss gw_mark gw_undone;
     nice: gw_nice_order gw_nice_task gw_nice_wanted;

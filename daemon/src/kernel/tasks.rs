@@ -99,6 +99,7 @@ pub struct Facts {
     pub cgroup: String,
     pub idleness: Idleness,
     pub chosen: Option<Choice>,
+    pub by_hand: u64,
     pub inherited: Option<Inherited>,
     pub share: Option<Share>,
 }
@@ -203,6 +204,7 @@ impl Tasks {
             idleness: found.idleness,
             chosen: found.chosen,
             inherited: (found.inherited > 0).then_some((found.inherited, found.inherited_from)),
+            by_hand: found.by_hand,
             names: (found.named > 0).then_some(found.named),
             nice: (found.nice_by > 0).then_some(Nice {
                 by: found.nice_by,
@@ -405,6 +407,7 @@ fn facts(found: &types::gw_process) -> Facts {
         cgroup: path_of(&found.cgroup).unwrap_or_default(),
         idleness: idleness_of(found.idleness),
         chosen: choice_of(found),
+        by_hand: found.by_hand,
         inherited: inherited_of(&found.inherited),
         share,
     }

@@ -44,12 +44,14 @@ use crate::run::priority::PriorityThread;
 use crate::run::priority::receive::Receiver;
 use actions::Lines;
 use active::ActiveClaims;
+use by_hand::ByHand;
 use pause::Pause;
 use records::Records;
 use rules::ClassRules;
 
 mod actions;
 mod active;
+mod by_hand;
 mod end;
 mod pause;
 mod records;
@@ -113,6 +115,7 @@ struct Running {
     /// Why there is no guardian, or none that is known to live.
     unguarded: Option<String>,
     active: ActiveClaims,
+    by_hand: ByHand,
     pause: Option<Pause>,
     records: Records,
     lines: Lines,
@@ -154,6 +157,7 @@ impl Daemon {
             told_of_older: false,
             unguarded: None,
             active: ActiveClaims::default(),
+            by_hand: ByHand::default(),
             pause: None,
             records: Records::default(),
             lines: Lines::default(),
@@ -168,6 +172,7 @@ impl Daemon {
         let asked = begun.check(&running.daemon.place);
         let ready = asked
             .and_then(|()| running.apply_rules())
+            .and_then(|()| running.restore_by_hand())
             .and_then(|()| running.restore_limits());
         let outcome = match ready {
             Ok(()) => running.serve(requests).await,
@@ -242,6 +247,7 @@ impl Running {
             self.look_after_rules()?;
             self.forget_limits()?;
             self.look_after_active()?;
+            self.look_after_by_hand()?;
             self.look_at_datagrams()?;
             self.look_at_processes()?;
             self.look_elsewhere()?;

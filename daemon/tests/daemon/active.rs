@@ -25,20 +25,20 @@ use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::until;
 
 /// A cgroup that is removed at the end of the test, with all below, and those above that were made for it.
-struct Group {
+pub(super) struct Group {
     root: Root,
-    path: String,
+    pub path: String,
     made: PathBuf,
 }
 
 impl Group {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Self::at(&format!("/gw-active-{}-{number}", std::process::id()))
     }
 
-    fn at(path: &str) -> Self {
+    pub fn at(path: &str) -> Self {
         let root = Root::open().unwrap();
         let mut group = Self {
             root,
@@ -52,7 +52,7 @@ impl Group {
         group
     }
 
-    fn folder(&self, below: &str) -> PathBuf {
+    pub fn folder(&self, below: &str) -> PathBuf {
         let root = format!("/proc/{}/fd/{}", std::process::id(), self.root.directory.as_raw_fd());
         PathBuf::from(format!("{root}{}{below}", self.path))
     }
@@ -67,11 +67,11 @@ impl Group {
         fs::metadata(self.folder(below)).unwrap().ino()
     }
 
-    fn give(&self, below: &str, uid: u32) {
+    pub fn give(&self, below: &str, uid: u32) {
         chown(self.folder(below), Some(uid), None).unwrap();
     }
 
-    fn put(&self, below: &str, pid: u32) {
+    pub fn put(&self, below: &str, pid: u32) {
         fs::write(self.folder(below).join("cgroup.procs"), pid.to_string()).unwrap();
     }
 

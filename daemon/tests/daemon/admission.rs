@@ -330,21 +330,28 @@ fn whoever_lowers_itself_is_background_and_nobody_else() {
         assert_eq!(added(socket), 1, "{way}");
     }
     setsockopt(&near, Priority, &0).unwrap();
-    let (port, local) = (port.to_string(), near.local_addr().unwrap().port().to_string());
-    for flow in [vec![FAR_V4, &port], vec![FAR_V4, &port, &local]] {
-        let lbe = |what: &'static str| giveway(&[&["lbe", what], flow.as_slice()].concat());
-        assert!(lbe("add").status.success());
-        let why = giveway(&["why", &format!("{FAR_V4}:{port}")]).stdout;
-        let why = String::from_utf8(why).unwrap();
-        assert!(why.contains("class none -> background; rule lbe add by uid 0"), "{why}");
-        assert_eq!(added(&near), 1, "{flow:?}");
+    let local = near.local_addr().unwrap().port();
+    let remote = format!("{FAR_V4}:{port}");
+    let why = |subject: &str| String::from_utf8(giveway(&["why", subject]).stdout).unwrap();
+    until("the daemon sees the flow", || {
+        let status = daemon.status();
+        let mut flows = status["datagrams"].as_array().unwrap().iter();
+        flows.any(|flow| {
+            flow["local"]
+                .as_str()
+                .is_some_and(|end| end.ends_with(&format!(":{local}")))
+        })
+    });
+    for flow in [remote.clone(), format!("{remote}:{local}")] {
+        assert!(giveway(&["class", "set", &flow, "background"]).status.success());
+        let why = why(&remote);
         assert!(
-            giveway(&["lbe", "list"])
-                .stdout
-                .starts_with(format!("{FAR_V4}:{port}").as_bytes())
+            why.contains("class none -> background; rule giveway class set by uid 0"),
+            "{why}"
         );
-        assert!(lbe("remove").status.success());
-        assert_eq!(added(&near), 0, "{flow:?}");
+        assert_eq!(added(&near), 1, "{flow}");
+        assert!(giveway(&["class", "clear", &flow]).status.success());
+        assert_eq!(added(&near), 0, "{flow}");
     }
 }
 

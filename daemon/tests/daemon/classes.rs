@@ -287,8 +287,8 @@ fn a_rate_limit_holds_for_all_sockets_of_its_rule_over_tcp_and_udp() {
             udp.connect(sink.local_addr().unwrap()).unwrap();
             udp.set_write_timeout(patience).unwrap();
             // Who names a flow lifts no limit by it.
-            let named = sink.local_addr().unwrap().port().to_string();
-            assert!(giveway(&["lbe", "add", FAR_V4, &named]).status.success());
+            let named = format!("{FAR_V4}:{}", sink.local_addr().unwrap().port());
+            assert!(giveway(&["class", "set", &named, "background"]).status.success());
             flood(&stop, move || udp.send(&[0; 1000]));
             sink
         })

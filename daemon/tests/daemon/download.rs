@@ -30,7 +30,7 @@ const FREE_MBIT: f64 = 40.0;
 const DEVICE: &str = "giveway-down";
 
 /// Something at the far end that sends far more than the limit to whoever connects, and leaves the processors to others.
-fn source(lab: &Lab, ip: &str) -> u16 {
+pub(super) fn source(lab: &Lab, ip: &str) -> u16 {
     let listener = lab.far_listener(ip);
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || serve(&listener));

@@ -227,7 +227,7 @@ fn who_asks_a_daemon_that_hangs_is_told_so_and_exec_runs_its_command() {
     let questions = [
         "status",
         "why",
-        "lbe list",
+        "class list",
         "realtime list",
         "record -",
         "exec --realtime 10 --require -- true",
@@ -448,7 +448,7 @@ fn the_service_manager_is_told_when_everything_is_in_force_and_that_all_threads_
         }
         silent_since.elapsed() > Duration::from_secs(3)
     });
-    let listed = giveway(&["lbe", "list"]);
+    let listed = giveway(&["class", "list"]);
     assert!(listed.status.success(), "the main loop lives: {listed:?}");
 }
 

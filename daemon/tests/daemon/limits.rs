@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::support::lab::{FAR_V4, Lab, run};
-use crate::support::process::{Daemon, KillOnDrop, backend, giveway, program};
+use crate::support::process::{Daemon, KillOnDrop, giveway, program};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
@@ -54,7 +54,7 @@ fn answer(stream: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_default()
 }
 
-fn ask(request: &Value) -> Value {
+pub(super) fn ask(request: &Value) -> Value {
     let mut stream = connect();
     // A refusal may come before.
     let _ = stream.write_all(format!("{request}\n").as_bytes());
@@ -296,69 +296,6 @@ fn groups_that_nobody_tells_keep_neither_root_nor_the_end_waiting() {
     daemon.signal(Signal::SIGTERM);
     let ended = await_some("the daemon ends", || daemon.0.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
-}
-
-fn flow(port: u32) -> Value {
-    let (address, port) = (format!("192.0.2.{}", 1 + port / 60_000), 1 + port % 60_000);
-    json!({"address": address, "port": port, "local_port": null})
-}
-
-fn lbe(port: u32) -> Value {
-    json!({"request": "lbe_add", "flow": flow(port)})
-}
-
-#[test]
-fn a_user_takes_back_only_background_flows_of_their_own() {
-    let _lab = Lab::enter();
-    let text = "[control]\ngroup = \"nogroup\"\n[[background]]\naddress = \"192.0.2.1\"\nport = 4\n";
-    let config = Scratch::new("take-back.toml", text);
-    let _daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    let remove = |port| ask(&json!({"request": "lbe_remove", "flow": flow(port)}));
-    let is_done = |answer: Value| answer["ok"]["changed"] == true;
-    assert!(is_done(ask(&lbe(1))));
-    let (refused, configured, own) = as_user(NOBODY, || {
-        assert!(is_done(ask(&lbe(2))) && is_done(ask(&lbe(5))));
-        (remove(1), remove(3), remove(2))
-    });
-    assert!(
-        error_of(&refused).contains("uid 0 made this flow background"),
-        "{refused}"
-    );
-    assert!(error_of(&configured).contains("the configuration made"), "{configured}");
-    assert!(is_done(own));
-    // What root names as well is root's.
-    assert!(ask(&lbe(5))["ok"]["changed"] == false);
-    assert!(as_user(NOBODY, || remove(5))["error"].is_string());
-    assert!(is_done(remove(5)) && is_done(remove(1)) && is_done(remove(3)));
-}
-
-#[test]
-fn background_flows_are_bounded_and_the_queue_starts_whatever_was_added() {
-    let _lab = Lab::enter();
-    let text = format!(
-        "[control]\ngroup = \"nogroup\"\n[link]\nrate_mbit = 20\n[queue]\nbackend = \"{}\"\n",
-        backend()
-    );
-    let config = Scratch::new("lbe.toml", &text);
-    // No interface to manage yet.
-    let daemon = Daemon::start(&["--config", config.path()]);
-    let of_user = as_user(NOBODY, || {
-        (0..300).map(|port| ask(&lbe(port))).position(|a| a["ok"].is_null())
-    });
-    assert_eq!(of_user, Some(256));
-    let refused = as_user(NOBODY, || ask(&lbe(300)));
-    assert!(
-        error_of(&refused).contains("uid 65534 has added 256 flows"),
-        "{refused}"
-    );
-    assert!(
-        as_user(SOMEBODY_ELSE, || ask(&lbe(300)))["error"].is_string(),
-        "not of the group"
-    );
-    let all = (1000..5200).filter(|port| ask(&lbe(*port))["ok"].is_object()).count();
-    assert_eq!(all, 2048 - 256);
-    run(&format!("ip route add default via {FAR_V4}"));
-    until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
 }
 
 /// Starts a program of this user's, whose arguments are long.

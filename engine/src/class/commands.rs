@@ -52,12 +52,19 @@ impl CommandLimits {
         Ok(ChosenLimit { number, rates })
     }
 
-    /// Those that an earlier daemon has given, with the user of each.
+    /// Those that an earlier daemon has given, with the user of each; more than once.
     pub fn restore(&mut self, given: impl Iterator<Item = (u32, Limit)>) {
         let known = given.filter(|(_, limit)| (FIRST..=LAST).contains(&limit.number));
         self.given
             .extend(known.map(|(uid, limit)| (limit.number, (uid, limit))));
         self.last = self.given.keys().next_back().copied();
+    }
+
+    /// One of those, at another rate or in another band.
+    pub fn change(&mut self, limit: Limit) {
+        if let Some((_, given)) = self.given.get_mut(&limit.number) {
+            *given = limit;
+        }
     }
 
     /// Those that are not `in_use` are over. Whether there were any.

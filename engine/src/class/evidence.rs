@@ -105,6 +105,7 @@ pub(super) fn judge_sender(process: Option<&Process>, cgroup: &str) -> Option<Ve
         },
         priority: 0,
         named: None,
+        by_hand: None,
     })
 }
 

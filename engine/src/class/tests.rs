@@ -72,6 +72,7 @@ fn seen(process: Option<&Process>) -> Seen<'_> {
         },
         priority: 0,
         named: None,
+        by_hand: None,
     }
 }
 
@@ -259,14 +260,14 @@ fn a_limit_alone_leaves_the_class_as_it_is_and_is_known_before_anything_is_sent(
         }),
         ..Process::default()
     };
-    let verdict = judge_process(&rules(""), &process).unwrap();
+    let verdict = judge_process(&rules(""), &process, None).unwrap();
     assert_eq!(
         (verdict.class, verdict.by, verdict.limits.up),
         (Class::Standard, By::Nothing, Some(50))
     );
     let of_packets = rules("[[rule]]\nport = 443\nclass = \"standard\"\n");
-    assert_eq!(judge_process(&of_packets, &process).unwrap().limits.up, Some(50));
-    assert_eq!(judge_itself(&rules(""), &process), Itself::default());
+    assert_eq!(judge_process(&of_packets, &process, None).unwrap().limits.up, Some(50));
+    assert_eq!(judge_itself(&rules(""), &process, None), Itself::default());
 }
 
 #[test]
@@ -596,10 +597,10 @@ fn a_rule_wins_over_evidence_and_a_named_flow_over_a_rule() {
     let mut seen = seen(None);
     seen.priority = 1;
     assert_eq!(class_by(&rules, &seen), (Class::Standard, "/etc/a.toml:1".to_owned()));
-    seen.named = Some("lbe add by uid 0");
+    seen.named = Some("[[background]]");
     assert_eq!(
         class_by(&rules, &seen),
-        (Class::Background, "lbe add by uid 0".to_owned())
+        (Class::Background, "[[background]]".to_owned())
     );
 }
 
@@ -622,7 +623,7 @@ fn where_the_process_is_not_known_only_its_cgroup_is_judged() {
 #[test]
 fn what_is_forwarded_has_the_class_of_its_cgroup_after_the_rules_for_packets_that_stand_before() {
     let of = |text: &str, cgroup| {
-        judge_forwarded(&rules(text), cgroup).map(|(verdict, before)| (verdict.class, verdict.by, before))
+        judge_forwarded(&rules(text), cgroup, None).map(|(verdict, before)| (verdict.class, verdict.by, before))
     };
     let by_cgroup = "[[rule]]\ncgroup = \"/docker/*\"\nclass = \"bulk\"\n";
     let by_packet = "[[rule]]\nport = 443\nclass = \"stream\"\n";
@@ -645,7 +646,7 @@ fn of_what_is_forwarded_nobody_knows_the_process_and_a_rule_for_cgroup_and_packe
     let class = |before: &str| {
         let by_cgroup = "[[rule]]\nunit = \"docker-a.scope\"\nclass = \"bulk\"\n";
         let before = format!("[[rule]]\n{before}\nclass = \"stream\"\n");
-        let verdict = judge_forwarded(&rules(&(before + by_cgroup)), "/system.slice/docker-a.scope");
+        let verdict = judge_forwarded(&rules(&(before + by_cgroup)), "/system.slice/docker-a.scope", None);
         verdict.map(|(verdict, _)| verdict.class)
     };
     for of_process in ["user = \"0\"", "exe = \"/usr/bin/restic\"", "cmdline = \"*\""] {
@@ -741,7 +742,7 @@ fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
 
 #[test]
 fn a_process_that_has_sent_nothing_has_a_class_unless_what_it_sends_decides() {
-    let of = |text: &str, process: &Process| judge_process(&rules(text), process).map(|verdict| verdict.class);
+    let of = |text: &str, process: &Process| judge_process(&rules(text), process, None).map(|verdict| verdict.class);
     let restic = backup();
     let by_exe = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"bulk\"\n";
     assert_eq!(of(by_exe, &restic), Some(Class::Bulk));

@@ -335,7 +335,7 @@ section! {
 section! {
     /// Who may ask the daemon.
     Control {
-        /// Members of this Unix group may read status and records, and make flows background (`giveway lbe`). Without it a
+        /// Members of this Unix group may read status and records. Without it a
         /// user sees and changes only what a [[grant]] allows for own processes. The rest is root's.
         group: String = "giveway".to_owned();
     }
@@ -407,7 +407,7 @@ const BACKGROUND: Matching = Matching {
 };
 
 section! {
-    /// Flows that are background. One [[background]] for each; `giveway lbe add` names more at run time.
+    /// Flows that are background. One [[background]] for each; `giveway class set` names those that run already.
     Background matching Conditions as BACKGROUND {}
 }
 

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use crate::change::{Setting, Value};
 use crate::class::{Activity, Forwarded, Limit, LimitNumber, RuleId, Rules, Treatment};
-use crate::config::Prefix;
+use crate::config::{Prefix, RateMbit};
 use crate::downlink::{self, Arrival, Passed};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
+use crate::network::by_hand::SetByHand;
 use crate::network::enforcement::Elsewhere;
 use crate::network::nice::Niced;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
-use crate::network::queue::{BackgroundFlow, Request, Uplink};
+use crate::network::queue::{Request, Uplink};
 use crate::record::What;
 use crate::wire::{Filtered, Keyring, Outgoing};
 
@@ -67,14 +68,10 @@ pub enum Input<'a> {
         processes: Vec<(ProcessId, Option<Arc<Process>>)>,
         cgroups: Vec<(u64, Option<Arc<str>>)>,
     },
-    /// This user has asked that a flow be background from now on, or (`add` is false) no longer; the error where it
-    /// could not be done.
-    Background {
-        flow: BackgroundFlow,
-        add: bool,
-        uid: u32,
-        outcome: Result<(), String>,
-    },
+    /// All that is set by hand from now on, in the order in which it was, and why it has changed.
+    ByHand { all: Vec<SetByHand>, why: String },
+    /// The rates that were set for links at run time, by their names.
+    LinkRates(BTreeMap<String, RateMbit>),
     /// What is active from now on. The next pass follows it, but not sooner than 0.2 s after the last one that did.
     Active(Vec<Activity>),
     /// The rules for classes, read anew.

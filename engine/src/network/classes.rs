@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::Action;
+use super::by_hand::Hand;
 use super::flows::Tracked;
 use super::forwarded::ROOT;
 use super::owners::{Owners, user_of};
@@ -38,6 +39,7 @@ pub struct Classes {
     devices: BTreeMap<u32, Device>,
     /// By whom.
     named: BTreeMap<BackgroundFlow, String>,
+    pub(super) hand: Hand,
     /// By its own object for whom it is meant, so that a user's word costs the others nothing.
     active: Active,
     /// What is active now, where that is not yet followed.
@@ -76,12 +78,29 @@ struct Basis {
 }
 
 impl Basis {
+    /// Of the process, or where that is not known, of the socket.
+    fn cgroup(&self) -> &str {
+        match &self.process {
+            Some(process) => &process.cgroup,
+            None => self.cgroup.as_deref().unwrap_or_default(),
+        }
+    }
+
     fn is(&self, other: &Self) -> bool {
         let process = |basis: &Self| basis.process.as_ref().map(Arc::as_ptr);
         let rest = |basis: &Self| (basis.generation, basis.priority, basis.dscp, basis.ifindex);
         let is_meant_the_same = Arc::ptr_eq(&self.active, &other.active);
         is_meant_the_same && process(self) == process(other) && rest(self) == rest(other) && self.cgroup == other.cgroup
     }
+}
+
+/// What a flow was last judged by: its process, its cgroup and its user.
+pub(super) fn known_of(tracked: &Tracked) -> (Option<Arc<Process>>, String, u32) {
+    let by = tracked.judged.by.as_ref();
+    let process = by.and_then(|by| by.process.clone());
+    let cgroup = by.map(|by| by.cgroup().to_owned()).unwrap_or_default();
+    let uid = uid_of(&tracked.flow, process.as_deref());
+    (process, cgroup, uid)
 }
 
 impl Classes {
@@ -94,6 +113,7 @@ impl Classes {
             command_limits: Vec::new(),
             devices: BTreeMap::new(),
             named: named.collect(),
+            hand: Hand::default(),
             active: Active::default(),
             new_active: None,
             followed: None,
@@ -124,10 +144,11 @@ impl Classes {
 
     fn judge(&self, flow: &Flow, basis: &Basis) -> Verdict {
         let process = basis.process.as_deref();
-        let of_socket = basis.cgroup.as_deref().unwrap_or_default();
+        let cgroup = basis.cgroup();
+        let by_hand = self.hand.of_flow(flow, process, cgroup, uid_of(flow, process));
         let seen = Seen {
             process,
-            cgroup: process.map_or(of_socket, |process| &process.cgroup),
+            cgroup,
             ends: Ends {
                 protocol: flow.protocol,
                 local: flow.local,
@@ -140,6 +161,7 @@ impl Classes {
             },
             priority: flow.priority,
             named: self.named(flow),
+            by_hand: by_hand.as_ref(),
         };
         basis.active.judge(judge(&self.rules, &seen), seen.cgroup)
     }
@@ -151,11 +173,11 @@ impl Classes {
 
     /// Of a process that has sent nothing yet, whatever is active.
     pub fn judge_process(&self, process: &Process) -> Option<Verdict> {
-        judge_process(&self.rules, process)
+        judge_process(&self.rules, process, self.hand.of_process(process).as_ref())
     }
 
     pub fn judge_itself(&self, process: &Process) -> Itself {
-        judge_itself(&self.rules, process)
+        judge_itself(&self.rules, process, self.hand.of_process(process).as_ref())
     }
 
     /// What the queue is to be told of it.
@@ -174,7 +196,8 @@ impl Classes {
 
     /// And how many rules for packets come before that; None: nothing is said of it.
     pub fn judge_forwarded(&self, cgroup: &str) -> Option<(Verdict, usize)> {
-        let (verdict, before) = judge_forwarded(&self.rules, cgroup)?;
+        let by_hand = self.hand.of_forwarded(cgroup);
+        let (verdict, before) = judge_forwarded(&self.rules, cgroup, by_hand.as_ref())?;
         Some((self.active.meant(ROOT).judge(verdict, cgroup), before))
     }
 
@@ -240,7 +263,7 @@ impl Classes {
         };
         let is_known = match verdict.by {
             By::Name | By::Mark | By::Nothing => treatment.limits.is_none(),
-            By::Choice | By::Rule | By::Inheritance | By::Evidence => false,
+            By::Hand | By::Choice | By::Rule | By::Inheritance | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
         let uid = uid_of(flow, basis.process.as_deref());
@@ -266,7 +289,7 @@ fn uid_of(flow: &Flow, process: Option<&Process>) -> u32 {
     process.map_or(user_of(flow), |process| process.uid)
 }
 
-fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
+pub(super) fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
     let exact = flow_of(flow);
     let local_port = named.local_port.and(exact.local_port);
     *named == BackgroundFlow { local_port, ..exact }
@@ -325,16 +348,9 @@ impl Network {
         }
     }
 
-    pub(super) fn name_background(&mut self, now: Duration, flow: BackgroundFlow, by: Option<String>) {
-        let flow = flow.canonical();
-        match by {
-            Some(by) => self.classes.named.entry(flow).or_insert(by),
-            None => &mut self.classes.named.remove(&flow).unwrap_or_default(),
-        };
-        // Nothing has changed for the others, of which there may be many.
-        let is_meant = |tracked: &&Tracked| flows_match(&flow, &tracked.flow);
-        let meant: Vec<Cookie> = self.flows.iter().filter(is_meant).map(|t| t.flow.cookie).collect();
-        for cookie in &meant {
+    /// What these were judged by has changed; nothing has for the others, of which there may be many.
+    pub(super) fn judge_anew(&mut self, now: Duration, meant: &[Cookie]) {
+        for cookie in meant {
             let judged = self
                 .flows
                 .get_mut(*cookie)
@@ -343,7 +359,7 @@ impl Network {
                 by.generation = OVER;
             }
         }
-        self.judge_flows(now, &meant);
+        self.judge_flows(now, meant);
     }
 
     fn judge_all(&mut self, now: Duration) {

@@ -154,6 +154,14 @@ impl Early {
         self.processes.values_mut().for_each(|known| known.judged = None);
     }
 
+    /// Of those for which it is so, other things are said now.
+    pub fn judge_again_where(&mut self, is_it: impl Fn(&Process) -> bool) {
+        let known = self.processes.values_mut();
+        known
+            .filter(|known| known.process.as_deref().is_some_and(&is_it))
+            .for_each(|known| known.judged = None);
+    }
+
     /// Of these, those that are known and have become nice since they were listed last.
     pub fn newly_nice(&self, listed: &[Fingerprint]) -> Vec<(ProcessId, Nice)> {
         let is_news = |listed: &Fingerprint| {

@@ -249,7 +249,10 @@ impl Lack {
 impl Asked {
     /// What only a queue gives: of what nobody said, nothing is missing.
     fn of(verdict: &Verdict) -> Option<Self> {
-        let is_said = matches!(verdict.by, By::Name | By::Choice | By::Rule | By::Inheritance);
+        let is_said = matches!(
+            verdict.by,
+            By::Hand | By::Name | By::Choice | By::Rule | By::Inheritance
+        );
         let is_order = matches!(verdict.class, Class::Background | Class::Stream);
         let class = (is_said && is_order).then_some(Self::Class(verdict.class));
         verdict.limits.up.map(Self::Upload).or(class)

@@ -79,6 +79,11 @@ impl Cgroups {
         }
     }
 
+    /// Other things are said now than rules do.
+    pub fn judge_again(&mut self) {
+        self.0.values_mut().for_each(|known| known.judged = None);
+    }
+
     /// Judges those whose rules, or what is active, have changed, as far as one step allows; the others are next.
     pub fn judge(&mut self, classes: &Classes) -> (Vec<Action>, Vec<Change>) {
         let basis = classes.basis_of_forwarded();

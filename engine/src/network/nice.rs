@@ -23,6 +23,8 @@ use crate::matcher::{Nice, Process, ProcessId};
 const AT_ONCE: usize = 64;
 /// Of a choice, which is in force for as long as there is a daemon.
 const CHOICE: u32 = 1;
+/// The same of what was set by hand.
+const HAND: u32 = u32::MAX;
 const NICE: &str = "nice 19, idle I/O class";
 
 #[derive(Debug)]
@@ -103,7 +105,7 @@ impl Niceness {
 
     fn causes_in_force(&self) -> Option<Action> {
         let numbers = self.causes.values().map(|cause| cause.number);
-        let in_force = numbers.chain([CHOICE]).filter(|_| !self.is_paused).collect();
+        let in_force = numbers.chain([CHOICE, HAND]).filter(|_| !self.is_paused).collect();
         (self.is_on && !self.dry_run).then_some(Action::NiceCauses(in_force))
     }
 
@@ -151,13 +153,14 @@ impl Niceness {
     }
 
     fn is_in_force(&self, cause: u32) -> bool {
-        cause == CHOICE || self.causes.values().any(|known| known.number == cause)
+        [CHOICE, HAND].contains(&cause) || self.causes.values().any(|known| known.number == cause)
     }
 
     fn cause_of(&self, verdict: &Verdict) -> Option<u32> {
         match verdict.by {
             _ if verdict.class != Class::Background => None,
             By::Choice => Some(CHOICE),
+            By::Hand => Some(HAND),
             _ => {
                 let of = self.causes.values().find(|cause| cause.place == verdict.rule);
                 of.map(|cause| cause.number)
@@ -231,6 +234,7 @@ impl Niceness {
         }
         let place = match is.cause {
             CHOICE => Some("giveway exec".to_owned()),
+            HAND => Some("giveway class set".to_owned()),
             cause => {
                 let of = self.causes.values().find(|of| of.number == cause);
                 of.map(|of| of.place.clone())

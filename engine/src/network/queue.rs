@@ -414,6 +414,10 @@ impl Queue {
     /// everything stays.
     pub fn observe(&mut self, now: Duration, uplink: Option<Uplink>, rate: Rate) -> Option<Request> {
         let known = std::mem::replace(&mut self.uplink, uplink);
+        if self.rate.mbit != rate.mbit && self.standing().is_none() {
+            self.failed.clear();
+            self.again.reset();
+        }
         self.rate = rate;
         let uplink = self.uplink.as_ref()?;
         let had_rate = self

@@ -6,10 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::action::Outcome;
 use super::limiting::ELSEWHERE;
 use super::*;
+use crate::change::{Setting, Value};
 use crate::model::{CaState, Cookie, Device, Owner, TcpState};
 use crate::status::FoundPhase;
 
 mod active;
+pub mod by_hand;
 mod classes;
 mod control;
 mod datagrams;
@@ -476,34 +478,6 @@ fn what_is_gone_with_the_next_pass_is_not_looked_up() {
     };
     assert!(!asked(100, 1000) && !asked(200, 1001), "each seen once");
     assert!(asked(300, 1001), "it has lasted");
-}
-
-#[test]
-fn a_flow_that_a_user_makes_background_is_a_change() {
-    let mut engine = engine("", false);
-    let flow = BackgroundFlow {
-        address: Ipv4Addr::LOCALHOST.into(),
-        port: 873,
-        local_port: None,
-    };
-    let mut ask = |add, outcome| {
-        let input = Input::Background {
-            flow,
-            add,
-            uid: 1000,
-            outcome,
-        };
-        let actions = engine.step(Duration::ZERO, input);
-        assert!(matches!(&actions[..], [Action::Record(What::Change(_))]));
-        engine.changes().remove(0).change
-    };
-    let change = ask(true, Ok(()));
-    assert_eq!(change.subject.to_string(), "packets to 127.0.0.1:873");
-    assert_eq!(
-        (change.new, change.rule.as_str(), change.made),
-        ("background".into(), "lbe add by uid 1000", true)
-    );
-    assert!(!ask(false, Err("the kernel refused it".to_owned())).made);
 }
 
 #[test]

@@ -55,6 +55,7 @@ impl Network {
             downloads: self.downloads.view(),
             not_enforced: self.shortfall_views(),
             elsewhere: self.elsewhere_views(),
+            by_hand: self.set_by_hand_views(),
             active: self.classes.active().to_vec(),
             nice_processes: self.early.nice(),
             processes_left_out: self.early.left_out(),

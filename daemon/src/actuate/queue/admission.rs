@@ -395,12 +395,6 @@ impl Admission {
             .context("cannot tell the queue of a background flow")
     }
 
-    pub fn remove_background(&self, flow: &BackgroundFlow) -> Result<()> {
-        self.background_flows
-            .delete(bytes_of(&key_of(flow)))
-            .context("cannot take a background flow back")
-    }
-
     pub fn counters(&self, number: u32) -> Result<Counters> {
         let counters = records::lookup(&self.counters, number, "admission's counters")?;
         counters.context("admission has no counters")
@@ -527,7 +521,8 @@ pub(super) fn number_of_class(class: Class) -> u16 {
     number.0 as u16
 }
 
-fn number_of(treatment: Treatment) -> u32 {
+/// As `GW_LIMIT_SHIFT` of bpf/queueing.h has it.
+pub fn number_of(treatment: Treatment) -> u32 {
     let [up, down] = [treatment.limits.up, treatment.limits.down].map(|limit| u32::from(limit.unwrap_or(0)));
     down << DOWNLOAD_SHIFT | up << LIMIT_SHIFT | u32::from(number_of_class(treatment.class))
 }

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::history::Sample;
 use super::metrics::{self, Point};
 use super::traffic::{OfClass, Seen, Traffic, path_queue_s};
+use crate::commands::by_hand;
 use crate::words::misleads;
 
 const MOST_FLOWS: usize = 100;
@@ -106,6 +107,7 @@ struct Shown {
     cooperates: bool,
     degraded: Vec<String>,
     active: Vec<String>,
+    by_hand: Vec<String>,
     classes: Vec<ShownClass>,
     flows: Vec<ShownFlow>,
     flows_total: usize,
@@ -134,6 +136,15 @@ impl Shown {
             devices: network.policy.senders,
             cooperates: network.policy.cooperates,
             degraded: lines(daemon.degraded.iter().map(String::as_str)),
+            by_hand: lines(
+                network
+                    .by_hand
+                    .iter()
+                    .map(by_hand::shown)
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .map(String::as_str),
+            ),
             active: lines(
                 network
                     .active

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 use giveway_engine::class::Class;
+use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::Backend;
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{ByQdisc, QueueCounters, Served};
@@ -104,6 +105,17 @@ const FAMILIES: &[Family] = &[
         delays.filter_map(|(class, c)| Some((vec![("class", class.name().to_owned())], c.path_queue_s?))).collect()
     }),
     family("nice_processes", "", Gauge, "Processes that giveway has made nice, as background", |s| one(s.status.network.nice_processes as f64)),
+    family("set_by_hand", "", Gauge, "Classes and limits that are set by hand while something runs, by root and by users", |s| {
+        let counts = |by: &'static str| ["class", "limit"].map(|what| (vec![("by", by.to_owned()), ("what", what.to_owned())], by_hand(s, by, what) as f64));
+        [counts("root"), counts("user")].concat()
+    }),
+    family("limits_by_hand_passed", "bytes_per_second", Gauge, "What TCP sends and receives under limits that are set by hand", |s| {
+        let sent = |by: &'static str| {
+            let of = s.status.network.by_hand.iter().filter(|view| (view.set.uid == 0) == (by == "root"));
+            of.map(|view| view.sent_mbit.unwrap_or_default() + view.received_mbit.unwrap_or_default()).sum::<f64>() * 125_000.0
+        };
+        ["root", "user"].map(|by| (vec![("by", by.to_owned())], sent(by))).into()
+    }),
 
     family("sending_devices", "", Gauge, "Devices that share the capacity, this one included", |s| one(s.status.network.policy.senders.into())),
     family("neighbours", "", Gauge, "Devices of the group that report here", |s| {
@@ -146,6 +158,18 @@ const FAMILIES: &[Family] = &[
     })),
     family("realtime_events", "", Counter, "What became of real-time priority", |s| of_realtime(s, realtime_events)),
 ];
+
+fn by_hand(source: &Source<'_>, by: &str, what: &str) -> usize {
+    let is_it = |view: &&HandView| {
+        let has = if what == "class" {
+            view.set.class.is_some()
+        } else {
+            view.set.limit.is_some()
+        };
+        has && (view.set.uid == 0) == (by == "root")
+    };
+    source.status.network.by_hand.iter().filter(is_it).count()
+}
 
 fn one(value: f64) -> Values {
     vec![(Labels::new(), value)]

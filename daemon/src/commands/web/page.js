@@ -162,7 +162,7 @@ function axes(most, unit, from, to, x, y, width) {
 
 function show(state) {
   byId("summary").textContent = `${state.version}, up ${duration(state.uptime_s)}; policy ${state.policy}` + (state.dry_run ? "; dry run: nothing is changed" : "");
-  const degraded = state.degraded.map((line) => element("li", {}, line)).concat(state.active.map((line) => element("li", {}, `active: ${line}`)));
+  const degraded = state.degraded.map((line) => element("li", {}, line)).concat(state.active.map((line) => element("li", {}, `active: ${line}`))).concat(state.by_hand.map((line) => element("li", {}, `by hand: ${line}`)));
   byId("degraded").hidden = degraded.length === 0;
   byId("degraded").replaceChildren(...degraded);
   fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders ? {} : { class: "quiet" })));

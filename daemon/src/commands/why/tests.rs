@@ -20,7 +20,7 @@ fn latest(subject: Subject, setting: Setting) -> Latest {
             setting,
             old: Value::default(),
             new: "background".into(),
-            rule: "lbe add by uid 0".to_owned(),
+            rule: "giveway class set by uid 0".to_owned(),
             why: "the user has asked for it".to_owned(),
             made: true,
         },
@@ -45,7 +45,7 @@ fn a_change_is_found_by_its_subject_and_by_its_rule() {
         ),
     ];
     for (latest, subjects) in cases {
-        for subject in subjects.into_iter().chain(["lbe add by uid 0"]) {
+        for subject in subjects.into_iter().chain(["giveway class set by uid 0"]) {
             assert!(concerns(subject, &latest, &[]), "{subject}");
         }
         assert!(!concerns("78", &latest, &[]));
@@ -145,7 +145,7 @@ fn a_change_is_one_line() {
     assert_eq!(
         rest,
         "1.500 s since boot (the latest of 3 times): the kernel: /proc/x none -> background; \
-         rule lbe add by uid 0: the user has asked for it"
+         rule giveway class set by uid 0: the user has asked for it"
     );
     latest.change.made = false;
     assert!(change_line(&latest, false).contains("none -> background (failed); rule"));

@@ -11,16 +11,17 @@ use giveway_engine::network::action::Input;
 use giveway_engine::status::PausedView;
 use tokio::sync::oneshot;
 
-use super::{Running, instant_of};
+use super::{Running, instant_of, sleep};
 use crate::control::server::{Asker, Pausing};
 use crate::kernel::{now, walker};
 use crate::life::LONG_WORK;
 
 pub(super) struct Pause {
     by: Asker,
-    until: Duration,
-    /// Ends with the client's connection.
-    held: oneshot::Receiver<Infallible>,
+    /// None: until somebody ends it.
+    until: Option<Duration>,
+    /// Ends with the client's connection; None: `giveway pause`, which outlives it.
+    held: Option<oneshot::Receiver<Infallible>>,
 }
 
 impl Pause {
@@ -28,7 +29,7 @@ impl Pause {
         PausedView {
             uid: self.by.uid,
             pid: self.by.pid,
-            left_ms: self.until.saturating_sub(now()).as_millis() as u64,
+            left_ms: self.until.map(|until| until.saturating_sub(now()).as_millis() as u64),
         }
     }
 
@@ -39,8 +40,11 @@ impl Pause {
 
     /// For `status`.
     pub fn shown(&self) -> String {
-        let left_s = self.view().left_ms.div_ceil(1000);
-        format!("{}: nothing is in force, for {left_s} s more at most", self.who())
+        let left = match self.view().left_ms {
+            Some(left_ms) => format!("for {} s more at most", left_ms.div_ceil(1000)),
+            None => "until `giveway resume`".to_owned(),
+        };
+        format!("{}: nothing is in force, {left}", self.who())
     }
 }
 
@@ -49,9 +53,15 @@ pub(super) async fn is_over(pause: Option<&mut Pause>) {
     let Some(pause) = pause else {
         return std::future::pending().await;
     };
+    let held = async {
+        match &mut pause.held {
+            Some(held) => _ = held.await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        _ = &mut pause.held => {}
-        () = tokio::time::sleep_until(instant_of(pause.until)) => {}
+        () = held => {}
+        () = sleep(pause.until.map(instant_of)) => {}
     }
 }
 
@@ -64,9 +74,19 @@ impl Running {
     pub(super) fn pause(
         &mut self,
         by: Asker,
-        time: Duration,
-        held: oneshot::Receiver<Infallible>,
+        time: Option<Duration>,
+        held: Option<oneshot::Receiver<Infallible>>,
     ) -> Result<Result<Pausing, String>> {
+        if let Some(pause) = self
+            .pause
+            .as_mut()
+            .filter(|pause| pause.held.is_none() && held.is_none())
+        {
+            (pause.by, pause.until) = (by, time.map(|time| now() + time));
+            let (_, set_back) = oneshot::channel();
+            let view = pause.view();
+            return Ok(Ok(Pausing { view, set_back }));
+        }
         if let Some(pause) = &self.pause {
             return Ok(Err(format!("giveway is {} already; try again later", pause.who())));
         }
@@ -78,10 +98,10 @@ impl Running {
         if let Some(refusal) = cannot_take_back() {
             return Ok(Err(refusal));
         }
-        let until = now() + time;
+        let until = time.map(|time| now() + time);
         let pause = Pause { by, until, held };
         let why = pause.who();
-        tracing::info!("{why}: everything is taken back for {} s at most", time.as_secs());
+        tracing::info!("{}; everything is taken back", pause.shown());
         self.sign.give_for(LONG_WORK);
         let (told, set_back) = oneshot::channel();
         if let Some(realtime) = &self.daemon.realtime {

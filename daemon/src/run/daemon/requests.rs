@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What clients of the control socket may ask of the loop, each request already authorised.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
-use giveway_engine::class::{Class, Rates};
+use giveway_engine::class::{Class, LimitNumber, Rates};
 use giveway_engine::matcher::{Choice, ChosenLimit};
 use giveway_engine::network::action::Input;
+use giveway_engine::network::queue::Backend;
 use giveway_engine::network::queue::links::LinkView;
-use giveway_engine::network::queue::{Backend, BackgroundFlow};
 use giveway_engine::status::{DaemonStatus, Status};
 use tokio::sync::mpsc;
 
@@ -14,8 +16,8 @@ use super::Running;
 use super::pause::Pause;
 use super::records::header;
 use crate::actuate::nice::NiceActuator;
+use crate::control::Chosen;
 use crate::control::server::Call;
-use crate::control::{Background, Chosen};
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
 
@@ -29,11 +31,8 @@ impl Running {
             Call::Record(answer) => {
                 let _ = answer.send((header(self.interface.as_ref()), self.records.subscribe()));
             }
-            Call::LbeList(answer) => {
-                let _ = answer.send(self.background(false));
-            }
-            Call::Lbe { flow, add, uid, answer } => {
-                let _ = answer.send(self.change_background(flow, add, uid)?);
+            Call::ByHand { request, asker, answer } => {
+                let _ = answer.send(self.answer_by_hand(&request, asker)?);
             }
             Call::Choose {
                 pid,
@@ -65,6 +64,14 @@ impl Running {
             } => {
                 // Where the client has gone, `held` says so.
                 let _ = answer.send(self.pause(asker, time, held)?);
+            }
+            Call::Resume(answer) => {
+                let was_paused = self.pause.is_some();
+                self.resume()?;
+                let _ = answer.send(was_paused);
+            }
+            Call::LinkRate { name, rate, answer } => {
+                let _ = answer.send(self.set_link_rate(name, rate)?);
             }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),
@@ -140,6 +147,7 @@ impl Running {
                     .chain(&self.short_of)
                     .chain(&self.unguarded)
                     .chain(&self.active.problem)
+                    .chain(&self.by_hand.problem)
                     .cloned()
                     .chain(walker::hindrances().iter().map(ToString::to_string))
                     .chain(missing)
@@ -194,7 +202,7 @@ impl Running {
         Ok((Input::Chosen { process, choice }, chosen))
     }
 
-    fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {
+    pub(super) fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {
         let links = self.daemon.engine.status(now()).links;
         let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
         ensure!(
@@ -202,7 +210,7 @@ impl Running {
             "a limit of what is sent needs a queue of giveway's, and there is none: {}",
             links.first().map_or("no interface is managed", |link| &link.queue.why)
         );
-        let of_flows = self.daemon.engine.limits_of_flows();
+        let of_flows = self.limits_beyond_tasks();
         let owners = &mut self.daemon.owners;
         let limit = owners.limit_command(uid, rates, class, &of_flows)?;
         let all = owners.command_limits();
@@ -226,6 +234,12 @@ impl Running {
         Ok(limit)
     }
 
+    /// Numbers of limits that are in use whatever tasks have.
+    fn limits_beyond_tasks(&self) -> BTreeSet<LimitNumber> {
+        let engine = &self.daemon.engine;
+        &engine.limits_of_flows() | &engine.limits_by_hand()
+    }
+
     /// Of commands that were started under the daemon before.
     pub(super) fn restore_limits(&mut self) -> Result<()> {
         let all = self.daemon.owners.command_limits();
@@ -237,40 +251,12 @@ impl Running {
 
     /// A limit that no command has any more holds no queue.
     pub(super) fn forget_limits(&mut self) -> Result<()> {
-        let of_flows = self.daemon.engine.limits_of_flows();
+        let of_flows = self.limits_beyond_tasks();
         let forgotten = self.daemon.owners.forget_limits(&of_flows);
         if !self.tolerate(forgotten)?.unwrap_or(false) {
             return Ok(());
         }
         let all = self.daemon.owners.command_limits();
         self.step(Input::CommandLimits(all))
-    }
-
-    fn change_background(&mut self, flow: BackgroundFlow, add: bool, uid: u32) -> Result<Result<Background, String>> {
-        let queue = &mut self.daemon.queue;
-        let changed = if add {
-            queue.add_background(flow, uid)
-        } else {
-            queue.remove_background(flow, uid)
-        };
-        let changed = changed.map_err(|error| one_line(&error));
-        if !matches!(changed, Ok(false)) {
-            let outcome = changed.clone().map(drop);
-            self.step(Input::Background {
-                flow,
-                add,
-                uid,
-                outcome,
-            })?;
-        }
-        Ok(changed.map(|changed| self.background(changed)))
-    }
-
-    fn background(&self, changed: bool) -> Background {
-        Background {
-            flows: self.daemon.queue.background().copied().collect(),
-            in_force: self.daemon.queue.is_in_force(),
-            changed,
-        }
     }
 }

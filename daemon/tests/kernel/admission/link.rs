@@ -107,7 +107,7 @@ impl<'a> Link<'a> {
             port: receiver.address.port(),
             local_port,
         };
-        assert!(self.actuator.borrow_mut().add_background(flow, 0).unwrap());
+        self.actuator.borrow_mut().add_background(flow).unwrap();
     }
 
     /// What the daemon says of the socket.

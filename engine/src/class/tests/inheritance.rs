@@ -9,7 +9,7 @@ const SSH: &str = "[[rule]]\nexe = \"/usr/bin/ssh\"\nclass = \"standard\"\n";
 
 /// What it starts at port 443, as the kernel tells of it.
 fn ssh(rules: &Rules) -> Process {
-    let handed_on = judge_itself(rules, &backup()).hands_on;
+    let handed_on = judge_itself(rules, &backup(), None).hands_on;
     Process {
         exe: "/usr/bin/ssh".to_owned(),
         executables: vec!["/usr/bin/ssh".to_owned()],
@@ -29,7 +29,7 @@ fn class_of_ssh(text: &str) -> Class {
     let rules = rules(text);
     let ssh = ssh(&rules);
     let class = judge(&rules, &seen(Some(&ssh))).class;
-    let before_the_first_packet = judge_process(&rules, &ssh).map(|verdict| verdict.class);
+    let before_the_first_packet = judge_process(&rules, &ssh, None).map(|verdict| verdict.class);
     assert_eq!(before_the_first_packet.unwrap_or(Class::Standard), class, "{text}");
     class
 }
@@ -49,7 +49,7 @@ fn what_a_program_starts_has_its_class_and_the_reason_names_rule_and_process() {
         verdict.why
     );
     assert_eq!(verdict.limits.up, Some(1), "one limit for all of them");
-    let itself = judge_itself(&rules, &ssh);
+    let itself = judge_itself(&rules, &ssh, None);
     assert_eq!(itself.verdict.map(|verdict| verdict.class), Some(Class::Background));
     assert_eq!(itself.hands_on, None, "it hands on what it has inherited");
 }
@@ -83,7 +83,7 @@ fn name_choice_own_rule_inheritance_and_evidence_count_in_this_order() {
         limit: None,
     });
     assert_eq!(by(&rules, &ssh, None), By::Choice);
-    assert_eq!(by(&rules, &ssh, Some("lbe add by uid 0")), By::Name);
+    assert_eq!(by(&rules, &ssh, Some("[[background]]")), By::Name);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn process() -> Process {
 
 fn judged(nice: &mut Niceness, rules: &Rules, id: ProcessId, is: Option<Nice>) {
     let process = process();
-    let verdict = judge_itself(rules, &process).verdict;
+    let verdict = judge_itself(rules, &process, None).verdict;
     nice.judged(id, &process, verdict.as_ref(), is);
 }
 
@@ -106,14 +106,14 @@ fn a_rule_on_the_process_makes_it_nice_and_a_rule_on_what_it_sends_does_not() {
 fn judged_child(nice: &mut Niceness, rules: &Rules, is: Option<Nice>) -> Vec<Action> {
     let child = Process {
         cgroup: "/other.scope".to_owned(),
-        inherited: judge_itself(rules, &process()).hands_on.map(|rule| Inherited {
+        inherited: judge_itself(rules, &process(), None).hands_on.map(|rule| Inherited {
             rule,
             name: "backup".to_owned(),
             ..Inherited::default()
         }),
         ..process()
     };
-    let verdict = judge_itself(rules, &child).verdict;
+    let verdict = judge_itself(rules, &child, None).verdict;
     nice.judged(FIRST, &child, verdict.as_ref(), is);
     nice.due(at(1))
 }
@@ -156,7 +156,7 @@ fn users_take_turns_and_a_failure_is_tried_again_later() {
         judged(&mut nice, &rules, ProcessId { pid, start_ns: 1 }, None);
     }
     let process = Process { uid: 8, ..process() };
-    let verdict = crate::class::judge_process(&rules, &process);
+    let verdict = crate::class::judge_process(&rules, &process, None);
     nice.judged(FIRST, &process, verdict.as_ref(), None);
     let due = nice.due(at(1));
     assert_eq!(due.len(), AT_ONCE);

@@ -30,6 +30,8 @@ pub const MOST_LINKS: usize = 8;
 const LINGERS: Duration = Duration::from_secs(10);
 /// One that was there for less comes and goes.
 const STEADY: Duration = Duration::from_secs(10);
+/// Where a rate is said that is set at run time.
+const BY_HAND: &str = "giveway link set";
 /// Names of links, and numbers of interfaces, that something is remembered of.
 const REMEMBERED: usize = 64;
 
@@ -63,6 +65,11 @@ pub struct LinkView {
     pub ifindex: u32,
     #[serde(flatten)]
     pub queue: QueueView,
+    /// What is said of its rate, and where; None: nothing is.
+    #[serde(default)]
+    pub rate_mbit: Option<RateMbit>,
+    #[serde(default)]
+    pub rate_said_in: Option<String>,
 }
 
 /// A request is this, of a link; and what has changed without one.
@@ -71,6 +78,8 @@ pub type Outcome = (Vec<Change>, Vec<Action>);
 pub struct Links {
     link: LinkSection,
     own: Vec<UplinkSection>,
+    /// By names of links, in place of what is configured.
+    by_hand: BTreeMap<String, RateMbit>,
     /// What a new link begins with.
     blank: Queue,
     /// `[link]`'s rate is of this one: the preferred one, as far as is known.
@@ -100,6 +109,7 @@ impl Links {
         Self {
             link: config.link.clone(),
             own: config.uplink.clone(),
+            by_hand: BTreeMap::new(),
             blank: Queue::new(config, backends),
             first: None,
             links: BTreeMap::new(),
@@ -245,7 +255,8 @@ impl Links {
         let all = &self.link;
         let own = self.own.iter().find(|own| own.interface.as_ref() == Some(&uplink.name));
         let is_first = self.first.is_none_or(|first| first == uplink.ifindex);
-        Rate {
+        let by_hand = self.by_hand.get(&uplink.name).copied();
+        let configured = Rate {
             mbit: match own {
                 Some(own) => own.rate_mbit,
                 None => all.rate_mbit.filter(|_| is_first),
@@ -257,7 +268,35 @@ impl Links {
                 true => "[[uplink]]",
                 false => "[link]",
             },
+        };
+        match by_hand {
+            Some(mbit) => Rate {
+                mbit: Some(mbit),
+                said_in: BY_HAND,
+                ..configured
+            },
+            None => configured,
         }
+    }
+
+    /// These links have these rates from now on, whatever is configured (`giveway link set`).
+    pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, RateMbit>) -> Vec<Action> {
+        self.by_hand = by_hand;
+        let known = self.links.iter();
+        let known: Vec<(u32, Uplink)> = known
+            .filter(|(_, link)| link.left.is_none() && link.waits.is_none())
+            .filter_map(|(ifindex, link)| Some((*ifindex, link.queue.uplink.clone()?)))
+            .collect();
+        let mut actions = Vec::new();
+        for (ifindex, uplink) in known {
+            let rate = self.rate(&uplink);
+            let Some(link) = self.links.get_mut(&ifindex) else {
+                continue;
+            };
+            let request = link.queue.observe(now, Some(uplink), rate);
+            actions.extend(request.map(|request| ask(ifindex, &link.name, request)));
+        }
+        actions
     }
 
     /// Takes in what rules say.
@@ -430,10 +469,18 @@ impl Links {
     pub fn views(&self, now: Duration) -> Vec<LinkView> {
         let view = |ifindex: &u32| {
             let link = self.links.get(ifindex)?;
+            let rate = link
+                .queue
+                .uplink
+                .as_ref()
+                .map(|uplink| self.rate(uplink))
+                .unwrap_or_default();
             Some(LinkView {
                 interface: link.name.clone(),
                 ifindex: *ifindex,
                 queue: link.queue.view(now),
+                rate_mbit: rate.mbit,
+                rate_said_in: rate.mbit.map(|_| rate.said_in.to_owned()),
             })
         };
         self.order.iter().filter_map(view).collect()

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::action::{Action, Input, Outcome};
-use super::super::queue::{Backends, BackgroundFlow};
-use super::super::tests::{interface, upload};
+use super::super::queue::Backends;
+use super::super::tests::{by_hand, interface, upload};
 use super::super::{Background, Setup};
 use super::*;
+use crate::class::Class;
 use crate::config::Config;
 use crate::model::Flow;
 use crate::wire::{Key, Keyring};
@@ -160,16 +161,8 @@ impl Download {
     }
 
     fn name_background(&mut self, add: bool) -> Vec<Value> {
-        let input = Input::Background {
-            flow: BackgroundFlow {
-                address: upload().remote.ip(),
-                port: upload().remote.port(),
-                local_port: None,
-            },
-            add,
-            uid: 0,
-            outcome: Ok(()),
-        };
+        let set = by_hand::of_flow(0, Some(Class::Background));
+        let input = by_hand::set(if add { vec![set] } else { Vec::new() });
         let actions = self.engine.step(self.now, input);
         self.obey(actions)
     }

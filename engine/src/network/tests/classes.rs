@@ -166,25 +166,12 @@ fn an_interface_is_told_by_its_name() {
 }
 
 #[test]
-fn a_flow_that_was_named_is_background_until_it_is_no_longer_named() {
+fn a_flow_that_is_configured_as_background_is_so_whatever_rules_say() {
     let named = "[[background]]\naddress = \"127.0.0.1\"\nport = 5201\n";
     let mut engine = engine(named, false);
     see(&mut engine, 100, vec![owned()], true);
     obey(&mut engine, 200, STANDARD);
     assert_eq!(class(&engine), (Class::Background, "[[background]]".to_owned()));
-    let flow = BackgroundFlow {
-        address: Ipv4Addr::LOCALHOST.into(),
-        port: 5201,
-        local_port: None,
-    };
-    let removed = Input::Background {
-        flow,
-        add: false,
-        uid: 0,
-        outcome: Ok(()),
-    };
-    assert_eq!(bands(&engine.step(Duration::from_millis(300), removed)), [Some(false)]);
-    assert_eq!(class(&engine), (Class::Standard, "a.toml:1".to_owned()));
 }
 
 #[test]
@@ -305,7 +292,7 @@ fn whoever_keeps_the_judge_busy_delays_neither_others_nor_what_was_never_judged(
 }
 
 #[test]
-fn to_name_a_flow_costs_nothing_for_the_others() {
+fn to_set_a_flow_by_hand_costs_nothing_for_the_others() {
     let mut engine = engine("", false);
     obey(&mut engine, 100, &slow_rules());
     let mut flows = flows_of(HOG, 1, 64);
@@ -316,18 +303,8 @@ fn to_name_a_flow_costs_nothing_for_the_others() {
     for pass in 2..20 {
         see(&mut engine, pass * 100, Vec::new(), false);
     }
-    let flow = BackgroundFlow {
-        address: Ipv4Addr::LOCALHOST.into(),
-        port: 7000,
-        local_port: None,
-    };
-    let named = Input::Background {
-        flow,
-        add: true,
-        uid: OTHER,
-        outcome: Ok(()),
-    };
-    engine.step(Duration::from_secs(2), named);
+    let set = by_hand::to_port(7000, 0, Some(Class::Background));
+    engine.step(Duration::from_secs(2), by_hand::set(vec![set]));
     assert_eq!(class_of(&engine, 1000), Class::Background);
 }
 

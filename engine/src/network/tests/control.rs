@@ -2,6 +2,7 @@
 //! The congestion control and the receive windows of background connections: who has it, who gets it back, and what somebody else has set.
 
 use super::*;
+use crate::class::Class;
 
 const GIVES_WAY: &str = "gives_way";
 
@@ -20,17 +21,9 @@ fn engine() -> Network {
 }
 
 fn name_background(engine: &mut Network, ms: u64, add: bool) -> Vec<Action> {
-    let input = Input::Background {
-        flow: BackgroundFlow {
-            address: upload().remote.ip(),
-            port: upload().remote.port(),
-            local_port: None,
-        },
-        add,
-        uid: 0,
-        outcome: Ok(()),
-    };
-    engine.step(Duration::from_millis(ms), input)
+    let set = by_hand::of_flow(0, Some(Class::Background));
+    let all = if add { vec![set] } else { Vec::new() };
+    engine.step(Duration::from_millis(ms), by_hand::set(all))
 }
 
 fn see(engine: &mut Network, ms: u64, flow: Flow) -> Vec<Action> {
@@ -107,7 +100,7 @@ fn only_background_connections_give_way() {
 #[test]
 fn it_has_its_own_back_when_it_is_background_no_longer_and_why_names_both() {
     let mut engine = giving_way();
-    assert!(latest(&engine).contains(": congestion control cubic -> gives_way; rule lbe add by uid 0"));
+    assert!(latest(&engine).contains(": congestion control cubic -> gives_way; rule giveway class set by uid 0"));
     assert_eq!(asked(&name_background(&mut engine, 800, false)), [Value::default()]);
     answer(&mut engine, 800, Outcome::Applied);
     assert!(latest(&engine).contains(": congestion control gives_way -> cubic; rule default"));
@@ -207,7 +200,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
     answer(&mut engine, 500, Outcome::Foreign { found });
     let line = latest(&engine);
     assert!(
-        line.contains("gives_way -> bbr; rule lbe add by uid 0: another tool has set it"),
+        line.contains("gives_way -> bbr; rule giveway class set by uid 0: another tool has set it"),
         "{line}"
     );
     assert!(asked(&see(&mut engine, 600, having("bbr"))).is_empty());

@@ -70,17 +70,8 @@ fn congestion_control_goes_back_and_returns() {
     };
     let gives_way = vec![Value::from("gives_way")];
     pass(&mut engine, 100);
-    let named = Input::Background {
-        flow: BackgroundFlow {
-            address: upload().remote.ip(),
-            port: upload().remote.port(),
-            local_port: None,
-        },
-        add: true,
-        uid: 0,
-        outcome: Ok(()),
-    };
-    let actions = engine.step(Duration::from_millis(150), named);
+    let set = by_hand::of_flow(0, Some(crate::class::Class::Background));
+    let actions = engine.step(Duration::from_millis(150), by_hand::set(vec![set]));
     assert_eq!(asked(&actions), gives_way);
     answer(&mut engine, 150);
     assert_eq!(asked(&pause(&mut engine, 1000, Some(WHY))), [Value::default()]);

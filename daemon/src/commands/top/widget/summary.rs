@@ -38,9 +38,13 @@ fn title(model: &Model) -> String {
         .interface
         .as_ref()
         .map_or("no interface", |interface| &interface.name);
+    let by_hand = match network.by_hand.len() {
+        0 => String::new(),
+        set => format!("; {set} set by hand"),
+    };
     let dry = if network.policy.dry_run { ", dry run" } else { "" };
     format!(
-        "giveway {} on {interface}, up {}{dry}; {}",
+        "giveway {} on {interface}, up {}{dry}; {}{by_hand}",
         status.daemon.version,
         duration(status.daemon.uptime_s),
         counted(network.neighbours.len(), "neighbour"),

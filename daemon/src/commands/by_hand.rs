@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `giveway class` and `giveway limit`: set and show the class and the rate limit of what runs already. A process is named by
+//! its number and its start, a cgroup by its id, so that the daemon has no path to look up and takes no other for it.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, bail};
+use giveway_engine::matcher::ProcessId;
+use giveway_engine::network::by_hand::HandView;
+use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::rate;
+
+use crate::cli::{ClassCommand, LimitCommand};
+use crate::commands::{active, counted, print, print_json};
+use crate::control::{ByHandNow, Named, Part, Request, client};
+use crate::kernel::process::thread_start;
+use crate::place::Place;
+use crate::say::{note, print_line};
+
+/// About what is not enforced.
+const MOST_LINES: usize = 4;
+
+pub fn class(command: &ClassCommand) -> Result<()> {
+    match command {
+        ClassCommand::Set { target, class, output } => {
+            let request = Request::Set {
+                target: named(&target.target)?,
+                class: Some(*class),
+                upload_limit_mbit: None,
+                download_limit_mbit: None,
+            };
+            change(request, output.json, &format!("{} from now on", class.name()))
+        }
+        ClassCommand::Clear { target, output } => {
+            let (target, what) = (named(&target.target)?, Part::Class);
+            change(Request::Clear { target, what }, output.json, "no class is set by hand")
+        }
+        ClassCommand::List(output) => list(output.json, Part::Class),
+    }
+}
+
+pub fn limit(command: &LimitCommand) -> Result<()> {
+    match command {
+        LimitCommand::Set { target, rates, output } => {
+            let rates = rates.rates();
+            let request = Request::Set {
+                target: named(&target.target)?,
+                class: None,
+                upload_limit_mbit: rates.up.map(rate::mbit),
+                download_limit_mbit: rates.down.map(rate::mbit),
+            };
+            let said = format!("all of it may together {} from now on", rates.shown());
+            change(request, output.json, &said)
+        }
+        LimitCommand::Clear { target, output } => {
+            let (target, what) = (named(&target.target)?, Part::Limit);
+            change(Request::Clear { target, what }, output.json, "no limit is set by hand")
+        }
+        LimitCommand::List(output) => list(output.json, Part::Limit),
+    }
+}
+
+fn change(request: Request, json: bool, done: &str) -> Result<()> {
+    let now: ByHandNow = client::ask(&Place::here()?, request)?.first()?;
+    if json {
+        return print_json(&now);
+    }
+    let target = now.target.as_deref().unwrap_or_default();
+    match now.changed {
+        true => print_line(format_args!("{target}: {done}"))?,
+        false => print_line(format_args!("{target}: {done}; nothing has changed"))?,
+    }
+    for why in now.not_enforced.iter().take(MOST_LINES) {
+        note(format_args!("warning: not enforced everywhere: {why}"));
+    }
+    let more = now.not_enforced.len().saturating_sub(MOST_LINES);
+    if more > 0 {
+        note(format_args!("warning: and {more} more; `giveway status` has all"));
+    }
+    Ok(())
+}
+
+fn list(json: bool, part: Part) -> Result<()> {
+    let mut now: ByHandNow = client::ask(&Place::here()?, Request::ByHand)?.first()?;
+    now.by_hand.retain(|view| match part {
+        Part::Class => view.set.class.is_some(),
+        Part::Limit => view.set.limit.is_some(),
+    });
+    if json {
+        return print_json(&now);
+    }
+    if now.by_hand.is_empty() {
+        let what = if part == Part::Class { "class" } else { "limit" };
+        return print(&format!(
+            "no {what} is set by hand; `giveway {what} set TARGET` sets one for what runs already\n"
+        ));
+    }
+    print(
+        &now.by_hand
+            .iter()
+            .map(|view| line(view, part) + "\n")
+            .collect::<String>(),
+    )
+}
+
+fn line(view: &HandView, part: Part) -> String {
+    let what = match part {
+        Part::Class => class_shown(view),
+        Part::Limit => limit_shown(view),
+    };
+    format!("{}: {what}", view.set.target.shown())
+}
+
+fn class_shown(view: &HandView) -> String {
+    let class = view.set.class.map_or("no class", |class| class.name());
+    format!("{class} (by uid {}; {} now)", view.set.uid, counted(view.flows, "flow"))
+}
+
+fn limit_shown(view: &HandView) -> String {
+    let part = |way: &str, most: Option<f64>, had: Option<f64>| {
+        Some(format!(
+            "at most {} Mbit/s {way}, {:.2} in the last second over TCP",
+            most?,
+            had.unwrap_or_default()
+        ))
+    };
+    let parts = [
+        part("up", view.upload_limit_mbit, view.sent_mbit),
+        part("down", view.download_limit_mbit, view.received_mbit),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let flows = counted(view.flows, "flow");
+    format!("{} (by uid {}; {flows} now)", parts.join("; "), view.set.uid)
+}
+
+/// What is set, in a few words, for `status`.
+pub fn shown(view: &HandView) -> String {
+    let class = view.set.class.map(|_| class_shown(view));
+    let limit = view.set.limit.map(|_| limit_shown(view));
+    let what: Vec<String> = class.into_iter().chain(limit).collect();
+    format!("{}: {}", view.set.target.shown(), what.join("; "))
+}
+
+fn named(target: &str) -> Result<Named> {
+    if let Ok(pid) = target.parse::<u32>() {
+        return process(pid).map(Named::Process);
+    }
+    if let Some(flow) = flow(target) {
+        return Ok(Named::Flow(flow));
+    }
+    active::id_of(target).map(Named::Cgroup)
+}
+
+fn process(pid: u32) -> Result<ProcessId> {
+    let start = thread_start(pid, pid).with_context(|| format!("cannot look at process {pid}"))?;
+    match start {
+        Some(start_ns) => Ok(ProcessId { pid, start_ns }),
+        None => bail!("there is no process {pid}"),
+    }
+}
+
+/// ADDRESS:PORT or ADDRESS:PORT:LOCALPORT; of IPv6 the address in brackets.
+fn flow(target: &str) -> Option<BackgroundFlow> {
+    let of = |remote: SocketAddr, local_port| {
+        (remote.port() > 0).then(|| BackgroundFlow {
+            address: remote.ip(),
+            port: remote.port(),
+            local_port,
+        })
+    };
+    if let Ok(remote) = target.parse() {
+        return of(remote, None);
+    }
+    let (remote, local_port) = target.rsplit_once(':')?;
+    let local_port = local_port.parse().ok().filter(|port| *port > 0)?;
+    of(remote.parse().ok()?, Some(local_port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_named_by_its_remote_end_and_maybe_its_local_port() {
+        let named = |text: &str| flow(text).map(|flow| (flow.address.to_string(), flow.port, flow.local_port));
+        assert_eq!(named("192.0.2.7:873"), Some(("192.0.2.7".into(), 873, None)));
+        assert_eq!(
+            named("192.0.2.7:873:40000"),
+            Some(("192.0.2.7".into(), 873, Some(40_000)))
+        );
+        assert_eq!(named("[2001:db8::7]:873"), Some(("2001:db8::7".into(), 873, None)));
+        assert_eq!(named("[2001:db8::7]:873:4"), Some(("2001:db8::7".into(), 873, Some(4))));
+        for none in [
+            "192.0.2.7",
+            "192.0.2.7:0",
+            "192.0.2.7:873:0",
+            "192.0.2.7:873:x",
+            "a.service",
+            "/a:1",
+            "",
+        ] {
+            assert_eq!(named(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was set by hand while it runs: the class, the rate limit, or both, of a process with all that it starts, of a cgroup
+//! (a systemd unit) or of a flow (`giveway class set`, `giveway limit set`). Input: all of it, whenever any of it changes.
+//! Output: what of it holds for a flow, a process or what is forwarded; the flows that have to be judged anew, and changes.
+//! Who may set what, and when it ends, is the caller's business.
+//!
+//! The closest to the flow counts: what is for this very flow, then for the process or what started it (of several the one
+//! set last), then for the innermost cgroup. What a user has set holds for that user's own alone, and lifts nothing that root
+//! has set: of the two classes the lower counts, and of the two limits root's.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::classes::flows_match;
+use super::flows::Tracked;
+use super::queue::BackgroundFlow;
+use super::{Network, classes};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::class::{ByHand, Class, LimitNumber, LimitNumbers, Word};
+use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
+use crate::model::{Cookie, Flow};
+use crate::rate;
+
+/// Processes that something may be set for at a time: each has a bit of what a task hands on.
+pub const MOST_PROCESSES: u8 = 64;
+const ROOT: u32 = 0;
+/// Over which what a limit lets through is measured.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What it is set for.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "target")]
+pub enum Target {
+    /// A process, and all that it starts and has started: those tasks that have this bit.
+    Process {
+        #[serde(flatten)]
+        id: ProcessId,
+        number: u8,
+        /// For people.
+        command: String,
+    },
+    Cgroup {
+        /// Its directory's inode.
+        cgroup_id: u64,
+        #[serde(rename = "cgroup")]
+        path: String,
+    },
+    Flow {
+        #[serde(flatten)]
+        flow: BackgroundFlow,
+    },
+}
+
+/// By one user, for one target.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SetByHand {
+    #[serde(flatten)]
+    pub target: Target,
+    pub uid: u32,
+    #[serde(default)]
+    pub class: Option<Class>,
+    /// Of what all of it sends, and receives, together.
+    #[serde(default)]
+    pub limit: Option<ChosenLimit>,
+}
+
+/// The same for `status` and the lists.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct HandView {
+    #[serde(flatten)]
+    pub set: SetByHand,
+    /// Flows that it holds for now.
+    pub flows: usize,
+    /// That its limit allows to be sent and received, and what its flows over TCP have had of that in the last second; None
+    /// without a limit.
+    pub upload_limit_mbit: Option<f64>,
+    pub download_limit_mbit: Option<f64>,
+    pub sent_mbit: Option<f64>,
+    pub received_mbit: Option<f64>,
+}
+
+impl Target {
+    /// For people.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Process { id, command, .. } => format!("process {} ({command}) and what it starts", id.pid),
+            Self::Cgroup { path, .. } => match unit_of(path).filter(|unit| path.ends_with(&format!("/{unit}"))) {
+                Some(unit) => format!("unit {unit}"),
+                None => format!("cgroup {path}"),
+            },
+            Self::Flow { flow } => {
+                let remote = SocketAddr::new(flow.address, flow.port);
+                let from = flow.local_port.map(|port| format!(" from port {port}"));
+                format!("flows to {remote}{}", from.unwrap_or_default())
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Process { command, .. } => command,
+            Self::Cgroup { .. } | Self::Flow { .. } => "",
+        }
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Process { id, .. }, Self::Process { id: of, .. }) => id == of,
+            (Self::Cgroup { cgroup_id, .. }, Self::Cgroup { cgroup_id: of, .. }) => cgroup_id == of,
+            (Self::Flow { flow }, Self::Flow { flow: of }) => flow == of,
+            _ => false,
+        }
+    }
+
+    fn subject(&self) -> Subject {
+        match self {
+            Self::Process { id, .. } => Subject::Process { id: *id },
+            Self::Cgroup { path, .. } => Subject::Cgroup { path: path.clone() },
+            Self::Flow { flow } => Subject::Destination {
+                remote: (flow.address, flow.port).into(),
+                local_port: flow.local_port,
+            },
+        }
+    }
+}
+
+/// What is known of a flow or a process.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    flow: Option<&'a Flow>,
+    process: Option<&'a Process>,
+    cgroup: &'a str,
+    uid: u32,
+}
+
+impl SetByHand {
+    /// How close it is, the closest first; None where it does not hold.
+    fn closeness(&self, of: Of<'_>) -> Option<(u8, usize)> {
+        let is_own = self.uid == ROOT || self.uid == of.uid;
+        match &self.target {
+            Target::Flow { flow } => {
+                let is_it = is_own && of.flow.is_some_and(|of| flows_match(flow, of));
+                is_it.then_some((0, 0))
+            }
+            Target::Process { number, .. } => {
+                let is_it = of.process.is_some_and(|process| process.by_hand >> number & 1 == 1);
+                is_it.then_some((1, 0))
+            }
+            Target::Cgroup { path, .. } => {
+                let is_it = is_own && !of.cgroup.is_empty() && is_in(of.cgroup, path);
+                is_it.then_some((2, usize::MAX - path.len()))
+            }
+        }
+    }
+
+    fn word(&self, command: &str, what: &str) -> Word {
+        Word {
+            uid: self.uid,
+            rule: format!("{command} by uid {}", self.uid),
+            why: format!("{what} by hand for {}", self.target.shown()),
+        }
+    }
+
+    fn class_word(&self) -> Option<(Class, Word)> {
+        Some((self.class?, self.word("giveway class set", "set")))
+    }
+
+    fn limit_word(&self) -> Option<(ChosenLimit, Word)> {
+        let limit = self.limit?;
+        let what = format!("all of it may together {}, set", limit.rates.shown());
+        Some((limit, self.word("giveway limit set", &what)))
+    }
+
+    fn up(&self) -> Option<(ChosenLimit, Word)> {
+        self.limit_word().filter(|(limit, _)| limit.rates.up.is_some())
+    }
+
+    fn down(&self) -> Option<(ChosenLimit, Word)> {
+        self.limit_word().filter(|(limit, _)| limit.rates.down.is_some())
+    }
+}
+
+/// A cgroup is in itself.
+fn is_in(cgroup: &str, path: &str) -> bool {
+    let below = cgroup.strip_prefix(path.trim_end_matches('/'));
+    below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
+/// All that is set, in the order in which it was.
+#[derive(Debug, Default)]
+pub struct Hand {
+    all: Vec<SetByHand>,
+    sent: Sent,
+}
+
+/// What flows with a limit have sent and received.
+#[derive(Debug, Default)]
+struct Sent {
+    since: Option<Duration>,
+    /// Up and down.
+    bytes: BTreeMap<LimitNumber, [u64; 2]>,
+    mbit: BTreeMap<LimitNumber, [f64; 2]>,
+}
+
+impl Hand {
+    pub fn of_flow(&self, flow: &Flow, process: Option<&Process>, cgroup: &str, uid: u32) -> Option<ByHand> {
+        self.of(Of {
+            flow: Some(flow),
+            process,
+            cgroup,
+            uid,
+        })
+    }
+
+    pub fn of_process(&self, process: &Process) -> Option<ByHand> {
+        self.of(Of {
+            flow: None,
+            process: Some(process),
+            cgroup: &process.cgroup,
+            uid: process.uid,
+        })
+    }
+
+    /// Of what is forwarded it is not known whose it is.
+    pub fn of_forwarded(&self, cgroup: &str) -> Option<ByHand> {
+        self.of(Of {
+            flow: None,
+            process: None,
+            cgroup,
+            uid: ROOT,
+        })
+        .filter(|found| {
+            let uids = [
+                found.class.as_ref().map(|(_, word)| word.uid),
+                found.up.as_ref().map(|(_, word)| word.uid),
+                found.down.as_ref().map(|(_, word)| word.uid),
+            ];
+            uids.into_iter().flatten().all(|uid| uid == ROOT)
+        })
+    }
+
+    fn of(&self, of: Of<'_>) -> Option<ByHand> {
+        let holds = self.all.iter().enumerate();
+        let mut holds: Vec<_> = holds
+            .filter_map(|(at, set)| Some((set.closeness(of)?, Reverse(at), set)))
+            .collect();
+        if holds.is_empty() {
+            return None;
+        }
+        holds.sort_unstable_by_key(|(close, at, _)| (*close, *at));
+        let sets = || holds.iter().map(|(_, _, set)| *set);
+        let roots = || sets().filter(|set| set.uid == ROOT);
+        let class = sets().find_map(SetByHand::class_word).map(|own| {
+            let of_root = roots().find_map(SetByHand::class_word);
+            // The classes stand in the order in which they give way.
+            of_root
+                .filter(|(class, _)| own.1.uid != ROOT && *class > own.0)
+                .unwrap_or(own)
+        });
+        let limit = |of: fn(&SetByHand) -> Option<(ChosenLimit, Word)>| {
+            let of_root = roots().find_map(of);
+            of_root.or_else(|| sets().find_map(of))
+        };
+        let (up, down) = (limit(SetByHand::up), limit(SetByHand::down));
+        Some(ByHand { class, up, down })
+    }
+}
+
+impl Network {
+    /// This is all that is set by hand now, and why it has changed.
+    pub(super) fn set_by_hand(&mut self, now: Duration, all: Vec<SetByHand>, why: &str) {
+        let before = std::mem::replace(&mut self.classes.hand.all, all.clone());
+        let changed = |of: &[SetByHand], other: &[SetByHand]| -> Vec<SetByHand> {
+            of.iter().filter(|set| !other.contains(set)).cloned().collect()
+        };
+        let (gone, new) = (changed(&before, &all), changed(&all, &before));
+        self.note_by_hand(now, &gone, &new, why);
+        let concerned: Vec<SetByHand> = gone.into_iter().chain(new).collect();
+        let is_meant = |tracked: &&Tracked| {
+            let of = classes::known_of(tracked);
+            concerned.iter().any(|set| {
+                let (process, cgroup, uid) = &of;
+                let of = Of {
+                    flow: Some(&tracked.flow),
+                    process: process.as_deref(),
+                    cgroup,
+                    uid: *uid,
+                };
+                set.closeness(of).is_some()
+            })
+        };
+        let meant: Vec<Cookie> = self.flows.iter().filter(is_meant).map(|t| t.flow.cookie).collect();
+        self.judge_anew(now, &meant);
+        self.early.judge_again_where(|process| {
+            let of = Of {
+                flow: None,
+                process: Some(process),
+                cgroup: &process.cgroup,
+                uid: process.uid,
+            };
+            concerned.iter().any(|set| set.closeness(of).is_some())
+        });
+        self.judge_processes();
+        let due = self.nice.due(now);
+        self.ask_nice(now, due);
+        self.forwarded.judge_again();
+        self.judge_forwarded(now);
+    }
+
+    fn note_by_hand(&mut self, now: Duration, gone: &[SetByHand], new: &[SetByHand], why: &str) {
+        let same = |all: &[SetByHand], set: &SetByHand| {
+            let mut all = all.iter();
+            all.find(|other| other.uid == set.uid && other.target.is_same(&set.target))
+                .cloned()
+        };
+        let ended = gone.iter().filter(|set| same(new, set).is_none());
+        let pairs: Vec<(SetByHand, Option<SetByHand>)> = new
+            .iter()
+            .map(|set| (set.clone(), same(gone, set)))
+            .chain(ended.map(|set| {
+                let nothing = SetByHand {
+                    class: None,
+                    limit: None,
+                    ..set.clone()
+                };
+                (nothing, Some(set.clone()))
+            }))
+            .collect();
+        for (set, before) in pairs {
+            let class = |of: &SetByHand| of.class.map_or(Value::default(), |class| class.name().into());
+            let limit = |of: &SetByHand| {
+                of.limit
+                    .map_or(Value::default(), |limit| limit.rates.shown().as_str().into())
+            };
+            let [old_class, old_limit] = [class, limit].map(|value| before.as_ref().map_or(Value::default(), value));
+            for (setting, command, old, new) in [
+                (Setting::Class, "class", old_class, class(&set)),
+                (Setting::RateLimit, "limit", old_limit, limit(&set)),
+            ] {
+                if old == new {
+                    continue;
+                }
+                let verb = if new == Value::default() { "clear" } else { "set" };
+                let change = Change {
+                    subject: set.target.subject(),
+                    name: set.target.name().to_owned(),
+                    setting,
+                    old,
+                    new,
+                    rule: format!("giveway {command} {verb} by uid {}", set.uid),
+                    made: !self.links.dry_run(),
+                    why: why.to_owned(),
+                };
+                self.note(now, change);
+            }
+            if set.class.is_none() && set.limit.is_none() {
+                self.changes.ended(&set.target.subject());
+            }
+        }
+    }
+
+    /// Flows to this destination, of this user's or, for root, anybody's.
+    pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
+        let is_it = |tracked: &&Tracked| {
+            let is_own = uid == ROOT || classes::known_of(tracked).2 == uid;
+            is_own && flows_match(destination, &tracked.flow)
+        };
+        self.flows.iter().filter(is_it).count()
+    }
+
+    /// The lowest class that any of its flows has now: its limit stands there.
+    pub fn class_by_hand(&self, set: &SetByHand) -> Class {
+        let flows = self.flows.iter().filter(|tracked| holds_for(set, tracked));
+        let of_flows = flows.map(|tracked| tracked.class).max();
+        set.class.or(of_flows).unwrap_or(Class::Standard)
+    }
+
+    pub(super) fn count_sent(&mut self, now: Duration, flows: &[Flow]) {
+        let sent = &mut self.classes.hand.sent;
+        for flow in flows {
+            let Some(known) = self.flows.get(flow.cookie) else {
+                continue;
+            };
+            let LimitNumbers { up, down } = known.judged.verdict.limits;
+            if let Some(up) = up {
+                let bytes = flow.acked_bytes.saturating_sub(known.flow.acked_bytes);
+                sent.bytes.entry(up).or_default()[0] += bytes;
+            }
+            if let Some(down) = down {
+                let bytes = flow.received_bytes.saturating_sub(known.flow.received_bytes);
+                sent.bytes.entry(down).or_default()[1] += bytes;
+            }
+        }
+        let since = *sent.since.get_or_insert(now);
+        let window = now.saturating_sub(since);
+        if window >= WINDOW {
+            let bytes = std::mem::take(&mut sent.bytes).into_iter();
+            let mbit = |bytes: u64| rate::mbit(bytes) / window.as_secs_f64();
+            sent.mbit = bytes.map(|(limit, bytes)| (limit, bytes.map(mbit))).collect();
+            sent.since = Some(now);
+        }
+    }
+
+    pub fn set_by_hand_views(&self) -> Vec<HandView> {
+        let view = |set: &SetByHand| {
+            let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
+            let had = set
+                .limit
+                .and_then(|limit| self.classes.hand.sent.mbit.get(&limit.number));
+            let [sent, received] = had.copied().unwrap_or_default();
+            HandView {
+                set: set.clone(),
+                flows: self.flows.iter().filter(|tracked| holds_for(set, tracked)).count(),
+                upload_limit_mbit: rates.up.map(rate::mbit),
+                download_limit_mbit: rates.down.map(rate::mbit),
+                sent_mbit: rates.up.map(|_| sent),
+                received_mbit: rates.down.map(|_| received),
+            }
+        };
+        self.classes.hand.all.iter().map(view).collect()
+    }
+
+    /// The numbers of limits that were set by hand.
+    pub fn limits_by_hand(&self) -> BTreeSet<LimitNumber> {
+        let limits = self.classes.hand.all.iter().filter_map(|set| set.limit);
+        limits.map(|limit| limit.number).collect()
+    }
+}
+
+fn holds_for(set: &SetByHand, tracked: &Tracked) -> bool {
+    let (process, cgroup, uid) = classes::known_of(tracked);
+    let of = Of {
+        flow: Some(&tracked.flow),
+        process: process.as_deref(),
+        cgroup: &cgroup,
+        uid,
+    };
+    set.closeness(of).is_some()
+}
