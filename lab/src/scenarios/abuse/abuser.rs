@@ -163,7 +163,7 @@ fn ask_without_end(control: &str) {
     let requests = [
         r#"{"request":"status"}"#,
         r#"{"request":"launch","policy":"fifo","priority":10,"cpus":[]}"#,
-        r#"{"request":"lbe_add","flow":{"protocol":"udp","remote":"10.77.2.2","remote_port":5005}}"#,
+        r#"{"request":"set","target":{"flow":{"address":"10.77.2.2","port":5005,"local_port":null}},"class":"background"}"#,
         r#"{"request":"stop"}"#,
         "{",
     ];

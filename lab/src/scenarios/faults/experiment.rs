@@ -306,8 +306,8 @@ impl Stage {
         // Whatever they answer, they have to.
         for words in [
             "why",
-            "lbe add 10.77.0.254 9",
-            "lbe remove 10.77.0.254 9",
+            "class set 10.77.0.254:9 background",
+            "class clear 10.77.0.254:9",
             "realtime list",
         ] {
             let mut command = self.near.command(binary()?)?;

@@ -358,9 +358,10 @@ impl<'a> Operator<'a> {
     }
 
     fn change_background(&mut self) -> Result<()> {
-        let verb = pick(&mut self.random, &["add", "remove"]);
+        let verb = pick(&mut self.random, &["set", "clear"]);
         let port = pick(&mut self.random, &[RULE_PORT, BACKGROUND_PORT, 9]);
-        let line = format!("lbe {verb} 10.77.2.2 {port}");
+        let class = if verb == "set" { " background" } else { "" };
+        let line = format!("class {verb} 10.77.2.2:{port}{class}");
         let program = giveway::binary()?;
         self.stage.near_does(&program.to_string_lossy(), &line).map(drop)
     }
