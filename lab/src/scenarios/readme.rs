@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
     plan,
 };
 
-/// Of the laptop's second command, and of the edge box's rule.
+/// Of the laptop's second command and the download, and of the edge box's rule.
 const LAPTOP_MBIT: f64 = 2.5;
 const EDGE_MBIT: f64 = 2.0;
 const ABOVE: f64 = 1.05;
@@ -50,11 +50,12 @@ const PROGRAMS: &[&str] = &[
 /// Of a warm-up and a measurement, in seconds.
 type Recipe = fn(f64, f64, &Run) -> Result<Outcome>;
 
-const RECIPES: [(&str, Recipe); 4] = [
+const RECIPES: [(&str, Recipe); 5] = [
     ("install", install),
     ("laptop", laptop),
     ("robot", robot),
     ("edge", edge),
+    ("download", download),
 ];
 
 fn plan(parameters: &Parameters) -> Result<Plan> {
@@ -104,6 +105,10 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                     yes("log_is_background_while_somebody_drives"),
                     metric("control_arrived_percent", Relation::AtLeast(95.0)),
                 ],
+                "download" => vec![metric(
+                    "fetched_mbit",
+                    Relation::Between(0.8 * LAPTOP_MBIT, ABOVE * LAPTOP_MBIT),
+                )],
                 _ => vec![
                     yes("configuration_is_right"),
                     yes("telemetry_is_stream"),
@@ -117,7 +122,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         variants,
         checks,
         plots: vec![],
-        columns: "photos_marked_percent limited_mbit rule_marked_percent control_arrived_percent log_mbit",
+        columns: "photos_marked_percent limited_mbit rule_marked_percent control_arrived_percent log_mbit fetched_mbit",
     })
 }
 
@@ -264,6 +269,23 @@ fn robot(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
     let mbit = counted.mbit("udp:5005", seconds);
     outcome.set(run.name, "control_arrived_percent", 100.0 * mbit / CONTROL_MBIT);
     outcome.note(run.name, "UDP to port 5005", &format!("at the far end {counted}"));
+    daemon.stop()?;
+    Ok(outcome)
+}
+
+fn download(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
+    let house = House::raise(run)?;
+    let _server = house.serve_file("big.iso")?;
+    let daemon = house.start_daemon(run)?;
+    let mut outcome = Outcome::default();
+    let line = Recipes::read()?.download;
+    let mbit = house.fetched(&line, "big.iso", warmup_s, seconds, run)?;
+    outcome.set(run.name, "fetched_mbit", mbit);
+    outcome.note(
+        run.name,
+        &line,
+        &format!("{mbit:.2} Mbit/s in the file; {}", house.words()?),
+    );
     daemon.stop()?;
     Ok(outcome)
 }

@@ -36,6 +36,8 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 const ASK_EVERY_S: f64 = 0.5;
 const PHOTO_BYTES: u64 = 4 << 20;
 const VIDEO_BYTES: u64 = 64 << 20;
+/// To fetch.
+const FILE_BYTES: u64 = 256 << 20;
 /// LE, and CS1, which stands for it under htb.
 const BACKGROUND_MARKS: [u8; 2] = [1, 8];
 const CERTIFICATE: &str = "[req]\ndistinguished_name=name\nx509_extensions=more\n[name]\n[more]\n\
@@ -143,18 +145,40 @@ impl House {
 
     /// The far end's servers, as long as what it returns lives.
     pub fn serve(&mut self) -> Result<Process> {
+        self.serve_ssh()?;
+        self.serve_https(&["-quiet"])
+    }
+
+    /// The far end's server of a file to fetch, as `serve`.
+    pub fn serve_file(&self, name: &str) -> Result<Process> {
+        let folder = self.file("served");
+        fs::create_dir(&folder)?;
+        File::create(folder.join(name))?.set_len(FILE_BYTES)?;
+        self.serve_https(&["-quiet", "-WWW"])
+    }
+
+    fn serve_ssh(&mut self) -> Result<()> {
         let remote = self.file("remote");
         let server = ssh::Server::start(&self.far, &self.file("sshd"), &[22], &remote)?;
         let configuration = self.file("home/.ssh/config");
         fs::copy(&server.client, &configuration)?;
         fs::set_permissions(&configuration, fs::Permissions::from_mode(0o600))?;
         self.ssh = Some(server);
+        Ok(())
+    }
+
+    fn serve_https(&self, how: &[&str]) -> Result<Process> {
         let mut https = self.far.command(find("openssl")?)?;
         https
             .arg("s_server")
-            .args(["-quiet", "-accept", &HTTPS_PORT.to_string()]);
+            .args(how)
+            .args(["-accept", &HTTPS_PORT.to_string()]);
         https.arg("-cert").arg(self.file("etc/ssl/certs/ca-certificates.crt"));
         https.arg("-key").arg(self.file("key"));
+        let served = self.file("served");
+        if served.exists() {
+            https.current_dir(served);
+        }
         // It ends when its input does.
         https.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let https = Process::spawn(https)?;
@@ -233,6 +257,19 @@ impl House {
             line,
             &format!("{mbit:.2} Mbit/s at the far end; {}", self.words()?),
         );
+        Ok(mbit)
+    }
+
+    /// What a command fetches into a file while it runs.
+    pub fn fetched(&self, line: &str, name: &str, warmup_s: f64, seconds: f64, run: &Run) -> Result<f64> {
+        run.progress.tick(line);
+        let bytes = || fs::metadata(self.file("home").join(name)).map_or(0, |about| about.len());
+        let download = self.start(line)?;
+        pause(warmup_s)?;
+        let before = bytes();
+        pause(seconds)?;
+        let mbit = (bytes() - before) as f64 * 8e-6 / seconds;
+        drop(download);
         Ok(mbit)
     }
 

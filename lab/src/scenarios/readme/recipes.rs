@@ -2,7 +2,7 @@
 //! The recipes as README.md has them. Input: the file, as it was when the lab was built. Output: commands and
 //! configurations, word for word. A recipe that is new, gone or of another kind is an error: nothing is left out.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 const README: &str = include_str!("../../../../README.md");
 const INDENT: &str = "    ";
@@ -19,6 +19,7 @@ pub struct Recipes {
     pub robot: String,
     pub robot_commands: Vec<String>,
     pub edge: String,
+    pub download: String,
 }
 
 impl Recipes {
@@ -29,11 +30,11 @@ impl Recipes {
     fn of(text: &str) -> Result<Self> {
         let blocks = blocks(section(text, "Three recipes")?);
         ensure!(
-            blocks.len() == 4,
-            "README.md has {} blocks of recipes, and this scenario runs 4",
+            blocks.len() == 5,
+            "README.md has {} blocks of recipes, and this scenario runs 5",
             blocks.len()
         );
-        let [laptop, rule, robot, edge] = [0, 1, 2, 3].map(|number| split(&blocks[number]));
+        let [laptop, rule, robot, edge, download] = [0, 1, 2, 3, 4].map(|number| split(&blocks[number]));
         let install = blocks_of_install(text)?;
         let reload = "sudo giveway reload";
         ensure!(
@@ -44,6 +45,9 @@ impl Recipes {
             laptop.1.is_empty() && rule.0.is_empty() && edge.0.is_empty(),
             "README.md's recipes are of other kinds"
         );
+        let [download_line] = &download.0[..] else {
+            bail!("README.md's download is not one command");
+        };
         let rate = "rate_mbit";
         let hint = format!("`{rate}` in `[link]`");
         ensure!(
@@ -59,6 +63,7 @@ impl Recipes {
             robot: robot.1,
             robot_commands: robot.0,
             edge: edge.1,
+            download: download_line.clone(),
         })
     }
 }
@@ -124,6 +129,7 @@ mod tests {
         );
         assert_eq!(recipes.robot_commands.len(), 1);
         assert!(recipes.edge.contains("[[uplink]]"), "{}", recipes.edge);
+        assert!(recipes.download.contains(" --down "), "{}", recipes.download);
     }
 
     #[test]
