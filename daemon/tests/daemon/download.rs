@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -15,8 +15,9 @@ use giveway_engine::rate::mbit;
 use nix::sys::signal::Signal;
 
 use super::classes::{Rules, rule};
+use super::nice::Group;
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
-use crate::support::process::{Daemon, KillOnDrop, giveway, program};
+use crate::support::process::{Daemon, giveway, program};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
 
@@ -113,13 +114,11 @@ fn size_of(file: &Scratch) -> u64 {
     fs::metadata(&file.0).map_or(0, |about| about.len())
 }
 
-/// A command with this limit.
-fn exec(arguments: &[&str], command: &[&str]) -> KillOnDrop {
+/// A command with this limit; it ends with all that it has started.
+fn exec(arguments: &[&str], command: &[&str]) -> Group {
     let mut exec = Command::new(program());
-    exec.arg("exec")
-        .args(arguments)
-        .args(["--require", "--", "setpriv", "--pdeathsig", "KILL"]);
-    KillOnDrop::spawn(exec.args(command).stdin(Stdio::null()))
+    exec.arg("exec").args(arguments).args(["--require", "--"]);
+    Group::spawn(exec.args(command))
 }
 
 fn start(rules: &Rules) -> Daemon {
