@@ -53,26 +53,34 @@ static __always_inline bool is_full(const struct sock *sk)
  * such socket; but nothing lies between its send call and here, unless a neighbour's address has to be resolved first. The
  * kernel's own raw sockets, which answer on anybody's behalf, have no file.
  */
-static __noinline __u32 treatment_of_raw(struct __sk_buff *skb)
+static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
 
-	if (!sk || !is_full(sk) || (sk->sk_type != SOCK_RAW && sk->__sk_common.skc_family != AF_PACKET))
+	return sk && is_full(sk) && BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
+}
+
+/* Each packet comes by here: what is no full socket may say anything of its type, and is looked at above. */
+static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+
+	if (!sk || (sk->sk_type != SOCK_RAW && sk->__sk_common.skc_family != AF_PACKET))
 		return 0;
-	return BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
+	return treatment_of_raw_socket(skb);
 }
 
 /* The limit of the program whose datagram this is, by a socket that nothing was said of yet and that need not connect. */
-static __noinline __u32 limit_of_sender(struct __sk_buff *skb, const struct gw_link_config *config,
-					const struct packet *p)
+static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
 	struct bpf_sock *bpf_sk = skb->sk;
 	__u32 treatment;
 
-	if (!(config->flags & GW_LIMITED_PROCESSES) || p->protocol != IPPROTO_UDP || !sk || !is_full(sk) || !BPF_CORE_READ(sk, sk_socket, file))
+	if (!sk || !is_full(sk) || !BPF_CORE_READ(sk, sk_socket, file))
 		return 0;
 	treatment = treatment_of_caller();
 	bpf_sk = bpf_sk ? bpf_sk_fullsock(bpf_sk) : NULL;
@@ -80,6 +88,12 @@ static __noinline __u32 limit_of_sender(struct __sk_buff *skb, const struct gw_l
 		return 0;
 	say_early(bpf_sk, treatment);
 	return treatment;
+}
+
+static __always_inline __u32 limit_of_sender(struct __sk_buff *skb, const struct gw_link_config *config,
+					     const struct packet *p)
+{
+	return config->flags & GW_LIMITED_PROCESSES && p->protocol == IPPROTO_UDP ? limit_of_datagrams_sender(skb) : 0;
 }
 
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
