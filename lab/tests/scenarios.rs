@@ -571,7 +571,7 @@ mod in_guest {
         let settings = [
             "variants=fifo-100/giveway,codel/download",
             "seconds=3",
-            "warmup_s=4",
+            "warmup_s=10",
             "requests=1",
         ];
         let result = run("yield", &settings);
