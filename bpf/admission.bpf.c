@@ -143,15 +143,16 @@ __noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config 
 }
 
 /* Whether nothing can be said of it: what else is asked below would say no. */
-static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p)
+static __always_inline bool is_plain(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
+				     __u64 of_socket_ns)
 {
 	return !(config->rules | config->background_flows | config->packet_rules | config->treated_sockets |
 		 (config->flags & (GW_INHERIT | GW_FORWARDED)) | p->dscp) &&
-	       !socket_deadline(skb) && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
+	       !of_socket_ns && !p->has_option && !p->more_fragments && !has_background_mark(skb, p) &&
 	       !(has_early_sockets && treatment_before(skb)) && !treatment_of_raw(skb) && !limit_of_sender(skb, config, p);
 }
 
-/* What is said of it; where that is a deadline to be promised, nothing is decided yet. */
+/* What is said of it; where that is a deadline to be promised, nothing is decided yet. `to_promise_ns` has that of its socket at first. */
 __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, __u64 *to_promise_ns)
 {
 	struct gw_admission_counters *counters;
@@ -164,7 +165,8 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		return TCX_NEXT;
 	if (config->rules || config->background_flows || config->packet_rules)
 		read_ports(skb, p);
-	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);
+	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), *to_promise_ns, &granted);
+	*to_promise_ns = 0;
 	if (!deadline_ns || !granted)
 		said = what_is_said(skb, config, p);
 	/* What anybody may ask for lifts no rate limit. */
@@ -206,7 +208,7 @@ __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config,
 	if (limit_of(treatment))
 		return GOES_TO_THE_LINK;
 	class = class_of(treatment);
-	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), &granted);
+	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), socket_deadline(skb), &granted);
 	/* Nothing bounds here how much of what anybody may ask for goes first. */
 	if (!granted)
 		deadline_ns = 0;
@@ -242,7 +244,8 @@ int gw_admit(struct __sk_buff *skb)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)
 		forget(config, &p);
-	if (is_plain(skb, config, &p)) {
+	deadline_ns = socket_deadline(skb);
+	if (is_plain(skb, config, &p, deadline_ns)) {
 		stamp(skb, config, GW_BEST_EFFORT, &none, 0, 0);
 		mark(skb, config, &p, GW_CLASS_STANDARD);
 		return TCX_NEXT;

@@ -130,12 +130,12 @@ static __always_inline struct gw_rule *find_rule(const struct gw_link_config *co
 
 /*
  * When the packet's last bit has to have left the link; 0: no deadline. Reads the clock only where it is needed.
- * `granted`: by the configuration; the other ways are anybody's.
+ * `of_socket_ns`: what socket_deadline() says. `granted`: by the configuration; the other ways are anybody's.
  */
-static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
-					   const struct packet *p, const struct gw_rule *rule, bool *granted)
+static __always_inline __u64 find_deadline(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
+					   const struct gw_rule *rule, __u64 of_socket_ns, bool *granted)
 {
-	__u64 deadline_ns = socket_deadline(skb);
+	__u64 deadline_ns = of_socket_ns;
 	__u32 path_us = rule && rule->has_path_budget ? rule->path_budget_us : config->path_budget_us;
 	__u64 budget_ns = 1000ULL * path_us + 1000ULL * config->below_us;
 
