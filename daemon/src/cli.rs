@@ -308,11 +308,12 @@ pub enum ClassCommand {
 #[derive(Subcommand)]
 pub enum LimitCommand {
     /// From now on all of it together sends and receives at most so much
+    #[command(mut_group("RateArgs", |rates| rates.required(true)))]
     Set {
         #[command(flatten)]
         target: TargetArg,
         #[command(flatten)]
-        rates: LimitRates,
+        rates: RateArgs,
         #[command(flatten)]
         output: Json,
     },
@@ -335,16 +336,16 @@ pub struct TargetArg {
     pub target: String,
 }
 
+/// The limits of a command, or of what runs already: all of it together has each.
 #[derive(Args)]
-#[group(required = true, multiple = true)]
-pub struct LimitRates {
-    /// What it sends, with a unit: 2.5mbit, 800kbit
-    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
-    pub up: Option<u64>,
-    /// What it receives
+pub struct RateArgs {
+    /// Receive at most so much: 2.5mbit, 800kbit, 1gbit
     #[arg(long, value_name = "RATE", value_parser = rate::parse)]
     pub down: Option<u64>,
-    /// Each of them; --up and --down say otherwise for one
+    /// Send at most so much
+    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
+    pub up: Option<u64>,
+    /// The same for both, each direction for itself; --down or --up counts before it
     #[arg(long, value_name = "RATE", value_parser = rate::parse)]
     pub rate_limit: Option<u64>,
 }
@@ -424,15 +425,8 @@ pub struct ExecArgs {
     /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
     #[arg(long, value_parser = classes())]
     pub class: Option<Class>,
-    /// It and everything that it starts receive at most so much together: 2.5mbit, 800kbit, 1gbit
-    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
-    pub down: Option<u64>,
-    /// And send at most so much together
-    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
-    pub up: Option<u64>,
-    /// The same for both, each direction for itself; --down or --up counts before it
-    #[arg(long, value_name = "RATE", value_parser = rate::parse)]
-    pub rate_limit: Option<u64>,
+    #[command(flatten)]
+    pub rates: RateArgs,
     /// With this real-time priority (1 to 48)
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub realtime: Option<u32>,
@@ -471,17 +465,7 @@ fn time(text: &str) -> Result<u64, String> {
     time.ok_or_else(|| "a pause is for 1s to 30d".to_owned())
 }
 
-impl LimitRates {
-    pub fn rates(&self) -> Rates {
-        Rates {
-            up: self.up.or(self.rate_limit),
-            down: self.down.or(self.rate_limit),
-        }
-    }
-}
-
-impl ExecArgs {
-    /// The limits that were asked for.
+impl RateArgs {
     pub fn rates(&self) -> Rates {
         Rates {
             up: self.up.or(self.rate_limit),

@@ -30,7 +30,7 @@ const GRACE_MS: u64 = 200;
 const MOST_LINES: usize = 4;
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
-    let rates = args.rates();
+    let rates = args.rates.rates();
     if args.class.is_some() || !rates.is_none() {
         let missing = match (args.class, rates.is_none()) {
             (Some(_), false) => "no class and no limit of its own",

@@ -2,6 +2,7 @@
 //! What arrives is held to its limit, from the first packet of a command on and for what was open before a rule came; and
 //! whatever happens to what holds it, traffic goes on, and nothing of giveway's is left.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use giveway_engine::rate::mbit;
 use nix::sys::signal::Signal;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
 
 use super::classes::{Rules, rule};
 use super::nice::Group;
@@ -40,6 +43,8 @@ pub(super) fn source(lab: &Lab, ip: &str) -> u16 {
 
 fn serve(listener: &TcpListener) {
     while let Ok((mut stream, _)) = listener.accept() {
+        // What arrives in order comes in leaps behind BBR, which loses much at so low a rate.
+        setsockopt(&stream, TcpCongestion, &OsString::from("cubic")).unwrap();
         thread::spawn(move || {
             while stream.write_all(&[0; 16 * 1024]).is_ok() {
                 thread::sleep(Duration::from_millis(1));
