@@ -13,7 +13,7 @@ need: ## Install what is missing (Debian's packages; Rust where there is none)
 	@packaging/need
 
 build: need ## Build giveway and giveway-lab
-	cargo build --release --workspace
+	cargo build --release
 
 demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (5 minutes)
 	@$(SUDO) packaging/demo

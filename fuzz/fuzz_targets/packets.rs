@@ -93,7 +93,7 @@ impl Target {
         let netns = own_netns().expect("a network namespace");
         let rules: Vec<_> = config.chain.into_iter().map(|chain| Rule { chain, uid: 0 }).collect();
         let arrival = Arrival::load(netns, &rules).expect("arrival loads");
-        let admission = Admission::load(netns, &config.deadline, None, None).expect("admission loads");
+        let admission = Admission::load(netns, &config.deadline, None, None, None).expect("admission loads");
         let (address, port) = BACKGROUND;
         let flow = BackgroundFlow {
             address: IpAddr::V4(Ipv4Addr::from(address)),
@@ -335,7 +335,7 @@ impl Target {
     /// What is promised adds up; now and then, that it is nothing when all of it is over.
     fn look_after(&mut self) {
         self.inputs += 1;
-        if self.inputs % LOOK_EVERY == 0 {
+        if self.inputs.is_multiple_of(LOOK_EVERY) {
             let promised = self.link.promised();
             assert_eq!(
                 (promised.packets, promised.broken_slots),

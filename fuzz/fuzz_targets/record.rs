@@ -14,7 +14,10 @@ fuzz_target!(|file: &[u8]| {
     for line in file.split(|byte| *byte == b'\n') {
         if let Ok(record) = serde_json::from_slice::<Record>(line) {
             let written = serde_json::to_vec(&record).expect("a record is written");
-            assert_eq!(serde_json::from_slice::<Record>(&written).expect("what was written"), record);
+            assert_eq!(
+                serde_json::from_slice::<Record>(&written).expect("what was written"),
+                record
+            );
         }
         let _ = serde_json::from_slice::<Header>(line);
     }

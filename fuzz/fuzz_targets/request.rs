@@ -39,7 +39,10 @@ fuzz_target!(|line: &str| {
         return;
     };
     let written = serde_json::to_string(&request).expect("a request is written");
-    assert_eq!(serde_json::from_str::<Request>(&written).expect("what was written"), request);
+    assert_eq!(
+        serde_json::from_str::<Request>(&written).expect("what was written"),
+        request
+    );
     if let Request::RealtimeAdd { rule } = request {
         try_rule(*rule);
     }

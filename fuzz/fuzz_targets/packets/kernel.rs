@@ -122,7 +122,10 @@ impl Program {
 fn open_here(word: &str) -> Vec<u32> {
     let descriptors = fs::read_dir("/proc/self/fdinfo").expect("/proc is mounted");
     let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
-    let id = |text: String| text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
+    let id = |text: String| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
+    };
     texts.filter_map(id).collect()
 }
 
