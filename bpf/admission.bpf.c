@@ -116,7 +116,7 @@ __noinline int admit_with_deadline(struct __sk_buff *skb, struct gw_link_config 
 	if (!config || !p)
 		return TCX_NEXT;
 	if (config->flags & GW_ADMIT && config->backend != GW_BACKEND_NONE && config->rate_bytes_per_s) {
-		struct user *user = user_at(config->number, bpf_get_socket_uid(skb));
+		struct user *user = user_at(config->number, uid_of(skb));
 
 		measure(skb, config, p, &promise);
 		if (promise.work_ns > ~0u)
@@ -167,9 +167,9 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		read_ports(skb, p);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), *to_promise_ns, &granted);
 	*to_promise_ns = 0;
-	if (!deadline_ns || !granted)
-		said = what_is_said(skb, config, p);
 	/* What anybody may ask for lifts no rate limit. */
+	if (!deadline_ns || (!granted && (config->flags & GW_LIMITED || has_early_sockets)))
+		said = what_is_said(skb, config, p);
 	if (limit_of(said) && !granted)
 		deadline_ns = 0;
 	/* With nothing to promise, the strict band is for whom the configuration names; the others share best effort. */

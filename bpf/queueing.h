@@ -35,6 +35,7 @@ enum gw_link_flag {
 	GW_CALLS = 32,    /* what is marked as a call goes first: admission/calls.h */
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
 	GW_LIMITED_PROCESSES = 256, /* of some processes there is a limit */
+	GW_LIMITED = 512, /* of some flows, sockets or processes there is a limit */
 	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
 

@@ -29,6 +29,14 @@ static __always_inline bool is_our_tcp(const struct sock *sk)
 	return is_our(sk, IPPROTO_TCP);
 }
 
+/* Else there is no more of it than `struct sock_common`. */
+static __always_inline bool is_full(const struct sock *sk)
+{
+	__u8 state = sk->__sk_common.skc_state;
+
+	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+}
+
 /* A connection: not a listener, and none of the kernel's short records before and after one. */
 static __always_inline bool is_connection(const struct sock_common *skc)
 {

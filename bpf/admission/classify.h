@@ -13,6 +13,7 @@
 #include "../chain.h"
 #include "../link.h"
 #include "../ports.h"
+#include "../sockets.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -39,14 +40,6 @@ struct {
 
 /* Set once the first entry exists, so that there is no lookup before. */
 bool has_nice_sockets;
-
-/* Else there is no more of it than `struct sock_common`. */
-static __always_inline bool is_full(const struct sock *sk)
-{
-	__u8 state = sk->__sk_common.skc_state;
-
-	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
-}
 
 /*
  * Of a packet that a program has made itself, by a raw or a packet socket: what is said of the program. The daemon sees no

@@ -99,7 +99,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		skb->cb[2] = value >> 32;
 		skb->cb[4] = is_fifo ? promise->fifo_packets : (__u32)now_ns;
 	} else {
-		skb->cb[1] = promise->deadline_ns ? hash_of_user(bpf_get_socket_uid(skb)) : hash_of_flow(skb);
+		skb->cb[1] = promise->deadline_ns ? hash_of_user(uid_of(skb)) : hash_of_flow(skb);
 		skb->cb[2] = promise->deadline_ns;
 		skb->cb[4] = promise->deadline_ns >> 32;
 	}

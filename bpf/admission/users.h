@@ -12,6 +12,7 @@
 #define GIVEWAY_ADMISSION_USERS_H
 
 #include "../link.h"
+#include "../sockets.h"
 
 /* A user counts for one to two of these after it has asked for a deadline: 8.6 s each. */
 #define EPOCH_SHIFT 33
@@ -39,6 +40,18 @@ struct {
 	__type(key, __u32);
 	__type(value, struct user);
 } users SEC(".maps");
+
+/* What bpf_get_socket_uid() gives where there is no socket. */
+#define NOBODY 65534
+
+/* As that, without a call: each packet with a deadline comes by here. */
+static __always_inline __u32 uid_of(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sock *sk = kernel_skb->sk;
+
+	return sk && is_full(sk) ? sk->sk_uid.val : NOBODY;
+}
 
 static __always_inline __u32 hash_of_user(__u32 uid)
 {

@@ -393,14 +393,13 @@ impl QueueActuator {
         let Some(admission) = &self.admission else {
             return Ok(());
         };
+        let is_limited = |treatment: &Treatment| !treatment.limits.is_none();
         let forwards = matches!(&self.containers, Some(Ok(containers)) if containers.is_attached());
         let told = Told {
             background_flows: self.background.len(),
             treated_sockets: self.treated.len(),
-            limits_processes: self
-                .treated_processes
-                .values()
-                .any(|treatment| !treatment.limits.is_none()),
+            limits_processes: self.treated_processes.values().any(is_limited),
+            limits_sockets: self.treated.values().any(is_limited),
             forwards,
         };
         let mut links = self.links.values();

@@ -108,6 +108,8 @@ pub struct Told {
     pub treated_sockets: usize,
     /// Of some processes there is a limit.
     pub limits_processes: bool,
+    /// Of some sockets there is one.
+    pub limits_sockets: bool,
     /// Of some packets it is said whose they are.
     pub forwards: bool,
 }
@@ -257,6 +259,9 @@ impl Admission {
         }
         if told.limits_processes {
             config.flags |= types::gw_link_flag::GW_LIMITED_PROCESSES.0;
+        }
+        if plan.is_some_and(|(plan, told)| told.limits_sockets || told.limits_processes || has_limits(plan)) {
+            config.flags |= types::gw_link_flag::GW_LIMITED.0;
         }
         if told.forwards {
             config.flags |= types::gw_link_flag::GW_FORWARDED.0;
@@ -416,6 +421,12 @@ impl Shared {
             ("queue_events", self.queue_events.as_fd()),
         ]
     }
+}
+
+/// In either direction, for flows of any process.
+fn has_limits(plan: &Plan) -> bool {
+    let mut rules = plan.tuning.packet_rules.iter();
+    !plan.tuning.limits.is_empty() || rules.any(|rule| !rule.treatment.limits.is_none())
 }
 
 fn config_of(plan: &Plan) -> types::gw_link_config {
