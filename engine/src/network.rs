@@ -44,6 +44,8 @@ mod early;
 pub mod enforcement;
 mod flows;
 mod forwarded;
+mod goodput;
+pub mod limit_use;
 mod limiting;
 pub mod limits;
 pub mod nice;

@@ -14,6 +14,7 @@ use crate::downlink::DownlinkView;
 use crate::model::{Flow, Interface};
 use crate::network::by_hand::HandView;
 use crate::network::enforcement::{ElsewhereView, Enforcement, LimitsView, ShortfallView};
+use crate::network::limit_use::LimitUse;
 use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
@@ -116,6 +117,9 @@ pub struct NetworkStatus {
     /// Each managed link with its queue, the preferred one first.
     #[serde(default)]
     pub links: Vec<LinkView>,
+    /// What each limit allows, and what its flows have of that.
+    #[serde(default)]
+    pub limits: Vec<LimitUse>,
     /// Limits for what arrives.
     #[serde(default)]
     pub downloads: DownlinkView,
@@ -218,6 +222,11 @@ pub struct ForwardedView {
 pub struct FlowView {
     #[serde(flatten)]
     pub flow: Flow,
+    /// Payload over the last second, of TCP: acknowledged by the far end, and arrived in order.
+    #[serde(default)]
+    pub sent_mbit: f64,
+    #[serde(default)]
+    pub received_mbit: f64,
     pub class: Class,
     /// The rule that gives it, by file and line, or the evidence.
     #[serde(default)]

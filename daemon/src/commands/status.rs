@@ -7,6 +7,7 @@ use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
 use giveway_engine::model::Owner;
+use giveway_engine::network::limit_use::WayUse;
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
 use giveway_engine::network::queue::{Plan, QueueView};
@@ -65,7 +66,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     let queued_bytes = |f: &FlowView| f.flow.unsent_bytes + f.flow.unacked_bytes;
     flows.sort_by_key(|f| (!f.sender, Reverse(queued_bytes(f)), f.flow.cookie));
     if !flows.is_empty() {
-        let more = if is_wide { " QUEUE kB Mbit/s STATE" } else { "" };
+        let more = if is_wide { " QUEUE kB UP/DOWN Mbit/s" } else { "" };
         text += &format!("\n  PROCESS       REMOTE                 CWND  CAP RTT ms{more}\n");
     }
     for flow in flows {
@@ -98,6 +99,21 @@ fn render(status: &Status, columns: Option<usize>) -> String {
         let line = format!("{}  {}: {}", of.cgroup, of.class.name(), of.class_why);
         text += &hanging("  ", CLASS_INDENT, &line, columns);
         text += "\n";
+    }
+    if !network.limits.is_empty() {
+        let more = if is_wide { "  PASSED MB  WAITS kB  DROPPED" } else { "" };
+        text += &format!("\n  LIMIT     Mbit/s  TCP HAS  FLOWS{more}  OF\n");
+    }
+    for limit in &network.limits {
+        for (direction, way) in limit.ways() {
+            text += &hanging(
+                &limit_numbers(direction, way, is_wide),
+                CLASS_INDENT,
+                &limit.of,
+                columns,
+            );
+            text += "\n";
+        }
     }
     if !network.neighbours.is_empty() {
         text += "\n   NEIGHBOUR                 SENDERS  LAST HEARD  EVERY\n";
@@ -406,11 +422,32 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
         return format!("{first}\n");
     }
     format!(
-        "{first} {queue:>8.0} {rate:>6.1} {state:?}\n",
+        "{first} {queue:>8.0} {sent:>7.1} {received:>7.1}\n",
         queue = (flow.unsent_bytes + flow.unacked_bytes) as f64 / 1e3,
-        rate = flow.delivery_rate_bytes_per_s as f64 * 8.0 / 1e6,
-        state = flow.ca_state,
+        sent = view.sent_mbit,
+        received = view.received_mbit,
     )
+}
+
+fn limit_numbers(direction: &str, way: &WayUse, is_wide: bool) -> String {
+    let first = format!(
+        "  {direction:<8} {:>7.2}  {:>7.2}  {:>5}",
+        way.limit_mbit, way.tcp_mbit, way.flows
+    );
+    let more = way.queue.filter(|_| is_wide).map(|queue| {
+        format!(
+            "  {:>9.1}  {:>8.1}  {:>7}",
+            queue.passed_bytes as f64 / 1e6,
+            queue.waiting_bytes as f64 / 1e3,
+            queue.dropped_packets
+        )
+    });
+    let none = if is_wide {
+        format!("  {:>9}  {:>8}  {:>7}", "-", "-", "-")
+    } else {
+        String::new()
+    };
+    format!("{first}{}  ", more.unwrap_or(none))
 }
 
 fn neighbour_line(n: &NeighbourView) -> String {

@@ -16,6 +16,7 @@ use giveway_engine::rate::mbit;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
+use serde_json::Value;
 
 use super::classes::{Rules, rule};
 use super::nice::Group;
@@ -238,6 +239,47 @@ fn what_was_open_before_a_rule_came_has_its_limit_within_a_second_and_others_hav
     reload();
     until("it is fast again", || held.is_free());
     until("nothing is left", is_clean);
+}
+
+#[test]
+fn status_shows_what_each_limit_lets_through_and_what_each_flow_receives() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let [limited_port, free_port] = [FAR_V4, FAR_V4].map(|ip| source(&lab, ip));
+    rules.write("50-test.toml", &limited(&format!("port = {limited_port}")));
+    let daemon = start(&rules);
+    let [_held, free] = [limited_port, free_port].map(|port| Received::over_tcp(FAR_V4, port));
+    // Until what came before the limit was known is over.
+    thread::sleep(Duration::from_secs(3));
+    let passed = |status: &Value| {
+        status["limits"][0]["download"]["queue"]["passed_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    let before = daemon.status();
+    let by_device = passed_mbit(Duration::from_secs(4));
+    let after = daemon.status();
+    let took_ns = after["taken_t_ns"].as_u64().unwrap() - before["taken_t_ns"].as_u64().unwrap();
+    let by_status = mbit(((passed(&after) - passed(&before)) as f64 / (took_ns as f64 / 1e9)) as u64);
+    // The queue is read once a second.
+    assert!((by_status / by_device - 1.0).abs() < 0.3, "{by_status}, {by_device}");
+    let limit = &after["limits"][0];
+    assert_eq!(limit["limited_by"], "rule", "{limit}");
+    assert_eq!(limit["download"]["limit_mbit"], LIMIT_MBIT, "{limit}");
+    assert_eq!(limit["download"]["flows"], 1, "{limit}");
+    assert!(limit["upload"].is_null(), "{limit}");
+    let received = |status: &Value, port| {
+        let remote = format!("{FAR_V4}:{port}");
+        let flows = status["flows"].as_array().unwrap();
+        let flow = flows.iter().find(|flow| flow["remote"] == remote).unwrap();
+        flow["received_mbit"].as_f64().unwrap()
+    };
+    let by_receiver = free.mbit(Duration::from_secs(3));
+    let shown = received(&daemon.status(), free_port);
+    assert!((shown / by_receiver - 1.0).abs() < 0.3, "{shown}, {by_receiver}");
+    assert_eq!(
+        received(&after, limited_port),
+        limit["download"]["tcp_mbit"].as_f64().unwrap()
+    );
 }
 
 #[test]

@@ -115,11 +115,17 @@ impl Rules {
 
     /// Of the limit with this number.
     pub fn rates_of(&self, limit: LimitNumber) -> Rates {
-        let found = self
-            .rules
-            .iter()
-            .find(|rule| rule.number == limit && !rule.rates.is_none());
-        found.map(|rule| rule.rates).unwrap_or_default()
+        self.with_limit(limit).map(|rule| rule.rates).unwrap_or_default()
+    }
+
+    /// File and line of the rule whose limit it is.
+    pub fn place_of_limit(&self, limit: LimitNumber) -> Option<&str> {
+        self.with_limit(limit).map(|rule| rule.place.as_str())
+    }
+
+    fn with_limit(&self, limit: LimitNumber) -> Option<&Rule> {
+        let mut rules = self.rules.iter();
+        rules.find(|rule| rule.number == limit && !rule.rates.is_none())
     }
 
     pub fn is_empty(&self) -> bool {

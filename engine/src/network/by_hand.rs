@@ -207,6 +207,11 @@ struct Sent {
 }
 
 impl Hand {
+    pub fn target_of_limit(&self, number: LimitNumber) -> Option<&Target> {
+        let is_it = |set: &&SetByHand| set.limit.is_some_and(|limit| limit.number == number);
+        self.all.iter().find(is_it).map(|set| &set.target)
+    }
+
     pub fn of_flow(&self, flow: &Flow, process: Option<&Process>, cgroup: &str, uid: u32) -> Option<ByHand> {
         self.of(Of {
             flow: Some(flow),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::Action;
-use super::by_hand::Hand;
+use super::by_hand::{Hand, Target};
 use super::flows::Tracked;
 use super::forwarded::ROOT;
 use super::owners::{Owners, user_of};
@@ -214,11 +214,24 @@ impl Classes {
         &self.devices
     }
 
+    /// Of rules, of commands and by hand.
+    pub fn limits(&self) -> Vec<Limit> {
+        [self.rules.limits(), self.command_limits.clone()].concat()
+    }
+
     /// Of this number.
     pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
-        let of_rules = self.rules.limits();
-        let mut all = of_rules.iter().chain(&self.command_limits);
-        all.find(|limit| limit.number == number).copied()
+        self.limits().into_iter().find(|limit| limit.number == number)
+    }
+
+    /// Where the rule stands that has it.
+    pub fn rule_of_limit(&self, number: LimitNumber) -> Option<&str> {
+        self.rules.place_of_limit(number)
+    }
+
+    /// For what it was set by hand.
+    pub fn target_of_limit(&self, number: LimitNumber) -> Option<&Target> {
+        self.hand.target_of_limit(number)
     }
 
     /// Whether the queue knows what it was to be told of this flow.
@@ -329,12 +342,9 @@ impl Network {
     }
 
     fn limit_rates(&mut self, now: Duration) {
-        let Classes {
-            rules, command_limits, ..
-        } = &self.classes;
-        let limits = [rules.limits(), command_limits.clone()].concat();
+        let limits = self.classes.limits();
         let of_sent: Vec<RateLimit> = limits.iter().filter_map(Limit::up).collect();
-        let wanted = self.links.follow(&of_sent, &rules.packet_rules());
+        let wanted = self.links.follow(&of_sent, &self.classes.rules.packet_rules());
         self.ask_queues(now, wanted);
         let wanted = self.downloads.follow(limits.iter().filter_map(Limit::down).collect());
         self.ask_downloads(wanted);

@@ -11,6 +11,7 @@ use crate::model::{CaState, Cookie, Flow, FlowEvent};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
 use crate::network::enforcement::Trace;
+use crate::network::goodput::Goodput;
 use crate::network::limits::{Doubt, Held, shown_by};
 use crate::network::receiving::Receiving;
 use crate::wire::Class;
@@ -33,6 +34,7 @@ pub struct Tracked {
     /// It has more to send than its window takes.
     pub wants_more: bool,
     pub receiving: Receiving,
+    pub goodput: Goodput,
     pub class: Class,
     pub judged: Judged,
     /// Whether a queue has it, where its device does not tell.
@@ -52,6 +54,7 @@ impl Tracked {
             sending: false,
             wants_more: false,
             receiving: Receiving::default(),
+            goodput: Goodput::default(),
             class: Class::Standard,
             judged: Judged::default(),
             trace: Trace::default(),
@@ -82,6 +85,7 @@ impl Tracked {
             self.last_moved = now;
         }
         self.receiving.observe(now, &flow);
+        self.goodput.observe(now, &flow);
         if flow.ifindex != self.flow.ifindex {
             self.trace = Trace::default();
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::flows::Tracked;
+use super::goodput::Rates;
 use super::limits::segments;
 use super::queue::QueueView;
 use super::{Network, name_of};
@@ -25,6 +26,7 @@ impl Network {
 
     pub fn status(&self, now: Duration) -> NetworkStatus {
         let links = self.links.views(now);
+        let downloads = self.downloads.view();
         NetworkStatus {
             taken_t_ns: now.as_nanos() as u64,
             interface: self.interface.clone(),
@@ -38,8 +40,8 @@ impl Network {
                 receiving: self.receiving_view(),
                 dry_run: self.dry_run,
             },
-            flows: self.flow_views(Protocol::Tcp),
-            datagrams: self.flow_views(Protocol::Udp),
+            flows: self.flow_views(Protocol::Tcp, now),
+            datagrams: self.flow_views(Protocol::Udp, now),
             forwarded: self.forwarded.views(),
             neighbours: self.neighbourhood.peers().map(NeighbourView::from).collect(),
             reports: ReportView {
@@ -52,7 +54,8 @@ impl Network {
                 .first()
                 .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
             links,
-            downloads: self.downloads.view(),
+            limits: self.limits_in_use(now, &downloads),
+            downloads,
             not_enforced: self.shortfall_views(),
             elsewhere: self.elsewhere_views(),
             by_hand: self.set_by_hand_views(),
@@ -77,16 +80,22 @@ impl Network {
         changes
     }
 
-    fn flow_views(&self, protocol: Protocol) -> Vec<FlowView> {
+    fn flow_views(&self, protocol: Protocol, now: Duration) -> Vec<FlowView> {
         let of = self.flows.iter().filter(|tracked| tracked.flow.protocol == protocol);
-        of.map(|tracked| self.flow_view(tracked)).collect()
+        of.map(|tracked| self.flow_view(tracked, now)).collect()
     }
 
-    fn flow_view(&self, tracked: &Tracked) -> FlowView {
+    fn flow_view(&self, tracked: &Tracked, now: Duration) -> FlowView {
         let flow = &tracked.flow;
+        let Rates {
+            sent_mbit,
+            received_mbit,
+        } = tracked.goodput.rates(now);
         let cgroup = self.owners.cgroup(flow).map(|path| path.to_string());
         FlowView {
             flow: flow.clone(),
+            sent_mbit,
+            received_mbit,
             class: tracked.class,
             class_rule: tracked.judged.verdict.rule.clone(),
             limit: self.limits_view(tracked),

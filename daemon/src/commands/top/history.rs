@@ -24,6 +24,8 @@ pub struct History {
 pub struct Socket {
     pub out: Track,
     pub arrived: Track,
+    /// Both together.
+    pub total: Track,
 }
 
 /// One counter, and the rates that it has had.
@@ -107,6 +109,9 @@ impl History {
             let mut socket = before.remove(&flow.cookie).unwrap_or_default();
             socket.out.add(self.taken_t_ns, flow.acked_bytes);
             socket.arrived.add(self.taken_t_ns, flow.received_bytes);
+            socket
+                .total
+                .add(self.taken_t_ns, flow.acked_bytes.saturating_add(flow.received_bytes));
             self.sockets.insert(flow.cookie, socket);
         }
     }

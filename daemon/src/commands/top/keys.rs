@@ -7,7 +7,10 @@ use super::model::{Model, Pane, View};
 
 /// As `help` shows them.
 pub const KEYS: [(&str, &str); 12] = [
-    ("1 to 5, Tab", "sockets, processes, queue, neighbours, real time"),
+    (
+        "1 to 6, Tab",
+        "sockets, processes, queue, neighbours, real time, limits",
+    ),
     ("Up, Down, k, j", "choose a line; PgUp, PgDn, Home, End"),
     ("Enter, w", "why: what `giveway why` says of the chosen line"),
     ("s, S", "sort by the next column, or the one before"),

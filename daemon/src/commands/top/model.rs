@@ -9,7 +9,7 @@ use giveway_engine::status::Status;
 
 use super::history::History;
 use super::table::{RowId, Table};
-use super::widget::{neighbours, processes, queue, realtime, sockets};
+use super::widget::{limits, neighbours, processes, queue, realtime, sockets};
 use crate::commands::why::About;
 
 /// A filter is typed by hand.
@@ -23,15 +23,17 @@ pub enum View {
     Queue,
     Neighbours,
     Realtime,
+    Limits,
 }
 
 impl View {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Sockets,
         Self::Processes,
         Self::Queue,
         Self::Neighbours,
         Self::Realtime,
+        Self::Limits,
     ];
 
     pub fn name(self) -> &'static str {
@@ -41,6 +43,7 @@ impl View {
             Self::Queue => "Queue",
             Self::Neighbours => "Neighbours",
             Self::Realtime => "Real time",
+            Self::Limits => "Limits",
         }
     }
 
@@ -51,6 +54,7 @@ impl View {
             Self::Queue => "",
             Self::Neighbours => "ADDRESS",
             Self::Realtime => "CPU %",
+            Self::Limits => "LIMIT",
         }
     }
 }
@@ -190,6 +194,7 @@ impl Model {
             View::Processes => Box::new(processes::table(status, &self.history)),
             View::Queue => Box::new(queue::table(&network.links, &self.history)),
             View::Neighbours => Box::new(neighbours::table(&network.neighbours)),
+            View::Limits => Box::new(limits::table(&network.limits)),
             View::Realtime => Box::new(realtime::table(status.priority.as_ref())),
         }
     }

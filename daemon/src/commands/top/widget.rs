@@ -4,6 +4,7 @@
 
 pub mod bands;
 pub mod footer;
+pub mod limits;
 pub mod neighbours;
 pub mod pane;
 pub mod processes;

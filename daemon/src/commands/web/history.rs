@@ -8,12 +8,17 @@ use std::collections::VecDeque;
 use serde::Serialize;
 
 /// What a sample tells, in this order.
-pub const COLUMNS: [&str; 12] = [
+pub const COLUMNS: [&str; 17] = [
     "realtime",
     "stream",
     "standard",
     "bulk",
     "background",
+    "received_realtime",
+    "received_stream",
+    "received_standard",
+    "received_bulk",
+    "received_background",
     "link_rate",
     "allowed",
     "devices",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Bytes;
 use giveway_engine::change::Latest;
 use giveway_engine::class::{Activity, Class};
+use giveway_engine::network::limit_use::{LimitUse, WayUse};
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
@@ -18,12 +19,13 @@ use serde::Serialize;
 
 use super::history::Sample;
 use super::metrics::{self, Point};
-use super::traffic::{OfClass, Seen, Traffic, path_queue_s};
+use super::traffic::{OfClass, Rates, Seen, Traffic, path_queue_s};
 use crate::commands::by_hand;
 use crate::words::misleads;
 
 const MOST_FLOWS: usize = 100;
 const MOST_CHANGES: usize = 50;
+const MOST_LIMITS: usize = 50;
 const MOST_PROCESSES: usize = 50;
 const MOST_LINES: usize = 20;
 const MOST_CHARACTERS: usize = 300;
@@ -108,6 +110,7 @@ struct Shown {
     degraded: Vec<String>,
     active: Vec<String>,
     by_hand: Vec<String>,
+    limits: Vec<ShownLimit>,
     classes: Vec<ShownClass>,
     flows: Vec<ShownFlow>,
     flows_total: usize,
@@ -154,6 +157,7 @@ impl Shown {
                     .iter()
                     .map(String::as_str),
             ),
+            limits: shown_limits(&network.limits),
             classes: Class::ALL.iter().zip(&seen.classes).map(ShownClass::new).collect(),
             flows: first_flows(seen),
             flows_total: seen.flows.len(),
@@ -173,7 +177,8 @@ struct ShownClass {
     sockets: u32,
     senders: u32,
     capped: u32,
-    bytes_per_s: f64,
+    sent_bytes_per_s: f64,
+    received_bytes_per_s: f64,
     unsent_bytes: u64,
     path_queue_s: Option<f64>,
 }
@@ -185,11 +190,32 @@ impl ShownClass {
             sockets: seen.sockets,
             senders: seen.senders,
             capped: seen.capped,
-            bytes_per_s: seen.bytes_per_s.round(),
+            sent_bytes_per_s: seen.rates.sent.round(),
+            received_bytes_per_s: seen.rates.received.round(),
             unsent_bytes: seen.unsent_bytes,
             path_queue_s: seen.path_queue_s,
         }
     }
+}
+
+/// In one direction.
+#[derive(Serialize)]
+struct ShownLimit {
+    of: String,
+    direction: &'static str,
+    #[serde(flatten)]
+    way: WayUse,
+}
+
+fn shown_limits(limits: &[LimitUse]) -> Vec<ShownLimit> {
+    let shown = limits.iter().flat_map(|limit| {
+        limit.ways().map(|(direction, way)| ShownLimit {
+            of: clipped(&limit.of),
+            direction,
+            way: way.clone(),
+        })
+    });
+    shown.take(MOST_LIMITS).collect()
 }
 
 #[derive(Serialize)]
@@ -202,19 +228,20 @@ struct ShownFlow {
     rule: String,
     why: String,
     gives_way_by: Option<String>,
-    sends: bool,
+    moves: bool,
     stepped_back: bool,
     cwnd: u32,
     cap: Option<u32>,
     rtt_ms: f64,
     path_queue_ms: Option<f64>,
-    bytes_per_s: f64,
+    sent_bytes_per_s: f64,
+    received_bytes_per_s: f64,
     unsent_bytes: u64,
     retransmits: u32,
 }
 
 impl ShownFlow {
-    fn new((view, rate): &(&FlowView, f64)) -> Self {
+    fn new((view, rates): &(&FlowView, Rates)) -> Self {
         let flow = &view.flow;
         let by_window = view.receive_gives_way.then_some("its receive window");
         Self {
@@ -233,25 +260,28 @@ impl ShownFlow {
                     .join("; "),
             ),
             gives_way_by: view.background_control.as_deref().or(by_window).map(clipped),
-            sends: view.sender,
+            moves: view.sender || view.receiver,
             stepped_back: view.stepped_back,
             cwnd: flow.cwnd,
             cap: view.cap,
             rtt_ms: f64::from(flow.srtt_us) / 1e3,
             path_queue_ms: path_queue_s(flow).map(|seconds| seconds * 1e3),
-            bytes_per_s: rate.round(),
+            sent_bytes_per_s: rates.sent.round(),
+            received_bytes_per_s: rates.received.round(),
             unsent_bytes: flow.unsent_bytes,
             retransmits: flow.retransmits,
         }
     }
 }
 
-/// Those that send most come first.
+/// Those that move most come first.
 fn first_flows(seen: &Seen<'_>) -> Vec<ShownFlow> {
     let mut flows = seen.flows.clone();
-    let order = |(view, rate): &(&FlowView, f64)| {
+    let order = |(view, rates): &(&FlowView, Rates)| {
         let queued = view.flow.unsent_bytes + view.flow.unacked_bytes;
-        (!view.sender, Reverse(*rate as u64), Reverse(queued), view.flow.cookie)
+        let rate = (rates.sent + rates.received) as u64;
+        let is_quiet = !view.sender && !view.receiver;
+        (is_quiet, Reverse(rate), Reverse(queued), view.flow.cookie)
     };
     if flows.len() > MOST_FLOWS {
         flows.select_nth_unstable_by_key(MOST_FLOWS, order);
@@ -452,16 +482,22 @@ fn sample(status: &Status, seen: &Seen<'_>) -> Sample {
     let delays = network.links.iter().filter_map(|link| delay_s(&link.queue));
     let paths = classes.iter().filter_map(|class| class.path_queue_s);
     let budget = status.priority.as_ref().filter(|status| status.budget.budget_ms > 0);
-    let of_class = |class: Class| Some(classes[class as usize].bytes_per_s);
+    let sent = |class: Class| Some(classes[class as usize].rates.sent);
+    let received = |class: Class| Some(classes[class as usize].rates.received);
     Sample {
         at_ms: now_ms(),
         // As `history::COLUMNS` names them.
         values: [
-            of_class(Class::Realtime),
-            of_class(Class::Stream),
-            of_class(Class::Standard),
-            of_class(Class::Bulk),
-            of_class(Class::Background),
+            sent(Class::Realtime),
+            sent(Class::Stream),
+            sent(Class::Standard),
+            sent(Class::Bulk),
+            sent(Class::Background),
+            received(Class::Realtime),
+            received(Class::Stream),
+            received(Class::Standard),
+            received(Class::Bulk),
+            received(Class::Background),
             rate(&network.queue).map(|rate| rate as f64),
             capped.then_some(allowed),
             Some(f64::from(network.policy.senders)),
@@ -478,7 +514,7 @@ fn lines<'a>(all: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 /// On a page as in a terminal no name turns the text around it, or goes on for ever.
-fn clipped(text: &str) -> String {
+pub fn clipped(text: &str) -> String {
     let shown = |c: char| if misleads(c) || c == '\n' { '?' } else { c };
     let mut short: String = text.chars().take(MOST_CHARACTERS).map(shown).collect();
     if text.chars().nth(MOST_CHARACTERS).is_some() {

@@ -3,12 +3,14 @@
 //! it. Labels are classes, bands, reasons and managed links: no process, address or rule is one, so that nobody who is not
 //! root can make a series.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 use giveway_engine::class::Class;
 use giveway_engine::network::by_hand::HandView;
+use giveway_engine::network::limit_use::{LimitedBy, WayUse};
 use giveway_engine::network::queue::Backend;
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{ByQdisc, QueueCounters, Served};
@@ -21,7 +23,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::look::{Look, delay_s, rate};
+use super::look::{Look, clipped, delay_s, rate};
 use super::traffic::{CLASSES, OfClass};
 use crate::words::printable;
 
@@ -95,6 +97,7 @@ const FAMILIES: &[Family] = &[
     family("sockets", "", Gauge, "Open TCP connections beyond the loopback", |s| of_classes(s, |c| c.sockets.into())),
     family("senders", "", Gauge, "Of these, those that send more than now and then", |s| of_classes(s, |c| c.senders.into())),
     family("delivered", "bytes", Counter, "Payload that TCP delivered, as acknowledged, while it was watched here", |s| of_classes(s, |c| c.delivered_bytes as f64)),
+    family("received", "bytes", Counter, "Payload that TCP received in order, while it was watched here", |s| of_classes(s, |c| c.received_bytes as f64)),
     family("retransmitted_segments", "", Counter, "Segments that TCP sent again", |s| of_classes(s, |c| c.retransmits as f64)),
     family("unsent", "bytes", Gauge, "Written by applications, not yet sent", |s| of_classes(s, |c| c.unsent_bytes as f64)),
     family("capped_sockets", "", Gauge, "Connections whose cwnd giveway caps", |s| of_classes(s, |c| c.capped.into())),
@@ -109,13 +112,12 @@ const FAMILIES: &[Family] = &[
         let counts = |by: &'static str| ["class", "limit"].map(|what| (vec![("by", by.to_owned()), ("what", what.to_owned())], by_hand(s, by, what) as f64));
         [counts("root"), counts("user")].concat()
     }),
-    family("limits_by_hand_passed", "bytes_per_second", Gauge, "What TCP sends and receives under limits that are set by hand", |s| {
-        let sent = |by: &'static str| {
-            let of = s.status.network.by_hand.iter().filter(|view| (view.set.uid == 0) == (by == "root"));
-            of.map(|view| view.sent_mbit.unwrap_or_default() + view.received_mbit.unwrap_or_default()).sum::<f64>() * 125_000.0
-        };
-        ["root", "user"].map(|by| (vec![("by", by.to_owned())], sent(by))).into()
-    }),
+    family("limit", "bytes_per_second", Gauge, "What each limit allows", |s| of_limits(s, |way| Some(way.limit_mbit * 125_000.0))),
+    family("limit_tcp", "bytes_per_second", Gauge, "What TCP has of it, payload", |s| of_limits(s, |way| Some(way.tcp_mbit * 125_000.0))),
+    family("limit_flows", "", Gauge, "Flows that a limit holds for", |s| of_limits(s, |way| Some(way.flows as f64))),
+    family("limit_passed", "bytes", Counter, "What a limit's queue has let pass, headers included", |s| of_limits(s, |way| Some(way.queue?.passed_bytes as f64))),
+    family("limit_waiting", "bytes", Gauge, "What waits in a limit's queue now", |s| of_limits(s, |way| Some(way.queue?.waiting_bytes as f64))),
+    family("limit_dropped_packets", "", Counter, "Packets that a limit's queue has dropped", |s| of_limits(s, |way| Some(way.queue?.dropped_packets as f64))),
 
     family("sending_devices", "", Gauge, "Devices that share the capacity, this one included", |s| one(s.status.network.policy.senders.into())),
     family("neighbours", "", Gauge, "Devices of the group that report here", |s| {
@@ -158,6 +160,28 @@ const FAMILIES: &[Family] = &[
     })),
     family("realtime_events", "", Counter, "What became of real-time priority", |s| of_realtime(s, realtime_events)),
 ];
+
+/// Of each rule, by its place; of commands and by hand together: these come and go, and each would leave a series behind.
+fn of_limits(source: &Source<'_>, value: fn(&WayUse) -> Option<f64>) -> Values {
+    let mut all: BTreeMap<(String, &str), f64> = BTreeMap::new();
+    for limit in &source.status.network.limits {
+        let of = match limit.limited_by {
+            LimitedBy::Rule => clipped(&limit.of),
+            LimitedBy::Command => "commands".to_owned(),
+            LimitedBy::Hand => "by hand".to_owned(),
+        };
+        for (direction, way) in limit.ways() {
+            if let Some(value) = value(way) {
+                *all.entry((of.clone(), direction)).or_default() += value;
+            }
+        }
+    }
+    let labelled = |((of, direction), value): ((String, &str), f64)| {
+        let labels = vec![("of", of), ("direction", direction.to_owned())];
+        (labels, value)
+    };
+    all.into_iter().map(labelled).collect()
+}
 
 fn by_hand(source: &Source<'_>, by: &str, what: &str) -> usize {
     let is_it = |view: &&HandView| {
@@ -382,6 +406,9 @@ const NO_LABELS: Vec<(&str, String)> = Vec::new();
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use giveway_engine::class::MOST_LIMITS;
+    use giveway_engine::downlink::Passed;
+    use giveway_engine::network::limit_use::LimitUse;
     use giveway_engine::network::queue::links::MOST_LINKS;
 
     use super::super::look::Maker;
@@ -434,8 +461,8 @@ mod tests {
         )
     }
 
-    /// Everything that can be told, on so many links.
-    fn full(links: usize) -> Vec<Point> {
+    /// Everything that can be told, on so many links and of so many limits.
+    fn full(links: usize, limits: usize) -> Vec<Point> {
         let mut full = status(1, 1, &[flow(1, 1)]);
         let served = Served {
             more: Some(ByQdisc::default()),
@@ -468,13 +495,26 @@ mod tests {
                 link
             })
             .collect();
+        let way = WayUse {
+            limit_mbit: 4.0,
+            flows: 1,
+            tcp_mbit: 3.8,
+            queue: Some(Passed::default()),
+        };
+        let limit = |number| LimitUse {
+            limited_by: LimitedBy::Rule,
+            of: format!("rule 50-test.toml:{number}"),
+            upload: Some(way.clone()),
+            download: Some(way.clone()),
+        };
+        full.network.limits = (0..limits).map(limit).collect();
         full.priority = Some(PriorityStatus::default());
         Maker::default().look(&full, Duration::ZERO).points
     }
 
     #[test]
     fn the_manual_has_each_metric_with_its_labels() {
-        let points = full(1);
+        let points = full(1, 1);
         let rows = FAMILIES.iter().enumerate().map(|(number, family)| {
             let mut of_family = points.iter().filter(|point| point.family == number);
             let point = of_family
@@ -496,13 +536,15 @@ mod tests {
 
     #[test]
     fn a_machine_has_no_more_series_than_the_manual_says() {
-        let (none, one, most) = (full(0).len(), full(1).len(), full(MOST_LINKS).len());
-        assert_eq!(most, none + MOST_LINKS * (one - none));
+        let rules = MOST_LIMITS;
+        let (none, link, limit) = (full(0, 0).len(), full(1, 0).len(), full(0, 1).len());
+        let [of_link, of_limit] = [link, limit].map(|one| one - none);
+        // Commands and by hand, too.
+        let most = none + MOST_LINKS * of_link + (rules + 2) * of_limit;
+        assert_eq!(full(MOST_LINKS, rules + 2).len(), most);
         let manual = include_str!("../../../../docs/web.md");
-        let bound = format!(
-            "{none} series, and {} for each managed link, {most} at most",
-            one - none
-        );
+        let bound =
+            format!("{none} series, {of_link} for each managed link and {of_limit} for each limit, {most} at most");
         assert!(manual.contains(&bound), "docs/web.md is to say: {bound}");
         let flows: Vec<_> = (0..1000).map(|cookie| flow(cookie, 1)).collect();
         let many = Maker::default().look(&status(1, 1, &flows), Duration::ZERO).points;

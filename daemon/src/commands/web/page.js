@@ -61,6 +61,7 @@ let history = { recent: [], whole: [], step_ms: 1000 };
 
 const CHARTS = {
   goodput: { unit: "Mbit/s", scale: mbit, stacked: CLASSES, lines: [["link_rate", "mark dashed", "link's rate"]] },
+  received: { unit: "Mbit/s", scale: mbit, stacked: CLASSES, prefix: "received_", lines: [] },
   caps: { unit: "Mbit/s", scale: mbit, lines: [["link_rate", "mark dashed", "link's rate"], ["allowed", "first", "what the caps let pass"]] },
   delay: { unit: "ms", scale: (s) => s * 1e3, lines: [["queue_s", "first", "in giveway's queue"], ["path_s", "second", "on the paths"]] },
   sharing: { unit: "", scale: (x) => x, lines: [["devices", "first", "devices that send"], ["neighbours", "second", "neighbours"], ["realtime_share", "realtime", "real time's budget used (0 to 1)"]] },
@@ -83,7 +84,8 @@ function drawChart(figure, chart, rows, { from, to, gap, width }) {
   const at = (name) => columns.indexOf(name);
   const value = (r, name) => { const v = r[1][at(name)]; return v === null || v === undefined ? null : chart.scale(v); };
   const stacked = chart.stacked || [];
-  const total = (r) => stacked.reduce((sum, name) => sum + (value(r, name) || 0), 0);
+  const prefix = chart.prefix || "";
+  const total = (r) => stacked.reduce((sum, name) => sum + (value(r, prefix + name) || 0), 0);
   const tops = rows.map((r) => Math.max(total(r), ...chart.lines.map(([name]) => value(r, name) || 0)));
   const link = Math.max(0, ...rows.map((r) => value(r, "link_rate") || 0));
   const inRates = chart.scale === mbit && link > 0;
@@ -98,7 +100,7 @@ function drawChart(figure, chart, rows, { from, to, gap, width }) {
     let path = "";
     for (const part of parts) {
       const floor = part.map((r) => base.get(r) || 0);
-      const roof = part.map((r, i) => floor[i] + (value(r, name) || 0));
+      const roof = part.map((r, i) => floor[i] + (value(r, prefix + name) || 0));
       part.forEach((r, i) => base.set(r, roof[i]));
       const there = part.map((r, i) => `${x(r[0]).toFixed(1)} ${y(roof[i]).toFixed(1)}`);
       const back = part.map((r, i) => `${x(r[0]).toFixed(1)} ${y(floor[i]).toFixed(1)}`).reverse();
@@ -165,7 +167,9 @@ function show(state) {
   const degraded = state.degraded.map((line) => element("li", {}, line)).concat(state.active.map((line) => element("li", {}, `active: ${line}`))).concat(state.by_hand.map((line) => element("li", {}, `by hand: ${line}`)));
   byId("degraded").hidden = degraded.length === 0;
   byId("degraded").replaceChildren(...degraded);
-  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders ? {} : { class: "quiet" })));
+  fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
+  byId("limits-shown").hidden = state.limits.length === 0;
+  fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.tcp_mbit, l.flows, ...[["passed_bytes", 1e6], ["waiting_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
   showLinks(state.links);
   showFlows(state);
   showNeighbours(state);
@@ -180,12 +184,11 @@ function showFlows(state) {
   for (const f of state.flows) {
     const name = f.pid === null ? f.command : `${f.command} ${f.pid}`;
     const process = element("span", {}, name, element("small", { class: "narrow" }, f.remote));
-    const rate = mbit(f.bytes_per_s);
-    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), rate, { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.unsent_bytes / 1e3, wide: true }], f.sends ? {} : { class: "quiet" }));
-    if (!f.sends && f.class === "standard") continue;
+    rows.push(row([{ value: process, title: f.exe }, { value: f.remote, wide: true }, keyed(f.class), mbit(f.sent_bytes_per_s), mbit(f.received_bytes_per_s), { value: f.cwnd, wide: true }, f.cap, f.rtt_ms, { value: f.path_queue_ms, wide: true }, { value: f.unsent_bytes / 1e3, wide: true }], f.moves ? {} : { class: "quiet" }));
+    if (!f.moves && f.class === "standard") continue;
     const gives = f.gives_way_by ? `; gives way by ${f.gives_way_by}` : "";
     const back = f.stepped_back ? "; another tool has set something here, and giveway leaves that alone" : "";
-    rows.push(element("tr", { class: "why" }, element("td", { colspan: 9 }, `${f.rule}: ${f.why}${gives}${back}`)));
+    rows.push(element("tr", { class: "why" }, element("td", { colspan: 10 }, `${f.rule}: ${f.why}${gives}${back}`)));
   }
   fill("flows", rows);
   byId("flows-shown").textContent = state.flows_total > state.flows.length ? `the first ${state.flows.length} of ${state.flows_total}` : `${state.flows_total}`;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each class sends, counted from what the kernel counts of each socket. Input: one status after another. Output: totals
+//! What each class sends and receives, counted from what the kernel counts of each socket. Input: one status after another. Output: totals
 //! since the start of `giveway web`, and rates since the status before.
 //!
 //! What a connection delivered between the last look at it and its end is not known, nor what it delivered before the
@@ -33,12 +33,14 @@ struct Before {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     acked_bytes: u64,
+    received_bytes: u64,
     retransmits: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Total {
     delivered_bytes: u64,
+    received_bytes: u64,
     retransmits: u64,
 }
 
@@ -56,16 +58,23 @@ pub struct OfClass {
     /// The longest of those that send: the round-trip time above the least that was seen.
     pub path_queue_s: Option<f64>,
     pub delivered_bytes: u64,
+    pub received_bytes: u64,
     pub retransmits: u64,
-    /// Since the status before.
-    pub bytes_per_s: f64,
+    pub rates: Rates,
+}
+
+/// Since the status before, bytes a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    pub sent: f64,
+    pub received: f64,
 }
 
 /// What a status says of traffic.
 pub struct Seen<'a> {
     pub classes: [OfClass; CLASSES],
-    /// Each TCP connection beyond the loopback, with its rate since the status before.
-    pub flows: Vec<(&'a FlowView, f64)>,
+    /// Each TCP connection beyond the loopback.
+    pub flows: Vec<(&'a FlowView, Rates)>,
 }
 
 impl Traffic {
@@ -95,16 +104,19 @@ impl Traffic {
             let new = same_daemon.map(|_| Counted::default());
             let grown = before.get(&flow.cookie).copied().or(new);
             let grown = grown.map_or(Counted::default(), |before| counted.since(before));
-            let bytes = grown.acked_bytes;
             let class = view.class as usize;
-            self.totals[class].delivered_bytes += bytes;
-            self.totals[class].retransmits += u64::from(grown.retransmits);
-            let rate = if since > 0.0 { bytes as f64 / since } else { 0.0 };
-            classes[class].add(view, rate);
-            flows.push((view, rate));
+            self.totals[class].add(&grown);
+            let rate = |bytes: u64| if since > 0.0 { bytes as f64 / since } else { 0.0 };
+            let rates = Rates {
+                sent: rate(grown.acked_bytes),
+                received: rate(grown.received_bytes),
+            };
+            classes[class].add(view, rates);
+            flows.push((view, rates));
         }
         for (class, total) in classes.iter_mut().zip(self.totals) {
             (class.delivered_bytes, class.retransmits) = (total.delivered_bytes, total.retransmits);
+            class.received_bytes = total.received_bytes;
         }
         Seen { classes, flows }
     }
@@ -118,6 +130,7 @@ impl Counted {
     fn of(flow: &Flow) -> Self {
         Self {
             acked_bytes: flow.acked_bytes,
+            received_bytes: flow.received_bytes,
             retransmits: flow.retransmits,
         }
     }
@@ -126,18 +139,28 @@ impl Counted {
     fn since(self, before: Self) -> Self {
         Self {
             acked_bytes: self.acked_bytes.saturating_sub(before.acked_bytes),
+            received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
             retransmits: self.retransmits.wrapping_sub(before.retransmits),
         }
     }
 }
 
+impl Total {
+    fn add(&mut self, grown: &Counted) {
+        self.delivered_bytes += grown.acked_bytes;
+        self.received_bytes += grown.received_bytes;
+        self.retransmits += u64::from(grown.retransmits);
+    }
+}
+
 impl OfClass {
-    fn add(&mut self, view: &FlowView, rate: f64) {
+    fn add(&mut self, view: &FlowView, rates: Rates) {
         let flow = &view.flow;
         self.sockets += 1;
         self.senders += u32::from(view.sender);
         self.unsent_bytes += flow.unsent_bytes;
-        self.bytes_per_s += rate;
+        self.rates.sent += rates.sent;
+        self.rates.received += rates.received;
         if let Some(cap) = view.cap {
             self.capped += 1;
             self.cap_segments += u64::from(cap);
@@ -205,7 +228,7 @@ pub mod tests {
             of_second.delivered_bytes, 15_000,
             "of the old one what is new, and all of the new one"
         );
-        assert_eq!(of_second.bytes_per_s, 7500.0);
+        assert_eq!(of_second.rates.sent, 7500.0);
     }
 
     #[test]

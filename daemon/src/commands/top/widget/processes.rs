@@ -72,7 +72,7 @@ impl ProcessRow {
         if let Some(socket) = history.socket(flow.cookie) {
             self.out += socket.out.rate().unwrap_or_default();
             self.arrived += socket.arrived.rate().unwrap_or_default();
-            self.add_rates(socket.out.rates());
+            self.add_rates(socket.total.rates());
         }
     }
 
@@ -84,6 +84,11 @@ impl ProcessRow {
         for (sum, rate) in self.rates.iter_mut().rev().zip(rates.iter().rev()) {
             *sum += rate;
         }
+    }
+
+    /// A rate, once there is one.
+    fn known(&self, rate: f64) -> Option<f64> {
+        (!self.rates.is_empty()).then_some(rate)
     }
 
     /// The one of most of its sockets, and how many others there are.
@@ -218,13 +223,13 @@ fn of_numbers() -> [Column<ProcessRow>; 6] {
         number(
             "bit/s",
             0,
-            |row, _, _| bits_per_s((!row.rates.is_empty()).then_some(row.out)).into(),
-            |a, b| b.out.total_cmp(&a.out),
+            |row, _, _| bits_per_s(row.known(row.out + row.arrived)).into(),
+            |a, b| (b.out + b.arrived).total_cmp(&(a.out + a.arrived)),
         ),
     ]
 }
 
-fn of_more() -> [Column<ProcessRow>; 4] {
+fn of_more() -> [Column<ProcessRow>; 5] {
     [
         Column {
             title: "TREND",
@@ -236,12 +241,21 @@ fn of_more() -> [Column<ProcessRow>; 4] {
             order: None,
         },
         Column {
-            title: "in bit/s",
-            least: 8,
-            most: 8,
+            title: "OUT",
+            least: 5,
+            most: 6,
             rank: 10,
             side: Side::Right,
-            cell: |row, _, _| bits_per_s((!row.rates.is_empty()).then_some(row.arrived)).into(),
+            cell: |row, _, _| bits_per_s(row.known(row.out)).into(),
+            order: Some(|a, b| b.out.total_cmp(&a.out)),
+        },
+        Column {
+            title: "IN",
+            least: 5,
+            most: 6,
+            rank: 10,
+            side: Side::Right,
+            cell: |row, _, _| bits_per_s(row.known(row.arrived)).into(),
             order: Some(|a, b| b.arrived.total_cmp(&a.arrived)),
         },
         Column {

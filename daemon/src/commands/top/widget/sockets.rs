@@ -39,6 +39,10 @@ impl SocketRow<'_> {
         self.socket?.out.rate()
     }
 
+    fn total(&self) -> Option<f64> {
+        self.socket?.total.rate()
+    }
+
     fn arrived(&self) -> Option<f64> {
         self.socket?.arrived.rate()
     }
@@ -226,8 +230,8 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             "bit/s",
             5,
             0,
-            |row, _, _| bits_per_s(row.out()).into(),
-            |a, b| order(a.out()).cmp(&order(b.out())),
+            |row, _, _| bits_per_s(row.total()).into(),
+            |a, b| order(a.total()).cmp(&order(b.total())),
         ),
         Column {
             title: "TREND",
@@ -237,7 +241,7 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
             side: Side::Left,
             cell: |row, look, columns| {
                 let none = VecDeque::new();
-                let rates = row.socket.map_or(&none, |socket| socket.out.rates());
+                let rates = row.socket.map_or(&none, |socket| socket.total.rates());
                 look.sparkline(rates, columns).into()
             },
             order: None,
@@ -254,12 +258,21 @@ fn of_numbers<'a>() -> [Column<SocketRow<'a>>; 7] {
     ]
 }
 
-fn of_more<'a>() -> [Column<SocketRow<'a>>; 4] {
+fn of_more<'a>() -> [Column<SocketRow<'a>>; 5] {
     [
         Column {
-            title: "in bit/s",
-            least: 8,
-            most: 8,
+            title: "OUT",
+            least: 5,
+            most: 6,
+            rank: 10,
+            side: Side::Right,
+            cell: |row, _, _| bits_per_s(row.out()).into(),
+            order: Some(|a, b| order(a.out()).cmp(&order(b.out()))),
+        },
+        Column {
+            title: "IN",
+            least: 5,
+            most: 6,
             rank: 10,
             side: Side::Right,
             cell: |row, _, _| bits_per_s(row.arrived()).into(),

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of limits: one row for each direction of each.
+
+use std::cmp::Ordering;
+
+use giveway_engine::downlink::Passed;
+use giveway_engine::network::limit_use::{LimitUse, WayUse};
+
+use crate::commands::top::look::Look;
+use crate::commands::top::table::{Cell, Column, Row, RowId, Rows, Side};
+use crate::commands::top::text::{bits_per_s, bytes, count};
+use crate::commands::why::About;
+
+pub struct LimitRow<'a> {
+    of: &'a str,
+    direction: &'static str,
+    way: &'a WayUse,
+}
+
+type Order<'a> = fn(&LimitRow<'a>, &LimitRow<'a>) -> Ordering;
+
+pub fn table(limits: &[LimitUse]) -> Rows<LimitRow<'_>> {
+    let rows = limits.iter().flat_map(|limit| {
+        let row = move |(direction, way)| LimitRow {
+            of: &limit.of,
+            direction,
+            way,
+        };
+        limit.ways().map(row)
+    });
+    Rows {
+        columns: columns(),
+        rows: rows.collect(),
+    }
+}
+
+impl LimitRow<'_> {
+    fn of_queue(&self, shown: impl FnOnce(&Passed) -> String) -> Cell {
+        self.way.queue.as_ref().map_or("-".to_owned(), shown).into()
+    }
+}
+
+impl Row for LimitRow<'_> {
+    fn id(&self) -> RowId {
+        RowId::Text(format!("{} {}", self.of, self.direction))
+    }
+
+    fn has(&self, words: &str) -> bool {
+        self.of.to_lowercase().contains(words) || self.direction.contains(words)
+    }
+
+    /// Its flows are asked, in their own view.
+    fn about(&self) -> Option<About> {
+        None
+    }
+
+    fn detail(&self) -> String {
+        format!("{}, {}", self.of, self.direction)
+    }
+}
+
+fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
+    let number = |title, rank, cell: fn(&LimitRow<'a>, &Look, usize) -> Cell, order: Option<Order<'a>>| Column {
+        title,
+        least: 6,
+        most: 7,
+        rank,
+        side: Side::Right,
+        cell,
+        order,
+    };
+    vec![
+        Column {
+            title: "LIMIT",
+            least: 16,
+            most: 60,
+            rank: 0,
+            side: Side::Left,
+            cell: |row: &LimitRow<'a>, _, _| row.of.into(),
+            order: Some(|a, b| a.of.cmp(b.of)),
+        },
+        Column {
+            title: "WAY",
+            least: 8,
+            most: 8,
+            rank: 0,
+            side: Side::Left,
+            cell: |row, _, _| row.direction.into(),
+            order: Some(|a, b| a.direction.cmp(b.direction)),
+        },
+        number(
+            "AT MOST",
+            1,
+            |row, _, _| bits_per_s(Some(row.way.limit_mbit * 1e6)).into(),
+            Some(|a, b| b.way.limit_mbit.total_cmp(&a.way.limit_mbit)),
+        ),
+        number(
+            "TCP HAS",
+            1,
+            |row, _, _| bits_per_s(Some(row.way.tcp_mbit * 1e6)).into(),
+            Some(|a, b| b.way.tcp_mbit.total_cmp(&a.way.tcp_mbit)),
+        ),
+        number(
+            "FLOWS",
+            2,
+            |row, _, _| count(row.way.flows as u64).into(),
+            Some(|a, b| b.way.flows.cmp(&a.way.flows)),
+        ),
+        number(
+            "PASSED",
+            3,
+            |row, _, _| row.of_queue(|queue| bytes(queue.passed_bytes)),
+            None,
+        ),
+        number(
+            "WAITS",
+            4,
+            |row, _, _| row.of_queue(|queue| bytes(queue.waiting_bytes)),
+            None,
+        ),
+        number(
+            "DROPPED",
+            5,
+            |row, _, _| row.of_queue(|queue| count(queue.dropped_packets)),
+            None,
+        ),
+    ]
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a connection sends and receives: payload a second, over the last second. Input: samples. Output: rates.
+
+use std::time::Duration;
+
+use crate::model::Flow;
+use crate::rate;
+
+/// A rate is that of so much time at least ...
+const OVER: Duration = Duration::from_secs(1);
+/// ... and of no more than this: a connection that is not looked at has been idle.
+const IDLE: Duration = Duration::from_secs(3);
+
+/// Mbit/s.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    pub sent_mbit: f64,
+    pub received_mbit: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Goodput {
+    since: Option<Counted>,
+    latest: Rates,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at: Duration,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+impl Goodput {
+    pub fn observe(&mut self, now: Duration, flow: &Flow) {
+        let counted = Counted {
+            at: now,
+            sent_bytes: flow.acked_bytes,
+            received_bytes: flow.received_bytes,
+        };
+        let before = *self.since.get_or_insert(counted);
+        let took = now.saturating_sub(before.at);
+        if took < OVER {
+            return;
+        }
+        // Where a count is less than before, it is another connection's.
+        let mbit = |after: u64, before: u64| rate::mbit(after.saturating_sub(before)) / took.as_secs_f64();
+        self.latest = match took <= IDLE {
+            true => Rates {
+                sent_mbit: mbit(counted.sent_bytes, before.sent_bytes),
+                received_mbit: mbit(counted.received_bytes, before.received_bytes),
+            },
+            false => Rates::default(),
+        };
+        self.since = Some(counted);
+    }
+
+    /// As of now.
+    pub fn rates(&self, now: Duration) -> Rates {
+        let is_idle = self.since.is_none_or(|since| now.saturating_sub(since.at) > IDLE);
+        if is_idle { Rates::default() } else { self.latest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::tests::upload;
+
+    fn goodput(samples: &[(u64, u64, u64)]) -> Goodput {
+        let mut goodput = Goodput::default();
+        for (ms, acked_bytes, received_bytes) in samples {
+            let flow = Flow {
+                acked_bytes: *acked_bytes,
+                received_bytes: *received_bytes,
+                ..upload()
+            };
+            goodput.observe(Duration::from_millis(*ms), &flow);
+        }
+        goodput
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_last_second_in_each_direction() {
+        let goodput = goodput(&[
+            (0, 0, 1_000_000),
+            (500, 100_000, 1_000_000),
+            (1_000, 125_000, 1_500_000),
+        ]);
+        let rates = goodput.rates(Duration::from_millis(1_900));
+        assert_eq!((rates.sent_mbit, rates.received_mbit), (1.0, 4.0));
+    }
+
+    #[test]
+    fn what_is_not_looked_at_any_more_is_idle() {
+        let goodput = goodput(&[(0, 0, 0), (1_000, 125_000, 0)]);
+        assert_eq!(goodput.rates(Duration::from_millis(4_001)), Rates::default());
+    }
+
+    #[test]
+    fn a_pause_does_not_count_in_the_rate_after_it() {
+        let goodput = goodput(&[(0, 0, 0), (60_000, 0, 125_000), (61_000, 0, 375_000)]);
+        assert_eq!(goodput.rates(Duration::from_millis(61_000)).received_mbit, 2.0);
+    }
+
+    #[test]
+    fn another_connection_of_the_same_socket_has_no_rate_below_zero() {
+        let goodput = goodput(&[(0, 900_000, 900_000), (1_000, 0, 0)]);
+        assert_eq!(goodput.rates(Duration::from_millis(1_000)), Rates::default());
+    }
+}

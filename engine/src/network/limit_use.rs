@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each limit allows, and what its flows have of it, for `status`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Network;
+use super::flows::Tracked;
+use crate::class::{Limit, LimitNumber, LimitNumbers, RateLimit};
+use crate::downlink::{DownlinkView, Passed};
+use crate::rate::mbit;
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitedBy {
+    Rule,
+    /// `giveway exec`.
+    Command,
+    /// `giveway limit set`.
+    Hand,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LimitUse {
+    pub limited_by: LimitedBy,
+    /// Whose it is, for people.
+    pub of: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub upload: Option<WayUse>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub download: Option<WayUse>,
+}
+
+/// The same in one direction.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct WayUse {
+    pub limit_mbit: f64,
+    pub flows: usize,
+    /// Payload that these had over TCP in the last second.
+    pub tcp_mbit: f64,
+    /// What its queue has counted, where it is one that tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queue: Option<Passed>,
+}
+
+impl LimitUse {
+    /// In each direction that has one.
+    pub fn ways(&self) -> impl Iterator<Item = (&'static str, &WayUse)> {
+        let upload = self.upload.as_ref().map(|way| ("upload", way));
+        let download = self.download.as_ref().map(|way| ("download", way));
+        upload.into_iter().chain(download)
+    }
+}
+
+/// One of both directions.
+struct Way {
+    number: fn(LimitNumbers) -> Option<LimitNumber>,
+    mbit: fn(&Tracked, Duration) -> f64,
+}
+
+const UP: Way = Way {
+    number: |limits| limits.up,
+    mbit: |tracked, now| tracked.goodput.rates(now).sent_mbit,
+};
+const DOWN: Way = Way {
+    number: |limits| limits.down,
+    mbit: |tracked, now| tracked.goodput.rates(now).received_mbit,
+};
+
+impl Network {
+    pub fn limits_in_use(&self, now: Duration, downloads: &DownlinkView) -> Vec<LimitUse> {
+        let passed = |number| downloads.limits.iter().find(|view| view.number == number);
+        let in_use = |limit: Limit| {
+            let (limited_by, of) = self.holder_of_limit(limit.number);
+            LimitUse {
+                limited_by,
+                of,
+                upload: limit.up().map(|limit| self.way_use(now, &limit, &UP, None)),
+                download: limit.down().map(|limit| {
+                    let queue = passed(limit.number).map(|view| view.passed);
+                    self.way_use(now, &limit, &DOWN, queue)
+                }),
+            }
+        };
+        self.classes.limits().into_iter().map(in_use).collect()
+    }
+
+    fn way_use(&self, now: Duration, limit: &RateLimit, way: &Way, queue: Option<Passed>) -> WayUse {
+        let is_held = |tracked: &&Tracked| (way.number)(tracked.judged.verdict.limits) == Some(limit.number);
+        let held: Vec<f64> = self
+            .flows
+            .iter()
+            .filter(is_held)
+            .map(|tracked| (way.mbit)(tracked, now))
+            .collect();
+        WayUse {
+            limit_mbit: mbit(limit.bytes_per_s),
+            flows: held.len(),
+            // The standard library's sum of nothing is -0.
+            tcp_mbit: held.iter().fold(0.0, |all, mbit| all + mbit),
+            queue,
+        }
+    }
+
+    fn holder_of_limit(&self, number: LimitNumber) -> (LimitedBy, String) {
+        if let Some(place) = self.classes.rule_of_limit(number) {
+            return (LimitedBy::Rule, format!("rule {place}"));
+        }
+        match self.classes.target_of_limit(number) {
+            Some(target) => (LimitedBy::Hand, target.shown()),
+            None => (LimitedBy::Command, "a command of `giveway exec`".to_owned()),
+        }
+    }
+}
