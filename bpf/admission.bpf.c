@@ -54,6 +54,8 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 		class = GW_CLASS_STANDARD;
 		band = goes_first(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
 	}
+	if (takes_detour(skb, config, limit_of(treatment)))
+		return TCX_NEXT;
 	stamp(skb, config, band, &none, 0, 0);
 	hold_to(skb, config, limit_of(treatment));
 	mark(skb, config, p, class);
@@ -228,6 +230,7 @@ int gw_admit(struct __sk_buff *skb)
 	__u64 deadline_ns = 0;
 	int verdict;
 
+	come_back(skb);
 	skb->cb[0] = 0;
 	if (!config)
 		return TCX_NEXT;

@@ -15,6 +15,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include "admission/told.h"
+#include "detour.h"
 #include "ports.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -22,16 +23,11 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCX_NEXT -1
 #define IFF_UP 1
 #define ENODEV 19
-/* Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it where there are several queues for its flows. */
-#define CLASS_OF_LIMITS 0x67640100
-#define CLASSES_OF_A_LIMIT 16
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
 /* The intermediate device. */
 const volatile __u32 detour_ifindex;
-/* Queues for the flows of one limit: a power of two up to 8. 1: the class of the limit has one that is fair by itself. */
-const volatile __u32 queues_of_a_limit;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
 
@@ -136,7 +132,7 @@ static __noinline __u32 limit_of_receiver(struct __sk_buff *skb, const struct pa
 }
 
 /* Always the same for a flow. */
-static __always_inline __u32 queue_of(const struct packet *p)
+static __always_inline __u32 hash_of(const struct packet *p)
 {
 	const struct address *remote = (const struct address *)p->tuple.remote;
 	__u32 hash = remote->words[0] ^ remote->words[1] ^ remote->words[2] ^ remote->words[3];
@@ -145,13 +141,13 @@ static __always_inline __u32 queue_of(const struct packet *p)
 	hash *= 0x9e3779b1;
 	hash ^= hash >> 15;
 	hash *= 0x85ebca6b;
-	return hash >> 24 & (queues_of_a_limit - 1);
+	return hash >> 24;
 }
 
 static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 limit)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	__u32 class = CLASS_OF_LIMITS + limit * CLASSES_OF_A_LIMIT, mtu = 0;
+	__u32 mtu = 0;
 
 	/* A redirect to a device that is gone is the packet's end. */
 	if (bpf_check_mtu(skb, detour_ifindex, &mtu, 0, 0) == -ENODEV)
@@ -159,7 +155,7 @@ static __always_inline int take_detour(struct __sk_buff *skb, const struct packe
 	/* The other device is an Ethernet. */
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
-	skb->priority = queues_of_a_limit > 1 ? class + 1 + queue_of(p) : class;
+	skb->priority = class_of_limit(limit, hash_of(p));
 	return bpf_redirect(detour_ifindex, 0);
 }
 

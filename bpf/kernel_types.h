@@ -329,6 +329,7 @@ struct sk_buff {
 	unsigned int end;
 	unsigned char *head;
 	unsigned char *data;
+	__u8 tc_skip_classify : 1;
 };
 
 struct skb_shared_info {

@@ -36,6 +36,7 @@ enum gw_link_flag {
 	GW_FORWARDED = 64, /* forwarded.bpf.c says of some packets whose they are */
 	GW_LIMITED_PROCESSES = 256, /* of some processes there is a limit */
 	GW_LIMITED = 512, /* of some flows, sockets or processes there is a limit */
+	GW_DETOUR = 1024, /* what is limited goes by an intermediate device: upload.bpf.c */
 	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
 

@@ -8,3 +8,4 @@ pub mod receive;
 pub mod schedule;
 pub mod sockets;
 pub mod thread;
+pub mod upload;

@@ -151,7 +151,7 @@ pub struct Chosen {
     /// Where it is not enforced, and why.
     #[serde(default)]
     pub not_enforced: Vec<String>,
-    /// The links whose queues enforce it, for whatever leaves by them.
+    /// The links that enforce it, for whatever leaves by them.
     #[serde(default)]
     pub enforced_by: Vec<String>,
     /// The links on which a limit holds for what arrives.

@@ -72,10 +72,12 @@ pub enum JournalFile {
     Queue,
     /// What arrives takes a detour.
     Downlink,
+    /// What is sent does, where no queue serves.
+    Uplink,
     Sockets,
 }
 
-pub const JOURNALS: [JournalFile; 8] = [
+pub const JOURNALS: [JournalFile; 9] = [
     JournalFile::Realtime,
     JournalFile::Chains,
     JournalFile::Napi,
@@ -83,13 +85,15 @@ pub const JOURNALS: [JournalFile; 8] = [
     JournalFile::Settings,
     JournalFile::Queue,
     JournalFile::Downlink,
+    JournalFile::Uplink,
     JournalFile::Sockets,
 ];
 /// What these name belongs to one network namespace, and ends with it. Threads are the machine's.
-const OF_NAMESPACE: [JournalFile; 4] = [
+const OF_NAMESPACE: [JournalFile; 5] = [
     JournalFile::Settings,
     JournalFile::Queue,
     JournalFile::Downlink,
+    JournalFile::Uplink,
     JournalFile::Sockets,
 ];
 
@@ -149,6 +153,7 @@ impl Place {
             JournalFile::Settings => "settings",
             JournalFile::Queue => "queue",
             JournalFile::Downlink => "downlink",
+            JournalFile::Uplink => "uplink",
             JournalFile::Sockets => "sockets",
         })
     }

@@ -24,6 +24,7 @@ use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
 use crate::actuate::thread::Changed;
 use crate::actuate::thread::attributes::Attributes;
+use crate::actuate::upload::Filtered;
 use crate::journal::{self, Entry, Left, Undone, Written, contents};
 use crate::kernel::links::detach_all_of;
 use crate::kernel::walker::{self, Sockets};
@@ -34,7 +35,7 @@ use crate::presence;
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For the kernel, which may have to walk over many sockets; for each journal of [`OTHERS`].
-const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(5);
+const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(4);
 /// Who undoes gives no sign of life meanwhile.
 const _: () =
     assert!(2 * PATIENCE.as_secs() + OTHERS.len() as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs());
@@ -42,9 +43,10 @@ const _: () =
 const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, JournalFile::Napi];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
 const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
-const OTHERS: [JournalFile; 5] = [
+const OTHERS: [JournalFile; 6] = [
     JournalFile::Queue,
     JournalFile::Downlink,
+    JournalFile::Uplink,
     JournalFile::Sockets,
     JournalFile::Settings,
     JournalFile::Nice,
@@ -244,6 +246,7 @@ impl Undoing {
 
     pub fn queue(&mut self) {
         self.put_back_within::<Detour>(JournalFile::Downlink);
+        self.put_back_within::<Filtered>(JournalFile::Uplink);
         self.put_back_within::<Before>(JournalFile::Queue);
     }
 

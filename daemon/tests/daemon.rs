@@ -42,6 +42,7 @@ mod daemon {
     mod shares;
     mod top;
     mod trial;
+    mod upload;
     mod web;
     mod words;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits for what arrives. Input: the limits that are wanted, the managed links and what stands at the way in of each, the
-//! outcome of the last request, and that what was put up has been lost. Output: what to put up, with the reason where a link
-//! is left out. Without a limit nothing is put up, so that no packet pays for it. What fails is tried again after longer and
-//! longer waits.
+//! Limits for what arrives, and for what is sent by links without a queue of ours. Input: the limits that are wanted, the
+//! managed links and what stands at the way in of each, the outcome of the last request, and that what was put up has been
+//! lost. Output: what to put up, with the reason where a link is left out. Without a limit nothing is put up, so that no
+//! packet pays for it. What fails is tried again after longer and longer waits.
 //!
-//! What arrives is limited on its way in, by an intermediate device: what it may not be taken past, as another tool's filter,
-//! stands in the way ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port that belongs to a managed
-//! bridge is left out.
+//! It takes a detour by an intermediate device. What it may not be taken past on its way in, as another tool's filter,
+//! stands in the way ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port that belongs to a
+//! managed bridge is left out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,11 +18,41 @@ use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{LimitNumber, RateLimit};
 use crate::rate::mbit;
 
-const RULE: &str = "download limits";
 const NOT_LIMITED: &str = "as it comes";
 const LIMITED: &str = "limited";
 
-/// The way in of a managed link, as it is now.
+/// Limits in one direction.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Way {
+    Sent,
+    #[default]
+    Received,
+}
+
+impl Way {
+    fn rule(self) -> &'static str {
+        match self {
+            Self::Sent => "upload limits",
+            Self::Received => "download limits",
+        }
+    }
+
+    fn setting(self) -> Setting {
+        match self {
+            Self::Sent => Setting::RateLimit,
+            Self::Received => Setting::DownloadLimit,
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            Self::Sent => "what is sent",
+            Self::Received => "what arrives",
+        }
+    }
+}
+
+/// The way in of a managed link, or out of it, as it is now.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Arrival {
     pub ifindex: u32,
@@ -72,6 +102,7 @@ pub struct Passed {
 
 #[derive(Debug, Default)]
 pub struct Downlink {
+    way: Way,
     dry_run: bool,
     limits: Vec<RateLimit>,
     /// None: they have to be looked at.
@@ -86,8 +117,9 @@ pub struct Downlink {
 }
 
 impl Downlink {
-    pub fn new(dry_run: bool) -> Self {
+    pub fn new(way: Way, dry_run: bool) -> Self {
         Self {
+            way,
             dry_run,
             ..Self::default()
         }
@@ -139,7 +171,7 @@ impl Downlink {
         match outcome {
             Ok(()) => {
                 self.failed = None;
-                let changes = self.changes(asked.as_ref(), "a limit for what arrives is wanted");
+                let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
                 self.in_force = asked;
                 (changes, self.ask())
             }
@@ -187,6 +219,12 @@ impl Downlink {
         links.map(String::as_str)
     }
 
+    /// Whether limits would hold there, as far as is known.
+    pub fn may_serve(&self, ifindex: u32) -> bool {
+        let arrival = self.arrivals.as_ref().and_then(|all| all.get(&ifindex));
+        arrival.is_some_and(|arrival| arrival.hindrance.is_none()) && self.failed.is_none()
+    }
+
     /// Why they do not, of the others.
     pub fn shortfalls(&self) -> Vec<String> {
         let all = self.arrivals.iter().flat_map(BTreeMap::values);
@@ -221,9 +259,13 @@ impl Downlink {
     }
 
     fn why_not(&self, Arrival { name, hindrance, .. }: &Arrival) -> String {
-        let why = hindrance.as_ref().or(self.failed.as_ref());
-        let why = why.map_or("it has not been put up yet", String::as_str);
-        format!("what arrives by {name} is not limited: {why}")
+        let why = hindrance.as_ref().or(self.paused.as_ref()).or(self.failed.as_ref());
+        let not_yet = match self.dry_run {
+            true => "a dry run changes nothing",
+            false => "it has not been put up yet",
+        };
+        let why = why.map_or(not_yet, String::as_str);
+        format!("{} by {name} is not limited: {why}", self.way.what())
     }
 
     fn managed_bridge(&self, arrival: &Arrival) -> Option<u32> {
@@ -273,10 +315,10 @@ impl Downlink {
             Change {
                 subject: Subject::Interface { name: name.clone() },
                 name: String::new(),
-                setting: Setting::DownloadLimit,
+                setting: self.way.setting(),
                 old: Value::from(old),
                 new: Value::from(new),
-                rule: RULE.to_owned(),
+                rule: self.way.rule().to_owned(),
                 why: why.to_owned(),
                 made: true,
             }

@@ -14,7 +14,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::change::{Change, Changes, Subject};
 use crate::class::{Treatment, of_choice};
 use crate::config::{Config, Protocol};
-use crate::downlink;
+use crate::downlink::{self, Way};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Flow, FlowEvent, Interface};
 use crate::record::What;
@@ -64,6 +64,8 @@ const REFUSALS_KEPT: usize = 64;
 const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
 /// Between two decisions that neighbours cause: whatever they report, this bounds what they cost.
 const DECISION_GAP: Duration = Duration::from_millis(10);
+
+const WAYS: [Way; 2] = [Way::Sent, Way::Received];
 
 /// What an engine is made with, besides the configuration.
 pub struct Setup {
@@ -122,6 +124,8 @@ pub struct Network {
     links: Links,
     /// Limits for what arrives.
     downloads: downlink::Downlink,
+    /// And for what is sent by links without a queue.
+    uploads: downlink::Downlink,
     shortfalls: Shortfalls,
     changes: Changes,
     refusals: VecDeque<Refusal>,
@@ -154,7 +158,8 @@ impl Network {
             control: Control::new(setup.background),
             dry_run: setup.dry_run,
             paused: None,
-            downloads: downlink::Downlink::new(setup.backends.dry_run),
+            downloads: downlink::Downlink::new(Way::Received, setup.backends.dry_run),
+            uploads: downlink::Downlink::new(Way::Sent, setup.backends.dry_run),
             links: Links::new(config, setup.backends),
             shortfalls: Shortfalls::new(config),
             changes: Changes::default(),
@@ -181,8 +186,8 @@ impl Network {
                 | Input::Elsewhere(_)
                 | Input::Processes(_)
                 | Input::Arrivals { .. }
-                | Input::DownloadOutcome(_)
-                | Input::DownloadLost(_)
+                | Input::DetourOutcome { .. }
+                | Input::DetourLost { .. }
                 | Input::Forwarding(_)
                 | Input::Filtered(_)
                 | Input::Active(_)
@@ -278,18 +283,26 @@ impl Network {
                 self.ask_queues(now, wanted);
                 self.note_past_deadlines(now);
             }
-            Input::Arrivals { arrivals, passed } => {
-                self.downloads.count(passed);
-                let wanted = self.downloads.observe(arrivals);
-                self.ask_downloads(wanted);
+            Input::Arrivals {
+                way,
+                mut arrivals,
+                passed,
+            } => {
+                // There the limit brings the queue, which needs no detour.
+                let comes = self.links.without_queue();
+                arrivals.retain(|arrival| way == Way::Received || !comes.contains(&arrival.ifindex));
+                let detour = self.detour(way);
+                detour.count(passed);
+                let wanted = detour.observe(arrivals);
+                self.ask_detour(way, wanted);
             }
-            Input::DownloadOutcome(outcome) => {
-                let (changes, wanted) = self.downloads.conclude(now, outcome);
+            Input::DetourOutcome { way, outcome } => {
+                let (changes, wanted) = self.detour(way).conclude(now, outcome);
                 changes.into_iter().for_each(|change| self.note(now, change));
-                self.ask_downloads(wanted);
+                self.ask_detour(way, wanted);
             }
-            Input::DownloadLost(why) => {
-                let changes = self.downloads.lost(now, why);
+            Input::DetourLost { way, why } => {
+                let changes = self.detour(way).lost(now, why);
                 changes.into_iter().for_each(|change| self.note(now, change));
             }
             Input::Ordered(on) => {
@@ -313,8 +326,10 @@ impl Network {
             Input::Tick => {
                 let wanted = self.links.try_again(now);
                 self.ask_queues(now, wanted);
-                let wanted = self.downloads.try_again(now);
-                self.ask_downloads(wanted);
+                for way in WAYS {
+                    let wanted = self.detour(way).try_again(now);
+                    self.ask_detour(way, wanted);
+                }
                 self.expire(now);
                 self.report(now);
             }
@@ -333,6 +348,7 @@ impl Network {
             self.neighbourhood.next_deadline(),
             self.links.next_try(),
             self.downloads.next_try(),
+            self.uploads.next_try(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -533,17 +549,24 @@ impl Network {
         }
     }
 
-    /// Whether the managed links' ways in are to be looked at: now and then, and at once.
+    /// Whether the managed links' ways are to be looked at: now and then, and at once.
     pub fn wants_arrivals(&self) -> bool {
-        self.downloads.is_wanted()
+        self.downloads.is_wanted() || self.uploads.is_wanted()
     }
 
     pub fn misses_arrivals(&self) -> bool {
-        self.downloads.misses_arrivals()
+        self.downloads.misses_arrivals() || self.uploads.misses_arrivals()
     }
 
-    fn ask_downloads(&mut self, wanted: Option<Option<downlink::Plan>>) {
-        self.actions.extend(wanted.map(Action::Download));
+    fn detour(&mut self, way: Way) -> &mut downlink::Downlink {
+        match way {
+            Way::Sent => &mut self.uploads,
+            Way::Received => &mut self.downloads,
+        }
+    }
+
+    fn ask_detour(&mut self, way: Way, wanted: Option<Option<downlink::Plan>>) {
+        self.actions.extend(wanted.map(|plan| Action::Detour { way, plan }));
     }
 
     fn follow_choice(&mut self, now: Duration, process: ProcessId, choice: Choice) {

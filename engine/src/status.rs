@@ -123,6 +123,9 @@ pub struct NetworkStatus {
     /// Limits for what arrives.
     #[serde(default)]
     pub downloads: DownlinkView,
+    /// And for what is sent by links without a queue of giveway's.
+    #[serde(default)]
+    pub uploads: DownlinkView,
     /// What was asked for flows and is not enforced, by device.
     #[serde(default)]
     pub not_enforced: Vec<ShortfallView>,

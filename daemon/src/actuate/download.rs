@@ -29,9 +29,10 @@ use crate::kernel::tcx::{self, Way};
 use crate::kernel::{now, uplink, way_in};
 use crate::place::{JournalFile, Place};
 
-mod device;
-mod tree;
+pub mod device;
+pub mod tree;
 
+use device::{DOWN, Device};
 use tree::Tree;
 
 /// A port that no socket has any more is forgotten within twice this time.
@@ -100,12 +101,12 @@ impl DownloadActuator {
     /// The device with its queue, and the programs; no packet takes the detour yet.
     fn begin(&mut self, shared: &Received) -> Result<Standing> {
         // One that was left behind, as by a daemon whose folder was lost.
-        device::remove(&mut self.netlink, false)?;
+        device::remove(&mut self.netlink, DOWN)?;
         let detour = Detour {
-            device: device::NAME.to_owned(),
+            device: DOWN.name.to_owned(),
         };
         self.journal.add([&detour])?;
-        let ifindex = device::make(&mut self.netlink)?;
+        let ifindex = device::make(&mut self.netlink, DOWN)?;
         let tree = Tree::put_up(&mut self.netlink, ifindex)?;
         let standing = Standing::load(ifindex, tree, shared)?;
         device::switch_on(&mut self.netlink, ifindex)?;
@@ -136,7 +137,7 @@ impl DownloadActuator {
             tracing::debug!("{error:#}");
         }
         drop(standing);
-        device::remove(&mut self.netlink, false)?;
+        device::remove(&mut self.netlink, DOWN)?;
         self.journal.clear()
     }
 
@@ -181,7 +182,6 @@ impl Standing {
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.context("the limits of what arrives have no constants")?;
         constants.detour_ifindex = ifindex;
-        constants.queues_of_a_limit = tree.queues();
         explain("share what is said of sockets", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
             open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
@@ -225,7 +225,7 @@ impl Standing {
     /// # Errors
     /// Where it does not work any more.
     fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
-        let name = device::NAME;
+        let name = DOWN.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");
         };
@@ -288,7 +288,7 @@ const PORTS_AT: usize = 8;
 const PORT_BYTES: usize = 8 * 1024;
 
 /// With its link header.
-fn largest_packet(netlink: &mut Netlink, plan: &Plan) -> Result<u32> {
+pub fn largest_packet(netlink: &mut Netlink, plan: &Plan) -> Result<u32> {
     let mut largest = 1500;
     for ifindex in plan.links.keys() {
         largest = largest.max(uplink::device(netlink, *ifindex)?.mtu_bytes);
@@ -300,7 +300,7 @@ fn largest_packet(netlink: &mut Netlink, plan: &Plan) -> Result<u32> {
 const HEADER_BYTES: u32 = 18;
 
 /// What waits goes at once.
-fn drain(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
+pub fn drain(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
     tree::lift(netlink, ifindex)?;
     wait_for(|| Ok(tree::waiting(netlink, ifindex)? == 0))
 }
@@ -316,26 +316,24 @@ fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
 
 impl Entry for Detour {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
-        remove_all(dry_run)
+        remove_all(DOWN, dry_run)
     }
 }
 
-/// Removes every device of ours, once what waits in it has gone.
-pub fn remove_all(dry_run: bool) -> Result<Vec<String>> {
+/// Removes every device of this kind, once what waits in it has gone.
+pub fn remove_all(device: Device, dry_run: bool) -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
     let mut lines = Vec::new();
-    for (ifindex, name) in device::ours(&mut netlink)? {
+    for (ifindex, name) in device::ours(&mut netlink, device)? {
         if !dry_run && let Err(error) = drain(&mut netlink, ifindex) {
             tracing::debug!("{error:#}");
         }
-        lines.push(format!(
-            "the intermediate device {name} is removed: what arrives is not limited any more"
-        ));
+        lines.push(format!("the intermediate device {name} is removed"));
     }
-    if !dry_run {
-        device::remove(&mut netlink, dry_run)?;
+    match dry_run {
+        true => Ok(lines),
+        false => device::remove(&mut netlink, device).map(|()| lines),
     }
-    Ok(lines)
 }
 
 #[cfg(test)]
@@ -345,7 +343,7 @@ mod tests {
     #[test]
     fn what_is_written_down_is_read_again() {
         let detour = Detour {
-            device: device::NAME.to_owned(),
+            device: DOWN.name.to_owned(),
         };
         let line = serde_json::to_string(&detour).unwrap();
         assert_eq!(serde_json::from_str::<Detour>(&line).unwrap(), detour);

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::download;
+use crate::actuate::{download, upload};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::libbpf_log::one_line;
@@ -96,6 +96,8 @@ pub struct QueueActuator {
     local_waits: Option<MapHandle>,
     /// With the user who added it; None for one of the configuration.
     background: BTreeSet<BackgroundFlow>,
+    /// Links at whose egress what is limited takes a detour.
+    detours: BTreeSet<u32>,
     /// What is said of sockets by their classes.
     treated: BTreeMap<Cookie, Treatment>,
     /// And of processes, for what they connect.
@@ -155,6 +157,7 @@ impl QueueActuator {
                 .iter()
                 .map(|flow| BackgroundFlow::from(flow).canonical())
                 .collect(),
+            detours: BTreeSet::new(),
             treated: BTreeMap::new(),
             treated_processes: BTreeMap::new(),
             admission: None,
@@ -175,6 +178,18 @@ impl QueueActuator {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => Ok(None),
             looked => looked.map(|uplink| Some(Uplink { chosen, ..uplink })),
         }
+    }
+
+    /// What is limited takes a detour where these links are left by.
+    pub fn set_detours(&mut self, detours: BTreeSet<u32>) -> Result<()> {
+        self.detours = detours;
+        self.configure()
+    }
+
+    /// The links on which something is in force, and no queue.
+    pub fn without_queue(&self) -> Vec<(u32, String)> {
+        let links = self.links.iter().filter(|(_, link)| link.plan.backend == Backend::None);
+        links.map(|(ifindex, link)| (*ifindex, link.name.clone())).collect()
     }
 
     /// What admission knows, for what arrives.
@@ -400,6 +415,7 @@ impl QueueActuator {
             treated_sockets: self.treated.len(),
             limits_processes: self.treated_processes.values().any(is_limited),
             limits_sockets: self.treated.values().any(is_limited),
+            detours: Some(&self.detours),
             forwards,
         };
         let mut links = self.links.values();
@@ -842,7 +858,8 @@ fn check_unchanged(netlink: &mut Netlink, before: &Before) -> Result<()> {
 /// before is not known, so the kernel's default comes. The caller holds the lock, and has undone what the journals know.
 pub fn take_down_unjournalled() -> Result<Vec<String>> {
     let mut netlink = Netlink::open()?;
-    let mut lines = download::remove_all(false)?;
+    let mut lines = download::remove_all(download::device::DOWN, false)?;
+    lines.extend(upload::remove_all(false)?);
     for (ifindex, qdisc) in qdisc::roots(&mut netlink)? {
         if !is_ours(&qdisc) {
             continue;

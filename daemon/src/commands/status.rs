@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use anyhow::Result;
 use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
 use giveway_engine::config::Protocol;
+use giveway_engine::downlink::DownlinkView;
 use giveway_engine::model::Owner;
 use giveway_engine::network::limit_use::WayUse;
 use giveway_engine::network::queue::links::LinkView;
@@ -185,6 +186,12 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
             .map(|view| ("downloads", receiving_line(view))),
     );
     lines.extend(queue_lines(network).into_iter().map(|line| ("queue", line)));
+    let limits = [("download", &network.downloads), ("upload", &network.uploads)];
+    lines.extend(
+        limits
+            .into_iter()
+            .filter_map(|(direction, view)| Some(("limits", limits_line(direction, view)?))),
+    );
     let of_each = |line: fn(&QueueView) -> Option<String>| {
         let lines = network
             .links
@@ -258,6 +265,14 @@ fn receiving_line(view: &ReceivingView) -> String {
         counted(view.devices as usize, "receiving device"),
         counted(view.connections as usize, "connection")
     )
+}
+
+/// By which links limits hold where no queue does it, and why not by others.
+fn limits_line(direction: &str, view: &DownlinkView) -> Option<String> {
+    let by = format!("{direction} limits hold by a detour on {}", view.links.join(", "));
+    let holds = (!view.links.is_empty()).then_some(by);
+    let all: Vec<String> = holds.into_iter().chain(view.reasons.iter().cloned()).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// Of each link the queue that is in force, at what rate, and why.

@@ -21,7 +21,7 @@ macro_rules! records {
     )*)*};
 }
 
-skeletons!(admission arrival cap control download ease flow_monitor forwarded holders inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks wakeup_trace);
+skeletons!(admission arrival cap control download ease flow_monitor forwarded holders inherit ledbat lending lift nice pace qdisc report_filter rledbat task_watch tasks upload wakeup_trace);
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_local_network gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;

@@ -141,3 +141,43 @@ fn id_of(program: BorrowedFd<'_>) -> Result<u32> {
     answered(told).context("cannot tell a program's number")?;
     Ok(info.id)
 }
+
+/// Whether clsact stands on this device.
+pub fn has_clsact(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
+    let all = netlink
+        .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
+        .context("cannot list the qdiscs")?;
+    let is_clsact = |m: &Vec<u8>| {
+        u32_at(m, 4).ok() == Some(ifindex)
+            && attribute(m, TCMSG_BYTES, KIND).and_then(text).as_deref() == Some("clsact")
+    };
+    Ok(all.iter().any(is_clsact))
+}
+
+/// And nobody has a filter there.
+pub fn is_clsact_free(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
+    if !has_clsact(netlink, ifindex)? {
+        return Ok(false);
+    }
+    for parent in [0xffff_fff2, 0xffff_fff3] {
+        let found = netlink.dump(libc::RTM_GETTFILTER, &tcmsg(ifindex, 0, parent));
+        if !found.context("cannot list the filters of clsact")?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a filter of this preference is there.
+pub fn has_filter(netlink: &mut Netlink, ifindex: u32, parent: u32, preference: u32) -> Result<bool> {
+    if !has_clsact(netlink, ifindex)? {
+        return Ok(false);
+    }
+    let all = netlink
+        .dump(libc::RTM_GETTFILTER, &tcmsg(ifindex, 0, parent))
+        .context("cannot list the filters of clsact")?;
+    // struct tcmsg: the preference and the protocol in its last word.
+    Ok(all
+        .iter()
+        .any(|m| u32_at(m, 16).is_ok_and(|info| info >> 16 == preference)))
+}

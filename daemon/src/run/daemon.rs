@@ -25,6 +25,7 @@ use crate::actuate::download::DownloadActuator;
 use crate::actuate::nice::NiceActuator;
 use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
+use crate::actuate::upload::UploadActuator;
 use crate::control::server::{self, Call, Handlers};
 use crate::guardian::guarded::Guarded;
 use crate::interface::{Choice, Found, Interface};
@@ -75,6 +76,7 @@ pub struct Daemon {
     pub sockets: Sockets,
     pub queue: QueueActuator,
     pub download: DownloadActuator,
+    pub upload: UploadActuator,
     /// None in a dry run.
     pub nice: Option<NiceActuator>,
     pub receiver: Receiver,
@@ -268,6 +270,14 @@ impl Running {
 
     /// Passes the input to the engine, and carries out what follows until nothing follows any more.
     fn step(&mut self, input: Input<'_>) -> Result<()> {
+        self.step_alone(input)?;
+        match self.daemon.engine.misses_arrivals() {
+            true => self.look_at_arrivals(),
+            false => Ok(()),
+        }
+    }
+
+    fn step_alone(&mut self, input: Input<'_>) -> Result<()> {
         let mut actions = self.decide(input)?;
         while !actions.is_empty() {
             self.sign.give();
@@ -276,10 +286,7 @@ impl Running {
                 actions.extend(self.decide(outcome)?);
             }
         }
-        match self.daemon.engine.misses_arrivals() {
-            true => self.look_at_arrivals(),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// The machine may be another copy of the one that it was a moment ago.

@@ -27,6 +27,7 @@ use crate::actuate::queue::QueueActuator;
 use crate::actuate::sockets::Sockets;
 use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
+use crate::actuate::upload::UploadActuator;
 use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
@@ -221,6 +222,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
         local_waits.as_ref(),
     )?;
     let download = DownloadActuator::open(&place)?;
+    let upload = UploadActuator::open(&place)?;
     let nice = nice_notes.map(|map| NiceActuator::new(&place, life, map)).transpose()?;
     begun.check(&place)?;
     let priority = priority.with_chains(crate::kernel::now(), chains_of(&config));
@@ -244,6 +246,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
         sockets,
         queue,
         download,
+        upload,
         nice,
         receiver,
         owners,
@@ -310,7 +313,7 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
 fn class_rules(files: RuleFiles) -> Result<ClassRules> {
     let Some((rules, problems)) = files.read_within(RULES_PATIENCE) else {
         let late = ClassRules::late(files);
-        late.missing(None).for_each(|line| tracing::warn!("{line}"));
+        late.missing(None, false).for_each(|line| tracing::warn!("{line}"));
         return Ok(late);
     };
     for problem in &problems {

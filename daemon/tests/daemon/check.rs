@@ -43,7 +43,6 @@ fn a_check_beside_a_running_daemon_tells_what_serves_each_link() {
 #[test]
 fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
     let _lab = Lab::enter();
-    let limit = "[[rule]]\nport = 873\nclass = \"bulk\"\nrate_limit_mbit = 2\n";
     let cases = [
         // Of the files.
         (A_LIFTED_LIMIT.to_owned(), LIFTED, 2),
@@ -66,11 +65,6 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
         (
             "[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 20\n".to_owned(),
             "the [[uplink]] of gwv does nothing: gwv is not managed",
-            1,
-        ),
-        (
-            format!("interface = \"gwv\"\n[queue]\nbackend = \"none\"\n{limit}"),
-            "upload limits of rules do not hold on gwv: backend = \"none\"",
             1,
         ),
         (

@@ -395,16 +395,20 @@ fn a_commands_rate_limit_is_nobody_elses_while_a_socket_has_it_and_only_root_lif
     assert!(refused.contains("root has chosen a rate limit"), "{said}");
 }
 
+/// The device of limits for what is sent.
+const TAKEN: &str = "giveway-up";
+
 #[test]
-fn a_rate_limit_for_a_command_needs_a_queue() {
+fn a_rate_limit_for_a_command_that_cannot_be_held_is_refused() {
     let (_lab, rules) = (Lab::enter(), Rules::new());
+    run(&format!("ip link add {TAKEN} type veth peer name gwx"));
     let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
     let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
     let _daemon = Daemon::start(&arguments);
     let limited = |mbit| giveway(&["exec", "--class", "bulk", "--up", mbit, "--require", "--", "true"]);
     let (line, code) = failure(&limited("1mbit"));
     assert!(
-        code == 125 && line.contains("gwv has no queue of giveway's: backend = \"none\""),
+        code == 125 && line.contains(&format!("there is an interface {TAKEN} that is not giveway's")),
         "{line}"
     );
     for nonsense in ["0", "1", "1e9", "nan", "fast"] {
@@ -415,8 +419,11 @@ fn a_rate_limit_for_a_command_needs_a_queue() {
 #[test]
 fn a_rate_limit_that_nothing_enforces_is_told_of() {
     let (_lab, rules) = (Lab::enter(), Rules::new());
+    run(&format!("ip link add {TAKEN} type veth peer name gwx"));
     rules.write("50-test.toml", &rule("port = 1\nupload_limit_mbit = 2.0", "bulk"));
-    let daemon = Daemon::start(&["--rules", rules.path(), "--interface", "gwv"]);
+    let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
     let degraded = daemon.status()["degraded"].to_string();
     assert!(degraded.contains("upload limits of rules do not hold"), "{degraded}");
 }

@@ -174,10 +174,7 @@ fn a_limited_flow_is_shown_with_the_link_whose_queue_enforces_it() {
     let flow = managed.flow(port, |flow| flow["limit"]["upload"]["enforced_by"] == "gwv");
     assert_eq!(flow["limit"]["upload"]["mbit"], 2.0, "{flow}");
     let why = why(&port.to_string());
-    assert!(
-        why.contains("its upload limit of 2 Mbit/s is enforced by the queue of gwv"),
-        "{why}"
-    );
+    assert!(why.contains("its upload limit of 2 Mbit/s is enforced by gwv"), "{why}");
     assert!(managed.logged("not enforced").is_empty());
 }
 

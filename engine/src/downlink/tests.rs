@@ -123,7 +123,7 @@ fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     assert_eq!(downlink.pause(Some(&why)), Some(None));
     downlink.conclude(Duration::ZERO, Ok(()));
     assert_eq!(downlink.pause(None), Some(plan(&[(ETH, "eth0")], &[1])));
-    let mut dry = Downlink::new(true);
+    let mut dry = Downlink::new(Way::Received, true);
     dry.follow(vec![limit(1)]);
     assert_eq!(dry.observe(vec![arrival(ETH, "eth0")]), None);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::change::{Setting, Value};
 use crate::class::{Activity, Forwarded, Limit, LimitNumber, RuleId, Rules, Treatment};
 use crate::config::{Prefix, RateMbit};
-use crate::downlink::{self, Arrival, Passed};
+use crate::downlink::{self, Arrival, Passed, Way};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
 use crate::network::by_hand::SetByHand;
@@ -31,15 +31,17 @@ pub enum Input<'a> {
     Ordered(Vec<u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
-    /// The ways in of the managed links, while what arrives is limited, and what each limit has let pass.
+    /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits; and what each
+    /// limit has let pass.
     Arrivals {
+        way: Way,
         arrivals: Vec<Arrival>,
         passed: BTreeMap<LimitNumber, Passed>,
     },
-    /// The outcome of [`Action::Download`]; after an error nothing of it is left.
-    DownloadOutcome(Result<(), String>),
+    /// The outcome of [`Action::Detour`]; after an error nothing of it is left.
+    DetourOutcome { way: Way, outcome: Result<(), String> },
     /// What that had put up is no more, for this reason.
-    DownloadLost(String),
+    DetourLost { way: Way, why: String },
     /// Packets with deadlines that were not sent, oldest first.
     Refusals(Vec<Refusal>),
     /// A pass of the monitor. `complete` where it covers every socket, so that an absent one is gone.
@@ -150,8 +152,8 @@ pub enum Action {
         name: String,
         request: Request,
     },
-    /// Put this up for what arrives, in place of what is in force; None: nothing. Answered by [`Input::DownloadOutcome`].
-    Download(Option<downlink::Plan>),
+    /// Put this up for what is limited, in place of what is in force; None: nothing. Answered by [`Input::DetourOutcome`].
+    Detour { way: Way, plan: Option<downlink::Plan> },
     /// Read these processes, and the paths of these cgroups. Answered by [`Input::Identified`].
     Identify {
         processes: Vec<ProcessId>,

@@ -23,6 +23,7 @@ use crate::class::{
     judge_forwarded, judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
+use crate::downlink::Way;
 use crate::matcher::{Ends, Marks, Process};
 use crate::model::{Cookie, Device, Flow};
 
@@ -347,7 +348,9 @@ impl Network {
         let wanted = self.links.follow(&of_sent, &self.classes.rules.packet_rules());
         self.ask_queues(now, wanted);
         let wanted = self.downloads.follow(limits.iter().filter_map(Limit::down).collect());
-        self.ask_downloads(wanted);
+        self.ask_detour(Way::Received, wanted);
+        let wanted = self.uploads.follow(of_sent);
+        self.ask_detour(Way::Sent, wanted);
     }
 
     pub(super) fn follow_devices(&mut self, now: Duration, devices: BTreeMap<u32, Device>) {

@@ -22,6 +22,7 @@ use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, LimitNumber, LimitNumbers, Rates, Verdict};
 use crate::config::{Config, Protocol};
+use crate::downlink::Way;
 use crate::matcher::ProcessId;
 use crate::model::{Cookie, Device, Flow};
 use crate::rate::mbit;
@@ -52,7 +53,7 @@ const TABLE_IS_FULL: &str =
 /// Where it is enforced, or why it is not.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Enforcement {
-    /// The link in whose queue the flow's packets are.
+    /// The link that holds the flow's packets.
     #[serde(default)]
     pub enforced_by: Option<String>,
     /// Why they are in none.
@@ -115,20 +116,20 @@ pub struct LimitView {
 impl LimitsView {
     /// For people.
     pub fn shown(&self) -> impl Iterator<Item = String> {
-        let upload = self.upload.as_ref().map(|limit| limit.shown("upload", "the queue of "));
-        let download = self.download.as_ref().map(|limit| limit.shown("download", ""));
+        let upload = self.upload.as_ref().map(|limit| limit.shown("upload"));
+        let download = self.download.as_ref().map(|limit| limit.shown("download"));
         upload.into_iter().chain(download)
     }
 }
 
 impl LimitView {
-    fn shown(&self, direction: &str, by: &str) -> String {
+    fn shown(&self, direction: &str) -> String {
         let mbit = self.mbit;
         match &self.enforcement {
             Enforcement {
                 enforced_by: Some(link),
                 ..
-            } => format!("its {direction} limit of {mbit} Mbit/s is enforced by {by}{link}"),
+            } => format!("its {direction} limit of {mbit} Mbit/s is enforced by {link}"),
             Enforcement { reason, .. } => format!(
                 "its {direction} limit of {mbit} Mbit/s is not enforced: {}",
                 reason.as_deref().unwrap_or("it is not known why")
@@ -207,12 +208,6 @@ enum Asked {
     Upload(LimitNumber),
     Class(Class),
     Download(LimitNumber),
-}
-
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Way {
-    Sent,
-    Received,
 }
 
 type Key = (Asked, u32);
@@ -452,7 +447,7 @@ impl Network {
     fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
         let link = match self.links.serves(ifindex)? {
             Ok(link) => link,
-            Err(why) => return Some(Err(Lack::of(Cause::NoQueue, why))),
+            Err(why) => return Some(self.held_without_queue(asked, ifindex, why)),
         };
         // What has a rate limit goes to the queue in any case, and a stream before other local traffic.
         let is_order = asked == Asked::Class(Class::Background) && tracked.judged.verdict.limits.up.is_none();
@@ -462,6 +457,19 @@ impl Network {
             return Some(Err(Lack::of(Cause::Local, why)));
         }
         Some(Ok(link))
+    }
+
+    /// `why`: it has no queue of ours, without which only a limit holds.
+    fn held_without_queue(&self, asked: Asked, ifindex: u32, why: String) -> Result<String, Lack> {
+        let held = match asked {
+            Asked::Upload(_) => self.uploads.serves(ifindex),
+            _ => None,
+        };
+        match held {
+            Some(Ok(link)) => Ok(link),
+            Some(Err(without)) => Err(Lack::of(Cause::NoQueue, format!("{why}; {without}"))),
+            None => Err(Lack::of(Cause::NoQueue, why)),
+        }
     }
 
     fn why_unmanaged(&self, flow: &Flow) -> Lack {
@@ -533,7 +541,7 @@ impl Network {
     pub(super) fn limits_view(&self, tracked: &Tracked) -> Option<LimitsView> {
         let limits = tracked.judged.verdict.limits;
         let rates = |number| self.classes.limit(number).map(|limit| limit.rates);
-        let view = |rate: u64, asked, way| LimitView {
+        let view = |rate: u64, asked, way: Way| LimitView {
             mbit: mbit(rate),
             enforcement: self.enforcement(asked, tracked, way),
         };
@@ -650,10 +658,14 @@ impl Network {
             _ => Subject::Socket { cookie },
         };
         let (old, new, why) = match now {
-            Ok(link) if matches!(asked, Asked::Download(_)) => {
-                (NOT_ENFORCED.to_owned(), shown, format!("it arrives by {link}"))
+            Ok(link) => {
+                let how = match asked {
+                    Asked::Upload(_) => "it leaves by",
+                    Asked::Class(_) => "it is in the queue of",
+                    Asked::Download(_) => "it arrives by",
+                };
+                (NOT_ENFORCED.to_owned(), shown, format!("{how} {link}"))
             }
-            Ok(link) => (NOT_ENFORCED.to_owned(), shown, format!("it is in the queue of {link}")),
             Err(reason) => (shown, NOT_ENFORCED.to_owned(), reason),
         };
         Some(Change {
@@ -758,9 +770,16 @@ impl Network {
         if let Some(why) = self.shortfall_of_all() {
             return vec![why.reason];
         }
+        // A limit alone holds without a queue, too.
+        let takes_detour = |ifindex: u32| rates.up.is_some() && self.uploads.may_serve(ifindex);
+        let is_order = Asked::of(&Verdict {
+            limits: LimitNumbers::NONE,
+            ..verdict.clone()
+        })
+        .is_some();
         let mut managed = match Asked::of(&verdict) {
-            Some(_) => self.links.shortfalls(),
-            None if self.links.is_none_managed() => self.links.shortfalls(),
+            Some(_) => self.links.shortfalls(|ifindex| is_order || !takes_detour(ifindex)),
+            None if self.links.is_none_managed() => self.links.shortfalls(|_| true),
             None => Vec::new(),
         };
         if rates.down.is_some() {
@@ -773,12 +792,22 @@ impl Network {
         managed.into_iter().chain(others).collect()
     }
 
-    /// The links whose queues enforce what was asked for.
+    /// The links that enforce what was asked for.
     pub fn enforcing(&self) -> Vec<String> {
         match self.shortfall_of_all() {
             Some(_) => Vec::new(),
-            None => self.links.enforcing().map(str::to_owned).collect(),
+            None => self
+                .links
+                .enforcing()
+                .chain(self.uploads.limiting())
+                .map(str::to_owned)
+                .collect(),
         }
+    }
+
+    /// Those without a queue on which limits hold for what is sent.
+    pub fn limiting_sent(&self) -> Vec<String> {
+        self.uploads.limiting().map(str::to_owned).collect()
     }
 
     /// The links on which limits hold for what arrives.

@@ -69,16 +69,22 @@ const DOWN: Way = Way {
 };
 
 impl Network {
-    pub fn limits_in_use(&self, now: Duration, downloads: &DownlinkView) -> Vec<LimitUse> {
-        let passed = |number| downloads.limits.iter().find(|view| view.number == number);
+    pub fn limits_in_use(&self, now: Duration, downloads: &DownlinkView, uploads: &DownlinkView) -> Vec<LimitUse> {
+        let passed = |view: &DownlinkView, number| {
+            let found = view.limits.iter().find(|view| view.number == number);
+            found.map(|view| view.passed)
+        };
         let in_use = |limit: Limit| {
             let (limited_by, of) = self.holder_of_limit(limit.number);
             LimitUse {
                 limited_by,
                 of,
-                upload: limit.up().map(|limit| self.way_use(now, &limit, &UP, None)),
+                upload: limit.up().map(|limit| {
+                    let queue = passed(uploads, limit.number).filter(|_| !uploads.links.is_empty());
+                    self.way_use(now, &limit, &UP, queue)
+                }),
                 download: limit.down().map(|limit| {
-                    let queue = passed(limit.number).map(|view| view.passed);
+                    let queue = passed(downloads, limit.number);
                     self.way_use(now, &limit, &DOWN, queue)
                 }),
             }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::Network;
 use super::limiting::Wanted;
+use super::{Network, WAYS};
 use crate::change::Value;
 use crate::model::Cookie;
 
@@ -18,8 +18,11 @@ impl Network {
         let was_paused = std::mem::replace(&mut self.paused, why);
         let wanted = self.links.pause(self.paused.as_ref());
         self.ask_queues(now, wanted);
-        let wanted = self.downloads.pause(self.paused.as_ref());
-        self.ask_downloads(wanted);
+        for way in WAYS {
+            let why = self.paused.clone();
+            let wanted = self.detour(way).pause(why.as_ref());
+            self.ask_detour(way, wanted);
+        }
         let reason = self.paused.clone().or(was_paused).unwrap_or_default();
         let (causes, changes) = self.nice.pause(self.paused.is_some(), &reason);
         self.actions.extend(causes);

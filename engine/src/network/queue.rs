@@ -485,7 +485,11 @@ impl Queue {
     pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Request> {
         let were_limits = !self.limits.is_empty();
         (self.limits, self.packet_rules) = (limits, packet_rules);
-        self.plan.as_ref()?;
+        // The outcome of the first request comes first; what has failed waits.
+        let waits = self.asked.is_some() || self.again.next().is_some();
+        if self.plan.is_none() && waits {
+            return None;
+        }
         let counted = Duration::from_nanos(self.view.counted_t_ns);
         // Limits of commands come and go; the queue must not do so with them, and what they hold back waits in it.
         if !self.limits.is_empty() {
@@ -614,10 +618,11 @@ impl Queue {
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))
     }
 
-    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each.
+    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each, unless some are limited.
     fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
         let plan = self.plan(uplink, Backend::None, self.rate(uplink));
-        if (plan.tuning.marks.is_empty() && !self.waits_on(uplink)) || is_fast(uplink) {
+        let is_seen = !is_fast(uplink) && (!plan.tuning.marks.is_empty() || self.waits_on(uplink));
+        if !is_seen && self.limits.is_empty() {
             return Err(no_queue);
         }
         match self.usable(Backend::None, &self.backends.marks) {

@@ -26,7 +26,7 @@ impl Network {
 
     pub fn status(&self, now: Duration) -> NetworkStatus {
         let links = self.links.views(now);
-        let downloads = self.downloads.view();
+        let (downloads, uploads) = (self.downloads.view(), self.uploads.view());
         NetworkStatus {
             taken_t_ns: now.as_nanos() as u64,
             interface: self.interface.clone(),
@@ -54,8 +54,9 @@ impl Network {
                 .first()
                 .map_or_else(QueueView::of_no_link, |link| link.queue.clone()),
             links,
-            limits: self.limits_in_use(now, &downloads),
+            limits: self.limits_in_use(now, &downloads, &uploads),
             downloads,
+            uploads,
             not_enforced: self.shortfall_views(),
             elsewhere: self.elsewhere_views(),
             by_hand: self.set_by_hand_views(),

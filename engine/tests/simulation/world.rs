@@ -275,7 +275,7 @@ impl World {
                 | Action::Treat { .. }
                 | Action::TreatProcess { .. }
                 | Action::HandOn { .. }
-                | Action::Download(_)
+                | Action::Detour { .. }
                 | Action::TreatForwarded { .. }
                 | Action::Nice { .. }
                 | Action::NiceCauses(_) => {}

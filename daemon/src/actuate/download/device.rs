@@ -8,9 +8,22 @@ use nix::errno::Errno;
 use crate::kernel::netlink::{Body, Netlink, Refused, attribute, text, u32_at};
 use crate::kernel::uplink::{ifinfomsg, kind_of};
 
-/// As it is made; somebody may call it otherwise.
-pub const NAME: &str = "giveway-down";
-const ALIAS: &str = "giveway: holds what arrives to its limits";
+/// Which of both.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// As it is made; somebody may call it otherwise.
+    pub name: &'static str,
+    alias: &'static str,
+}
+
+pub const DOWN: Device = Device {
+    name: "giveway-down",
+    alias: "giveway: holds what arrives to its limits",
+};
+pub const UP: Device = Device {
+    name: "giveway-up",
+    alias: "giveway: holds what is sent to its limits",
+};
 const KIND: &str = "ifb";
 /// Bytes of a message before its attributes (struct ifinfomsg), and include/uapi/linux/if_link.h.
 const IFINFOMSG_BYTES: usize = 16;
@@ -21,22 +34,20 @@ const WITHOUT_ADDRESS: u8 = 1;
 const QUEUE_PACKETS: u32 = 1000;
 
 /// Its number. It is switched off.
-pub fn make(netlink: &mut Netlink) -> Result<u32> {
+pub fn make(netlink: &mut Netlink, Device { name, alias }: Device) -> Result<u32> {
     let message = ifinfomsg(0)
-        .text(libc::IFLA_IFNAME, NAME)
+        .text(libc::IFLA_IFNAME, name)
         .attribute(libc::IFLA_TXQLEN, &QUEUE_PACKETS.to_ne_bytes())
         .attribute(libc::IFLA_NUM_TX_QUEUES, &1u32.to_ne_bytes())
         .attribute(libc::IFLA_NUM_RX_QUEUES, &1u32.to_ne_bytes())
         .nested(libc::IFLA_LINKINFO, Body::default().text(IFLA_INFO_KIND, KIND));
     let made = netlink.change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &message);
     made.map_err(|error| match refused(&error) {
-        Some(Errno::EOPNOTSUPP) => {
-            error.context("this kernel has no ifb (CONFIG_IFB), which limits of what arrives take")
-        }
-        Some(Errno::EEXIST) => error.context(format!("there is an interface {NAME} that is not giveway's")),
+        Some(Errno::EOPNOTSUPP) => error.context("this kernel has no ifb (CONFIG_IFB), which such limits take"),
+        Some(Errno::EEXIST) => error.context(format!("there is an interface {name} that is not giveway's")),
         _ => error.context("cannot make the intermediate device"),
     })?;
-    let named = Body::new(&[0; IFINFOMSG_BYTES]).text(libc::IFLA_IFNAME, NAME);
+    let named = Body::new(&[0; IFINFOMSG_BYTES]).text(libc::IFLA_IFNAME, name);
     let found = netlink
         .get(libc::RTM_GETLINK, &named)
         .context("the intermediate device is not there")?;
@@ -46,7 +57,7 @@ pub fn make(netlink: &mut Netlink) -> Result<u32> {
         .change(
             libc::RTM_NEWLINK,
             0,
-            &ifinfomsg(ifindex).text(libc::IFLA_IFALIAS, ALIAS),
+            &ifinfomsg(ifindex).text(libc::IFLA_IFALIAS, alias),
         )
         .context("cannot mark the intermediate device")?;
     // Nor an order to give itself no address of IPv6; where there is none, it has none.
@@ -66,7 +77,7 @@ pub fn switch_on(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
 }
 
 /// Those of giveway's in this namespace, by number and name.
-pub fn ours(netlink: &mut Netlink) -> Result<Vec<(u32, String)>> {
+pub fn ours(netlink: &mut Netlink, Device { name, alias: mark }: Device) -> Result<Vec<(u32, String)>> {
     let all = netlink
         .dump(libc::RTM_GETLINK, &ifinfomsg(0))
         .context("cannot list the interfaces")?;
@@ -74,8 +85,8 @@ pub fn ours(netlink: &mut Netlink) -> Result<Vec<(u32, String)>> {
     // One that was made and not yet marked has the name alone.
     let is_ours = |message: &&Vec<u8>| {
         let alias = get(message, libc::IFLA_IFALIAS);
-        let is_named = alias.is_none() && get(message, libc::IFLA_IFNAME).as_deref() == Some(NAME);
-        kind_of(message).as_deref() == Some(KIND) && (is_named || alias.as_deref() == Some(ALIAS))
+        let is_named = alias.is_none() && get(message, libc::IFLA_IFNAME).as_deref() == Some(name);
+        kind_of(message).as_deref() == Some(KIND) && (is_named || alias.as_deref() == Some(mark))
     };
     let found = all.iter().filter(is_ours);
     found
@@ -83,11 +94,8 @@ pub fn ours(netlink: &mut Netlink) -> Result<Vec<(u32, String)>> {
         .collect()
 }
 
-pub fn remove(netlink: &mut Netlink, dry_run: bool) -> Result<()> {
-    if dry_run {
-        return Ok(());
-    }
-    for (ifindex, name) in ours(netlink)? {
+pub fn remove(netlink: &mut Netlink, device: Device) -> Result<()> {
+    for (ifindex, name) in ours(netlink, device)? {
         match netlink.change(libc::RTM_DELLINK, 0, &ifinfomsg(ifindex)) {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => {}
             removed => {

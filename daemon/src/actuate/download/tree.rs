@@ -15,7 +15,7 @@ use crate::actuate::queue::htb::{self, Shape};
 use crate::kernel::netlink::{Body, Netlink, Refused, u32_at};
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
 
-/// Of the root ("gd"): CLASS_OF_LIMITS and CLASSES_OF_A_LIMIT of bpf/download.bpf.c.
+/// Of the root ("gd"): what bpf/detour.h says.
 pub const HANDLE: u32 = 0x6764_0000;
 const LIMITS: u32 = 0x100;
 const CLASSES_OF_A_LIMIT: u32 = 16;
@@ -45,11 +45,6 @@ impl Tree {
             ifindex,
             limits: BTreeMap::new(),
         })
-    }
-
-    /// For each limit; the program sends each flow to one of them.
-    pub fn queues(&self) -> u32 {
-        QUEUES
     }
 
     /// Makes the classes of these limits, or changes those that are there.

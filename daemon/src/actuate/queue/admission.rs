@@ -103,13 +103,15 @@ pub struct LocalNetwork {
 
 /// What there is to look up, so that a packet looks for nothing else.
 #[derive(Clone, Copy, Default)]
-pub struct Told {
+pub struct Told<'a> {
     pub background_flows: usize,
     pub treated_sockets: usize,
     /// Of some processes there is a limit.
     pub limits_processes: bool,
     /// Of some sockets there is one.
     pub limits_sockets: bool,
+    /// The links at whose egress what is limited takes a detour.
+    pub detours: Option<&'a BTreeSet<u32>>,
     /// Of some packets it is said whose they are.
     pub forwards: bool,
 }
@@ -247,7 +249,7 @@ impl Admission {
     }
 
     /// What both programs go by from now on, on the link of this number. None: there is none, every packet passes.
-    pub fn configure(&self, number: u32, plan: Option<(&Plan, Told)>) -> Result<()> {
+    pub fn configure(&self, number: u32, plan: Option<(&Plan, Told<'_>)>) -> Result<()> {
         let mut config = plan.map(|(plan, _)| config_of(plan)).unwrap_or_default();
         let told = plan.map(|(_, told)| told).unwrap_or_default();
         config.number = number;
@@ -256,6 +258,9 @@ impl Admission {
         config.rules = self.rules;
         if self.inherits {
             config.flags |= types::gw_link_flag::GW_INHERIT.0;
+        }
+        if plan.is_some_and(|(plan, told)| told.detours.is_some_and(|links| links.contains(&plan.ifindex))) {
+            config.flags |= types::gw_link_flag::GW_DETOUR.0;
         }
         if told.limits_processes {
             config.flags |= types::gw_link_flag::GW_LIMITED_PROCESSES.0;

@@ -89,15 +89,12 @@ impl Machine {
             let would = match plan {
                 Some(plan) => plan.shown(),
                 None if link.queue.waits => "no queue until there is something to hold".to_owned(),
+                None if limits.iter().any(|limit| limit.up().is_some()) => {
+                    "no queue of giveway's, upload limits hold by a detour".to_owned()
+                }
                 None => "no queue of giveway's".to_owned(),
             };
             self.lines.push(format!("{name}: {would}: {}", link.queue.why));
-            if plan.is_none() && limits.iter().any(|limit| limit.up().is_some()) {
-                self.missing.push(format!(
-                    "upload limits of rules do not hold on {name}: {}",
-                    link.queue.why
-                ));
-            }
             let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
             if spares_local(config, name) && !takes_out {
                 self.missing.push(format!(

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The actions of the network engine: each goes to its actuator, and what became of it goes back as an input.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use giveway_engine::change::Change;
+use giveway_engine::downlink::{Plan, Way};
 use giveway_engine::network::action::{Action, Input};
 use giveway_engine::network::enforcement::is_shortfall;
 use giveway_engine::network::nice::Niced;
@@ -54,6 +57,16 @@ impl Lines {
 }
 
 impl Running {
+    /// Nothing is marked for a detour that is not there yet, or not any more.
+    fn limit_sent(&mut self, plan: Option<&Plan>) -> Result<()> {
+        if plan.is_none() {
+            self.daemon.queue.set_detours(BTreeSet::new())?;
+        }
+        let outcome = self.daemon.upload.set(plan);
+        let links = self.daemon.upload.links();
+        outcome.and(self.daemon.queue.set_detours(links))
+    }
+
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {
         let mut outcomes = Vec::new();
         let mut limits = Vec::new();
@@ -82,10 +95,14 @@ impl Running {
                         outcome: outcome.map_err(|error| one_line(&error)),
                     });
                 }
-                Action::Download(plan) => {
+                Action::Detour { way, plan } => {
                     self.sign.give_for(LONG_WORK);
-                    let outcome = self.daemon.download.set(plan.as_ref(), self.daemon.queue.received());
-                    outcomes.push(Input::DownloadOutcome(outcome.map_err(|error| one_line(&error))));
+                    let outcome = match way {
+                        Way::Received => self.daemon.download.set(plan.as_ref(), self.daemon.queue.received()),
+                        Way::Sent => self.limit_sent(plan.as_ref()),
+                    };
+                    let outcome = outcome.map_err(|error| one_line(&error));
+                    outcomes.push(Input::DetourOutcome { way, outcome });
                 }
                 Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
                     processes: processes

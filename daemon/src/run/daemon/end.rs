@@ -40,8 +40,10 @@ impl Running {
             .revert()
             .context("what is set on sockets is left to the guardian");
         self.sign.give_for(LONG_WORK);
-        if let Err(error) = daemon.download.take_down() {
-            tracing::warn!("{error:#}");
+        for taken_down in [daemon.download.take_down(), daemon.upload.take_down()] {
+            if let Err(error) = taken_down {
+                tracing::warn!("{error:#}");
+            }
         }
         journal::look_after();
         // Before the folder of pins is cleared up.

@@ -158,7 +158,7 @@ impl Running {
                     .chain(unpromised)
                     .chain(past_deadlines)
                     .chain(tunnels)
-                    .chain(daemon.rules.missing(queue))
+                    .chain(daemon.rules.missing(queue, !daemon.engine.limiting_sent().is_empty()))
                     .chain(daemon.owners.missing().cloned())
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
@@ -181,7 +181,7 @@ impl Running {
         rates: Rates,
         require: bool,
     ) -> Result<(Input<'static>, Chosen)> {
-        if rates.down.is_some() {
+        if !rates.is_none() {
             self.look_at_arrivals()?;
         }
         let not_enforced = self.daemon.engine.shortfalls_of(class, rates);
@@ -206,30 +206,30 @@ impl Running {
         let links = self.daemon.engine.status(now()).links;
         let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
         ensure!(
-            rates.up.is_none() || links.iter().any(|link| is_queue(link) || link.queue.waits),
-            "a limit of what is sent needs a queue of giveway's, and there is none: {}",
-            links.first().map_or("no interface is managed", |link| &link.queue.why)
+            rates.up.is_none() || !links.is_empty(),
+            "a limit of what is sent needs a link that giveway manages: no interface is managed"
         );
         let of_flows = self.limits_beyond_tasks();
         let owners = &mut self.daemon.owners;
         let limit = owners.limit_command(uid, rates, class, &of_flows)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
-        // Where nothing was to be held before, it came with the limit.
-        let links = self.daemon.engine.status(now()).links;
+        // Where nothing was to be held before, its queue came with the limit, or could not.
+        self.look_at_arrivals()?;
+        let status = self.daemon.engine.status(now());
+        let why = |reasons: &[String]| match reasons.is_empty() {
+            true => "no interface is managed".to_owned(),
+            false => reasons.join("; "),
+        };
         ensure!(
-            rates.up.is_none() || links.iter().any(is_queue),
-            "a limit of what is sent needs a queue of giveway's, and it could not be put up: {}",
-            links.first().map_or("no interface is managed", |link| &link.queue.why)
-        );
-        let reasons = self.daemon.engine.status(now()).downloads.reasons;
-        ensure!(
-            rates.down.is_none() || !self.daemon.engine.limiting_received().is_empty(),
+            rates.up.is_none() || status.links.iter().any(is_queue) || !status.uploads.links.is_empty(),
             "{}",
-            match reasons.is_empty() {
-                true => "no interface is managed".to_owned(),
-                false => reasons.join("; "),
-            }
+            why(&status.uploads.reasons)
+        );
+        ensure!(
+            rates.down.is_none() || !status.downloads.links.is_empty(),
+            "{}",
+            why(&status.downloads.reasons)
         );
         Ok(limit)
     }

@@ -71,15 +71,12 @@ impl ClassRules {
         self.in_force.len()
     }
 
-    /// What does not work, with this queue.
-    pub fn missing(&self, queue: Option<Backend>) -> impl Iterator<Item = String> {
-        let limits = !matches!(queue, Some(Backend::Htb | Backend::Qdisc))
-            && self.in_force.limits().iter().any(|limit| limit.up().is_some());
-        let limits = limits.then(|| {
-            "upload limits of rules do not hold: a queue of giveway's keeps them, and none is in force (`giveway status` says why at \
-             the link; `rate_mbit` in [link], or in its [[uplink]], tells its rate)"
-                .to_owned()
-        });
+    /// What does not work, with this queue, or where limits hold without one.
+    pub fn missing(&self, queue: Option<Backend>, holds_without: bool) -> impl Iterator<Item = String> {
+        let is_held = holds_without || matches!(queue, Some(Backend::Htb | Backend::Qdisc));
+        let limits = !is_held && self.in_force.limits().iter().any(|limit| limit.up().is_some());
+        let limits =
+            limits.then(|| "upload limits of rules do not hold on any link (`giveway status` says why)".to_owned());
         let said = self.problems.iter().chain(&self.remarks).cloned();
         said.chain(self.blind.clone()).chain(limits)
     }

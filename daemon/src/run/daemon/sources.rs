@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The inputs of the network engine: passes, events, refusals, the managed links, and the group's keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Result;
-use giveway_engine::downlink::Arrival;
+use giveway_engine::downlink::{Arrival, Way};
 use giveway_engine::network::action::Input;
 use giveway_engine::record::What;
 use nix::net::if_::if_indextoname;
@@ -223,18 +223,32 @@ impl Running {
         Ok(())
     }
 
-    /// What arrives is limited: by which links, and what would be bypassed there.
+    /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
     pub(super) fn look_at_arrivals(&mut self) -> Result<()> {
         self.sign.give_for(LONG_WORK);
         if let Some(why) = self.daemon.download.lost() {
-            self.step(Input::DownloadLost(why))?;
+            let way = Way::Received;
+            self.step_alone(Input::DetourLost { way, why })?;
+        }
+        if let Some(why) = self.daemon.upload.lost() {
+            self.daemon.queue.set_detours(BTreeSet::new())?;
+            let way = Way::Sent;
+            self.step_alone(Input::DetourLost { way, why })?;
         }
         let links = self.daemon.queue.in_force();
         let arrivals = self.daemon.download.arrivals(&links);
-        self.sign.give();
         let mut arrivals = arrivals
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default();
+        let without_queue = self.daemon.queue.without_queue();
+        let departures = arrivals
+            .iter()
+            .filter(|link| without_queue.contains(&(link.ifindex, link.name.clone())));
+        let departures = departures.map(|link| Arrival {
+            hindrance: None,
+            ..link.clone()
+        });
+        let departures: Vec<Arrival> = departures.collect();
         let others = self.found.links.iter().filter(|link| !links.contains(link));
         arrivals.extend(others.map(|(ifindex, name)| Arrival {
             ifindex: *ifindex,
@@ -242,8 +256,19 @@ impl Running {
             hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
             bridge: None,
         }));
+        let passed = self.daemon.upload.passed();
+        self.step_alone(Input::Arrivals {
+            way: Way::Sent,
+            arrivals: departures,
+            passed,
+        })?;
         let passed = self.daemon.download.passed();
-        self.step(Input::Arrivals { arrivals, passed })
+        self.sign.give();
+        self.step_alone(Input::Arrivals {
+            way: Way::Received,
+            arrivals,
+            passed,
+        })
     }
 
     fn look_at_devices(&mut self) -> Result<()> {

@@ -455,11 +455,14 @@ impl Links {
     }
 
     /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
-    pub fn shortfalls(&self) -> Vec<String> {
+    pub fn shortfalls(&self, is_meant: impl Fn(u32) -> bool) -> Vec<String> {
         if self.links.is_empty() {
             return vec!["no interface is managed".to_owned()];
         }
-        let lacking = self.links.iter().filter(|(_, link)| !link.queue.is_without());
+        let lacking = self
+            .links
+            .iter()
+            .filter(|(ifindex, link)| !link.queue.is_without() && is_meant(**ifindex));
         lacking
             .filter_map(|(ifindex, _)| self.serves(*ifindex)?.err())
             .collect()

@@ -713,6 +713,30 @@ fn what_needs_the_queue_has_it_at_once() {
 }
 
 #[test]
+fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
+    let limit = RateLimit {
+        number: 1,
+        bytes_per_s: 125_000,
+        class: Class::Bulk,
+    };
+    let fast = Uplink {
+        speed_mbit: Some(10_000),
+        ..cable()
+    };
+    for (text, uplink) in [
+        ("[marks]\nbackground = \"keep\"\n[queue]\nbackend = \"none\"", cable()),
+        ("", fast),
+    ] {
+        let mut queue = marking(text);
+        assert_eq!(see(&mut queue, Some(uplink)), None, "{text}");
+        let request = queue.follow(vec![limit], Vec::new()).unwrap();
+        assert_eq!(put_up(request).unwrap().backend, Backend::None, "{text}");
+        queue.conclude(NOW, Ok(()));
+        assert_eq!(queue.follow(Vec::new(), Vec::new()), Some(Request::Set(None)), "{text}");
+    }
+}
+
+#[test]
 fn a_rate_limit_brings_the_queue_and_its_end_does_not_take_it_at_once() {
     let mut queue = waiting("");
     see(&mut queue, Some(wifi())).unwrap();

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The intermediate devices that limits take packets by, one for each direction: the classes of their queues, and how admission
+ * marks what is to go there.
+ */
+#ifndef GIVEWAY_DETOUR_H
+#define GIVEWAY_DETOUR_H
+
+#include "giveway.h"
+
+extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
+/* Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. */
+#define CLASS_OF_LIMITS 0x67640100
+#define CLASSES_OF_A_LIMIT 16
+#define QUEUES_OF_A_LIMIT 8
+
+/* In skb->cb[0], on the way out: it takes the detour. cb[2]: its priority before; cb[3]: its class there. */
+#define DETOUR_MAGIC 0x6a7e0001u
+
+/* `hash`: of the flow. */
+static __always_inline __u32 class_of_limit(__u32 limit, __u32 hash)
+{
+	return CLASS_OF_LIMITS + limit * CLASSES_OF_A_LIMIT + 1 + (hash & (QUEUES_OF_A_LIMIT - 1));
+}
+
+/* On its way out it has been there already: such a device says that no action of a filter is for it, this once. */
+static __always_inline bool has_come_back(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+
+	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify) && skb->ingress_ifindex == skb->ifindex;
+}
+
+#endif

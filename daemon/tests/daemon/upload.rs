@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is sent is held to its limit also where no queue of giveway's serves the link: the link keeps the queue that it has, and
+//! only what is limited takes a detour. Whatever happens to that, traffic goes on.
+
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use giveway_engine::rate::mbit;
+use nix::sys::signal::Signal;
+
+use super::classes::{Rules, rule};
+use crate::support::lab::{FAR_V4, Lab, run};
+use crate::support::process::{Daemon, KillOnDrop, giveway, program};
+use crate::support::scratch::Scratch;
+use crate::support::wait::until;
+
+const DEVICE: &str = "giveway-up";
+
+fn sent_mbit(lab: &Lab, time: Duration) -> f64 {
+    // A thread sees the /sys of the namespace that it was mounted for: ask by netlink.
+    let arrived = || -> u64 {
+        let shown = run(&format!("ip -n {} -s -j link show dev gwv", lab.far));
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        shown[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
+    };
+    let (before, began) = (arrived(), Instant::now());
+    thread::sleep(time);
+    mbit(((arrived() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
+}
+
+/// Runs for as long as the test takes.
+fn sender(exec: &[&str], script: &str) -> KillOnDrop {
+    let mut command = match exec {
+        [] => Command::new("setpriv"),
+        _ => {
+            let mut command = Command::new(program());
+            command.arg("exec").args(exec).args(["--require", "--", "setpriv"]);
+            command
+        }
+    };
+    command.args(["--pdeathsig", "KILL", "bash", "-c", script]);
+    KillOnDrop::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()))
+}
+
+fn is_clean() -> bool {
+    run("ip link show type ifb").is_empty() && !run("tc qdisc show dev gwv").contains("clsact")
+}
+
+fn limiting(daemon: &Daemon) -> bool {
+    !daemon.status()["uploads"]["links"].as_array().is_none_or(Vec::is_empty)
+}
+
+/// A link that giveway has no queue on.
+fn start(rules: &Rules) -> (Daemon, Scratch) {
+    let config = Scratch::new("no-queue.toml", "[queue]\nbackend = \"none\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the link is managed", || {
+        !daemon.status()["links"].as_array().is_none_or(Vec::is_empty)
+    });
+    (daemon, config)
+}
+
+#[test]
+fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
+    for root in ["noqueue", "tbf rate 40mbit burst 5000 limit 200000", "pfifo"] {
+        let (lab, rules) = (Lab::enter(), Rules::new());
+        if root != "noqueue" {
+            run(&format!("tc qdisc add dev gwv root handle 7: {root}"));
+        }
+        let before = run("tc qdisc show dev gwv");
+        let (_daemon, _config) = start(&rules);
+        let port = lab.reader();
+        let command = sender(
+            &["--up", "4mbit"],
+            &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
+        );
+        until("something arrives", || {
+            sent_mbit(&lab, Duration::from_millis(100)) > 0.5
+        });
+        let mbit = sent_mbit(&lab, Duration::from_secs(2));
+        assert!((3.4..4.3).contains(&mbit), "{root}: {mbit} Mbit/s");
+        let kind = root.split(' ').next().unwrap();
+        assert!(
+            run("tc qdisc show dev gwv root").contains(&format!("qdisc {kind}")),
+            "{root}"
+        );
+        let why = String::from_utf8(giveway(&["why", &port.to_string()]).stdout).unwrap();
+        assert!(why.contains("its upload limit of 4 Mbit/s is enforced by gwv"), "{why}");
+        let status = String::from_utf8(giveway(&["status"]).stdout).unwrap();
+        assert!(status.contains("upload limits hold by a detour on gwv"), "{status}");
+        // What has no limit goes the way that it always went.
+        let port = lab.reader();
+        let free = sender(&[], &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"));
+        until("others are free", || sent_mbit(&lab, Duration::from_millis(200)) > 30.0);
+        drop(free);
+        drop(command);
+        until("nothing is left", is_clean);
+        assert_eq!(run("tc qdisc show dev gwv"), before);
+    }
+}
+
+#[test]
+fn a_command_that_sends_udp_and_does_not_slow_down_sends_no_more_than_its_limit() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (_daemon, _config) = start(&rules);
+    let sink = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let port = sink.local_addr().unwrap().port();
+    // 20 Mbit/s.
+    let script = format!(
+        "exec 3>/dev/udp/{FAR_V4}/{port}; while sleep 0.01; do for i in {{1..20}}; do printf %01200d 0 >&3; done; done"
+    );
+    let free = sender(&[], &script);
+    until("it sends", || sent_mbit(&lab, Duration::from_secs(1)) > 10.0);
+    drop(free);
+    let _command = sender(&["--up", "4mbit"], &script);
+    until("something arrives", || {
+        sent_mbit(&lab, Duration::from_millis(100)) > 0.5
+    });
+    let mbit = sent_mbit(&lab, Duration::from_secs(2));
+    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn whatever_happens_to_the_detour_of_what_is_sent_traffic_goes_on_and_nothing_is_left() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = lab.reader();
+    let limit = format!("port = {port}\nupload_limit_mbit = 4.0");
+    rules.write("50-test.toml", &rule(&limit, "standard"));
+    let (mut daemon, _config) = start(&rules);
+    until("what is sent is limited", || limiting(&daemon));
+    let _sender = sender(&[], &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"));
+    let is_held = || sent_mbit(&lab, Duration::from_millis(400)) < 6.0;
+    let is_free = || sent_mbit(&lab, Duration::from_millis(200)) > 40.0;
+    for command in [format!("ip link set {DEVICE} down"), format!("ip link del {DEVICE}")] {
+        until("what is sent is limited", || limiting(&daemon) && is_held());
+        run(&command);
+        let begun = Instant::now();
+        until("everything is sent", is_free);
+        assert!(
+            begun.elapsed() < Duration::from_secs(1),
+            "{command}: {:?}",
+            begun.elapsed()
+        );
+    }
+    until("what is sent is limited", || limiting(&daemon) && is_held());
+    daemon.kill();
+    until("everything is sent", is_free);
+    daemon.0.wait().unwrap();
+    assert!(is_clean());
+    (daemon, _) = start(&rules);
+    until("what is sent is limited", || limiting(&daemon) && is_held());
+    daemon.kill_both();
+    until("everything is sent", is_free);
+    daemon.0.wait().unwrap();
+    assert!(giveway(&["revert"]).status.success());
+    assert!(is_clean());
+    let (daemon, _) = start(&rules);
+    until("what is sent is limited", || limiting(&daemon));
+    daemon.signal(Signal::SIGTERM);
+    until("nothing is left", is_clean);
+}
