@@ -292,9 +292,9 @@ impl Entry for Filtered {
         let mut lines = Vec::new();
         if way_in::has_filter(&mut netlink, self.ifindex, EGRESS, PREFERENCE)? {
             lines.push(format!("the filter at the egress of {} is removed", self.name));
-            if !dry_run {
-                take_off(&mut netlink, self)?;
-            }
+        }
+        if !dry_run {
+            take_off(&mut netlink, self)?;
         }
         lines.extend(remove_all(dry_run)?);
         Ok(lines)
