@@ -11,6 +11,7 @@ mod cooperative;
 mod deadline;
 mod demand;
 mod downlink;
+mod download_limit;
 pub mod fails_open;
 pub mod faults;
 mod foreground;
@@ -59,6 +60,7 @@ pub const ALL: &[Scenario] = &[
     cooperative::SCENARIO,
     deadline::SCENARIO,
     demand::SCENARIO,
+    download_limit::SCENARIO,
     downlink::SCENARIO,
     fails_open::SCENARIO,
     faults::SCENARIO,

@@ -455,6 +455,15 @@ fn a_rate_limit_is_reached_and_not_passed() {
 }
 
 #[test]
+fn what_is_received_holds_its_limit_in_one_connection_and_in_many() {
+    let Some(_turn) = turn() else { return };
+    // Bounds are on every window, and on the first second.
+    let settings = ["variants=host/1/2.5,host/4/20", "seconds=12", "warmup_s=3"];
+    let result = run("download-limit", &settings);
+    assert!(metric(&result, "host/4/20", "passed_of_limit") > 0.95);
+}
+
+#[test]
 fn a_lifted_connection_grows_past_its_cap() {
     let Some(_turn) = turn_on_air() else { return };
     let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
@@ -734,6 +743,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         ]),
     ),
     ("demand", Tests(&[a_station_that_wants_little_gets_that_and_no_more])),
+    (
+        "download-limit",
+        Tests(&[what_is_received_holds_its_limit_in_one_connection_and_in_many]),
+    ),
     (
         "downlink",
         Tests(&[downloads_whose_receivers_share_do_not_wait_as_plain_ones_do]),

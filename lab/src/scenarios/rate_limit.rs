@@ -294,7 +294,7 @@ fn device(wire: &Wire, what: &str) -> Result<f64> {
 }
 
 /// Mbit/s of every window of at least this length between two samples.
-fn windows(samples: &[(f64, f64)], length_s: f64) -> Vec<f64> {
+pub fn windows(samples: &[(f64, f64)], length_s: f64) -> Vec<f64> {
     let rate = |(begin, before): &(f64, f64)| {
         let (end, after) = samples.iter().find(|(at, _)| at - begin >= length_s)?;
         Some((after - before) * 8e-6 / (end - begin))
