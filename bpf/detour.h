@@ -29,7 +29,7 @@ static __always_inline bool has_come_back(struct __sk_buff *skb)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 
-	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify) && skb->ingress_ifindex == skb->ifindex;
+	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify);
 }
 
 #endif

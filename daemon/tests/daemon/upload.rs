@@ -18,16 +18,25 @@ use crate::support::wait::until;
 
 const DEVICE: &str = "giveway-up";
 
-fn sent_mbit(lab: &Lab, time: Duration) -> f64 {
+fn arrived(lab: &Lab) -> serde_json::Value {
     // A thread sees the /sys of the namespace that it was mounted for: ask by netlink.
-    let arrived = || -> u64 {
-        let shown = run(&format!("ip -n {} -s -j link show dev gwv", lab.far));
-        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-        shown[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
-    };
-    let (before, began) = (arrived(), Instant::now());
+    let shown = run(&format!("ip -n {} -s -j link show dev gwv", lab.far));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    shown[0]["stats64"]["rx"].clone()
+}
+
+fn sent_mbit(lab: &Lab, time: Duration) -> f64 {
+    let bytes = || arrived(lab)["bytes"].as_u64().unwrap();
+    let (before, began) = (bytes(), Instant::now());
     thread::sleep(time);
-    mbit(((arrived() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
+    mbit(((bytes() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
+}
+
+/// Packets that a firewall's chain at the far end's ingress has counted.
+fn seen_by_filter(lab: &Lab) -> u64 {
+    let shown = lab.far(|| run("nft list chain netdev gwtest seen"));
+    let mut words = shown.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).unwrap().parse().unwrap()
 }
 
 /// Runs for as long as the test takes.
@@ -70,6 +79,11 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
         if root != "noqueue" {
             run(&format!("tc qdisc add dev gwv root handle 7: {root}"));
         }
+        lab.far(|| {
+            run("nft add table netdev gwtest");
+            run("nft add chain netdev gwtest seen { type filter hook ingress device gwv priority 0; }");
+            run("nft add rule netdev gwtest seen counter");
+        });
         let before = run("tc qdisc show dev gwv");
         let (_daemon, _config) = start(&rules);
         let port = lab.reader();
@@ -82,6 +96,10 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
         });
         let mbit = sent_mbit(&lab, Duration::from_secs(2));
         assert!((3.4..4.3).contains(&mbit), "{root}: {mbit} Mbit/s");
+        // What comes next is no part of the detour: it sees every packet.
+        let came = arrived(&lab)["packets"].as_u64().unwrap();
+        let seen = seen_by_filter(&lab);
+        assert!(seen + 20 > came && came > 300, "{seen} of {came}");
         let kind = root.split(' ').next().unwrap();
         assert!(
             run("tc qdisc show dev gwv root").contains(&format!("qdisc {kind}")),
@@ -152,8 +170,14 @@ fn whatever_happens_to_the_detour_of_what_is_sent_traffic_goes_on_and_nothing_is
     assert!(is_clean());
     (daemon, _) = start(&rules);
     until("what is sent is limited", || limiting(&daemon) && is_held());
+    for _ in 0..2 {
+        daemon.kill_both();
+        until("everything is sent", is_free);
+        daemon.0.wait().unwrap();
+        (daemon, _) = start(&rules);
+        until("what is sent is limited", || limiting(&daemon) && is_held());
+    }
     daemon.kill_both();
-    until("everything is sent", is_free);
     daemon.0.wait().unwrap();
     assert!(giveway(&["revert"]).status.success());
     assert!(is_clean());

@@ -7,6 +7,7 @@ use super::classes::{obey, see};
 use super::*;
 use crate::class::{Class, Rates};
 use crate::config::Prefix;
+use crate::downlink::{Arrival, Way};
 use crate::network::enforcement::{self, Cause};
 use crate::network::queue::{RootQdisc, Uplink};
 
@@ -256,6 +257,46 @@ fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
     sends(&mut engine, 1, 100..1100, None);
     assert_eq!(limit(&engine), (None, "it stays on this host (lo)".to_owned()));
     assert!(said(&engine).is_empty());
+}
+
+#[test]
+fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_not() {
+    let mut engine = managing("", with_htb());
+    obey(&mut engine, 50, LIMITED);
+    let (now, way) = (Duration::from_millis(60), Way::Sent);
+    let departure = Arrival {
+        ifindex: ETH,
+        name: "eth2".to_owned(),
+        ..Arrival::default()
+    };
+    let looked = Input::Arrivals {
+        way,
+        arrivals: vec![departure],
+        passed: std::collections::BTreeMap::new(),
+    };
+    let actions = engine.step(now, looked);
+    let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
+    assert!(actions.iter().any(is_it), "{actions:?}");
+    engine.step(now, Input::DetourOutcome { way, outcome: Ok(()) });
+    sends(&mut engine, ETH, 100..1100, None);
+    assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
+    assert!(said(&engine).is_empty());
+    let limited = Rates {
+        up: Some(1),
+        down: None,
+    };
+    let lacks = |class| engine.shortfalls_of(Some(class), limited);
+    assert!(lacks(Class::Bulk).iter().all(|why| !why.contains("eth2 has no queue")));
+    assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
+    let why = "it is gone".to_owned();
+    engine.step(Duration::from_millis(1100), Input::DetourLost { way, why });
+    sends(&mut engine, ETH, 1200..2200, None);
+    let (enforced_by, reason) = limit(&engine);
+    assert!(
+        enforced_by.is_none() && reason.ends_with("what is sent by eth2 is not limited: it is gone"),
+        "{reason}"
+    );
+    assert_eq!(said(&engine).len(), 1);
 }
 
 #[test]
