@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * What arrives for sockets whose downloads are limited takes a detour: by an intermediate device (ifb), whose queue holds
- * each limit to its rate, and back to where it was.
+ * each limit to its rate, and back to where it was. Where a link orders what arrives, so does all bulk and background, which have
+ * two classes of that queue; all else passes, and its bytes are counted, so that they have what it leaves.
  *
- *   gw_detour     ingress of each managed link, only while there is such a limit
+ *   gw_detour     ingress of each managed link, only while there is such a limit, and of those that order
  *   gw_come_back  egress of the intermediate device, before its queue: where that is down, packets turn back
  *
  * Most packets are asked for nothing but their local port (ports.h). Whatever is in doubt passes: it is not limited, and
@@ -14,6 +15,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "admission/local.h"
 #include "admission/told.h"
 #include "detour.h"
 #include "ports.h"
@@ -23,6 +25,11 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCX_NEXT -1
 #define IFF_UP 1
 #define ENODEV 19
+/* Behind the groups of limits: of all that a link orders, of bulk, and of background. */
+#define GROUPS_OF_A_LINK 3
+#define GROUP_OF_ORDER(link, class) (GW_LIMITS + GROUPS_OF_A_LINK * (link) + 1 + ((class) == GW_CLASS_BACKGROUND))
+/* With timestamps. */
+#define TCP_HEADER_BYTES 32
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
@@ -106,8 +113,13 @@ static __always_inline __u32 treatment_told(struct bpf_sock *sk)
 	return early && bpf_ktime_get_coarse_ns() < early->until_ns ? early->treatment : 0;
 }
 
-/* The number of the limit for what the socket of this packet receives; 0: none, or it has no socket here. */
-static __noinline __u32 limit_of_receiver(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool orders(const struct gw_link_config *config)
+{
+	return config && config->flags & GW_ORDERS_DOWNLOADS;
+}
+
+/* What is said of the socket that this packet is for, as far as it counts here; 0: nothing, or it has no socket here. */
+static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_link_config *config = config_of(skb->ifindex);
 	struct bpf_sock *sk = find_socket(skb, p);
@@ -124,11 +136,62 @@ static __noinline __u32 limit_of_receiver(struct __sk_buff *skb, const struct pa
 		return 0;
 	if (!treatment && config && config->packet_rules)
 		treatment = treatment_by_rules(config, p, config->packet_rules);
-	if (!download_limit_of(treatment))
+	if (!download_limit_of(treatment) && !(orders(config) && gives_way(treatment)))
 		return 0;
 	if (p->protocol == IPPROTO_UDP && !is_connected && !is_for_this_machine(skb, p))
 		return 0;
-	return download_limit_of(treatment);
+	return treatment;
+}
+
+/* The same, 0 for most packets at the price of a look at their local port. */
+static __always_inline __u32 treatment_as_it_arrives(struct __sk_buff *skb, struct packet *p)
+{
+	struct gw_ports *ports = all_ports();
+	__u32 treatment;
+
+	/* Only the first fragment has ports: the others would overtake it. */
+	if (!ports || p->fragment_at || p->more_fragments)
+		return 0;
+	if (!p->tuple.local_port || !is_noted(ports, p->tuple.local_port))
+		return 0;
+	treatment = treatment_of_receiver(skb, p);
+	if (treatment)
+		note_port(ports, p->tuple.local_port);
+	return treatment;
+}
+
+/* Bytes that have come by a link that orders, with headers. */
+struct gw_arrived {
+	__u64 passed;
+	__u64 ordered; /* of bulk and background */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, GW_LINKS);
+	__type(key, __u32);
+	__type(value, struct gw_arrived);
+} arrived SEC(".maps");
+
+/* Puts the shared types into the skeleton. */
+struct gw_arrived *arrived_type __attribute__((unused));
+
+static __always_inline void count(__u32 link, __u32 bytes, bool is_ordered)
+{
+	struct gw_arrived *counted = bpf_map_lookup_elem(&arrived, &link);
+
+	if (counted && is_ordered)
+		counted->ordered += bytes;
+	else if (counted)
+		counted->passed += bytes;
+}
+
+/* As it came: what was put together had a header for each of its parts. */
+static __always_inline __u32 bytes_on_link(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 more = skb->gso_segs > 1 ? skb->gso_segs - 1 : 0;
+
+	return skb->len + more * (ETH_HEADER_BYTES + p->transport_at + TCP_HEADER_BYTES);
 }
 
 /* Always the same for a flow. */
@@ -144,7 +207,8 @@ static __always_inline __u32 hash_of(const struct packet *p)
 	return hash >> 24;
 }
 
-static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 limit)
+/* `group`: of classes, of which the flow has one: of a limit, or of what gives way. */
+static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u32 mtu = 0;
@@ -155,31 +219,42 @@ static __always_inline int take_detour(struct __sk_buff *skb, const struct packe
 	/* The other device is an Ethernet. */
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
-	skb->priority = class_of_limit(limit, hash_of(p));
+	skb->priority = class_of_limit(group, hash_of(p));
 	return bpf_redirect(detour_ifindex, 0);
+}
+
+/* Limited or not, it is counted; of what stays in the own subnets only limits count. */
+static __always_inline int detour_in_order(struct __sk_buff *skb, const struct gw_link_config *config, const struct packet *p,
+					   __u32 treatment)
+{
+	__u32 bytes = bytes_on_link(skb, p), limit = download_limit_of(treatment), link = config->number;
+	bool is_apart = config->flags & GW_SPARES_LOCAL && is_in_own_subnet(config, p);
+	bool is_ordered = !is_apart && !limit && gives_way(treatment);
+	__u32 group = is_ordered ? GROUP_OF_ORDER(link, class_of(treatment)) : limit;
+	int verdict = group ? take_detour(skb, p, group) : TCX_NEXT;
+
+	if (!is_apart)
+		count(link, bytes, is_ordered && verdict != TCX_NEXT);
+	return verdict;
 }
 
 SEC("tcx/ingress")
 int gw_detour(struct __sk_buff *skb)
 {
-	struct gw_ports *ports = all_ports();
+	struct gw_link_config *config = config_of(skb->ifindex);
 	struct packet p = {};
-	__u32 limit;
+	__u32 treatment = 0;
 
-	if (is_closed || !ports || !read_packet(skb, &p))
+	if (is_closed)
 		return TCX_NEXT;
-	/* Only the first of them has ports: the others would overtake it. */
-	if (p.fragment_at || p.more_fragments)
-		return TCX_NEXT;
-	read_ports(skb, &p);
-	turn_round(&p);
-	if (!p.tuple.local_port || !is_noted(ports, p.tuple.local_port))
-		return TCX_NEXT;
-	limit = limit_of_receiver(skb, &p);
-	if (!limit)
-		return TCX_NEXT;
-	note_port(ports, p.tuple.local_port);
-	return take_detour(skb, &p, limit);
+	if (read_packet(skb, &p)) {
+		read_ports(skb, &p);
+		turn_round(&p);
+		treatment = treatment_as_it_arrives(skb, &p);
+	}
+	if (orders(config))
+		return detour_in_order(skb, config, &p, treatment);
+	return treatment ? take_detour(skb, &p, download_limit_of(treatment)) : TCX_NEXT;
 }
 
 SEC("tcx/egress")

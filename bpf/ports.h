@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The local ports of sockets whose downloads are limited: nothing else that arrives has to be looked at. Admission notes a
+ * The local ports of sockets whose downloads are limited, or ordered by the link: nothing else that arrives has to be looked at. Admission notes a
  * port as the socket sends, so before anything is answered to it. There are two sets, of which the daemon clears the older
  * one now and then and makes it the newer: a port that nobody has any more is forgotten, and no other is.
  */

@@ -37,6 +37,8 @@ enum gw_link_flag {
 	GW_LIMITED_PROCESSES = 256, /* of some processes there is a limit */
 	GW_LIMITED = 512, /* of some flows, sockets or processes there is a limit */
 	GW_DETOUR = 1024, /* what is limited goes by an intermediate device: upload.bpf.c */
+	GW_ORDERS_DOWNLOADS = 2048, /* bulk and background that arrive give way: download.bpf.c */
+	GW_SPARES_LOCAL = 4096, /* what stays in the own subnets is no part of that */
 	GW_ONLY_NAMED = 128, /* the rate promises nothing yet: the strict band is for whom the configuration names */
 };
 

@@ -226,7 +226,7 @@ static __always_inline bool has_background_mark(struct __sk_buff *skb, const str
 	return sk && bpf_sk_storage_get(&nice_sockets, sk, NULL, 0);
 }
 
-/* What it receives is limited. */
+/* What it receives is limited, or is to give way. */
 static __noinline void note_receiver(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_ports *noted = all_ports();
@@ -253,7 +253,7 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 		said = treatment_of_forwarded(skb, config, p);
 	if (config->background_flows || (!said && config->packet_rules))
 		said = treatment_of_packet(config, p, said);
-	if (download_limit_of(said))
+	if (download_limit_of(said) || (config->flags & GW_ORDERS_DOWNLOADS && gives_way(said)))
 		note_receiver(skb, p);
 	return said;
 }
@@ -262,11 +262,6 @@ static __always_inline __u32 what_is_said(struct __sk_buff *skb, const struct gw
 static __always_inline __u32 treatment_of(struct __sk_buff *skb, const struct packet *p, __u32 said)
 {
 	return said ? said : has_background_mark(skb, p) ? GW_CLASS_BACKGROUND : GW_UNCLASSED;
-}
-
-static __always_inline enum gw_class class_of(__u32 treatment)
-{
-	return treatment & GW_CLASS_MASK;
 }
 
 /* For packets without a deadline. */

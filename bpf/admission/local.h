@@ -6,7 +6,7 @@
 #ifndef GIVEWAY_ADMISSION_LOCAL_H
 #define GIVEWAY_ADMISSION_LOCAL_H
 
-#include "classify.h"
+#include "told.h"
 
 /* Beside the band, in word 0 of the stamp. */
 #define STAMP_LOCAL 8
@@ -19,16 +19,21 @@ struct {
 	__type(value, __u8);
 } local_networks SEC(".maps");
 
-/* Fragments are not: what limits the first is not known of the others. */
-static __noinline bool is_local(const struct gw_link_config *config, const struct packet *p)
+static __noinline bool is_in_own_subnet(const struct gw_link_config *config, const struct packet *p)
 {
 	struct gw_local_network key = { .prefix_bits = 32 + 128 };
 
-	if (!config || !p || p->fragment_at || p->more_fragments)
+	if (!config || !p)
 		return false;
 	key.link = 2 * config->number + (p->tuple.family == AF_INET6);
 	__builtin_memcpy(key.address, p->tuple.remote, sizeof(key.address));
 	return bpf_map_lookup_elem(&local_networks, &key);
+}
+
+/* Fragments are not: what limits the first is not known of the others. */
+static __always_inline bool is_local(const struct gw_link_config *config, const struct packet *p)
+{
+	return !p->fragment_at && !p->more_fragments && is_in_own_subnet(config, p);
 }
 
 #endif

@@ -127,4 +127,15 @@ static __always_inline __u32 download_limit_of(__u32 treatment)
 	return treatment >> GW_DOWNLOAD_SHIFT & GW_LIMIT_MASK;
 }
 
+static __always_inline enum gw_class class_of(__u32 treatment)
+{
+	return treatment & GW_CLASS_MASK;
+}
+
+/* As it arrives, where the link orders that. */
+static __always_inline bool gives_way(__u32 treatment)
+{
+	return class_of(treatment) >= GW_CLASS_BULK;
+}
+
 #endif

@@ -374,9 +374,9 @@ pub struct LinkRates {
     /// What it can send, with a unit (9.5mbit), or `auto`: estimated
     #[arg(long, value_name = "RATE|auto", value_parser = link_rate)]
     pub up: Option<RateMbit>,
-    /// What arrives by it: not possible yet, and refused
-    #[arg(long, value_name = "RATE", value_parser = link_rate)]
-    pub down: Option<RateMbit>,
+    /// What arrives by it at most, with a unit (50mbit): bulk and background downloads give way within it
+    #[arg(long, value_name = "RATE", value_parser = download_rate)]
+    pub down: Option<f64>,
 }
 
 #[derive(Args)]
@@ -451,6 +451,10 @@ fn link_rate(text: &str) -> Result<RateMbit, String> {
         "auto" => Ok(RateMbit::Found),
         _ => rate::parse(text).map(|bytes_per_s| RateMbit::Fixed(rate::mbit(bytes_per_s))),
     }
+}
+
+fn download_rate(text: &str) -> Result<f64, String> {
+    rate::parse(text).map(rate::mbit)
 }
 
 /// Seconds, of a number and its unit.

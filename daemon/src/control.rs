@@ -9,10 +9,11 @@ pub mod server;
 use serde::{Deserialize, Serialize};
 
 use giveway_engine::class::{Activity, Class};
-use giveway_engine::config::{RateMbit, RealtimeRule, SchedPolicyName};
+use giveway_engine::config::{RealtimeRule, SchedPolicyName};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::network::queue::links::LinkRates;
 
 /// What may be asked.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -89,12 +90,12 @@ pub enum Request {
     },
     /// Everything is in force again; answered by whether it was not.
     Resume,
-    /// The rate of what leaves by this link, whatever is configured; None: as it is configured. Answered by whether that is
-    /// news.
+    /// The rates of this link, whatever is configured; one that is not given stays, and None: as it is configured. Answered by
+    /// whether that is news.
     LinkRate {
         name: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        rate: Option<RateMbit>,
+        rates: Option<LinkRates>,
     },
     /// Undo everything and end.
     Stop,

@@ -34,6 +34,7 @@ mod daemon {
     mod namespace;
     mod neighbours;
     mod nice;
+    mod order;
     mod owners;
     mod queue;
     mod realtime;

@@ -71,6 +71,8 @@ pub enum Setting {
     /// What it and others send together at most.
     RateLimit,
     DownloadLimit,
+    /// By which rate what arrives gives way.
+    DownloadOrder,
     /// Whether deadlines of its packets are promised.
     Deadlines,
     /// A file of /proc or /sys, by its path.
@@ -209,6 +211,7 @@ impl Display for Setting {
             Self::Class => "class",
             Self::RateLimit => "rate limit",
             Self::DownloadLimit => "download limit",
+            Self::DownloadOrder => "download order",
             Self::Deadlines => "deadlines",
             Self::File(path) => path,
         })

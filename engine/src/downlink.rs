@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits for what arrives, and for what is sent by links without a queue of ours. Input: the limits that are wanted, the
-//! managed links and what stands at the way in of each, the outcome of the last request, and that what was put up has been
-//! lost. Output: what to put up, with the reason where a link is left out. Without a limit nothing is put up, so that no
-//! packet pays for it. What fails is tried again after longer and longer waits.
+//! Limits for what arrives, and for what is sent by links without a queue of ours; and the order of what arrives where the link's
+//! rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
+//! in of each, the outcome of the last request, and that what was put up has been lost. Output: what to put up, with the reason
+//! where a link is left out. Without a limit or an order nothing is put up, so that no packet pays for it. What fails is tried
+//! again after longer and longer waits.
 //!
 //! It takes a detour by an intermediate device. What it may not be taken past on its way in, as another tool's filter,
 //! stands in the way ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port that belongs to a
 //! managed bridge is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,12 @@ use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{LimitNumber, RateLimit};
 use crate::rate::mbit;
 
-const NOT_LIMITED: &str = "as it comes";
+pub mod order;
+
+pub use order::{Arrived, DownloadRate, Order, OrderView, PART};
+
+const RULE_OF_ORDER: &str = "download_rate_mbit";
+const AS_IT_COMES: &str = "as it comes";
 const LIMITED: &str = "limited";
 
 /// Limits in one direction.
@@ -69,6 +75,16 @@ pub struct Plan {
     /// By interface, with its name.
     pub links: BTreeMap<u32, String>,
     pub limits: Vec<RateLimit>,
+    /// On those of the links where what arrives is ordered, what bulk and background may have at most, bytes a second.
+    pub orders: BTreeMap<u32, u64>,
+}
+
+/// What queues have counted since they were put up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    pub limits: BTreeMap<LimitNumber, Passed>,
+    /// By interface, of bulk and of background.
+    pub orders: BTreeMap<u32, [Passed; 2]>,
 }
 
 /// The same for `status`.
@@ -77,6 +93,9 @@ pub struct DownlinkView {
     /// The links whose arriving packets are limited.
     pub links: Vec<String>,
     pub limits: Vec<DownloadView>,
+    /// The links on which bulk and background give way as they arrive.
+    #[serde(default)]
+    pub orders: Vec<OrderView>,
     /// Why there is none on a link, or on any.
     pub reasons: Vec<String>,
 }
@@ -105,6 +124,10 @@ pub struct Downlink {
     way: Way,
     dry_run: bool,
     limits: Vec<RateLimit>,
+    /// By interface, what is said of the rates of links.
+    rates: BTreeMap<u32, DownloadRate>,
+    /// Of those in force.
+    orders: BTreeMap<u32, Order>,
     /// None: they have to be looked at.
     arrivals: Option<BTreeMap<u32, Arrival>>,
     passed: BTreeMap<LimitNumber, Passed>,
@@ -127,18 +150,29 @@ impl Downlink {
 
     /// Takes in the limits that are wanted. Returns what to ask for, as all of the following.
     pub fn follow(&mut self, limits: Vec<RateLimit>) -> Option<Option<Plan>> {
-        if limits.is_empty() {
-            // What stands at the links is looked at again when it matters.
+        self.limits = limits;
+        self.rest();
+        self.ask()
+    }
+
+    /// Takes in the rates of the links that are to be ordered.
+    pub fn follow_rates(&mut self, rates: Vec<DownloadRate>) -> Option<Option<Plan>> {
+        self.rates = rates.into_iter().map(|rate| (rate.ifindex, rate)).collect();
+        self.rest();
+        self.ask()
+    }
+
+    /// What stands at the links is looked at again when it matters.
+    fn rest(&mut self) {
+        if !self.is_wanted() {
             (self.arrivals, self.failed) = (None, None);
             self.again.reset();
         }
-        self.limits = limits;
-        self.ask()
     }
 
     /// Whether the links are to be looked at, once a second.
     pub fn is_wanted(&self) -> bool {
-        !self.limits.is_empty()
+        !self.limits.is_empty() || !self.rates.is_empty()
     }
 
     /// And at once.
@@ -146,9 +180,36 @@ impl Downlink {
         self.is_wanted() && self.arrivals.is_none()
     }
 
-    /// Takes in what each limit has let pass.
-    pub fn count(&mut self, passed: BTreeMap<LimitNumber, Passed>) {
-        self.passed = passed;
+    /// Takes in what queues have let pass.
+    pub fn count(&mut self, counted: Counted) {
+        self.passed = counted.limits;
+        for (ifindex, counted) in counted.orders {
+            if let Some(order) = self.orders.get_mut(&ifindex) {
+                order.counted = counted;
+            }
+        }
+    }
+
+    /// Whether what has come is to be looked at.
+    pub fn wants_count(&self, now: Duration) -> bool {
+        self.orders.values().any(|order| order.is_due(now))
+    }
+
+    /// Takes in what has come by the links. Returns what bulk and background may have from now on, where that is another rate.
+    pub fn balance(&mut self, now: Duration, arrived: &BTreeMap<u32, Arrived>) -> BTreeMap<u32, u64> {
+        let seen = self.orders.iter_mut();
+        seen.filter_map(|(ifindex, order)| Some((*ifindex, order.observe(now, *arrived.get(ifindex)?)?)))
+            .collect()
+    }
+
+    /// Whether what arrives by this interface is ordered, and by which link and rate.
+    pub fn orders(&self, ifindex: u32) -> Option<(&str, &DownloadRate)> {
+        if let Some(order) = self.orders.get(&ifindex) {
+            let name = self.in_force.as_ref()?.links.get(&ifindex)?;
+            return Some((name, order.rate()));
+        }
+        let arrival = self.arrivals.as_ref()?.get(&ifindex)?;
+        self.managed_bridge(arrival).and_then(|bridge| self.orders(bridge))
     }
 
     /// Takes in the managed links.
@@ -173,6 +234,7 @@ impl Downlink {
                 self.failed = None;
                 let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
                 self.in_force = asked;
+                self.renew_orders();
                 (changes, self.ask())
             }
             Err(why) => (self.lose(now, why), None),
@@ -190,8 +252,21 @@ impl Downlink {
     fn lose(&mut self, now: Duration, why: String) -> Vec<Change> {
         let changes = self.changes(None, &why);
         (self.in_force, self.failed) = (None, Some(why));
+        self.orders.clear();
         self.again.failed(now);
         changes
+    }
+
+    /// Those that go on as they were know what has come.
+    fn renew_orders(&mut self) {
+        let in_force = self.in_force.iter().flat_map(|plan| &plan.orders);
+        let renewed = in_force.filter_map(|(ifindex, most)| {
+            let rate = *self.rates.get(ifindex)?;
+            let mut order = self.orders.get(ifindex).cloned();
+            order = order.filter(|order| order.rate() == &rate && rate.most() == *most);
+            Some((*ifindex, order.unwrap_or_else(|| Order::new(rate))))
+        });
+        self.orders = renewed.collect();
     }
 
     pub fn next_try(&self) -> Option<Duration> {
@@ -215,8 +290,8 @@ impl Downlink {
 
     /// The links on which limits hold.
     pub fn limiting(&self) -> impl Iterator<Item = &str> {
-        let links = self.in_force.iter().flat_map(|plan| plan.links.values());
-        links.map(String::as_str)
+        let limiting = self.in_force.iter().filter(|plan| !plan.limits.is_empty());
+        limiting.flat_map(|plan| plan.links.values()).map(String::as_str)
     }
 
     /// Whether limits would hold there, as far as is known.
@@ -243,11 +318,34 @@ impl Downlink {
         DownlinkView {
             links: self.limiting().map(str::to_owned).collect(),
             limits: self.limits.iter().map(|limit| self.view_of(limit)).collect(),
-            reasons: match self.is_wanted() {
-                true => self.shortfalls(),
-                false => Vec::new(),
+            orders: self.order_views(),
+            reasons: match self.limits.is_empty() {
+                true => self.not_ordered(),
+                false => [self.shortfalls(), self.not_ordered()].concat(),
             },
         }
+    }
+
+    fn order_views(&self) -> Vec<OrderView> {
+        let named = |ifindex: &u32| self.in_force.as_ref()?.links.get(ifindex);
+        let orders = self.orders.iter();
+        orders
+            .filter_map(|(ifindex, order)| Some(order.view(named(ifindex)?)))
+            .collect()
+    }
+
+    fn not_ordered(&self) -> Vec<String> {
+        let missing = self.rates.keys().filter(|ifindex| !self.orders.contains_key(ifindex));
+        let known = missing.filter_map(|ifindex| self.arrivals.as_ref()?.get(ifindex));
+        known
+            .map(|arrival| {
+                format!(
+                    "what arrives by {} is not ordered: {}",
+                    arrival.name,
+                    self.hindered_by(arrival)
+                )
+            })
+            .collect()
     }
 
     fn view_of(&self, limit: &RateLimit) -> DownloadView {
@@ -258,14 +356,21 @@ impl Downlink {
         }
     }
 
-    fn why_not(&self, Arrival { name, hindrance, .. }: &Arrival) -> String {
-        let why = hindrance.as_ref().or(self.paused.as_ref()).or(self.failed.as_ref());
+    fn why_not(&self, arrival: &Arrival) -> String {
+        let why = self.hindered_by(arrival);
+        format!("{} by {} is not limited: {why}", self.way.what(), arrival.name)
+    }
+
+    fn hindered_by<'a>(&'a self, arrival: &'a Arrival) -> &'a str {
+        if self.managed_bridge(arrival).is_some() {
+            return "it is a port of a bridge that is managed, and has a rate itself";
+        }
+        let why = arrival.hindrance.as_ref().or(self.paused.as_ref());
         let not_yet = match self.dry_run {
             true => "a dry run changes nothing",
             false => "it has not been put up yet",
         };
-        let why = why.map_or(not_yet, String::as_str);
-        format!("{} by {name} is not limited: {why}", self.way.what())
+        why.or(self.failed.as_ref()).map_or(not_yet, String::as_str)
     }
 
     fn managed_bridge(&self, arrival: &Arrival) -> Option<u32> {
@@ -281,10 +386,15 @@ impl Downlink {
         }
         let all = self.arrivals.iter().flat_map(BTreeMap::values);
         let free = all.filter(|arrival| arrival.hindrance.is_none() && self.managed_bridge(arrival).is_none());
-        let links: BTreeMap<u32, String> = free.map(|arrival| (arrival.ifindex, arrival.name.clone())).collect();
+        let is_meant = |arrival: &&Arrival| !self.limits.is_empty() || self.rates.contains_key(&arrival.ifindex);
+        let meant = free.filter(is_meant);
+        let links: BTreeMap<u32, String> = meant.map(|arrival| (arrival.ifindex, arrival.name.clone())).collect();
+        let ordered = self.rates.iter().filter(|(ifindex, _)| links.contains_key(ifindex));
+        let orders = ordered.map(|(ifindex, rate)| (*ifindex, rate.most())).collect();
         (!links.is_empty()).then(|| Plan {
             links,
             limits: self.limits.clone(),
+            orders,
         })
     }
 
@@ -300,35 +410,70 @@ impl Downlink {
     }
 
     fn changes(&self, new: Option<&Plan>, why: &str) -> Vec<Change> {
-        let links = |plan: Option<&Plan>| plan.map(|plan| plan.links.clone()).unwrap_or_default();
-        let (before, after) = (links(self.in_force.as_ref()), links(new));
-        let change = |name: &String, is_limited: bool| {
-            let [old, new] = match is_limited {
-                true => [NOT_LIMITED, LIMITED],
-                false => [LIMITED, NOT_LIMITED],
-            };
-            let why = match (is_limited, self.is_wanted(), &self.paused) {
-                (false, false, _) => "no limit is wanted any more",
-                (false, true, Some(paused)) => paused,
-                _ => why,
-            };
-            Change {
-                subject: Subject::Interface { name: name.clone() },
-                name: String::new(),
-                setting: self.way.setting(),
-                old: Value::from(old),
-                new: Value::from(new),
-                rule: self.way.rule().to_owned(),
-                why: why.to_owned(),
-                made: true,
-            }
+        let (before, after) = (self.states(self.in_force.as_ref()), self.states(new));
+        let all: BTreeSet<&(u32, Setting)> = before.keys().chain(after.keys()).collect();
+        let changed = all.into_iter().filter(|key| before.get(key) != after.get(key));
+        changed
+            .map(|key| self.change(key, before.get(key), after.get(key), why))
+            .collect()
+    }
+
+    fn change(
+        &self,
+        (ifindex, setting): &(u32, Setting),
+        before: Option<&State>,
+        after: Option<&State>,
+        why: &str,
+    ) -> Change {
+        let is_order = *setting == Setting::DownloadOrder;
+        let is_wanted = match is_order {
+            true => self.rates.contains_key(ifindex),
+            false => !self.limits.is_empty(),
         };
-        let gone = before.iter().filter(|(ifindex, _)| !after.contains_key(ifindex));
-        let come = after.iter().filter(|(ifindex, _)| !before.contains_key(ifindex));
-        let gone = gone.map(|(_, name)| change(name, false));
-        gone.chain(come.map(|(_, name)| change(name, true))).collect()
+        let why = match (after.is_some(), is_wanted, &self.paused) {
+            (true, ..) if is_order => self.rates.get(ifindex).map_or_else(String::new, |rate| {
+                format!("it is {}: the queue is to stand here", rate.shown())
+            }),
+            (false, false, _) if is_order => "no rate is said of what arrives there any more".to_owned(),
+            (false, false, _) => "no limit is wanted any more".to_owned(),
+            (false, true, Some(paused)) => paused.clone(),
+            _ => why.to_owned(),
+        };
+        let name = after.or(before).map(|(name, _)| name.clone()).unwrap_or_default();
+        let shown = |state: Option<&State>| Value::from(state.map_or(AS_IT_COMES, |(_, state)| state));
+        Change {
+            subject: Subject::Interface { name },
+            name: String::new(),
+            setting: setting.clone(),
+            old: shown(before),
+            new: shown(after),
+            rule: if is_order { RULE_OF_ORDER } else { self.way.rule() }.to_owned(),
+            why,
+            made: true,
+        }
+    }
+
+    fn states(&self, plan: Option<&Plan>) -> BTreeMap<(u32, Setting), State> {
+        let Some(plan) = plan else {
+            return BTreeMap::new();
+        };
+        let limited = plan.links.iter().filter(|_| !plan.limits.is_empty());
+        let limited = limited.map(|(ifindex, name)| {
+            let state = (name.clone(), LIMITED.to_owned());
+            ((*ifindex, self.way.setting()), state)
+        });
+        let ordered = plan.orders.iter().map(|(ifindex, most)| {
+            let name = plan.links.get(ifindex).cloned().unwrap_or_default();
+            let most = mbit(*most);
+            let state = format!("bulk and background within {most} Mbit/s, less what else arrives");
+            ((*ifindex, Setting::DownloadOrder), (name, state))
+        });
+        limited.chain(ordered).collect()
     }
 }
+
+/// A link's name, and what is done there.
+type State = (String, String);
 
 #[cfg(test)]
 mod tests;

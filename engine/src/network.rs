@@ -186,6 +186,7 @@ impl Network {
                 | Input::Elsewhere(_)
                 | Input::Processes(_)
                 | Input::Arrivals { .. }
+                | Input::Arrived(_)
                 | Input::DetourOutcome { .. }
                 | Input::DetourLost { .. }
                 | Input::Forwarding(_)
@@ -281,20 +282,26 @@ impl Network {
                 let (changes, wanted) = self.links.observe(now, uplinks, self.ifindex());
                 changes.into_iter().for_each(|change| self.note(now, change));
                 self.ask_queues(now, wanted);
+                self.follow_download_rates(now);
                 self.note_past_deadlines(now);
             }
             Input::Arrivals {
                 way,
                 mut arrivals,
-                passed,
+                counted,
             } => {
                 // There the limit brings the queue, which needs no detour.
                 let comes = self.links.without_queue();
                 arrivals.retain(|arrival| way == Way::Received || !comes.contains(&arrival.ifindex));
                 let detour = self.detour(way);
-                detour.count(passed);
+                detour.count(counted);
                 let wanted = detour.observe(arrivals);
                 self.ask_detour(way, wanted);
+            }
+            Input::Arrived(arrived) => {
+                let available = self.downloads.balance(now, &arrived);
+                let is_news = !available.is_empty();
+                self.actions.extend(is_news.then_some(Action::Available(available)));
             }
             Input::DetourOutcome { way, outcome } => {
                 let (changes, wanted) = self.detour(way).conclude(now, outcome);
@@ -314,6 +321,7 @@ impl Network {
             Input::LinkRates(rates) => {
                 let wanted = self.links.set_rates(now, rates);
                 self.ask_queues(now, wanted);
+                self.follow_download_rates(now);
             }
             Input::ByHand { all, why } => self.set_by_hand(now, all, &why),
             Input::Keys(keys) => {
@@ -556,6 +564,18 @@ impl Network {
 
     pub fn misses_arrivals(&self) -> bool {
         self.downloads.misses_arrivals() || self.uploads.misses_arrivals()
+    }
+
+    /// Whether what has come by links is to be looked at now.
+    pub fn wants_arrived(&self, now: Duration) -> bool {
+        self.downloads.wants_count(now)
+    }
+
+    fn follow_download_rates(&mut self, now: Duration) {
+        let rates = self.links.download_rates();
+        self.tell_by_marks(now, !rates.is_empty());
+        let wanted = self.downloads.follow_rates(rates);
+        self.ask_detour(Way::Received, wanted);
     }
 
     fn detour(&mut self, way: Way) -> &mut downlink::Downlink {

@@ -13,7 +13,7 @@ use crate::config::Dscp;
 use crate::downlink::DownlinkView;
 use crate::model::{Flow, Interface};
 use crate::network::by_hand::HandView;
-use crate::network::enforcement::{ElsewhereView, Enforcement, LimitsView, ShortfallView};
+use crate::network::enforcement::{DownloadOrder, ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::limit_use::LimitUse;
 use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
@@ -242,6 +242,9 @@ pub struct FlowView {
     /// Whether its class is enforced, where that is an order of packets and was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class_enforcement: Option<Enforcement>,
+    /// By which link and rate what arrives for it gives way there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub download_order: Option<DownloadOrder>,
     /// What its packets are marked with; None: with what the application has set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mark: Option<Dscp>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits for what arrives: bpf/download.bpf.c at the way in of links sends what is limited by an intermediate device (ifb),
-//! whose queue ([`tree`]) holds each limit. Input: plans. Output: success or one reason, with nothing of the plan left.
+//! Limits and order for what arrives: bpf/download.bpf.c at the way in of links sends what is limited, or gives way, by an
+//! intermediate device (ifb), whose queue ([`tree`]) holds it. Input: plans. Output: success or one reason, with nothing of the
+//! plan left; and what has come.
 //!
 //! The programs are not pinned: when this process dies they are gone, and packets go the way that they always went. What is left is the
 //! device, which nothing is sent to any more. It is journalled before it is made, and known by its alias whatever it is called.
@@ -14,8 +15,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::class::LimitNumber;
-use giveway_engine::downlink::{Arrival, Passed, Plan};
+use giveway_engine::downlink::{Arrival, Arrived, Counted, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,9 @@ use crate::actuate::queue::admission::Received;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
+use crate::kernel::records;
 use crate::kernel::skeletons::download as skeleton;
+use crate::kernel::skeletons::download::types;
 use crate::kernel::tcx::{self, Way};
 use crate::kernel::{now, uplink, way_in};
 use crate::place::{JournalFile, Place};
@@ -33,7 +35,7 @@ pub mod device;
 pub mod tree;
 
 use device::{DOWN, Device};
-use tree::Tree;
+use tree::{Ordered, Tree};
 
 /// A port that no socket has any more is forgotten within twice this time.
 const PORTS_AGE: Duration = Duration::from_secs(60);
@@ -62,6 +64,7 @@ struct Standing {
     _comes_back: OwnedFd,
     tree: Tree,
     ports: MapHandle,
+    arrived: MapHandle,
     state: MapHandle,
     /// When the older set of ports was cleared.
     cleared: Duration,
@@ -76,24 +79,25 @@ impl DownloadActuator {
         })
     }
 
-    /// Puts the plan up, or changes what is there into it; None takes everything down. `shared`: what admission knows.
+    /// Puts the plan up, or changes what is there into it; None takes everything down. `shared`: what admission knows. `numbers`:
+    /// by which it knows links, by interface.
     ///
     /// # Errors
     /// Where that fails; then nothing is left.
-    pub fn set(&mut self, plan: Option<&Plan>, shared: Option<&Received>) -> Result<()> {
+    pub fn set(&mut self, plan: Option<&Plan>, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<()> {
         let Some(plan) = plan else {
             return self.take_down();
         };
-        let put_up = self.put_up(plan, shared);
+        let put_up = self.put_up(plan, shared, numbers);
         put_up.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>) -> Result<()> {
+    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<()> {
         let mut standing = match self.standing.take() {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
         };
-        let done = standing.follow(&mut self.netlink, plan);
+        let done = standing.follow(&mut self.netlink, plan, numbers);
         self.standing = Some(standing);
         done
     }
@@ -114,9 +118,9 @@ impl DownloadActuator {
     }
 
     /// Why what was put up does not work any more, if it does not; at the next [`Self::set`] it is made anew.
-    pub fn lost(&mut self) -> Option<String> {
+    pub fn lost(&mut self, numbers: &BTreeMap<u32, u32>) -> Option<String> {
         let standing = self.standing.as_mut()?;
-        let why = standing.look(&mut self.netlink).err()?;
+        let why = standing.look(&mut self.netlink, numbers).err()?;
         let why = format!("{why:#}");
         self.give_up();
         Some(why)
@@ -141,15 +145,37 @@ impl DownloadActuator {
         self.journal.clear()
     }
 
-    /// What each limit has let pass.
-    pub fn passed(&mut self) -> BTreeMap<LimitNumber, Passed> {
+    /// What each limit, and what gives way, has let pass.
+    pub fn counted(&mut self) -> Counted {
+        let Some(standing) = &self.standing else {
+            return Counted::default();
+        };
+        let counted = standing.tree.counted(&mut self.netlink);
+        counted
+            .inspect_err(|error| tracing::debug!("{error:#}"))
+            .unwrap_or_default()
+    }
+
+    /// What has come by links where it is ordered, by interface.
+    pub fn arrived(&self) -> BTreeMap<u32, Arrived> {
         let Some(standing) = &self.standing else {
             return BTreeMap::new();
         };
-        let passed = standing.tree.passed(&mut self.netlink);
-        passed
-            .inspect_err(|error| tracing::debug!("{error:#}"))
-            .unwrap_or_default()
+        let of_link = |(number, ifindex)| Some((ifindex, standing.arrived_on(number)?));
+        standing.tree.ordered().filter_map(of_link).collect()
+    }
+
+    /// Bulk and background that arrive by these interfaces have so much together from now on, bytes a second.
+    pub fn make_available(&mut self, available: &BTreeMap<u32, u64>) -> Result<()> {
+        let Some(standing) = &self.standing else {
+            return Ok(());
+        };
+        for (ifindex, bytes_per_s) in available {
+            standing
+                .tree
+                .make_available(&mut self.netlink, *ifindex, *bytes_per_s)?;
+        }
+        Ok(())
     }
 
     /// The ways in of these links, as they are now.
@@ -190,6 +216,7 @@ impl Standing {
                 .treatment_of_flows
                 .reuse_fd(shared.treatment_of_flows.as_fd())?;
             open.maps.link_config.reuse_fd(shared.link_config.as_fd())?;
+            open.maps.local_networks.reuse_fd(shared.local_networks.as_fd())?;
             open.maps.download_ports.reuse_fd(shared.download_ports.as_fd())
         })?;
         let skeleton = explain("load the limits of what arrives", || open.load())?;
@@ -202,15 +229,25 @@ impl Standing {
             _comes_back: comes_back,
             tree,
             ports: keep(&skeleton.maps.download_ports)?,
+            arrived: keep(&skeleton.maps.arrived)?,
             state: keep(&skeleton.maps.bss)?,
             cleared: now(),
         })
     }
 
-    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan) -> Result<()> {
+    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+        let mut ordered = BTreeMap::new();
+        for (ifindex, most) in &plan.orders {
+            let number = numbers.get(ifindex).context("the link is not managed any more")?;
+            let link = Ordered {
+                ifindex: *ifindex,
+                most: *most,
+            };
+            ordered.insert(*number, link);
+        }
         let limits: BTreeSet<u8> = plan.limits.iter().map(|limit| limit.number).collect();
         let largest = largest_packet(netlink, plan)?;
-        self.tree.follow(netlink, &plan.limits, largest)?;
+        self.tree.follow(netlink, &plan.limits, &ordered, largest)?;
         self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
         for (ifindex, name) in &plan.links {
             if !self.links.contains_key(ifindex) {
@@ -219,12 +256,12 @@ impl Standing {
             }
         }
         // Nothing new comes to what is no limit any more.
-        self.tree.forget(netlink, &limits)
+        self.tree.forget(netlink, &limits, &ordered)
     }
 
     /// # Errors
     /// Where it does not work any more.
-    fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
+    fn look(&mut self, netlink: &mut Netlink, numbers: &BTreeMap<u32, u32>) -> Result<()> {
         let name = DOWN.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");
@@ -235,6 +272,12 @@ impl Standing {
         if !self.tree.stands(netlink)? {
             bail!("another tool has changed the queue of the intermediate device {name}");
         }
+        // Its queue was put up anew meanwhile.
+        let mut ordered = self.tree.ordered();
+        if ordered.any(|(number, ifindex)| numbers.get(&ifindex).is_some_and(|now| *now != number)) {
+            bail!("a link has another number now");
+        }
+        drop(ordered);
         for (ifindex, (name, link)) in &mut self.links {
             if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
                 // Somebody has taken it off; or the device is gone, which the links will show.
@@ -253,6 +296,17 @@ impl Standing {
             }
         }
         self.age_ports()
+    }
+
+    fn arrived_on(&self, number: u32) -> Option<Arrived> {
+        let of_all = self.arrived.lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY);
+        let of_all = of_all.inspect_err(|error| tracing::debug!("{error:#}")).ok()??;
+        let of_one = of_all.iter().filter_map(|bytes| records::record(bytes));
+        let sum = of_one.fold(Arrived::default(), |sum, of_one: types::gw_arrived| Arrived {
+            passed_bytes: sum.passed_bytes.wrapping_add(of_one.passed),
+            ordered_bytes: sum.ordered_bytes.wrapping_add(of_one.ordered),
+        });
+        Some(sum)
     }
 
     fn is_closed(&self) -> Result<bool> {

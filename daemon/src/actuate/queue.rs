@@ -203,6 +203,12 @@ impl QueueActuator {
         named.collect()
     }
 
+    /// By which BPF finds what is kept of each link, by interface.
+    pub fn numbers(&self) -> BTreeMap<u32, u32> {
+        let links = self.links.iter();
+        links.map(|(ifindex, link)| (*ifindex, link.number)).collect()
+    }
+
     /// Puts the plan up on this link, in place of whatever of ours stands there. None only takes ours down.
     pub fn set(&mut self, ifindex: u32, name: &str, plan: Option<&Plan>) -> Result<()> {
         let Some(plan) = plan else {

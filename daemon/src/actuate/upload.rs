@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::class::LimitNumber;
-use giveway_engine::downlink::{Passed, Plan};
+use giveway_engine::downlink::{Counted, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,9 @@ impl UploadActuator {
         }
         let standing = self.standing.as_mut().context("nothing stands")?;
         let largest = largest_packet(&mut self.netlink, plan)?;
-        standing.tree.follow(&mut self.netlink, &plan.limits, largest)?;
+        standing
+            .tree
+            .follow(&mut self.netlink, &plan.limits, &BTreeMap::new(), largest)?;
         let gone: Vec<u32> = standing
             .links
             .keys()
@@ -135,7 +137,7 @@ impl UploadActuator {
             standing.links.insert(*ifindex, filtered);
         }
         let limits: BTreeSet<LimitNumber> = plan.limits.iter().map(|limit| limit.number).collect();
-        standing.tree.forget(&mut self.netlink, &limits)
+        standing.tree.forget(&mut self.netlink, &limits, &BTreeMap::new())
     }
 
     /// Why what was put up does not work any more, if it does not.
@@ -146,12 +148,12 @@ impl UploadActuator {
     }
 
     /// What each limit has let pass.
-    pub fn passed(&mut self) -> BTreeMap<LimitNumber, Passed> {
+    pub fn counted(&mut self) -> Counted {
         let Some(standing) = &self.standing else {
-            return BTreeMap::new();
+            return Counted::default();
         };
-        let passed = standing.tree.passed(&mut self.netlink);
-        passed
+        let counted = standing.tree.counted(&mut self.netlink);
+        counted
             .inspect_err(|error| tracing::debug!("{error:#}"))
             .unwrap_or_default()
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway link`: shows the managed links, and sets their rates while giveway runs.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use giveway_engine::config::RateMbit;
 use giveway_engine::network::queue::Plan;
-use giveway_engine::network::queue::links::LinkView;
+use giveway_engine::network::queue::links::{LinkRates, LinkView};
 use serde_json::json;
 
-use crate::cli::{LinkCommand, LinkRates};
+use crate::cli::LinkCommand;
 use crate::commands::{print, print_json};
 use crate::control::{Request, client};
 use crate::place::Place;
@@ -18,35 +18,43 @@ const SCHEMA: u32 = 1;
 pub fn run(command: &LinkCommand) -> Result<()> {
     match command {
         LinkCommand::Show(output) => show(output.json),
-        LinkCommand::Set { name, rates } => set(name, Some(upwards(rates)?)),
+        LinkCommand::Set { name, rates } => set(
+            name,
+            Some(LinkRates {
+                up: rates.up,
+                down: rates.down,
+            }),
+        ),
         LinkCommand::Clear { name } => set(name, None),
     }
 }
 
-fn upwards(rates: &LinkRates) -> Result<RateMbit> {
-    ensure!(rates.down.is_none(), "--down: this version cannot order what arrives");
-    rates.up.context("no rate is given: --up 9.5mbit")
-}
-
-fn set(name: &str, rate: Option<RateMbit>) -> Result<()> {
+fn set(name: &str, rates: Option<LinkRates>) -> Result<()> {
     let request = Request::LinkRate {
         name: name.to_owned(),
-        rate,
+        rates,
     };
     let changed: bool = client::ask(&Place::here()?, request)?.first()?;
-    let rate = match rate {
-        Some(rate) => format!("its rate is {} from now on", shown(rate)),
+    let rates = match rates {
+        Some(LinkRates { up, down }) => {
+            let shown = up.map(shown_up).into_iter().chain(down.map(shown_down));
+            format!("its rate is {} from now on", shown.collect::<Vec<_>>().join(", "))
+        }
         None => "its rate is what the configuration says".to_owned(),
     };
     let news = if changed { "" } else { "; nothing has changed" };
-    print_line(format_args!("{name}: {rate}{news}"))
+    print_line(format_args!("{name}: {rates}{news}"))
 }
 
-fn shown(rate: RateMbit) -> String {
+fn shown_up(rate: RateMbit) -> String {
     match rate {
         RateMbit::Fixed(mbit) => format!("{mbit} Mbit/s up"),
         RateMbit::Found => "auto (estimated) up".to_owned(),
     }
+}
+
+fn shown_down(mbit: f64) -> String {
+    format!("{mbit} Mbit/s down")
 }
 
 fn show(is_json: bool) -> Result<()> {
@@ -62,9 +70,14 @@ fn show(is_json: bool) -> Result<()> {
 }
 
 fn line(link: &LinkView) -> String {
-    let rate = match (link.rate_mbit, &link.rate_said_in) {
-        (Some(rate), Some(said_in)) => format!("{} ({said_in})", shown(rate)),
-        _ => "no rate is set".to_owned(),
+    let up = link.rate_mbit.map(shown_up).zip(link.rate_said_in.as_ref());
+    let down = link.download_rate_mbit.map(shown_down);
+    let down = down.zip(link.download_rate_said_in.as_ref());
+    let said = up.into_iter().chain(down);
+    let said: Vec<String> = said.map(|(rate, said_in)| format!("{rate} ({said_in})")).collect();
+    let rate = match said.is_empty() {
+        true => "no rate is set".to_owned(),
+        false => said.join(", "),
     };
     let queue = link.queue.in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
     format!("{}: {rate}; queue: {queue}: {}", link.interface, link.queue.why)

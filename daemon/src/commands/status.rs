@@ -201,6 +201,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     };
     lines.extend(of_each(|queue| marks_line(&queue.marks)).map(|line| ("marks", line)));
     lines.extend(of_each(|queue| queue.counters.as_ref().map(deadline_line)).map(|line| ("deadlines", line)));
+    lines.extend(ordering_lines(&network.downloads).map(|line| ("ordering", line)));
     lines.push(("classes", counted(daemon.class_rules, "rule")));
     let active: Vec<String> = network.active.iter().map(Activity::shown).collect();
     lines.extend((!active.is_empty()).then(|| ("active", active.join(", "))));
@@ -273,6 +274,19 @@ fn limits_line(direction: &str, view: &DownlinkView) -> Option<String> {
     let holds = (!view.links.is_empty()).then_some(by);
     let all: Vec<String> = holds.into_iter().chain(view.reasons.iter().cloned()).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Of each link where what arrives is ordered by which rate, and what is left of it now.
+fn ordering_lines(view: &DownlinkView) -> impl Iterator<Item = String> {
+    view.orders.iter().map(|order| {
+        format!(
+            "what arrives by {}: {:.1} Mbit/s are left to bulk and background ({}, less {:.1} of all else)",
+            order.interface,
+            order.available_mbit,
+            order.rate_shown(),
+            order.passing_mbit
+        )
+    })
 }
 
 /// Of each link the queue that is in force, at what rate, and why.

@@ -25,7 +25,8 @@ use crate::place::Place;
 use crate::run::priority::Client;
 use crate::words::json_line;
 use giveway_engine::class::{Class, Rates};
-use giveway_engine::config::{RateMbit, RealtimeLimits};
+use giveway_engine::config::RealtimeLimits;
+use giveway_engine::network::queue::links::LinkRates;
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::rate::bytes_per_s;
 use giveway_engine::record::{Header, Record, What};
@@ -74,7 +75,7 @@ pub enum Call {
     /// Links have other rates, or those that are configured.
     LinkRate {
         name: String,
-        rate: Option<RateMbit>,
+        rates: Option<LinkRates>,
         answer: oneshot::Sender<Result<bool, String>>,
     },
     /// The rules for classes are read again.
@@ -279,8 +280,8 @@ async fn answer(
             let was_paused = handlers.call(Call::Resume).await?;
             write_line(&mut stream, &Answer::Ok(was_paused)).await
         }
-        Request::LinkRate { name, rate } => {
-            let call = |answer| Call::LinkRate { name, rate, answer };
+        Request::LinkRate { name, rates } => {
+            let call = |answer| Call::LinkRate { name, rates, answer };
             respond(&mut stream, handlers.call(call).await?).await
         }
         Request::Stop => {

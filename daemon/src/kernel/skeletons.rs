@@ -25,6 +25,7 @@ skeletons!(admission arrival cap control download ease flow_monitor forwarded ho
 
 records! {
     admission: gw_admission_counters gw_background_key gw_link_config gw_local_network gw_packet_rule gw_queue_event gw_rule gw_rule_key gw_treated_process gw_treated_socket;
+    download: gw_arrived;
     arrival: gw_chain_key gw_chain_rule gw_handler gw_handler_event;
     cap: gw_new_capped gw_new_caps gw_outcome;
     control: gw_control gw_control_outcome;

@@ -263,6 +263,7 @@ impl Running {
         self.follow_sessions()?;
         self.pass()?;
         self.look_for_ordered()?;
+        self.look_at_arrived()?;
         self.drain_refusals()?;
         self.notifier.ready();
         Ok(())

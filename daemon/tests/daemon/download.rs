@@ -55,7 +55,7 @@ fn serve(listener: &TcpListener) {
 }
 
 /// What one receiver has got.
-struct Received {
+pub(super) struct Received {
     bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
@@ -83,7 +83,7 @@ impl Received {
         received
     }
 
-    fn over_tcp(ip: &str, port: u16) -> Self {
+    pub(super) fn over_tcp(ip: &str, port: u16) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         let mut stream = TcpStream::connect((ip, port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -91,7 +91,7 @@ impl Received {
         Self::by(move || stream.read(&mut buffer))
     }
 
-    fn mbit(&self, time: Duration) -> f64 {
+    pub(super) fn mbit(&self, time: Duration) -> f64 {
         mbit_of(|| self.bytes.load(Ordering::Relaxed), time)
     }
 
@@ -165,7 +165,7 @@ fn limiting(daemon: &Daemon) -> bool {
 }
 
 /// Nothing of giveway's stands in the way of what arrives.
-fn is_clean() -> bool {
+pub(super) fn is_clean() -> bool {
     run("ip link show type ifb").is_empty()
 }
 

@@ -620,11 +620,7 @@ fn a_process_is_named_by_its_start_and_no_other_of_its_number_is_taken_for_it() 
             "no running unit",
         ),
         (
-            vec!["link", "set", "gwv", "--down", "1mbit"],
-            "cannot order what arrives",
-        ),
-        (
-            vec!["link", "set", "none0", "--up", "1mbit"],
+            vec!["link", "set", "none0", "--up", "1mbit", "--down", "9mbit"],
             "no link that giveway manages",
         ),
     ] {

@@ -233,6 +233,9 @@ section! {
         /// 20 s, once TCP has measured it for 10 (docs/link-rate.md). Not beside several `interfaces`: each has its own, in
         /// [[uplink]].
         rate_mbit: Option<RateMbit> = None, example 20.0, in 0.01..=400_000;
+        /// What it really carries towards this machine, Mbit/s. With it bulk and background that arrive give way to all else
+        /// that does (docs/downloads.md). Not beside several `interfaces`, either.
+        download_rate_mbit: Option<f64> = None, example 50.0, in 0.01..=10_000;
         /// Bytes that each packet takes beyond its own. Without it 24 on wired Ethernet (preamble, FCS, gap), 0
         /// elsewhere.
         overhead_bytes: Option<u32> = None, example 24, in 0..=256;
@@ -251,6 +254,8 @@ section! {
         interface: Option<String> = None, example "wlan0";
         /// As in [link], which does not count for this interface.
         rate_mbit: Option<RateMbit> = None, example 8.0, in 0.01..=400_000;
+        /// As in [link], which does not count for this interface.
+        download_rate_mbit: Option<f64> = None, example 20.0, in 0.01..=10_000;
         /// As in [link], whose value counts without it.
         overhead_bytes: Option<u32> = None, example 0, in 0..=256;
         /// As in [link], whose value counts without it.

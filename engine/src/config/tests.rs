@@ -48,6 +48,7 @@ fn every_default_in_the_default_file_is_the_one_in_force() {
         config.link,
         LinkSection {
             rate_mbit: Some(RateMbit::Fixed(20.0)),
+            download_rate_mbit: Some(50.0),
             overhead_bytes: Some(24),
             driver_bytes: Some(1514),
             local: LocalTraffic::Limited,

@@ -108,11 +108,16 @@ impl Config {
             "interfaces",
             "must name each only once",
         )?;
-        require(
-            several.len() < 2 || self.link.rate_mbit.is_none(),
-            "link.rate_mbit",
-            "is the rate of one link, and `interfaces` names several: give each its own, in [[uplink]]",
-        )?;
+        for (key, is_given) in [
+            ("link.rate_mbit", self.link.rate_mbit.is_some()),
+            ("link.download_rate_mbit", self.link.download_rate_mbit.is_some()),
+        ] {
+            require(
+                several.len() < 2 || !is_given,
+                key,
+                "is the rate of one link, and `interfaces` names several: give each its own, in [[uplink]]",
+            )?;
+        }
         require(
             self.uplink.iter().all(|own| own.interface.is_some()),
             "uplink.interface",

@@ -28,6 +28,7 @@ fn plan(links: &[(u32, &str)], numbers: &[u8]) -> Option<Plan> {
             .map(|(ifindex, name)| (*ifindex, (*name).to_owned()))
             .collect(),
         limits: numbers.iter().map(|number| limit(*number)).collect(),
+        orders: BTreeMap::new(),
     })
 }
 
@@ -126,4 +127,77 @@ fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     let mut dry = Downlink::new(Way::Received, true);
     dry.follow(vec![limit(1)]);
     assert_eq!(dry.observe(vec![arrival(ETH, "eth0")]), None);
+}
+
+const RATE: DownloadRate = DownloadRate {
+    ifindex: ETH,
+    mbit: 20.0,
+    said_in: "[link]",
+};
+
+fn ordering(links: &[(u32, &str)], numbers: &[u8]) -> Option<Plan> {
+    let orders = BTreeMap::from([(ETH, RATE.most())]);
+    plan(links, numbers).map(|plan| Plan { orders, ..plan })
+}
+
+#[test]
+fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
+    let mut downlink = Downlink::default();
+    assert_eq!(downlink.follow_rates(vec![RATE]), None);
+    assert!(downlink.misses_arrivals());
+    let arrivals = || vec![arrival(ETH, "eth0"), arrival(9, "wlan0")];
+    let asked = downlink.observe(arrivals());
+    assert_eq!(asked, Some(ordering(&[(ETH, "eth0")], &[])));
+    let (changes, next) = downlink.conclude(Duration::ZERO, Ok(()));
+    assert_eq!((changes.len(), next), (1, None));
+    assert_eq!(changes[0].setting, Setting::DownloadOrder);
+    assert!(
+        changes[0].why.contains("85% of the 20 Mbit/s that [link] says"),
+        "{}",
+        changes[0].why
+    );
+    assert_eq!(downlink.orders(ETH).map(|(link, _)| link), Some("eth0"));
+    assert_eq!((downlink.orders(9), downlink.limiting().count()), (None, 0));
+    // Limits hold on all of them, and what is ordered goes on as it was.
+    let arrived = |passed_bytes| {
+        let arrived = Arrived {
+            passed_bytes,
+            ordered_bytes: 0,
+        };
+        BTreeMap::from([(ETH, arrived)])
+    };
+    assert!(downlink.balance(Duration::ZERO, &arrived(0)).is_empty());
+    let available = downlink.balance(Duration::from_secs(1), &arrived(1_250_000));
+    assert_eq!(available, BTreeMap::from([(ETH, RATE.most() - 1_250_000)]));
+    let both = [(ETH, "eth0"), (9, "wlan0")];
+    assert_eq!(downlink.follow(vec![limit(1)]), Some(ordering(&both, &[1])));
+    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(()));
+    assert!(
+        changes.iter().all(|change| change.setting == Setting::DownloadLimit),
+        "{changes:?}"
+    );
+    assert!((downlink.view().orders[0].available_mbit - 7.0).abs() < 0.01);
+    assert_eq!(downlink.follow_rates(Vec::new()), Some(plan(&both, &[1])));
+    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(()));
+    assert!(
+        changes.len() == 1 && changes[0].new == Value::from("as it comes"),
+        "{changes:?}"
+    );
+    assert!(downlink.orders(ETH).is_none());
+}
+
+#[test]
+fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
+    let mut downlink = Downlink::default();
+    downlink.follow_rates(vec![RATE]);
+    assert!(downlink.observe(vec![arrival(ETH, "eth0")]).is_some());
+    let (changes, next) = downlink.conclude(Duration::ZERO, Err("no ifb".to_owned()));
+    assert_eq!((changes.len(), next), (0, None));
+    assert_eq!(downlink.view().reasons, ["what arrives by eth0 is not ordered: no ifb"]);
+    let at = downlink.next_try().unwrap();
+    assert_eq!(downlink.try_again(at), Some(ordering(&[(ETH, "eth0")], &[])));
+    downlink.conclude(at, Ok(()));
+    assert!(downlink.view().reasons.is_empty());
+    downlink.lost(at, "it is gone".to_owned());
+    assert!(downlink.orders(ETH).is_none() && downlink.balance(at, &BTreeMap::new()).is_empty());
 }

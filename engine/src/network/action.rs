@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, Forwarded, Limit, LimitNumber, RuleId, Rules, Treatment};
-use crate::config::{Prefix, RateMbit};
-use crate::downlink::{self, Arrival, Passed, Way};
+use crate::class::{Activity, Forwarded, Limit, RuleId, Rules, Treatment};
+use crate::config::Prefix;
+use crate::downlink::{self, Arrival, Arrived, Counted, Way};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
 use crate::network::by_hand::SetByHand;
 use crate::network::enforcement::Elsewhere;
 use crate::network::nice::Niced;
+use crate::network::queue::links::LinkRates;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
 use crate::network::queue::{Request, Uplink};
 use crate::record::What;
@@ -31,13 +32,15 @@ pub enum Input<'a> {
     Ordered(Vec<u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
-    /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits; and what each
-    /// limit has let pass.
+    /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits or orders; and
+    /// what was counted there.
     Arrivals {
         way: Way,
         arrivals: Vec<Arrival>,
-        passed: BTreeMap<LimitNumber, Passed>,
+        counted: Counted,
     },
+    /// What has come by links where it is ordered, by interface.
+    Arrived(BTreeMap<u32, Arrived>),
     /// The outcome of [`Action::Detour`]; after an error nothing of it is left.
     DetourOutcome { way: Way, outcome: Result<(), String> },
     /// What that had put up is no more, for this reason.
@@ -73,7 +76,7 @@ pub enum Input<'a> {
     /// All that is set by hand from now on, in the order in which it was, and why it has changed.
     ByHand { all: Vec<SetByHand>, why: String },
     /// The rates that were set for links at run time, by their names.
-    LinkRates(BTreeMap<String, RateMbit>),
+    LinkRates(BTreeMap<String, LinkRates>),
     /// What is active from now on. The next pass follows it, but not sooner than 0.2 s after the last one that did.
     Active(Vec<Activity>),
     /// The rules for classes, read anew.
@@ -152,8 +155,11 @@ pub enum Action {
         name: String,
         request: Request,
     },
-    /// Put this up for what is limited, in place of what is in force; None: nothing. Answered by [`Input::DetourOutcome`].
+    /// Put this up for what arrives, or for what is sent without a queue of ours, in place of what is in force; None: nothing.
+    /// Answered by [`Input::DetourOutcome`].
     Detour { way: Way, plan: Option<downlink::Plan> },
+    /// Bulk and background that arrive by these interfaces may have so much together, bytes a second.
+    Available(BTreeMap<u32, u64>),
     /// Read these processes, and the paths of these cgroups. Answered by [`Input::Identified`].
     Identify {
         processes: Vec<ProcessId>,

@@ -19,7 +19,7 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, Itself, Limit, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
+    Active, Activity, By, Class, Itself, Limit, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
     judge_forwarded, judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
@@ -52,6 +52,8 @@ pub struct Classes {
     /// Some flows wait to be judged.
     unfinished: bool,
     told: Told,
+    /// Of marks, too: what arrives has none that counts.
+    tells_marks: bool,
     /// Of users whose flows have to be judged.
     turns: Turns,
     /// Steps in which flows were judged.
@@ -121,6 +123,7 @@ impl Classes {
             generation: 0,
             unfinished: false,
             told: Told::default(),
+            tells_marks: false,
             turns: Turns::default(),
             steps: 0,
         }
@@ -276,7 +279,9 @@ impl Classes {
             limits: verdict.limits,
         };
         let is_known = match verdict.by {
-            By::Name | By::Mark | By::Nothing => treatment.limits.is_none(),
+            By::Name | By::Mark | By::Nothing => {
+                treatment.limits.is_none() && !(self.tells_marks && treatment.class > Class::Standard)
+            }
             By::Hand | By::Choice | By::Rule | By::Inheritance | By::Evidence => false,
         };
         let wanted = (!is_known).then_some(treatment);
@@ -373,6 +378,12 @@ impl Network {
             }
         }
         self.judge_flows(now, meant);
+    }
+
+    pub(super) fn tell_by_marks(&mut self, now: Duration, wanted: bool) {
+        if std::mem::replace(&mut self.classes.tells_marks, wanted) != wanted {
+            self.judge_all(now);
+        }
     }
 
     fn judge_all(&mut self, now: Duration) {

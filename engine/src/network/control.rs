@@ -69,9 +69,15 @@ impl Network {
             let Some(tracked) = self.flows.get_mut(*cookie) else {
                 continue;
             };
+            // Both together starve it.
+            let is_ordered = self.downloads.orders(tracked.flow.ifindex).is_some();
             let all = self.control.gives_way.iter();
             let next: Vec<_> = all
-                .filter_map(|(setting, value)| Some((setting.clone(), next(tracked, setting, value)?)))
+                .filter_map(|(setting, value)| {
+                    let keeps = is_ordered && *setting == Setting::ReceiveWindow;
+                    let value = if keeps { &Value::Unset(()) } else { value };
+                    Some((setting.clone(), next(tracked, setting, value)?))
+                })
                 .collect();
             if !next.is_empty() {
                 wanted.push((*cookie, next));

@@ -138,13 +138,36 @@ impl LimitView {
     }
 }
 
+/// How what arrives for a flow gives way.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct DownloadOrder {
+    pub interface: String,
+    /// Of all bulk and background there at most, while nothing else arrives.
+    pub most_mbit: f64,
+    pub why: String,
+}
+
+impl DownloadOrder {
+    fn shown(&self) -> String {
+        let Self {
+            interface,
+            most_mbit,
+            why,
+        } = self;
+        format!(
+            "what arrives for it by {interface} gives way to all that is no bulk or background, within {most_mbit} Mbit/s: {why}"
+        )
+    }
+}
+
 impl FlowView {
     /// Whether its rate limit is enforced, and its class where that is not: for people.
     pub fn enforcement_shown(&self) -> Vec<String> {
         let limit = self.limit.iter().flat_map(LimitsView::shown);
         let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
         let class = reason.map(|reason| format!("its class is not enforced: {reason}"));
-        limit.chain(class).collect()
+        let order = self.download_order.as_ref().map(DownloadOrder::shown);
+        limit.chain(class).chain(order).collect()
     }
 }
 
@@ -566,6 +589,18 @@ impl Network {
             ..tracked.judged.verdict.clone()
         };
         Asked::of(&verdict).map(|asked| self.enforcement(asked, tracked, Way::Sent))
+    }
+
+    /// Of bulk and background.
+    pub(super) fn download_order(&self, tracked: &Tracked) -> Option<DownloadOrder> {
+        let (interface, rate) = self.downloads.orders(tracked.flow.ifindex)?;
+        let is_ordered = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
+        let is_local = self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip());
+        (is_ordered && !is_local).then(|| DownloadOrder {
+            interface: interface.to_owned(),
+            most_mbit: mbit(rate.most()),
+            why: rate.shown(),
+        })
     }
 
     /// Says of these flows what has changed.

@@ -185,6 +185,9 @@ pub struct Tuning {
     /// Traffic to the own subnets is no part of what the rate is for.
     #[serde(default)]
     pub spares_local: bool,
+    /// What arrives is put in order there.
+    #[serde(default)]
+    pub orders_downloads: bool,
     pub realtime_percent: u32,
     pub guard_us: u32,
     pub path_budget_us: u32,
@@ -618,11 +621,12 @@ impl Queue {
             .or_else(|no_queue| self.choose_marks(uplink, no_queue))
     }
 
-    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each, unless some are limited.
+    /// Where there is no queue, for this reason. A fast link's packets are not worth a look at each, unless some are limited or
+    /// what arrives is ordered by what leaves.
     fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
         let plan = self.plan(uplink, Backend::None, self.rate(uplink));
         let is_seen = !is_fast(uplink) && (!plan.tuning.marks.is_empty() || self.waits_on(uplink));
-        if !is_seen && self.limits.is_empty() {
+        if !is_seen && self.limits.is_empty() && !plan.tuning.orders_downloads {
             return Err(no_queue);
         }
         match self.usable(Backend::None, &self.backends.marks) {
@@ -762,13 +766,15 @@ impl Queue {
             .sojourn_target_ms
             .map_or((packet_us * 3 / 2).max(5_000) + patience_us, |ms| (ms * 1000.0) as u64);
         let (admission, realtime_percent, below_us) = self.promise(rate_bytes_per_s);
+        let orders_downloads = self.rate.download_mbit.is_some();
         let tuning = Tuning {
             rate_bytes_per_s,
             rate_source: rate.map(|(_, source)| source),
             overhead_bytes,
             max_packet_bytes,
             driver_bytes: self.rate.driver_bytes.unwrap_or(max_packet_bytes),
-            spares_local: backend == Backend::Htb && self.rate.spares_local,
+            spares_local: (backend == Backend::Htb || orders_downloads) && self.rate.spares_local,
+            orders_downloads,
             realtime_percent,
             below_us,
             guard_us: self.queue.guard_us.unwrap_or(100),

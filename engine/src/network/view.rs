@@ -101,6 +101,7 @@ impl Network {
             class_rule: tracked.judged.verdict.rule.clone(),
             limit: self.limits_view(tracked),
             class_enforcement: self.order_view(tracked),
+            download_order: self.download_order(tracked),
             mark: self.links.mark(flow.ifindex, tracked.class),
             class_why: tracked.judged.verdict.why.clone(),
             cap: segments(&tracked.in_force(&Setting::Cap)),

@@ -276,6 +276,7 @@ impl World {
                 | Action::TreatProcess { .. }
                 | Action::HandOn { .. }
                 | Action::Detour { .. }
+                | Action::Available(_)
                 | Action::TreatForwarded { .. }
                 | Action::Nice { .. }
                 | Action::NiceCauses(_) => {}

@@ -3,12 +3,15 @@
 //! limit, and below it several for its flows, which a hash of the flow chooses: each has an equal part for sure, and what the
 //! others leave. A flow that does not slow down leaves the others theirs. Each has a tbf that cuts packets of many segments,
 //! which would hold up a slow limit for a second.
+//!
+//! The same for bulk and for background of each link where these give way, below a class of the link with the rate that they
+//! have together. Bulk borrows of it first; so background has little for sure, and all that bulk leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{LimitNumber, RateLimit};
-use giveway_engine::downlink::Passed;
+use giveway_engine::class::RateLimit;
+use giveway_engine::downlink::{Counted, Passed};
 use nix::errno::Errno;
 
 use crate::actuate::queue::htb::{self, Shape};
@@ -20,6 +23,13 @@ pub const HANDLE: u32 = 0x6764_0000;
 const LIMITS: u32 = 0x100;
 const CLASSES_OF_A_LIMIT: u32 = 16;
 const QUEUES: u32 = 8;
+/// GW_LIMITS of bpf/queueing.h, behind which the groups of links begin, and GROUPS_OF_A_LINK of bpf/download.bpf.c: of the link, of
+/// bulk, of background.
+const FIRST_OF_LINKS: u32 = 64;
+const GROUPS_OF_A_LINK: u32 = 3;
+/// What bulk and background have for sure of what they have at most: together less than they ever have.
+const BULK_SHARE: u64 = 25;
+const BACKGROUND_SHARE: u64 = 100;
 /// More than any device carries, bytes a second.
 const AT_ONCE: u64 = 12_500_000_000;
 /// A limit may catch up on so much of its rate: timers are late on a busy machine.
@@ -32,10 +42,31 @@ const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 
+/// A link on which bulk and background give way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Ordered {
+    pub ifindex: u32,
+    /// They have so much together at most, bytes a second.
+    pub most: u64,
+}
+
 pub struct Tree {
     ifindex: u32,
     /// Bytes a second, and of the largest packet, by number.
     limits: BTreeMap<u8, (u64, u32)>,
+    /// And of the largest packet, by the links' numbers.
+    ordered: BTreeMap<u32, (Ordered, u32)>,
+}
+
+/// A class with queues for its flows.
+struct Group {
+    minor: u32,
+    parent: u32,
+    /// Bytes a second, for sure and at most.
+    assured: u64,
+    most: u64,
+    priority: u32,
+    packet_bytes: u32,
 }
 
 impl Tree {
@@ -44,59 +75,110 @@ impl Tree {
         Ok(Self {
             ifindex,
             limits: BTreeMap::new(),
+            ordered: BTreeMap::new(),
         })
     }
 
-    /// Makes the classes of these limits, or changes those that are there.
-    pub fn follow(&mut self, netlink: &mut Netlink, limits: &[RateLimit], largest_packet: u32) -> Result<()> {
+    /// Makes the classes of these limits and links, or changes those that are there.
+    pub fn follow(
+        &mut self,
+        netlink: &mut Netlink,
+        limits: &[RateLimit],
+        ordered: &BTreeMap<u32, Ordered>,
+        largest_packet: u32,
+    ) -> Result<()> {
         for limit in limits {
             let wanted = (limit.bytes_per_s, largest_packet);
             if self.limits.get(&limit.number) == Some(&wanted) {
                 continue;
             }
-            self.put_limit(netlink, limit, largest_packet)
+            let group = Group {
+                minor: minor_of(limit.number.into()),
+                parent: ROOT,
+                assured: limit.bytes_per_s,
+                most: limit.bytes_per_s,
+                priority: 0,
+                packet_bytes: largest_packet,
+            };
+            group
+                .put(netlink, self.ifindex)
                 .with_context(|| format!("cannot limit what arrives to {} bytes/s", limit.bytes_per_s))?;
             self.limits.insert(limit.number, wanted);
         }
-        Ok(())
-    }
-
-    fn put_limit(&self, netlink: &mut Netlink, limit: &RateLimit, largest_packet: u32) -> Result<()> {
-        let minor = LIMITS + u32::from(limit.number) * CLASSES_OF_A_LIMIT;
-        let rate = limit.bytes_per_s;
-        let shape = |rate: u64, ceil| Shape {
-            rate: rate.max(1),
-            ceil,
-            priority: 0,
-            burst_us: BURST_US,
-            packet_bytes: largest_packet,
-            overhead_bytes: 0,
-        };
-        put_class(netlink, self.ifindex, minor, ROOT, &shape(rate, rate))?;
-        for queue in 1..=QUEUES {
-            let own = shape(rate / u64::from(QUEUES), rate);
-            put_class(netlink, self.ifindex, minor + queue, HANDLE | minor, &own)?;
-            put_queue(netlink, self.ifindex, minor + queue, rate, largest_packet)?;
+        for (number, link) in ordered {
+            let wanted = (*link, largest_packet);
+            if self.ordered.get(number) == Some(&wanted) {
+                continue;
+            }
+            // What is there from now on is to be known, should it fail.
+            self.ordered.insert(*number, wanted);
+            self.put_order(netlink, *number, link.most, largest_packet)
+                .context("cannot put what arrives in order")?;
         }
         Ok(())
     }
 
-    /// Takes down what is no limit any more; what waits there goes at once.
-    pub fn forget(&mut self, netlink: &mut Netlink, wanted: &BTreeSet<u8>) -> Result<()> {
-        let gone: Vec<u8> = self
-            .limits
-            .keys()
-            .copied()
-            .filter(|number| !wanted.contains(number))
-            .collect();
-        if gone.is_empty() {
+    fn put_order(&self, netlink: &mut Netlink, number: u32, most: u64, packet_bytes: u32) -> Result<()> {
+        let of_link = group_of(number);
+        self.put_available(netlink, number, most, packet_bytes)?;
+        for (group, share) in (1..).zip([BULK_SHARE, BACKGROUND_SHARE]) {
+            let group = Group {
+                minor: minor_of(of_link + group),
+                parent: HANDLE | minor_of(of_link),
+                assured: most / share,
+                most,
+                // The lower number borrows first.
+                priority: group - 1,
+                packet_bytes,
+            };
+            group.put(netlink, self.ifindex)?;
+        }
+        Ok(())
+    }
+
+    fn put_available(&self, netlink: &mut Netlink, number: u32, available: u64, packet_bytes: u32) -> Result<()> {
+        let shape = shape(available, available, 0, packet_bytes);
+        put_class(netlink, self.ifindex, minor_of(group_of(number)), ROOT, &shape)
+    }
+
+    /// Bulk and background of the link of this interface have so much together from now on.
+    pub fn make_available(&self, netlink: &mut Netlink, ifindex: u32, bytes_per_s: u64) -> Result<()> {
+        let mut links = self.ordered.iter();
+        let Some((number, (_, packet_bytes))) = links.find(|(_, (link, _))| link.ifindex == ifindex) else {
             return Ok(());
-        }
-        let minors = |number: &u8| {
-            let minor = LIMITS + u32::from(*number) * CLASSES_OF_A_LIMIT;
+        };
+        self.put_available(netlink, *number, bytes_per_s, *packet_bytes)
+    }
+
+    /// By number, the interfaces of the links where what arrives is ordered.
+    pub fn ordered(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.ordered.iter().map(|(number, (link, _))| (*number, link.ifindex))
+    }
+
+    /// Takes down what is no limit and no order any more; what waits there goes at once.
+    pub fn forget(
+        &mut self,
+        netlink: &mut Netlink,
+        limits: &BTreeSet<u8>,
+        ordered: &BTreeMap<u32, Ordered>,
+    ) -> Result<()> {
+        let over = self.limits.keys().filter(|number| !limits.contains(number));
+        let groups = over.map(|number| u32::from(*number));
+        let left = self.ordered.keys().filter(|number| !ordered.contains_key(number));
+        let links = left.map(|number| group_of(*number));
+        let minors = |group| {
+            let minor = minor_of(group);
             minor..=minor + QUEUES
         };
-        let all: BTreeSet<u32> = gone.iter().flat_map(minors).collect();
+        // A link's own has no queues.
+        let all: BTreeSet<u32> = groups
+            .chain(links.clone().flat_map(|group| [group + 1, group + 2]))
+            .flat_map(minors)
+            .chain(links.map(minor_of))
+            .collect();
+        if all.is_empty() {
+            return Ok(());
+        }
         lift_those(netlink, self.ifindex, |minor| all.contains(&minor))?;
         super::wait_for(|| Ok(waiting_in(netlink, self.ifindex, &all)? == 0))?;
         // Those below first.
@@ -105,22 +187,22 @@ impl Tree {
                 .change(libc::RTM_DELTCLASS, 0, &tcmsg(self.ifindex, HANDLE | minor, 0))
                 .context("cannot take down a limit of what arrives")?;
         }
-        self.limits.retain(|number, _| wanted.contains(number));
+        self.limits.retain(|number, _| limits.contains(number));
+        self.ordered.retain(|number, _| ordered.contains_key(number));
         Ok(())
     }
 
-    /// What each limit has let pass since it was put up.
-    pub fn passed(&self, netlink: &mut Netlink) -> Result<BTreeMap<LimitNumber, Passed>> {
-        let mut all = BTreeMap::<LimitNumber, Passed>::new();
+    /// What each of them has let pass since it was put up.
+    pub fn counted(&self, netlink: &mut Netlink) -> Result<Counted> {
+        let mut all = Counted::default();
         for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
-            let number = (parent & 0xffff).saturating_sub(LIMITS) / CLASSES_OF_A_LIMIT;
-            let number = u8::try_from(number)
-                .ok()
-                .filter(|number| self.limits.contains_key(number));
-            let Some(number) = number.filter(|_| parent & 0xffff_0000 == HANDLE) else {
+            if parent & 0xffff_0000 != HANDLE || parent & 0xffff < LIMITS {
+                continue;
+            }
+            let group = ((parent & 0xffff) - LIMITS) / CLASSES_OF_A_LIMIT;
+            let Some(passed) = self.counted_in(&mut all, group) else {
                 continue;
             };
-            let passed = all.entry(number).or_default();
             passed.passed_bytes += counted.sent_bytes;
             passed.passed_packets += u64::from(counted.sent_packets);
             passed.dropped_packets += u64::from(counted.dropped);
@@ -130,10 +212,63 @@ impl Tree {
         Ok(all)
     }
 
+    /// Where what a group has counted belongs.
+    fn counted_in<'a>(&self, all: &'a mut Counted, group: u32) -> Option<&'a mut Passed> {
+        if let Some(of_links) = group.checked_sub(FIRST_OF_LINKS) {
+            let (link, _) = self.ordered.get(&(of_links / GROUPS_OF_A_LINK))?;
+            let which = (of_links % GROUPS_OF_A_LINK).checked_sub(1)?;
+            return all.orders.entry(link.ifindex).or_default().get_mut(which as usize);
+        }
+        let number = u8::try_from(group).ok()?;
+        let is_known = self.limits.contains_key(&number);
+        is_known.then(|| all.limits.entry(number).or_default())
+    }
+
     /// Nobody has put another queue in its place.
     pub fn stands(&self, netlink: &mut Netlink) -> Result<bool> {
         let root = qdisc::find_root(netlink, self.ifindex)?;
         Ok(root.is_some_and(|root| root.qdisc.handle == HANDLE))
+    }
+}
+
+impl Group {
+    fn put(&self, netlink: &mut Netlink, ifindex: u32) -> Result<()> {
+        let Self {
+            minor,
+            parent,
+            assured,
+            most,
+            priority,
+            packet_bytes,
+        } = *self;
+        let of_all = shape(assured, most, priority, packet_bytes);
+        put_class(netlink, ifindex, minor, parent, &of_all)?;
+        for queue in 1..=QUEUES {
+            let own = shape(assured / u64::from(QUEUES), most, priority, packet_bytes);
+            put_class(netlink, ifindex, minor + queue, HANDLE | minor, &own)?;
+            put_queue(netlink, ifindex, minor + queue, most, packet_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+fn minor_of(group: u32) -> u32 {
+    LIMITS + group * CLASSES_OF_A_LIMIT
+}
+
+/// Of the link of this number.
+fn group_of(link: u32) -> u32 {
+    FIRST_OF_LINKS + GROUPS_OF_A_LINK * link
+}
+
+fn shape(rate: u64, ceil: u64, priority: u32, packet_bytes: u32) -> Shape {
+    Shape {
+        rate: rate.max(1),
+        ceil: ceil.max(1),
+        priority,
+        burst_us: BURST_US,
+        packet_bytes,
+        overhead_bytes: 0,
     }
 }
 
@@ -187,14 +322,7 @@ fn lift_those(netlink: &mut Netlink, ifindex: u32, is_meant: impl Fn(u32) -> boo
         if major != HANDLE || minor < LIMITS || !is_meant(minor) {
             continue;
         }
-        let shape = Shape {
-            rate: AT_ONCE,
-            ceil: AT_ONCE,
-            priority: 0,
-            burst_us: BURST_US,
-            packet_bytes: 1500,
-            overhead_bytes: 0,
-        };
+        let shape = shape(AT_ONCE, AT_ONCE, 0, 1500);
         put_class(netlink, ifindex, minor, parent, &shape)?;
     }
     Ok(())

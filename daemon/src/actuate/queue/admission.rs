@@ -91,6 +91,7 @@ pub struct Received {
     pub treatment_of_flows: MapHandle,
     pub link_config: MapHandle,
     pub download_ports: MapHandle,
+    pub local_networks: MapHandle,
 }
 
 /// A subnet of the link of this number.
@@ -214,6 +215,7 @@ impl Admission {
                 treatment_of_flows: keep(&maps.treatment_of_flows)?,
                 link_config: keep(&maps.link_config)?,
                 download_ports: keep(&maps.download_ports)?,
+                local_networks: keep(&maps.local_networks)?,
             },
         };
         Ok(Self {
@@ -442,8 +444,10 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         (plan.tuning.gate, flag::GW_GATE),
         (plan.tuning.call_marks, flag::GW_CALLS),
         (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
+        (plan.tuning.orders_downloads, flag::GW_ORDERS_DOWNLOADS),
+        (plan.tuning.spares_local, flag::GW_SPARES_LOCAL),
     ];
-    let class_of_local = match plan.tuning.spares_local {
+    let class_of_local = match plan.tuning.spares_local && plan.backend == Backend::Htb {
         true => htb::CLASS_OF_LOCAL,
         false => Default::default(),
     };

@@ -98,11 +98,21 @@ impl Running {
                 Action::Detour { way, plan } => {
                     self.sign.give_for(LONG_WORK);
                     let outcome = match way {
-                        Way::Received => self.daemon.download.set(plan.as_ref(), self.daemon.queue.received()),
+                        Way::Received => {
+                            let queue = &self.daemon.queue;
+                            let numbers = queue.numbers();
+                            self.daemon.download.set(plan.as_ref(), queue.received(), &numbers)
+                        }
                         Way::Sent => self.limit_sent(plan.as_ref()),
                     };
                     let outcome = outcome.map_err(|error| one_line(&error));
                     outcomes.push(Input::DetourOutcome { way, outcome });
+                }
+                Action::Available(available) => {
+                    // What stands in the way shows at the next look.
+                    if let Err(error) = self.daemon.download.make_available(&available) {
+                        tracing::debug!("{error:#}");
+                    }
                 }
                 Action::Identify { processes, cgroups } => outcomes.push(Input::Identified {
                     processes: processes

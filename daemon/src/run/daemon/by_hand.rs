@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use giveway_engine::class::{Class, Limit, Rates, Treatment};
-use giveway_engine::config::RateMbit;
 use giveway_engine::matcher::{ChosenLimit, Process, ProcessId};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::by_hand::{MOST_PROCESSES, SetByHand, Target};
 use giveway_engine::network::queue::BackgroundFlow;
+use giveway_engine::network::queue::links::LinkRates;
 use giveway_engine::rate;
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub(super) struct ByHand {
     /// The number that was given to a process last.
     last: u8,
     /// Rates of links, by their names.
-    links: BTreeMap<String, RateMbit>,
+    links: BTreeMap<String, LinkRates>,
     /// Why the next daemon would find what is over.
     pub problem: Option<String>,
 }
@@ -59,7 +59,7 @@ struct Kept {
     version: u32,
     set: Vec<SetByHand>,
     #[serde(default)]
-    links: BTreeMap<String, RateMbit>,
+    links: BTreeMap<String, LinkRates>,
 }
 
 /// What is asked for.
@@ -542,10 +542,10 @@ impl Running {
         }
     }
 
-    /// The rate of this link from now on; None: as it is configured. Whether that is news.
-    pub(super) fn set_link_rate(&mut self, name: String, rate: Option<RateMbit>) -> Result<Result<bool, String>> {
+    /// The rates of this link from now on; None: as it is configured. Whether that is news.
+    pub(super) fn set_link_rates(&mut self, name: String, rates: Option<LinkRates>) -> Result<Result<bool, String>> {
         let is_known = self.found.links.iter().any(|(_, known)| *known == name);
-        if rate.is_some() && !is_known {
+        if rates.is_some() && !is_known {
             let links: Vec<&str> = self.found.links.iter().map(|(_, name)| name.as_str()).collect();
             let links = if links.is_empty() {
                 "none is".to_owned()
@@ -555,12 +555,15 @@ impl Running {
             return Ok(Err(format!("`{name}` is no link that giveway manages now ({links})")));
         }
         let links = &mut self.by_hand.links;
-        let before = match rate {
-            Some(rate) => links.insert(name.clone(), rate),
-            None => links.remove(&name),
-        };
+        let before = links.remove(&name);
+        let known = before.unwrap_or_default();
+        let rates = rates.map(|rates| LinkRates {
+            up: rates.up.or(known.up),
+            down: rates.down.or(known.down),
+        });
+        links.extend(rates.map(|rates| (name.clone(), rates)));
         let links = links.clone();
-        if before == rate {
+        if before == rates {
             return Ok(Ok(false));
         }
         if let Err(error) = self.keep_by_hand() {

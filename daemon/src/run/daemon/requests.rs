@@ -70,8 +70,8 @@ impl Running {
                 self.resume()?;
                 let _ = answer.send(was_paused);
             }
-            Call::LinkRate { name, rate, answer } => {
-                let _ = answer.send(self.set_link_rate(name, rate)?);
+            Call::LinkRate { name, rates, answer } => {
+                let _ = answer.send(self.set_link_rates(name, rates)?);
             }
             Call::Reload(answer) => self.begin_reload(Some(answer)),
             Call::Stop(client) => return Ok(Some(client)),

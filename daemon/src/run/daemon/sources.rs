@@ -226,7 +226,7 @@ impl Running {
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
     pub(super) fn look_at_arrivals(&mut self) -> Result<()> {
         self.sign.give_for(LONG_WORK);
-        if let Some(why) = self.daemon.download.lost() {
+        if let Some(why) = self.daemon.download.lost(&self.daemon.queue.numbers()) {
             let way = Way::Received;
             self.step_alone(Input::DetourLost { way, why })?;
         }
@@ -256,19 +256,28 @@ impl Running {
             hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
             bridge: None,
         }));
-        let passed = self.daemon.upload.passed();
+        let counted = self.daemon.upload.counted();
         self.step_alone(Input::Arrivals {
             way: Way::Sent,
             arrivals: departures,
-            passed,
+            counted,
         })?;
-        let passed = self.daemon.download.passed();
+        let counted = self.daemon.download.counted();
         self.sign.give();
         self.step_alone(Input::Arrivals {
             way: Way::Received,
             arrivals,
-            passed,
+            counted,
         })
+    }
+
+    /// What has come by links where bulk and background have what is left.
+    pub(super) fn look_at_arrived(&mut self) -> Result<()> {
+        if !self.daemon.engine.wants_arrived(now()) {
+            return Ok(());
+        }
+        let arrived = self.daemon.download.arrived();
+        self.step(Input::Arrived(arrived))
     }
 
     fn look_at_devices(&mut self) -> Result<()> {

@@ -309,6 +309,7 @@ fn tuning() -> Tuning {
         overhead_bytes: 0,
         max_packet_bytes: 1_514,
         spares_local: false,
+        orders_downloads: false,
         driver_bytes: 1_514,
         realtime_percent: 80,
         guard_us: 100,

@@ -21,6 +21,7 @@ use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::{Class, PacketRule, RateLimit};
 use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Prefix, Protocol, RateMbit, UplinkSection};
+use crate::downlink::DownloadRate;
 use crate::model::Flow;
 use crate::network::action::Action;
 
@@ -39,23 +40,38 @@ const REMEMBERED: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
     pub mbit: Option<RateMbit>,
+    /// Of what arrives by it.
+    pub download_mbit: Option<f64>,
     pub overhead_bytes: Option<u32>,
     pub driver_bytes: Option<u32>,
     /// Traffic to the own subnets has no part in it.
     pub spares_local: bool,
     pub said_in: &'static str,
+    pub download_said_in: &'static str,
 }
 
 impl Default for Rate {
     fn default() -> Self {
         Self {
             mbit: None,
+            download_mbit: None,
             overhead_bytes: None,
             driver_bytes: None,
             spares_local: false,
             said_in: "[link]",
+            download_said_in: "[link]",
         }
     }
+}
+
+/// What was set for a link at run time, in place of what is configured.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct LinkRates {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up: Option<RateMbit>,
+    /// Mbit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<f64>,
 }
 
 /// A link and its queue, for `status`.
@@ -70,6 +86,11 @@ pub struct LinkView {
     pub rate_mbit: Option<RateMbit>,
     #[serde(default)]
     pub rate_said_in: Option<String>,
+    /// The same of what arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download_rate_mbit: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download_rate_said_in: Option<String>,
 }
 
 /// A request is this, of a link; and what has changed without one.
@@ -79,7 +100,7 @@ pub struct Links {
     link: LinkSection,
     own: Vec<UplinkSection>,
     /// By names of links, in place of what is configured.
-    by_hand: BTreeMap<String, RateMbit>,
+    by_hand: BTreeMap<String, LinkRates>,
     /// What a new link begins with.
     blank: Queue,
     /// `[link]`'s rate is of this one: the preferred one, as far as is known.
@@ -255,11 +276,14 @@ impl Links {
         let all = &self.link;
         let own = self.own.iter().find(|own| own.interface.as_ref() == Some(&uplink.name));
         let is_first = self.first.is_none_or(|first| first == uplink.ifindex);
-        let by_hand = self.by_hand.get(&uplink.name).copied();
         let configured = Rate {
             mbit: match own {
                 Some(own) => own.rate_mbit,
                 None => all.rate_mbit.filter(|_| is_first),
+            },
+            download_mbit: match own {
+                Some(own) => own.download_rate_mbit,
+                None => all.download_rate_mbit.filter(|_| is_first),
             },
             overhead_bytes: own.and_then(|own| own.overhead_bytes).or(all.overhead_bytes),
             driver_bytes: own.and_then(|own| own.driver_bytes).or(all.driver_bytes),
@@ -268,19 +292,43 @@ impl Links {
                 true => "[[uplink]]",
                 false => "[link]",
             },
+            download_said_in: "",
         };
-        match by_hand {
-            Some(mbit) => Rate {
-                mbit: Some(mbit),
-                said_in: BY_HAND,
-                ..configured
+        let by_hand = self.by_hand.get(&uplink.name).copied().unwrap_or_default();
+        Rate {
+            mbit: by_hand.up.or(configured.mbit),
+            download_mbit: by_hand.down.or(configured.download_mbit),
+            download_said_in: if by_hand.down.is_some() {
+                BY_HAND
+            } else {
+                configured.said_in
             },
-            None => configured,
+            said_in: if by_hand.up.is_some() {
+                BY_HAND
+            } else {
+                configured.said_in
+            },
+            ..configured
         }
     }
 
+    /// Those whose rate downwards is known, that and where it is said.
+    pub fn download_rates(&self) -> Vec<DownloadRate> {
+        let managed = self.links.iter().filter(|(_, link)| link.left.is_none());
+        managed
+            .filter_map(|(ifindex, link)| {
+                let rate = &link.queue.rate;
+                Some(DownloadRate {
+                    ifindex: *ifindex,
+                    mbit: rate.download_mbit?,
+                    said_in: rate.download_said_in,
+                })
+            })
+            .collect()
+    }
+
     /// These links have these rates from now on, whatever is configured (`giveway link set`).
-    pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, RateMbit>) -> Vec<Action> {
+    pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, LinkRates>) -> Vec<Action> {
         self.by_hand = by_hand;
         let known = self.links.iter();
         let known: Vec<(u32, Uplink)> = known
@@ -484,6 +532,8 @@ impl Links {
                 queue: link.queue.view(now),
                 rate_mbit: rate.mbit,
                 rate_said_in: rate.mbit.map(|_| rate.said_in.to_owned()),
+                download_rate_mbit: rate.download_mbit,
+                download_rate_said_in: rate.download_mbit.map(|_| rate.download_said_in.to_owned()),
             })
         };
         self.order.iter().filter_map(view).collect()

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::class::Class;
+use crate::downlink::{Arrival, DownloadRate};
 
 const GIVES_WAY: &str = "gives_way";
 
@@ -249,6 +250,31 @@ fn what_a_background_connection_receives_gives_way_too_until_it_is_background_no
     let mut engine = window_giving_way();
     assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty());
     assert_eq!(windows(&name_background(&mut engine, 900, false)), [false]);
+}
+
+#[test]
+fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
+    let mut engine = window_giving_way();
+    let rate = DownloadRate {
+        ifindex: upload().ifindex,
+        mbit: 20.0,
+        said_in: "[link]",
+    };
+    engine.downloads.follow_rates(vec![rate]);
+    let arrival = Arrival {
+        ifindex: rate.ifindex,
+        name: "wlan0".to_owned(),
+        ..Arrival::default()
+    };
+    assert!(engine.downloads.observe(vec![arrival]).is_some());
+    assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty(), "not yet");
+    engine.downloads.conclude(Duration::from_millis(800), Ok(()));
+    assert_eq!(windows(&see(&mut engine, 1400, having(GIVES_WAY))), [false]);
+    let outcome = vec![(COOKIE, Setting::ReceiveWindow, Outcome::Applied)];
+    engine.step(Duration::from_millis(1400), Input::Outcomes(outcome));
+    assert!(windows(&see(&mut engine, 2000, having(GIVES_WAY))).is_empty());
+    engine.downloads.lost(Duration::from_secs(2), "it is gone".to_owned());
+    assert_eq!(windows(&see(&mut engine, 2600, having(GIVES_WAY))), [true]);
 }
 
 #[test]

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much of what arrives by a link bulk and background may have together, where the link's rate downwards is known. Input:
+//! that rate, and what has come so far. Output: the rate that they are to be held to, where it is worth a change.
+//!
+//! They get `PART` of the rate, less what passes untouched. A part of the rate stays free: the queue must stand here, where it
+//! has an order, and not at the far end, where it has none; and what starts gets its first packets through before anything
+//! here has seen them. What passes counts as long as it comes, and for some time afterwards: answers come in bursts.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Passed;
+use crate::rate::mbit;
+
+/// Of the rate of the link. docs/downloads.md has what others gave.
+pub const PART: f64 = 0.85;
+/// They always have so much of it, whatever passes: connections live on.
+const TRICKLE: f64 = 0.05;
+/// What passed is forgotten by a factor of e in so long.
+const FORGETS: Duration = Duration::from_millis(500);
+/// A change by less than that is not made.
+const WORTH_IT: f64 = 0.05;
+/// Within this time of what was ordered the counters are read at each pass, else once in this time.
+const LULL: Duration = Duration::from_secs(1);
+/// Two looks in less show nothing.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// What is said of a link's rate downwards, and where.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DownloadRate {
+    pub ifindex: u32,
+    pub mbit: f64,
+    pub said_in: &'static str,
+}
+
+impl DownloadRate {
+    fn bytes_per_s(&self) -> f64 {
+        self.mbit * 125_000.0
+    }
+
+    /// What bulk and background may have while nothing else comes, bytes a second.
+    pub fn most(&self) -> u64 {
+        ((self.bytes_per_s() * PART) as u64).max(1)
+    }
+
+    /// For people.
+    pub fn shown(&self) -> String {
+        shown(self.mbit, self.said_in)
+    }
+}
+
+fn shown(mbit: f64, said_in: &str) -> String {
+    format!("{}% of the {mbit} Mbit/s that {said_in} says", PART * 100.0)
+}
+
+impl OrderView {
+    /// For people.
+    pub fn rate_shown(&self) -> String {
+        shown(self.rate_mbit, &self.said_in)
+    }
+}
+
+/// Bytes that have come by a link so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Arrived {
+    /// Untouched.
+    pub passed_bytes: u64,
+    /// Of bulk and background.
+    pub ordered_bytes: u64,
+}
+
+/// For `status`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct OrderView {
+    pub interface: String,
+    pub rate_mbit: f64,
+    pub said_in: String,
+    /// What bulk and background may have now, together.
+    pub available_mbit: f64,
+    /// What comes before it.
+    pub passing_mbit: f64,
+    pub bulk: Passed,
+    pub background: Passed,
+}
+
+#[derive(Clone, Debug)]
+pub struct Order {
+    rate: DownloadRate,
+    /// As it was last asked for.
+    available: u64,
+    /// Bytes a second.
+    passing: f64,
+    latest: Option<(Duration, Arrived)>,
+    /// When something of bulk or background was last seen.
+    busy: Option<Duration>,
+    /// What its queues have counted: bulk's and background's.
+    pub counted: [Passed; 2],
+}
+
+impl Order {
+    pub fn new(rate: DownloadRate) -> Self {
+        Self {
+            rate,
+            available: rate.most(),
+            passing: 0.0,
+            latest: None,
+            busy: None,
+            counted: Default::default(),
+        }
+    }
+
+    pub fn rate(&self) -> &DownloadRate {
+        &self.rate
+    }
+
+    /// Whether it is time for a look at what has come.
+    pub fn is_due(&self, now: Duration) -> bool {
+        let is_late = |at: Duration| now.saturating_sub(at) >= LULL;
+        self.busy.is_some_and(|at| !is_late(at)) || self.latest.is_none_or(|(at, _)| is_late(at))
+    }
+
+    /// Takes in what has come so far. Returns what bulk and background may have from now on, bytes a second, where that is to
+    /// be changed.
+    pub fn observe(&mut self, now: Duration, arrived: Arrived) -> Option<u64> {
+        let (then, before) = *self.latest.get_or_insert((now, arrived));
+        let took = now.saturating_sub(then);
+        if took < SHORTEST {
+            return None;
+        }
+        self.latest = Some((now, arrived));
+        if arrived.ordered_bytes != before.ordered_bytes {
+            self.busy = Some(now);
+        }
+        let passed = arrived.passed_bytes.saturating_sub(before.passed_bytes);
+        let remembered = self.passing * (-took.as_secs_f64() / FORGETS.as_secs_f64()).exp();
+        self.passing = remembered.max(passed as f64 / took.as_secs_f64());
+        let wanted = self.wanted();
+        let is_other = (wanted as f64 - self.available as f64).abs() > WORTH_IT * self.available as f64;
+        is_other.then(|| {
+            self.available = wanted;
+            wanted
+        })
+    }
+
+    fn wanted(&self) -> u64 {
+        let rate = self.rate.bytes_per_s();
+        let left = self.rate.most() as f64 - self.passing;
+        (left.max(TRICKLE * rate) as u64).max(1)
+    }
+
+    pub fn view(&self, interface: &str) -> OrderView {
+        OrderView {
+            interface: interface.to_owned(),
+            rate_mbit: self.rate.mbit,
+            said_in: self.rate.said_in.to_owned(),
+            available_mbit: mbit(self.available),
+            passing_mbit: mbit(self.passing as u64),
+            bulk: self.counted[0],
+            background: self.counted[1],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RATE: DownloadRate = DownloadRate {
+        ifindex: 2,
+        mbit: 20.0,
+        said_in: "[link]",
+    };
+    const PASS: Duration = Duration::from_millis(100);
+
+    /// What is available after each of so many passes, while so much passes untouched, Mbit/s.
+    fn follow(order: &mut Order, from: u32, passes: u32, passing_mbit: f64, arrived: &mut Arrived) -> Vec<f64> {
+        let of_pass = |pass: u32| {
+            arrived.passed_bytes += (passing_mbit * 12_500.0) as u64;
+            arrived.ordered_bytes += 1;
+            order.observe(PASS * pass, *arrived);
+            mbit(order.available)
+        };
+        (from..from + passes).map(of_pass).collect()
+    }
+
+    #[test]
+    fn bulk_and_background_have_what_is_left_and_at_least_a_trickle() {
+        let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
+        assert_eq!(follow(&mut order, 0, 3, 0.0, &mut arrived), [17.0; 3]);
+        let available = follow(&mut order, 3, 2, 7.0, &mut arrived);
+        assert_eq!(available, [10.0; 2], "at the next look");
+        let available = follow(&mut order, 5, 2, 25.0, &mut arrived);
+        assert_eq!(available, [1.0; 2]);
+        let available = follow(&mut order, 7, 20, 0.0, &mut arrived);
+        assert!(available[0] < 1.1, "{available:?}");
+        assert!(available.is_sorted() && available[19] > 16.0, "{available:?}");
+    }
+
+    #[test]
+    fn a_change_that_is_not_worth_it_is_not_made() {
+        let mut order = Order::new(RATE);
+        let mut observe = |ms: u64, passed_bytes| {
+            let arrived = Arrived {
+                passed_bytes,
+                ordered_bytes: 0,
+            };
+            order.observe(Duration::from_millis(ms), arrived)
+        };
+        assert_eq!(observe(0, 0), None);
+        // 0.4 Mbit/s of 17.
+        assert_eq!(observe(100, 5_000), None);
+        // As much again; and a look too soon says nothing.
+        assert_eq!(observe(120, 500_000), None);
+        let wanted = observe(200, 30_000).unwrap();
+        assert!((1_870_000..1_880_000).contains(&wanted), "{wanted}");
+    }
+
+    #[test]
+    fn where_nothing_is_ordered_it_is_looked_at_once_a_second() {
+        let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
+        assert!(order.is_due(PASS));
+        order.observe(PASS, arrived);
+        assert!(!order.is_due(PASS * 2));
+        assert!(order.is_due(PASS * 11));
+        arrived.ordered_bytes += 1;
+        order.observe(PASS * 11, arrived);
+        assert!(order.is_due(PASS * 12));
+        order.observe(PASS * 12, arrived);
+        assert!(!order.is_due(PASS * 21));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_counted_they_have_between_a_trickle_and_their_part(
+            counted in prop::collection::vec((0u64..2_000, any::<u64>(), any::<u64>()), 1..50),
+            mbit in 0.01..10_000.0,
+        ) {
+            let rate = DownloadRate { mbit, ..RATE };
+            let mut order = Order::new(rate);
+            let mut now = Duration::ZERO;
+            for (ms, passed_bytes, ordered_bytes) in counted {
+                now += Duration::from_millis(ms);
+                if let Some(wanted) = order.observe(now, Arrived { passed_bytes, ordered_bytes }) {
+                    prop_assert!(wanted <= rate.most() && wanted >= (mbit * 125_000.0 * TRICKLE) as u64);
+                }
+            }
+        }
+    }
+}
