@@ -272,7 +272,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     let looked = Input::Arrivals {
         way,
         arrivals: vec![departure],
-        passed: std::collections::BTreeMap::new(),
+        counted: crate::downlink::Counted::default(),
     };
     let actions = engine.step(now, looked);
     let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
