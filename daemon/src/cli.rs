@@ -307,7 +307,7 @@ pub enum ClassCommand {
 
 #[derive(Subcommand)]
 pub enum LimitCommand {
-    /// From now on all of it together sends and receives at most so much
+    /// Limit what everything in the target sends and receives together
     #[command(mut_group("RateArgs", |rates| rates.required(true)))]
     Set {
         #[command(flatten)]
@@ -345,7 +345,7 @@ pub struct RateArgs {
     /// Send at most so much
     #[arg(long, value_name = "RATE", value_parser = rate::parse)]
     pub up: Option<u64>,
-    /// The same for both, each direction for itself; --down or --up counts before it
+    /// The same for both, each direction for itself; `--down` and `--up` override it
     #[arg(long, value_name = "RATE", value_parser = rate::parse)]
     pub rate_limit: Option<u64>,
 }
@@ -356,14 +356,14 @@ pub enum LinkCommand {
     Show(Json),
     /// Set a link's rate
     Set {
-        /// Of the interface
+        /// The interface's name
         name: String,
         #[command(flatten)]
         rates: LinkRates,
     },
     /// Go back to what the configuration says
     Clear {
-        /// Of the interface
+        /// The interface's name
         name: String,
     },
 }
@@ -437,7 +437,8 @@ pub struct ExecArgs {
     #[arg(long, value_delimiter = ',', requires = "realtime")]
     pub cpus: Vec<u32>,
     /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
-    /// daemon, a dry run, a pause, a managed link without a queue of giveway's, and another interface with routes that is not
+    /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--down` one
+    /// with tc filters or an nftables chain at its ingress, and another interface with routes that is not
     /// managed. What comes to light later (a tunnel, another network namespace) `giveway status` and `giveway why` say
     #[arg(long)]
     pub require: bool,

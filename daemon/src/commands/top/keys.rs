@@ -87,7 +87,7 @@ fn scroll(model: &mut Model, key: KeyCode) -> bool {
 
 fn command(model: &mut Model, key: KeyCode) {
     match key {
-        KeyCode::Char(digit @ '1'..='5') => model.show(View::ALL[digit as usize - '1' as usize]),
+        KeyCode::Char(digit @ '1'..='6') => model.show(View::ALL[digit as usize - '1' as usize]),
         KeyCode::Tab | KeyCode::Right => turn(model, 1),
         KeyCode::BackTab | KeyCode::Left => turn(model, View::ALL.len() - 1),
         KeyCode::Up | KeyCode::Char('k') => model.step(-1),
