@@ -169,8 +169,8 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 		read_ports(skb, p);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), *to_promise_ns, &granted);
 	*to_promise_ns = 0;
-	/* What anybody may ask for lifts no rate limit. */
-	if (!deadline_ns || (!granted && (config->flags & GW_LIMITED || has_early_sockets)))
+	/* What anybody may ask for lifts no rate limit; and what is received has its limit and order whatever is sent. */
+	if (!deadline_ns || config->flags & (GW_LIMITED | GW_ORDERS_DOWNLOADS) || has_early_sockets)
 		said = what_is_said(skb, config, p);
 	if (limit_of(said) && !granted)
 		deadline_ns = 0;

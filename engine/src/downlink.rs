@@ -26,6 +26,8 @@ pub use order::{Arrived, DownloadRate, Order, OrderView, PART};
 const RULE_OF_ORDER: &str = "download_rate_mbit";
 const AS_IT_COMES: &str = "as it comes";
 const LIMITED: &str = "limited";
+/// What has stood for so long is no try that fails.
+const STANDS: Duration = Duration::from_secs(60);
 
 /// Limits in one direction.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -67,6 +69,7 @@ pub struct Arrival {
     pub hindrance: Option<String>,
     /// The bridge that it is a port of.
     pub bridge: Option<u32>,
+    pub mtu_bytes: u32,
 }
 
 /// What is to be in force: these limits, for what arrives by these links together.
@@ -74,6 +77,8 @@ pub struct Arrival {
 pub struct Plan {
     /// By interface, with its name.
     pub links: BTreeMap<u32, String>,
+    /// Of the largest packets there.
+    pub mtu_bytes: u32,
     pub limits: Vec<RateLimit>,
     /// On those of the links where what arrives is ordered, what bulk and background may have at most, bytes a second.
     pub orders: BTreeMap<u32, u64>,
@@ -137,6 +142,8 @@ pub struct Downlink {
     /// Why the last one is not in force.
     failed: Option<String>,
     again: BackOff,
+    /// When what is in force was last put up or changed.
+    since: Option<Duration>,
 }
 
 impl Downlink {
@@ -232,6 +239,7 @@ impl Downlink {
         match outcome {
             Ok(()) => {
                 self.failed = None;
+                self.since = Some(now);
                 let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
                 self.in_force = asked;
                 self.renew_orders();
@@ -251,6 +259,13 @@ impl Downlink {
 
     fn lose(&mut self, now: Duration, why: String) -> Vec<Change> {
         let changes = self.changes(None, &why);
+        let stood = self
+            .since
+            .take()
+            .is_some_and(|since| now.saturating_sub(since) >= STANDS);
+        if self.in_force.is_some() && stood {
+            self.again.reset();
+        }
         (self.in_force, self.failed) = (None, Some(why));
         self.orders.clear();
         self.again.failed(now);
@@ -391,8 +406,12 @@ impl Downlink {
         let links: BTreeMap<u32, String> = meant.map(|arrival| (arrival.ifindex, arrival.name.clone())).collect();
         let ordered = self.rates.iter().filter(|(ifindex, _)| links.contains_key(ifindex));
         let orders = ordered.map(|(ifindex, rate)| (*ifindex, rate.most())).collect();
+        let mtus = self.arrivals.iter().flatten();
+        let mtus = mtus.filter(|(ifindex, _)| links.contains_key(ifindex));
+        let mtu_bytes = mtus.map(|(_, arrival)| arrival.mtu_bytes).max().unwrap_or_default();
         (!links.is_empty()).then(|| Plan {
             links,
+            mtu_bytes,
             limits: self.limits.clone(),
             orders,
         })

@@ -185,8 +185,9 @@ impl DownloadActuator {
         for (ifindex, name) in links {
             let hindrance = way_in::hindrance(&mut self.netlink, *ifindex, name, &chains);
             let bridge = device::bridge_of(&mut self.netlink, *ifindex);
+            let device = uplink::device(&mut self.netlink, *ifindex);
             // One that has just gone is told of by the next look at the links.
-            let (Ok(hindrance), Ok(bridge)) = (hindrance, bridge) else {
+            let (Ok(hindrance), Ok(bridge), Ok(device)) = (hindrance, bridge, device) else {
                 continue;
             };
             arrivals.push(Arrival {
@@ -194,6 +195,7 @@ impl DownloadActuator {
                 name: name.clone(),
                 hindrance,
                 bridge,
+                mtu_bytes: device.mtu_bytes,
             });
         }
         Ok(arrivals)
@@ -246,7 +248,7 @@ impl Standing {
             ordered.insert(*number, link);
         }
         let limits: BTreeSet<u8> = plan.limits.iter().map(|limit| limit.number).collect();
-        let largest = largest_packet(netlink, plan)?;
+        let largest = largest_packet(plan);
         self.tree.follow(netlink, &plan.limits, &ordered, largest)?;
         self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
         for (ifindex, name) in &plan.links {
@@ -342,12 +344,8 @@ const PORTS_AT: usize = 8;
 const PORT_BYTES: usize = 8 * 1024;
 
 /// With its link header.
-pub fn largest_packet(netlink: &mut Netlink, plan: &Plan) -> Result<u32> {
-    let mut largest = 1500;
-    for ifindex in plan.links.keys() {
-        largest = largest.max(uplink::device(netlink, *ifindex)?.mtu_bytes);
-    }
-    Ok(largest + HEADER_BYTES)
+pub fn largest_packet(plan: &Plan) -> u32 {
+    plan.mtu_bytes.max(1500).saturating_add(HEADER_BYTES)
 }
 
 /// Ethernet's, and a tag's.

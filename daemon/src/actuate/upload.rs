@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::class::LimitNumber;
-use giveway_engine::downlink::{Counted, Plan};
+use giveway_engine::downlink::{Arrival, Counted, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ impl UploadActuator {
             device::switch_on(&mut self.netlink, ifindex)?;
         }
         let standing = self.standing.as_mut().context("nothing stands")?;
-        let largest = largest_packet(&mut self.netlink, plan)?;
+        let largest = largest_packet(plan);
         standing
             .tree
             .follow(&mut self.netlink, &plan.limits, &BTreeMap::new(), largest)?;
@@ -131,13 +131,29 @@ impl UploadActuator {
                 made_clsact: !way_in::has_clsact(&mut self.netlink, *ifindex)?,
             };
             self.journal.add([&filtered])?;
+            // Before the filter: where that fails, clsact is to be taken off.
+            standing.links.insert(*ifindex, filtered.clone());
             standing
                 .filter(&mut self.netlink, &filtered)
                 .with_context(|| name.clone())?;
-            standing.links.insert(*ifindex, filtered);
         }
         let limits: BTreeSet<LimitNumber> = plan.limits.iter().map(|limit| limit.number).collect();
         standing.tree.forget(&mut self.netlink, &limits, &BTreeMap::new())
+    }
+
+    /// The way out of the link that this is the way in of.
+    pub fn departure(&mut self, link: &Arrival) -> Arrival {
+        let name = &link.name;
+        let decided_before = way_in::has_other_filters(&mut self.netlink, link.ifindex, EGRESS, PREFERENCE);
+        let hindrance = decided_before.unwrap_or(false).then(|| {
+            format!(
+                "filters of tc stand at the egress of {name} (`tc filter show dev {name} egress`): they decide before giveway's, or would not see what is limited"
+            )
+        });
+        Arrival {
+            hindrance,
+            ..link.clone()
+        }
     }
 
     /// Why what was put up does not work any more, if it does not.

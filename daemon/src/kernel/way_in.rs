@@ -170,14 +170,23 @@ pub fn is_clsact_free(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
 
 /// Whether a filter of this preference is there.
 pub fn has_filter(netlink: &mut Netlink, ifindex: u32, parent: u32, preference: u32) -> Result<bool> {
+    Ok(preferences(netlink, ifindex, parent)?.contains(&preference))
+}
+
+/// Whether one of another preference is.
+pub fn has_other_filters(netlink: &mut Netlink, ifindex: u32, parent: u32, preference: u32) -> Result<bool> {
+    let all = preferences(netlink, ifindex, parent)?;
+    Ok(all.iter().any(|other| *other != preference))
+}
+
+/// Of the filters of clsact.
+fn preferences(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<BTreeSet<u32>> {
     if !has_clsact(netlink, ifindex)? {
-        return Ok(false);
+        return Ok(BTreeSet::new());
     }
     let all = netlink
         .dump(libc::RTM_GETTFILTER, &tcmsg(ifindex, 0, parent))
         .context("cannot list the filters of clsact")?;
     // struct tcmsg: the preference and the protocol in its last word.
-    Ok(all
-        .iter()
-        .any(|m| u32_at(m, 16).is_ok_and(|info| info >> 16 == preference)))
+    Ok(all.iter().filter_map(|m| Some(u32_at(m, 16).ok()? >> 16)).collect())
 }

@@ -347,6 +347,23 @@ fn whatever_somebody_does_to_the_intermediate_device_traffic_goes_on_within_a_se
 }
 
 #[test]
+fn a_larger_mtu_that_comes_later_stops_nothing() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let daemon = start(&rules);
+    until("what arrives is limited", || limiting(&daemon));
+    run("ip link set gwv mtu 9000");
+    lab.far(|| run("ip link set gwv mtu 9000"));
+    // The links are looked at once a second.
+    thread::sleep(Duration::from_millis(1500));
+    let _held = Received::over_tcp(FAR_V4, port);
+    thread::sleep(Duration::from_secs(1));
+    let mbit = passed_mbit(Duration::from_secs(3));
+    assert!((LIMIT_MBIT * 0.9..LIMIT_MBIT * 1.05).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
 fn where_another_tool_filters_what_arrives_nothing_goes_past_it_also_when_it_comes_later() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let port = source(&lab, FAR_V4);

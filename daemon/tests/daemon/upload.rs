@@ -121,6 +121,28 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
 }
 
 #[test]
+fn where_another_tool_filters_what_is_sent_the_limit_is_said_not_to_hold_also_when_it_comes_later() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (daemon, _config) = start(&rules);
+    let port = lab.reader();
+    let _command = sender(
+        &["--up", "4mbit"],
+        &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
+    );
+    until("what is sent is limited", || limiting(&daemon));
+    // Its verdict is final: nothing that comes after it is asked.
+    run("tc filter add dev gwv egress prio 1 protocol ip u32 match u32 0 0 classid 1:1");
+    until("it is said", || {
+        let reasons = daemon.status()["uploads"]["reasons"].to_string();
+        !limiting(&daemon) && reasons.contains("filters of tc stand at the egress of gwv")
+    });
+    run("tc filter del dev gwv egress prio 1");
+    until("what is sent is limited again", || limiting(&daemon));
+    let mbit = sent_mbit(&lab, Duration::from_secs(2));
+    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
 fn a_command_that_sends_udp_and_does_not_slow_down_sends_no_more_than_its_limit() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let (_daemon, _config) = start(&rules);

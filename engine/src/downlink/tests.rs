@@ -23,6 +23,7 @@ fn arrival(ifindex: u32, name: &str) -> Arrival {
 
 fn plan(links: &[(u32, &str)], numbers: &[u8]) -> Option<Plan> {
     Some(Plan {
+        mtu_bytes: 0,
         links: links
             .iter()
             .map(|(ifindex, name)| (*ifindex, (*name).to_owned()))
@@ -200,4 +201,44 @@ fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
     assert!(downlink.view().reasons.is_empty());
     downlink.lost(at, "it is gone".to_owned());
     assert!(downlink.orders(ETH).is_none() && downlink.balance(at, &BTreeMap::new()).is_empty());
+}
+
+fn wanting_a_limit() -> Downlink {
+    let mut downlink = Downlink::default();
+    assert_eq!(downlink.follow(vec![limit(1)]), None);
+    downlink
+}
+
+#[test]
+fn the_largest_packet_of_a_link_belongs_to_the_plan() {
+    let mut downlink = wanting_a_limit();
+    let with_mtu = |mtu_bytes| Arrival {
+        mtu_bytes,
+        ..arrival(2, "eth0")
+    };
+    let asked = downlink.observe(vec![with_mtu(1_500)]).flatten().unwrap();
+    assert_eq!(asked.mtu_bytes, 1_500);
+    downlink.conclude(Duration::ZERO, Ok(()));
+    assert_eq!(downlink.observe(vec![with_mtu(1_500)]), None);
+    let anew = downlink.observe(vec![with_mtu(9_000)]).flatten().unwrap();
+    assert_eq!(anew.mtu_bytes, 9_000);
+}
+
+#[test]
+fn what_has_stood_for_a_minute_is_put_up_again_at_once_when_it_is_lost() {
+    let mut downlink = wanting_a_limit();
+    downlink.observe(vec![arrival(2, "eth0")]).unwrap();
+    let mut now = Duration::ZERO;
+    for _ in 0..10 {
+        downlink.conclude(now, Ok(()));
+        now += STANDS;
+        downlink.lost(now, "somebody has switched it off".to_owned());
+        now += Duration::from_secs(1);
+        downlink.try_again(now).unwrap();
+    }
+    // And what does not stand has to wait longer and longer.
+    downlink.conclude(now, Ok(()));
+    downlink.lost(now, "somebody has switched it off".to_owned());
+    now += Duration::from_secs(1);
+    assert_eq!(downlink.try_again(now), None);
 }

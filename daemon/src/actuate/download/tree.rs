@@ -36,6 +36,8 @@ const AT_ONCE: u64 = 12_500_000_000;
 const BURST_US: u64 = 5_000;
 /// What may wait, of the limit's rate; and at least so many packets.
 const QUEUE_MS: u64 = 100;
+/// And no more than this in one queue: no socket is charged for it, and small packets take ten times their size.
+const MOST_BYTES: u64 = 2 << 20;
 const FEWEST_PACKETS: u32 = 12;
 /// Attributes of tbf (include/uapi/linux/pkt_sched.h).
 const TCA_TBF_PARMS: u16 = 1;
@@ -285,7 +287,7 @@ fn put_class(netlink: &mut Netlink, ifindex: u32, minor: u32, parent: u32, shape
 /// It is no limit by itself: it cuts packets, and its queue is short.
 fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest_packet: u32) -> Result<()> {
     let fewest = FEWEST_PACKETS * largest_packet;
-    let limit = u32::try_from(rate * QUEUE_MS / 1000).unwrap_or(u32::MAX).max(fewest);
+    let limit = (rate * QUEUE_MS / 1000).min(MOST_BYTES).max(fewest.into()) as u32;
     // struct tc_tbf_qopt: rate, peak rate, limit, buffer, mtu.
     let parameters = [
         htb::ratespec(AT_ONCE, 0),

@@ -237,24 +237,29 @@ impl Running {
         }
         let links = self.daemon.queue.in_force();
         let arrivals = self.daemon.download.arrivals(&links);
-        let mut arrivals = arrivals
-            .inspect_err(|error| tracing::debug!("{error:#}"))
-            .unwrap_or_default();
+        let mut arrivals = match arrivals {
+            Ok(arrivals) => arrivals,
+            // As nftables' chains that change while they are listed. What was seen before counts until the next look.
+            Err(error) => {
+                tracing::debug!("{error:#}");
+                self.sign.give();
+                return Ok(());
+            }
+        };
         let without_queue = self.daemon.queue.without_queue();
-        let departures = arrivals
+        let is_without = |link: &&Arrival| without_queue.iter().any(|(ifindex, _)| *ifindex == link.ifindex);
+        let departures: Vec<Arrival> = arrivals
             .iter()
-            .filter(|link| without_queue.contains(&(link.ifindex, link.name.clone())));
-        let departures = departures.map(|link| Arrival {
-            hindrance: None,
-            ..link.clone()
-        });
-        let departures: Vec<Arrival> = departures.collect();
-        let others = self.found.links.iter().filter(|link| !links.contains(link));
+            .filter(is_without)
+            .map(|link| self.daemon.upload.departure(link))
+            .collect();
+        let is_served = |ifindex| links.iter().any(|(served, _)| *served == ifindex);
+        let others = self.found.links.iter().filter(|(ifindex, _)| !is_served(*ifindex));
         arrivals.extend(others.map(|(ifindex, name)| Arrival {
             ifindex: *ifindex,
             name: name.clone(),
             hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
-            bridge: None,
+            ..Arrival::default()
         }));
         let counted = self.daemon.upload.counted();
         self.step_alone(Input::Arrivals {
