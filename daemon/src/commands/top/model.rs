@@ -42,7 +42,8 @@ impl View {
             Self::Processes => "Processes",
             Self::Queue => "Queue",
             Self::Neighbours => "Neighbours",
-            Self::Realtime => "Real time",
+            // Short: all of these, and by what rows are sorted, have 80 columns.
+            Self::Realtime => "RT",
             Self::Limits => "Limits",
         }
     }

@@ -13,7 +13,7 @@ use crate::commands::top::table::arrow;
 pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
     let mut x = area.x;
     for (number, view) in View::ALL.into_iter().enumerate() {
-        let (open, close) = if view == model.view { ("[", "]") } else { (" ", " ") };
+        let (open, close) = if view == model.view { ("[", "]") } else { (" ", "") };
         let text = format!("{open}{} {}{close}", number + 1, view.name());
         let style = if view == model.view {
             look.chosen()
