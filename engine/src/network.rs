@@ -221,7 +221,6 @@ impl Network {
                 self.ask_queues(now, wanted);
                 let wanted = self.links.measure(now, &flows);
                 self.ask_queues(now, wanted);
-                self.count_sent(now, &flows);
                 self.observe(now, flows, complete);
             }
             Input::Datagrams(flows) => self.observe_datagrams(now, flows),

@@ -9,7 +9,7 @@
 //! has set: of the two classes the lower counts, and of the two limits root's.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::flows::Tracked;
 use super::queue::BackgroundFlow;
 use super::{Network, classes};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{ByHand, Class, LimitNumber, LimitNumbers, Word};
+use crate::class::{ByHand, Class, LimitNumber, Word};
 use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
 use crate::model::{Cookie, Flow};
 use crate::rate;
@@ -28,8 +28,6 @@ use crate::rate;
 /// Processes that something may be set for at a time: each has a bit of what a task hands on.
 pub const MOST_PROCESSES: u8 = 64;
 const ROOT: u32 = 0;
-/// Over which what a limit lets through is measured.
-const WINDOW: Duration = Duration::from_secs(1);
 
 /// What it is set for.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -194,16 +192,6 @@ fn is_in(cgroup: &str, path: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Hand {
     all: Vec<SetByHand>,
-    sent: Sent,
-}
-
-/// What flows with a limit have sent and received.
-#[derive(Debug, Default)]
-struct Sent {
-    since: Option<Duration>,
-    /// Up and down.
-    bytes: BTreeMap<LimitNumber, [u64; 2]>,
-    mbit: BTreeMap<LimitNumber, [f64; 2]>,
 }
 
 impl Hand {
@@ -384,39 +372,11 @@ impl Network {
         set.class.or(of_flows).unwrap_or(Class::Standard)
     }
 
-    pub(super) fn count_sent(&mut self, now: Duration, flows: &[Flow]) {
-        let sent = &mut self.classes.hand.sent;
-        for flow in flows {
-            let Some(known) = self.flows.get(flow.cookie) else {
-                continue;
-            };
-            let LimitNumbers { up, down } = known.judged.verdict.limits;
-            if let Some(up) = up {
-                let bytes = flow.acked_bytes.saturating_sub(known.flow.acked_bytes);
-                sent.bytes.entry(up).or_default()[0] += bytes;
-            }
-            if let Some(down) = down {
-                let bytes = flow.received_bytes.saturating_sub(known.flow.received_bytes);
-                sent.bytes.entry(down).or_default()[1] += bytes;
-            }
-        }
-        let since = *sent.since.get_or_insert(now);
-        let window = now.saturating_sub(since);
-        if window >= WINDOW {
-            let bytes = std::mem::take(&mut sent.bytes).into_iter();
-            let mbit = |bytes: u64| rate::mbit(bytes) / window.as_secs_f64();
-            sent.mbit = bytes.map(|(limit, bytes)| (limit, bytes.map(mbit))).collect();
-            sent.since = Some(now);
-        }
-    }
-
-    pub fn set_by_hand_views(&self) -> Vec<HandView> {
+    pub fn set_by_hand_views(&self, now: Duration) -> Vec<HandView> {
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
-            let had = set
-                .limit
-                .and_then(|limit| self.classes.hand.sent.mbit.get(&limit.number));
-            let [sent, received] = had.copied().unwrap_or_default();
+            let had = set.limit.map(|limit| self.tcp_of_limit(now, limit.number));
+            let [sent, received] = had.unwrap_or_default();
             HandView {
                 set: set.clone(),
                 flows: self.flows.iter().filter(|tracked| holds_for(set, tracked)).count(),

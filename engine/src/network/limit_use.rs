@@ -92,21 +92,28 @@ impl Network {
         self.classes.limits().into_iter().map(in_use).collect()
     }
 
+    /// Mbit/s that its flows send and receive over TCP.
+    pub fn tcp_of_limit(&self, now: Duration, number: LimitNumber) -> [f64; 2] {
+        [&UP, &DOWN].map(|way| self.held_by(now, number, way).1)
+    }
+
     fn way_use(&self, now: Duration, limit: &RateLimit, way: &Way, queue: Option<Passed>) -> WayUse {
-        let is_held = |tracked: &&Tracked| (way.number)(tracked.judged.verdict.limits) == Some(limit.number);
-        let held: Vec<f64> = self
-            .flows
-            .iter()
-            .filter(is_held)
-            .map(|tracked| (way.mbit)(tracked, now))
-            .collect();
+        let (flows, tcp_mbit) = self.held_by(now, limit.number, way);
         WayUse {
             limit_mbit: mbit(limit.bytes_per_s),
-            flows: held.len(),
-            // The standard library's sum of nothing is -0.
-            tcp_mbit: held.iter().fold(0.0, |all, mbit| all + mbit),
+            flows,
+            tcp_mbit,
             queue,
         }
+    }
+
+    /// How many flows have this limit, and what they have of it.
+    fn held_by(&self, now: Duration, number: LimitNumber, way: &Way) -> (usize, f64) {
+        let is_held = |tracked: &&Tracked| (way.number)(tracked.judged.verdict.limits) == Some(number);
+        let held = self.flows.iter().filter(is_held);
+        held.fold((0, 0.0), |(flows, mbit), tracked| {
+            (flows + 1, mbit + (way.mbit)(tracked, now))
+        })
     }
 
     fn holder_of_limit(&self, number: LimitNumber) -> (LimitedBy, String) {

@@ -59,7 +59,7 @@ impl Network {
             uploads,
             not_enforced: self.shortfall_views(),
             elsewhere: self.elsewhere_views(),
-            by_hand: self.set_by_hand_views(),
+            by_hand: self.set_by_hand_views(now),
             active: self.classes.active().to_vec(),
             nice_processes: self.early.nice(),
             processes_left_out: self.early.left_out(),

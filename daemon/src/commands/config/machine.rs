@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use giveway_engine::class::{Limit, RateLimit, Rules};
 use giveway_engine::config::{BackendName, Config, LocalTraffic};
+use giveway_engine::downlink::PART;
 use giveway_engine::network::action::Action;
 use giveway_engine::network::queue::links::{LinkView, Links};
 use giveway_engine::network::queue::{Backend, Backends, Uplink};
@@ -76,7 +77,9 @@ impl Machine {
             }
         }
         let limits = rules.limits();
-        if limits.iter().any(|limit| limit.down().is_some()) {
+        let orders = config.link.download_rate_mbit.is_some()
+            || config.uplink.iter().any(|uplink| uplink.download_rate_mbit.is_some());
+        if orders || limits.iter().any(|limit| limit.down().is_some()) {
             self.missing.extend(bypassed(&mut netlink, &found.links));
         }
         for link in views(config, rules, uplinks) {
@@ -96,7 +99,13 @@ impl Machine {
             };
             self.lines.push(format!("{name}: {would}: {}", link.queue.why));
             let takes_out = link.queue.waits || plan.is_some_and(|plan| plan.backend == Backend::Htb);
-            if spares_local(config, name) && !takes_out {
+            if let Some(mbit) = link.download_rate_mbit {
+                self.lines.push(format!(
+                    "{name}: bulk and background downloads yield, within {:.0}% of {mbit} Mbit/s",
+                    PART * 100.0
+                ));
+            }
+            if spares_local(config, name) && !takes_out && link.download_rate_mbit.is_none() {
                 self.missing.push(format!(
                     "local = \"unlimited\" does nothing on {name}: that takes htb with a known rate, as by rate_mbit ({})",
                     link.queue.why

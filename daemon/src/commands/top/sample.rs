@@ -20,6 +20,17 @@ pub fn status(sockets: usize) -> Status {
         }],
         "reports": reports(),
         "links": [link()],
+        "limits": [{
+            "limited_by": "rule", "of": "rule 50-mine.toml:3",
+            "upload": {"limit_mbit": 2.0, "flows": 1, "tcp_mbit": 1.5},
+            "download": {
+                "limit_mbit": 8.0, "flows": 4, "tcp_mbit": 7.5,
+                "queue": {
+                    "passed_bytes": 5_000_000, "passed_packets": 4_000, "dropped_packets": 17, "waiting_packets": 4,
+                    "waiting_bytes": 6_000,
+                },
+            },
+        }],
         "realtime": null,
         "changes": [{
             "t_ns": 4_000_000_000_u64, "subject": "socket", "cookie": 1, "name": "worker (1000) to 192.0.2.1:443",

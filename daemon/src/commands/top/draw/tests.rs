@@ -79,6 +79,27 @@ fn a_socket_has_all_that_matters_at_80_columns() {
 }
 
 #[test]
+fn a_limit_has_a_row_for_each_direction_with_what_it_allows_and_lets_through() {
+    let mut model = looking_at(sample::status(2));
+    type_in(&mut model, &[KeyCode::Char('6')]);
+    let shown = lines(&drawn(&model, &LOOK, 80, 24));
+    let row = |way: &str| {
+        let line = shown
+            .iter()
+            .find(|line| line.contains("50-mine.toml:3") && line.contains(way));
+        line.unwrap_or_else(|| panic!("{way}:\n{}", shown.join("\n")))
+    };
+    for value in ["2.0M", "1.5M", "1", "-"] {
+        assert!(row("upload").contains(value), "{value}: {}", row("upload"));
+    }
+    for value in ["8.0M", "7.5M", "4", "5.0MB", "6.0kB", "17"] {
+        assert!(row("download").contains(value), "{value}: {}", row("download"));
+    }
+    let tabs = shown.iter().find(|line| line.contains("[6 Limits]")).unwrap();
+    assert!(tabs.contains("2 rows by LIMIT"), "{tabs}");
+}
+
+#[test]
 fn nothing_is_too_narrow_too_high_or_too_empty_to_be_drawn() {
     let mut models = vec![
         Model::new(),
