@@ -309,7 +309,7 @@ static __always_inline bool is_nice(struct task_struct *task)
 SEC("cgroup/sock_create")
 int gw_mark_nice(struct bpf_sock *ctx)
 {
-	struct sock *sk = bpf_cast_to_kern_ctx(ctx);
+	struct sock *sk = bpf_core_cast(bpf_cast_to_kern_ctx(ctx), struct sock);
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u8 yes = 1;
 
@@ -321,7 +321,7 @@ int gw_mark_nice(struct bpf_sock *ctx)
 
 static __always_inline int connects(struct bpf_sock_addr *ctx)
 {
-	struct bpf_sock_addr_kern *kernel = bpf_cast_to_kern_ctx(ctx);
+	struct bpf_sock_addr_kern *kernel = bpf_core_cast(bpf_cast_to_kern_ctx(ctx), struct bpf_sock_addr_kern);
 
 	if (ctx->sk && in_our_netns(kernel->sk))
 		treat_early(ctx->sk);

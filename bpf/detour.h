@@ -7,8 +7,7 @@
 #define GIVEWAY_DETOUR_H
 
 #include "giveway.h"
-
-extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+#include "kernel_skb.h"
 
 /* Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. */
 #define CLASS_OF_LIMITS 0x67640100
@@ -27,7 +26,7 @@ static __always_inline __u32 class_of_limit(__u32 limit, __u32 hash)
 /* On its way out it has been there already: such a device says that no action of a filter is for it, this once. */
 static __always_inline bool has_come_back(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 
 	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify);
 }

@@ -31,8 +31,6 @@ char LICENSE[] SEC("license") = "GPL";
 /* With timestamps. */
 #define TCP_HEADER_BYTES 32
 
-extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
-
 /* The intermediate device. */
 const volatile __u32 detour_ifindex;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
@@ -102,7 +100,7 @@ static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct p
 /* What is said of the socket itself; 0: nothing. */
 static __always_inline __u32 treatment_told(struct bpf_sock *sk)
 {
-	struct sock_common *skc = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock_common));
+	struct sock_common *skc = bpf_core_cast(sk, struct sock_common);
 	__u64 cookie = skc->skc_cookie.counter;
 	struct gw_treated_socket *told = bpf_map_lookup_elem(&treated_sockets, &cookie);
 	struct early_socket *early;
@@ -210,7 +208,7 @@ static __always_inline __u32 hash_of(const struct packet *p)
 /* `group`: of classes, of which the flow has one: of a limit, or of what gives way. */
 static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	__u32 mtu = 0;
 
 	/* A redirect to a device that is gone is the packet's end. */
@@ -260,7 +258,7 @@ int gw_detour(struct __sk_buff *skb)
 SEC("tcx/egress")
 int gw_come_back(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 
 	if (kernel_skb->dev->flags & IFF_UP)
 		return TCX_NEXT;

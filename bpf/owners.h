@@ -8,7 +8,8 @@
  * processes that share a socket do not take it from each other again and again. The kernel's own threads claim nothing:
  * what they send is somebody's.
  *
- * A socket that nobody is seen to use is that of the first process that has it open, by a search of all open files.
+ * A socket that nobody is seen to use is that of the oldest process that has it open, by a search of all open files: what a
+ * process has just forked has it, too, until it executes something.
  */
 #ifndef GIVEWAY_OWNERS_H
 #define GIVEWAY_OWNERS_H
@@ -40,7 +41,7 @@ struct owner {
 	struct user claims;
 	struct user has_open;
 	__u64 search;          /* the last search in which the owner had it open */
-	__u64 search_of_other; /* the one in which `has_open` had, and was the first */
+	__u64 search_of_other; /* the one in which `has_open` had, and was the oldest */
 	__u64 used_ns; /* of the last poll in which the owner had used it */
 	__u64 changed_ns;
 	__u64 hold_ns;
@@ -79,6 +80,13 @@ static __always_inline bool is_user(const struct user *u, struct task_struct *ta
 	struct task_struct *leader = task->group_leader;
 
 	return u->pid == (__u32)task->tgid && leader && u->start_ns == leader->start_boottime;
+}
+
+static __always_inline bool is_older(struct task_struct *task, const struct user *than)
+{
+	struct task_struct *leader = task->group_leader;
+
+	return leader && leader->start_boottime < than->start_ns;
 }
 
 static __always_inline void begin_owner(struct owner *o, struct task_struct *task, bool is_used)
@@ -134,14 +142,14 @@ static __always_inline void settle_owner(struct owner *o, __u64 now_ns)
 /* An open file of this process's, in a search. */
 static __always_inline void find_open(struct owner *o, struct task_struct *task, __u64 search)
 {
-	if (!o->is.pid) {
+	if (!o->is.pid || (!o->used_ns && !o->is_used && is_older(task, &o->is))) {
 		begin_owner(o, task, false);
 		o->search = search;
 	} else if (is_user(&o->is, task)) {
 		/* It may have executed something since. */
 		note_user(&o->is, task);
 		o->search = search;
-	} else if (o->search_of_other != search) {
+	} else if (o->search_of_other != search || is_older(task, &o->has_open)) {
 		note_user(&o->has_open, task);
 		o->search_of_other = search;
 	}

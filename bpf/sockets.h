@@ -6,13 +6,14 @@
 #define GIVEWAY_SOCKETS_H
 
 #include "egress.h"
+#include "kernel_skb.h"
 
 /* The network namespace that is looked after. Hooks are machine-wide; everything filters by it. */
 const volatile __u32 netns_inum;
 
 static __always_inline bool in_our_netns(const struct sock *sk)
 {
-	const struct net *net = sk->__sk_common.skc_net.net;
+	const struct net *net = bpf_core_cast(sk, struct sock)->__sk_common.skc_net.net;
 
 	return net && net->ns.inum == netns_inum;
 }

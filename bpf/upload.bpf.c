@@ -22,8 +22,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define IFF_UP 1
 #define ENODEV 19
 
-extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
-
 /* The intermediate device; as the first packet that came there has shown it. */
 const volatile __u32 detour_ifindex;
 __u64 detour_device;
@@ -38,7 +36,7 @@ static __always_inline bool is_there(struct __sk_buff *skb)
 		return false;
 	if (!detour_device)
 		return true;
-	device = bpf_rdonly_cast((void *)detour_device, bpf_core_type_id_kernel(struct net_device));
+	device = bpf_core_cast((void *)detour_device, struct net_device);
 	return device->flags & IFF_UP;
 }
 
@@ -54,7 +52,7 @@ int gw_leaves(struct __sk_buff *skb)
 SEC("tcx/egress")
 int gw_to_class(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 
 	if (!detour_device)
 		detour_device = (__u64)kernel_skb->dev;

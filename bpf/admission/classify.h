@@ -48,7 +48,7 @@ bool has_nice_sockets;
  */
 static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	struct sock *sk = kernel_skb->sk;
 
 	return sk && is_full(sk) && BPF_CORE_READ(sk, sk_socket, file) ? treatment_of_caller() : 0;
@@ -57,7 +57,7 @@ static __noinline __u32 treatment_of_raw_socket(struct __sk_buff *skb)
 /* Each packet comes by here: what is no full socket may say anything of its type, and is looked at above. */
 static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	struct sock *sk = kernel_skb->sk;
 
 	if (!sk || (sk->sk_type != SOCK_RAW && sk->__sk_common.skc_family != AF_PACKET))
@@ -68,7 +68,7 @@ static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 /* The limit of the program whose datagram this is, by a socket that nothing was said of yet and that need not connect. */
 static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	struct sock *sk = kernel_skb->sk;
 	struct bpf_sock *bpf_sk = skb->sk;
 	__u32 treatment;
@@ -92,7 +92,7 @@ static __always_inline __u32 limit_of_sender(struct __sk_buff *skb, const struct
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
 static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	struct sock *sk = kernel_skb->sk;
 
 	if (!kernel_skb->tstamp || !sk || !is_full(sk))

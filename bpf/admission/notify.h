@@ -60,7 +60,7 @@ static __always_inline void signal_sender(const struct gw_rule *rule)
 /* A packet of a local socket mostly has its flow's hash by then. */
 static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 
 	return kernel_skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
@@ -68,7 +68,7 @@ static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 /* The daemon knows what its sender has in flight over this link, whatever the packet itself has become (ESP). */
 static __always_inline bool is_of_tcp_socket(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct sk_buff *kernel_skb = kernel_skb_of(skb);
 	struct sock *sk = kernel_skb->sk;
 	struct net_device *device;
 
