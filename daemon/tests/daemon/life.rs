@@ -17,6 +17,7 @@ use giveway_engine::model::Cookie;
 use libbpf_rs::MapHandle;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
 use crate::support::process::{Daemon, PAPER, failure, giveway, program};
@@ -102,17 +103,16 @@ fn the_engine_knows_whose_a_flow_is() {
     let own = std::fs::read_link("/proc/self/exe").unwrap();
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
-    until("the owner is read", || {
-        let status = daemon.status();
-        let flows = status["flows"].as_array().unwrap();
-        let flow = flows.iter().find(|flow| flow["local"] == local);
-        flow.is_some_and(|flow| {
-            flow["pid"] == std::process::id()
-                && flow["uid"] == 0
-                && flow["exe"] == own.to_str().unwrap()
-                && flow["cgroup"] == cgroup
+    let expected = [json!(std::process::id()), json!(0), json!(own), json!(cgroup)];
+    let mut found = json!(null);
+    let read = std::panic::AssertUnwindSafe(|| {
+        until("the owner is read", || {
+            let flows = daemon.status()["flows"].as_array().unwrap().clone();
+            found = json!(flows.iter().find(|flow| flow["local"] == local));
+            ["pid", "uid", "exe", "cgroup"].map(|key| found[key].clone()) == expected
         })
     });
+    assert!(std::panic::catch_unwind(read).is_ok(), "{expected:?}: {found}");
 }
 
 #[test]

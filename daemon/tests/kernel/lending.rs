@@ -115,7 +115,8 @@ fn what_the_owner_of_a_lock_computes_is_charged_to_who_waits_for_it() {
         assert_eq!((lent.to.pid, lent.to.name.as_str()), (owner.pid(), "locks"));
         let ms = lent.used.as_millis();
         assert!(
-            (150..165).contains(&ms),
+            // On a busy machine its clock counts what a hypervisor takes.
+            (150..225).contains(&ms),
             "{lent:?}, and nothing of what it computed afterwards"
         );
         assert!(all(&mut lending, &lender).is_empty(), "and no more");
