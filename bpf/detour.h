@@ -14,7 +14,10 @@
 #define CLASSES_OF_A_LIMIT 16
 #define QUEUES_OF_A_LIMIT 8
 
-/* In skb->cb[0], on the way out: it takes the detour. cb[2]: its priority before; cb[3]: its class there. */
+/*
+ * In skb->cb[0], on the way out: it takes the detour. cb[2]: its priority before; cb[3]: its class there. In cb[4] again, for its
+ * way back: fq_codel uses the first two words.
+ */
 #define DETOUR_MAGIC 0x6a7e0001u
 
 /* `hash`: of the flow. */
@@ -23,10 +26,16 @@ static __always_inline __u32 class_of_limit(__u32 limit, __u32 hash)
 	return CLASS_OF_LIMITS + limit * CLASSES_OF_A_LIMIT + 1 + (hash & (QUEUES_OF_A_LIMIT - 1));
 }
 
+/* Where fq_codel sees to the flows of a limit, it has this one queue. */
+static __always_inline __u32 only_queue_of(__u32 class)
+{
+	return (class & ~(CLASSES_OF_A_LIMIT - 1)) + 1;
+}
+
 /* On its way out it has been there already: such a device says that no action of a filter is for it, this once. */
 static __always_inline bool has_come_back(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 
 	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify);
 }

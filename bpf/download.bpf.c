@@ -33,6 +33,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* The intermediate device. */
 const volatile __u32 detour_ifindex;
+const volatile bool is_fair;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
 
@@ -208,7 +209,7 @@ static __always_inline __u32 hash_of(const struct packet *p)
 /* `group`: of classes, of which the flow has one: of a limit, or of what gives way. */
 static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u32 mtu = 0;
 
 	/* A redirect to a device that is gone is the packet's end. */
@@ -217,7 +218,7 @@ static __always_inline int take_detour(struct __sk_buff *skb, const struct packe
 	/* The other device is an Ethernet. */
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
-	skb->priority = class_of_limit(group, hash_of(p));
+	skb->priority = is_fair ? only_queue_of(class_of_limit(group, 0)) : class_of_limit(group, hash_of(p));
 	return bpf_redirect(detour_ifindex, 0);
 }
 

@@ -396,6 +396,7 @@ typedef struct {
 struct cred {
 	kuid_t uid;
 	kuid_t euid;
+	kuid_t fsuid;
 };
 
 struct nsproxy {

@@ -143,7 +143,7 @@ static __always_inline void settle_owner(struct owner *o, __u64 now_ns)
 static __always_inline void find_open(struct owner *o, struct task_struct *task, __u64 search)
 {
 	if (!o->is.pid || (!o->used_ns && !o->is_used && is_older(task, &o->is))) {
-		begin_owner(o, task, false);
+		note_user(&o->is, task);
 		o->search = search;
 	} else if (is_user(&o->is, task)) {
 		/* It may have executed something since. */

@@ -138,7 +138,7 @@ static __noinline bool read_ipv6(struct __sk_buff *skb, struct packet *p)
 /* A tag that is in the packet hides what follows it. 0: cannot be read. */
 static __noinline __u32 type_behind_tags(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u32 at = kernel_skb->network_header - kernel_skb->mac_header - sizeof(__be16);
 	__be16 type;
 
@@ -151,7 +151,7 @@ static __noinline __u32 type_behind_tags(struct __sk_buff *skb)
  */
 static __always_inline int load_header(struct __sk_buff *skb, struct ipv4_header *header)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	const void *data = (const void *)(long)skb->data, *end = (const void *)(long)skb->data_end;
 	const __u32 *from = data + ETH_HEADER_BYTES;
 	__u32 *to = (__u32 *)header;

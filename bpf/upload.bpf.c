@@ -24,6 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* The intermediate device; as the first packet that came there has shown it. */
 const volatile __u32 detour_ifindex;
+const volatile bool is_fair;
 __u64 detour_device;
 
 /* The action drops what is for a device that is gone or down. */
@@ -57,6 +58,6 @@ int gw_to_class(struct __sk_buff *skb)
 	if (!detour_device)
 		detour_device = (__u64)kernel_skb->dev;
 	if (skb->cb[0] == DETOUR_MAGIC)
-		skb->priority = skb->cb[3];
+		skb->priority = is_fair ? only_queue_of(skb->cb[3]) : skb->cb[3];
 	return TCX_NEXT;
 }

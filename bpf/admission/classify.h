@@ -65,6 +65,18 @@ static __always_inline __u32 treatment_of_raw(struct __sk_buff *skb)
 	return treatment_of_raw_socket(skb);
 }
 
+/*
+ * A packet that waited for a neighbour's address is sent by whoever runs then: mostly somebody of another user and another cgroup.
+ * A program may have changed one of both since it made its socket.
+ */
+static __always_inline bool is_of_caller(struct sock *sk)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	return sk->sk_uid.val == BPF_CORE_READ(task, cred, fsuid.val) ||
+	       sk->sk_cgrp_data.cgroup == BPF_CORE_READ(task, cgroups, dfl_cgrp);
+}
+
 /* The limit of the program whose datagram this is, by a socket that nothing was said of yet and that need not connect. */
 static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 {
@@ -73,7 +85,7 @@ static __noinline __u32 limit_of_datagrams_sender(struct __sk_buff *skb)
 	struct bpf_sock *bpf_sk = skb->sk;
 	__u32 treatment;
 
-	if (!sk || !is_full(sk) || !BPF_CORE_READ(sk, sk_socket, file))
+	if (!sk || !is_full(sk) || !BPF_CORE_READ(sk, sk_socket, file) || !is_of_caller(sk))
 		return 0;
 	treatment = treatment_of_caller();
 	bpf_sk = bpf_sk ? bpf_sk_fullsock(bpf_sk) : NULL;
@@ -92,7 +104,7 @@ static __always_inline __u32 limit_of_sender(struct __sk_buff *skb, const struct
 /* SO_TXTIME in deadline mode. Any other tstamp is TCP's pacing or the time of arrival. */
 static __always_inline __u64 socket_deadline(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
 
 	if (!kernel_skb->tstamp || !sk || !is_full(sk))

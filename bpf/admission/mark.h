@@ -14,7 +14,7 @@
 /* It is in the first two bytes of either header. The ECN bits beside it stay. What cannot be written stays as it is. */
 static __noinline int write_dscp(struct __sk_buff *skb, const struct packet *p, __u32 dscp)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u32 at = kernel_skb->network_header - kernel_skb->mac_header; /* the packet begins with the latter */
 	bool is_ipv4 = p->tuple.family == AF_INET;
 	__u32 shift = is_ipv4 ? 2 : 6;

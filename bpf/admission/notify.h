@@ -68,7 +68,7 @@ static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 /* The daemon knows what its sender has in flight over this link, whatever the packet itself has become (ESP). */
 static __always_inline bool is_of_tcp_socket(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
 	struct net_device *device;
 
@@ -113,7 +113,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 /* What it was before the detour counts again. */
 static __always_inline void come_back(struct __sk_buff *skb)
 {
-	if (skb->cb[0] == DETOUR_MAGIC && has_come_back(skb))
+	if (skb->cb[4] == DETOUR_MAGIC && has_come_back(skb))
 		skb->priority = skb->cb[2];
 }
 
@@ -122,7 +122,7 @@ static __always_inline bool takes_detour(struct __sk_buff *skb, const struct gw_
 {
 	if (!limit || !(config->flags & GW_DETOUR) || has_come_back(skb))
 		return false;
-	skb->cb[0] = DETOUR_MAGIC;
+	skb->cb[0] = skb->cb[4] = DETOUR_MAGIC;
 	skb->cb[2] = skb->priority;
 	skb->cb[3] = class_of_limit(limit, hash_of_flow(skb));
 	return true;

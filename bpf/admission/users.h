@@ -47,7 +47,7 @@ struct {
 /* As that, without a call: each packet with a deadline comes by here. */
 static __always_inline __u32 uid_of(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct sock *sk = kernel_skb->sk;
 
 	return sk && is_full(sk) ? sk->sk_uid.val : NOBODY;

@@ -70,7 +70,12 @@ pub struct Arrival {
     /// The bridge that it is a port of.
     pub bridge: Option<u32>,
     pub mtu_bytes: u32,
+    /// Programs of others that are asked before giveway's, and may decide.
+    pub others_first: u32,
 }
+
+/// The links of a plan that it could not be put up at, by interface, and why.
+pub type LeftOut = BTreeMap<u32, String>;
 
 /// What is to be in force: these limits, for what arrives by these links together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -232,12 +237,22 @@ impl Downlink {
     }
 
     /// Takes in the outcome of the last request; after an error nothing is in force.
-    pub fn conclude(&mut self, now: Duration, outcome: Result<(), String>) -> (Vec<Change>, Option<Option<Plan>>) {
-        let Some(asked) = self.asked.take() else {
+    pub fn conclude(&mut self, now: Duration, outcome: Result<LeftOut, String>) -> (Vec<Change>, Option<Option<Plan>>) {
+        let Some(mut asked) = self.asked.take() else {
             return (Vec::new(), None);
         };
         match outcome {
-            Ok(()) => {
+            Ok(refused) => {
+                for (ifindex, why) in refused {
+                    if let Some(plan) = &mut asked {
+                        plan.links.remove(&ifindex);
+                        plan.orders.remove(&ifindex);
+                    }
+                    let arrival = self.arrivals.as_mut().and_then(|all| all.get_mut(&ifindex));
+                    if let Some(arrival) = arrival {
+                        arrival.hindrance = Some(why);
+                    }
+                }
                 self.failed = None;
                 self.since = Some(now);
                 let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
@@ -335,8 +350,8 @@ impl Downlink {
             limits: self.limits.iter().map(|limit| self.view_of(limit)).collect(),
             orders: self.order_views(),
             reasons: match self.limits.is_empty() {
-                true => self.not_ordered(),
-                false => [self.shortfalls(), self.not_ordered()].concat(),
+                true => [self.not_ordered(), self.others_first()].concat(),
+                false => [self.shortfalls(), self.not_ordered(), self.others_first()].concat(),
             },
         }
     }
@@ -361,6 +376,18 @@ impl Downlink {
                 )
             })
             .collect()
+    }
+
+    fn others_first(&self) -> Vec<String> {
+        let links = self.in_force.iter().flat_map(|plan| plan.links.keys());
+        let arrivals = links.filter_map(|ifindex| self.arrivals.as_ref()?.get(ifindex));
+        let followed = arrivals.filter(|arrival| arrival.others_first > 0);
+        let shown = |Arrival { name, others_first, .. }: &Arrival| {
+            format!(
+                "{others_first} of other tools' programs (tcx) are asked before giveway's at the ingress of {name} (`bpftool net show dev {name}`): what they decide is not limited, and giveway does not see it"
+            )
+        };
+        followed.map(shown).collect()
     }
 
     fn view_of(&self, limit: &RateLimit) -> DownloadView {

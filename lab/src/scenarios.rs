@@ -15,6 +15,7 @@ mod download_limit;
 pub mod fails_open;
 pub mod faults;
 mod foreground;
+mod foreground_down;
 mod gate;
 mod join_leave;
 mod liar;
@@ -65,6 +66,7 @@ pub const ALL: &[Scenario] = &[
     fails_open::SCENARIO,
     faults::SCENARIO,
     foreground::SCENARIO,
+    foreground_down::SCENARIO,
     gate::SCENARIO,
     join_leave::SCENARIO,
     liar::SCENARIO,

@@ -542,6 +542,23 @@ mod in_guest {
     }
 
     #[test]
+    pub fn pages_and_a_call_beside_downloads_hardly_wait_where_the_rate_is_known() {
+        let Some(_turn) = turn_in_guest() else { return };
+        let settings = [
+            "variants=20ms/fifo-100/alone/known,20ms/fifo-100/bulk-8/known",
+            "sizes_kb=100",
+            "requests=3",
+            "seconds=5",
+            "warmup_s=6",
+        ];
+        let (result, _) = run_and_count_figures("foreground-down", &settings);
+        let of = |name| metric(&result, "20ms/fifo-100/bulk-8/known", name);
+        // Without an order each waits up to 100 ms.
+        assert!(of("call_waits_p95_ms") < 30.0, "{result}");
+        assert!(of("load_percent_of_left") > 60.0, "{result}");
+    }
+
+    #[test]
     pub fn a_rate_limit_is_reached_and_not_passed_in_the_bpf_qdisc() {
         let Some(_turn) = turn_in_guest() else { return };
         // Bounds are on every window.
@@ -759,6 +776,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     (
         "foreground",
         Tests(&[in_guest::requests_beside_an_upload_take_hardly_longer_than_without]),
+    ),
+    (
+        "foreground-down",
+        Tests(&[in_guest::pages_and_a_call_beside_downloads_hardly_wait_where_the_rate_is_known]),
     ),
     ("gate", Tests(&[in_guest::an_upload_waits_for_a_program_that_computes])),
     ("join-leave", Tests(&[caps_follow_senders_that_join_start_stop_and_die])),

@@ -15,7 +15,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::downlink::{Arrival, Arrived, Counted, Plan};
+use giveway_engine::back_off::BackOff;
+use giveway_engine::downlink::{Arrival, Arrived, Counted, LeftOut, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
@@ -54,7 +55,12 @@ pub struct DownloadActuator {
     netlink: Netlink,
     journal: Journal<Detour>,
     standing: Option<Standing>,
+    refusals: Refusals,
 }
+
+/// Links where what was to be put at their way in or out could not be: each is left alone for a while, and the others have theirs.
+#[derive(Default)]
+pub struct Refusals(BTreeMap<u32, (BackOff, String)>);
 
 struct Standing {
     ifindex: u32,
@@ -76,20 +82,32 @@ impl DownloadActuator {
             netlink: Netlink::open()?,
             journal: Journal::at(place.journal(JournalFile::Downlink)),
             standing: None,
+            refusals: Refusals::default(),
         })
     }
 
     /// Puts the plan up, or changes what is there into it; None takes everything down. `shared`: what admission knows. `numbers`:
-    /// by which it knows links, by interface.
+    /// by which it knows links, by interface. Returns the links that have refused.
     ///
     /// # Errors
-    /// Where that fails; then nothing is left.
-    pub fn set(&mut self, plan: Option<&Plan>, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+    /// Where all of it fails; then nothing is left.
+    pub fn set(
+        &mut self,
+        plan: Option<&Plan>,
+        shared: Option<&Received>,
+        numbers: &BTreeMap<u32, u32>,
+    ) -> Result<LeftOut> {
         let Some(plan) = plan else {
-            return self.take_down();
+            return self.take_down().map(|()| LeftOut::new());
         };
         let put_up = self.put_up(plan, shared, numbers);
-        put_up.inspect_err(|_| self.give_up())
+        put_up.inspect_err(|_| self.give_up())?;
+        let has = |ifindex: &u32| {
+            self.standing
+                .as_ref()
+                .is_some_and(|standing| standing.links.contains_key(ifindex))
+        };
+        Ok(self.refusals.among(plan.links.keys(), has))
     }
 
     fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<()> {
@@ -97,7 +115,7 @@ impl DownloadActuator {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
         };
-        let done = standing.follow(&mut self.netlink, plan, numbers);
+        let done = standing.follow(&mut self.netlink, plan, numbers, &mut self.refusals);
         self.standing = Some(standing);
         done
     }
@@ -181,11 +199,13 @@ impl DownloadActuator {
     /// The ways in of these links, as they are now.
     pub fn arrivals(&mut self, links: &[(u32, String)]) -> Result<Vec<Arrival>> {
         let chains = way_in::filtered()?;
+        let program = self.standing.as_ref().map(|standing| standing.program.as_fd());
         let mut arrivals = Vec::new();
         for (ifindex, name) in links {
             let hindrance = way_in::hindrance(&mut self.netlink, *ifindex, name, &chains);
             let bridge = device::bridge_of(&mut self.netlink, *ifindex);
             let device = uplink::device(&mut self.netlink, *ifindex);
+            let others_first = program.and_then(|program| way_in::others_before(*ifindex, program).ok());
             // One that has just gone is told of by the next look at the links.
             let (Ok(hindrance), Ok(bridge), Ok(device)) = (hindrance, bridge, device) else {
                 continue;
@@ -193,12 +213,40 @@ impl DownloadActuator {
             arrivals.push(Arrival {
                 ifindex: *ifindex,
                 name: name.clone(),
-                hindrance,
+                hindrance: hindrance.or_else(|| self.refusals.of(*ifindex)),
                 bridge,
                 mtu_bytes: device.mtu_bytes,
+                others_first: others_first.unwrap_or(0),
             });
         }
         Ok(arrivals)
+    }
+}
+
+impl Refusals {
+    pub fn note(&mut self, ifindex: u32, name: &str, error: &anyhow::Error) {
+        let (again, why) = self.0.entry(ifindex).or_default();
+        *why = format!("{error:#}");
+        again.failed(now());
+        tracing::warn!("limits do not hold by {name}: {}", again.shown(now(), why));
+    }
+
+    pub fn forget(&mut self, ifindex: u32) {
+        self.0.remove(&ifindex);
+    }
+
+    /// Until it is time to try again.
+    pub fn of(&self, ifindex: u32) -> Option<String> {
+        let (again, why) = self.0.get(&ifindex)?;
+        again.next().is_some_and(|next| next > now()).then(|| why.clone())
+    }
+
+    /// Which of these links are without what they should have.
+    pub fn among<'a>(&self, wanted: impl Iterator<Item = &'a u32>, has: impl Fn(&u32) -> bool) -> LeftOut {
+        let missing = wanted.filter(|ifindex| !has(ifindex));
+        missing
+            .filter_map(|ifindex| Some((*ifindex, self.0.get(ifindex)?.1.clone())))
+            .collect()
     }
 }
 
@@ -210,6 +258,7 @@ impl Standing {
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.context("the limits of what arrives have no constants")?;
         constants.detour_ifindex = ifindex;
+        constants.is_fair = tree.is_fair();
         explain("share what is said of sockets", || {
             open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
             open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
@@ -237,7 +286,13 @@ impl Standing {
         })
     }
 
-    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+    fn follow(
+        &mut self,
+        netlink: &mut Netlink,
+        plan: &Plan,
+        numbers: &BTreeMap<u32, u32>,
+        refusals: &mut Refusals,
+    ) -> Result<()> {
         let mut ordered = BTreeMap::new();
         for (ifindex, most) in &plan.orders {
             let number = numbers.get(ifindex).context("the link is not managed any more")?;
@@ -253,8 +308,13 @@ impl Standing {
         self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
         for (ifindex, name) in &plan.links {
             if !self.links.contains_key(ifindex) {
-                let link = tcx::attach(self.program.as_fd(), *ifindex, Way::In).with_context(|| name.clone())?;
-                self.links.insert(*ifindex, (name.clone(), link));
+                match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+                    Ok(link) => {
+                        refusals.forget(*ifindex);
+                        self.links.insert(*ifindex, (name.clone(), link));
+                    }
+                    Err(error) => refusals.note(*ifindex, name, &error),
+                }
             }
         }
         // Nothing new comes to what is no limit any more.

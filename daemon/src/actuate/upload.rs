@@ -12,14 +12,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::class::LimitNumber;
-use giveway_engine::downlink::{Arrival, Counted, Plan};
+use giveway_engine::downlink::{Arrival, Counted, LeftOut, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::download::device::{self, UP};
 use super::download::tree::Tree;
-use super::download::{self, drain, largest_packet};
+use super::download::{self, Refusals, drain, largest_packet};
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::{Body, Netlink, Refused};
@@ -60,6 +60,7 @@ pub struct UploadActuator {
     netlink: Netlink,
     journal: Journal<Filtered>,
     standing: Option<Standing>,
+    refusals: Refusals,
 }
 
 struct Standing {
@@ -76,19 +77,22 @@ impl UploadActuator {
             netlink: Netlink::open()?,
             journal: Journal::at(place.journal(JournalFile::Uplink)),
             standing: None,
+            refusals: Refusals::default(),
         })
     }
 
-    /// Puts the plan up, or changes what is there into it; None takes everything down.
+    /// Puts the plan up, or changes what is there into it; None takes everything down. Returns the links that have refused.
     ///
     /// # Errors
-    /// Where that fails; then nothing is left.
-    pub fn set(&mut self, plan: Option<&Plan>) -> Result<()> {
+    /// Where all of it fails; then nothing is left.
+    pub fn set(&mut self, plan: Option<&Plan>) -> Result<LeftOut> {
         let Some(plan) = plan else {
-            return self.take_down();
+            return self.take_down().map(|()| LeftOut::new());
         };
         let put_up = self.put_up(plan);
-        put_up.inspect_err(|_| self.give_up())
+        put_up.inspect_err(|_| self.give_up())?;
+        let has = self.links();
+        Ok(self.refusals.among(plan.links.keys(), |ifindex| has.contains(ifindex)))
     }
 
     /// At whose egress what is limited takes the detour.
@@ -133,9 +137,14 @@ impl UploadActuator {
             self.journal.add([&filtered])?;
             // Before the filter: where that fails, clsact is to be taken off.
             standing.links.insert(*ifindex, filtered.clone());
-            standing
-                .filter(&mut self.netlink, &filtered)
-                .with_context(|| name.clone())?;
+            match standing.filter(&mut self.netlink, &filtered) {
+                Ok(()) => self.refusals.forget(*ifindex),
+                Err(error) => {
+                    take_off(&mut self.netlink, &filtered)?;
+                    standing.links.remove(ifindex);
+                    self.refusals.note(*ifindex, name, &error);
+                }
+            }
         }
         let limits: BTreeSet<LimitNumber> = plan.limits.iter().map(|limit| limit.number).collect();
         standing.tree.forget(&mut self.netlink, &limits, &BTreeMap::new())
@@ -145,13 +154,14 @@ impl UploadActuator {
     pub fn departure(&mut self, link: &Arrival) -> Arrival {
         let name = &link.name;
         let decided_before = way_in::has_other_filters(&mut self.netlink, link.ifindex, EGRESS, PREFERENCE);
-        let hindrance = decided_before.unwrap_or(false).then(|| {
+        let foreign = decided_before.unwrap_or(false).then(|| {
             format!(
                 "filters of tc stand at the egress of {name} (`tc filter show dev {name} egress`): they decide before giveway's, or would not see what is limited"
             )
         });
         Arrival {
-            hindrance,
+            others_first: 0,
+            hindrance: foreign.or_else(|| self.refusals.of(link.ifindex)),
             ..link.clone()
         }
     }
@@ -203,9 +213,9 @@ impl Standing {
         let builder = skeleton::UploadSkelBuilder::default();
         let mut open = explain("open the limits of what is sent", || builder.open(&mut storage))?;
         let constants = open.maps.rodata_data.as_deref_mut();
-        constants
-            .context("the limits of what is sent have no constants")?
-            .detour_ifindex = ifindex;
+        let constants = constants.context("the limits of what is sent have no constants")?;
+        constants.detour_ifindex = ifindex;
+        constants.is_fair = tree.is_fair();
         let skeleton = explain("load the limits of what is sent", || open.load())?;
         Ok(Self {
             ifindex,

@@ -341,6 +341,9 @@ fn idle_rates(config: &Config) -> Vec<String> {
 /// Why nothing here is started from it.
 fn no_program(exe: &str) -> Option<String> {
     match starts(exe) {
+        Err(error) if error.kind() == ErrorKind::NotFound && exe.contains(['*', '?']) => Some(format!(
+            "there is no {exe} on this machine: `exe` is a path and no pattern, which `cmdline` may be"
+        )),
         Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no {exe} on this machine")),
         Ok(start) if start == *b"#!" => Some(format!(
             "{exe} is a script, and the executable is its interpreter; name it by `cmdline = \"*{exe}*\"`"

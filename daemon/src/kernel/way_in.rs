@@ -3,10 +3,10 @@
 //! nftables' chains of the device. None of them sees a packet that a program before it sends elsewhere. Reads only.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
-use libbpf_rs::libbpf_sys::{BPF_TCX_INGRESS, bpf_prog_query_opts};
+use libbpf_rs::libbpf_sys::{BPF_TCX_INGRESS, bpf_prog_get_fd_by_id, bpf_prog_info, bpf_prog_query_opts};
 use nix::errno::Errno;
 
 use super::netlink::{Body, Netlink, Refused, attribute, attributes, text, u32_at};
@@ -33,6 +33,8 @@ const NETDEV: (u8, u32) = (5, 0);
 const INET: (u8, u32) = (1, 5);
 /// As many programs as are listed.
 const MOST_PROGRAMS: usize = 64;
+/// What the names of giveway's programs begin with.
+const OURS: &[u8] = b"gw_";
 
 /// The devices at whose way in a chain of nftables stands; the last letter of a beginning is `*`.
 pub fn filtered() -> Result<BTreeSet<String>> {
@@ -116,6 +118,32 @@ pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTree
 
 /// Whether this program is the last one at the way in of the device.
 pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
+    Ok(programs(ifindex)?.last() == Some(&id_of(program)?))
+}
+
+/// How many programs of others are asked there before this one.
+pub fn others_before(ifindex: u32, program: BorrowedFd<'_>) -> Result<u32> {
+    let own = id_of(program)?;
+    let programs = programs(ifindex)?;
+    let before = programs.into_iter().take_while(|id| *id != own);
+    let others = before.filter(|id| !is_ours(*id));
+    Ok(u32::try_from(others.count())?)
+}
+
+/// By its name.
+fn is_ours(id: u32) -> bool {
+    // SAFETY: takes an integer.
+    let Ok(program) = answered(unsafe { bpf_prog_get_fd_by_id(id) }) else {
+        return false;
+    };
+    // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    let name = info_of(program.as_fd()).map(|info| info.name.map(|letter| letter as u8));
+    name.is_ok_and(|name| name.starts_with(OURS))
+}
+
+/// What stands at the way in, by number, in the order in which it is asked.
+fn programs(ifindex: u32) -> Result<Vec<u32>> {
     let mut ids = [0u32; MOST_PROGRAMS];
     // SAFETY: integers and pointers, for which all zero is valid: none.
     let mut options: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
@@ -128,18 +156,21 @@ pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
     answered(told).context("cannot list the programs at an ingress")?;
     // SAFETY: the kernel has filled it in; any number is valid.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
-    let own = id_of(program)?;
-    Ok(ids.get(..count).and_then(<[u32]>::last) == Some(&own))
+    Ok(ids.get(..count).unwrap_or(&ids).to_vec())
 }
 
 fn id_of(program: BorrowedFd<'_>) -> Result<u32> {
+    info_of(program).map(|info| info.id)
+}
+
+fn info_of(program: BorrowedFd<'_>) -> Result<bpf_prog_info> {
     // SAFETY: integers and pointers, for which all zero is valid.
-    let mut info: libbpf_rs::libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut size = u32::try_from(size_of_val(&info))?;
     // SAFETY: the descriptor is open, and both are valid for the call.
     let told = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
     answered(told).context("cannot tell a program's number")?;
-    Ok(info.id)
+    Ok(info)
 }
 
 /// Whether clsact stands on this device.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the files of systemd's services that name a class themselves: each unit's own file, then the files that
+//! Finds the files of systemd's services that name a class or a limit themselves: each unit's own file, then the files that
 //! change it (`NAME.d/*.conf`), as systemd reads them. Users' own units are not looked at: their class is the user's choice.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn says_something(unit: String, path: &Path) -> Option<UnitFile> {
     if let Err(why) = roots
         && says(&text(path, false))
     {
-        tracing::warn!("{}: {why}; its {UNIT_KEY} does not count", path.display());
+        tracing::warn!("{}: {why}; its {UNIT_KEY} keys do not count", path.display());
     }
     None
 }
@@ -85,7 +85,7 @@ mod tests {
     fn write(folder: &Path, name: &str, class: &str) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("[Service]\n{UNIT_KEY}={class}\n")).unwrap();
+        fs::write(path, format!("[Service]\n{UNIT_KEY}Class={class}\n")).unwrap();
     }
 
     #[test]

@@ -1002,7 +1002,7 @@ fn a_check_names_the_keys_that_do_nothing() {
 
 #[test]
 fn the_vendors_rules_are_right() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rules.d/50-background.toml");
-    let output = giveway(&["config", "check", file]);
+    let file = |class: &str| format!("{}/../packaging/rules.d/50-{class}.toml", env!("CARGO_MANIFEST_DIR"));
+    let output = giveway(&["config", "check", &file("background"), &file("bulk")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

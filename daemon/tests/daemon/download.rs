@@ -6,13 +6,18 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use giveway::kernel::tcx::{self, Way};
 use giveway_engine::rate::mbit;
+use libbpf_rs::libbpf_sys::{BPF_PROG_TYPE_SCHED_CLS, bpf_prog_load};
+use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
@@ -111,7 +116,7 @@ fn mbit_of(count: impl Fn() -> u64, time: Duration) -> f64 {
 }
 
 /// By the limit's device itself: what an application has got comes in leaps, as what was lost is sent again.
-fn passed_mbit(time: Duration) -> f64 {
+pub(super) fn passed_mbit(time: Duration) -> f64 {
     let received = || {
         let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         let counters = devices
@@ -400,6 +405,46 @@ fn where_another_tool_filters_what_arrives_nothing_goes_past_it_also_when_it_com
         run(take);
         until("it is limited again", || limiting(&daemon));
     }
+}
+
+/// A program of tcx that leaves everything to the next one.
+fn passes_on() -> OwnedFd {
+    // r0 = TCX_NEXT; exit
+    const INSTRUCTIONS: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
+    // SAFETY: all that is pointed to is valid for the call; what may be null is null.
+    let loaded = unsafe {
+        bpf_prog_load(
+            BPF_PROG_TYPE_SCHED_CLS,
+            ptr::null(),
+            c"GPL".as_ptr(),
+            INSTRUCTIONS.as_ptr().cast(),
+            INSTRUCTIONS.len() as u64,
+            ptr::null_mut(),
+        )
+    };
+    assert!(loaded >= 0, "{loaded}");
+    // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
+    unsafe { OwnedFd::from_raw_fd(loaded) }
+}
+
+#[test]
+fn a_program_of_another_tool_that_is_asked_first_is_told_of() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let (program, ifindex) = (passes_on(), if_nametoindex("gwv").unwrap());
+    let attach = || tcx::attach(program.as_fd(), ifindex, Way::In).unwrap();
+    let first = attach();
+    let daemon = start(&rules);
+    until("what arrives is limited", || limiting(&daemon));
+    let reasons = || daemon.status()["downloads"]["reasons"].to_string();
+    const SAID: &str = "1 of other tools' programs (tcx) are asked before giveway's at the ingress of gwv";
+    until("it is told of", || reasons().contains(SAID));
+    drop(first);
+    until("it is gone", || reasons() == "[]");
+    let _behind = attach();
+    until("giveway's is behind it again", || reasons().contains(SAID));
+    assert!(limiting(&daemon));
 }
 
 #[test]

@@ -63,6 +63,19 @@ impl Link {
     }
 }
 
+/// What `status` lists beside the limits: what the class may have now, and has, Mbit/s.
+fn in_use(daemon: &Daemon, class: &str) -> (f64, f64) {
+    let status = daemon.status();
+    let mut limits = status["limits"].as_array().unwrap().iter();
+    let listed = limits.find(|limit| limit["of"] == format!("{class} by gwv")).unwrap();
+    assert_eq!(listed["limited_by"], "order", "{listed}");
+    let download = &listed["download"];
+    (
+        download["limit_mbit"].as_f64().unwrap(),
+        download["tcp_mbit"].as_f64().unwrap(),
+    )
+}
+
 fn is_ordered(daemon: &Daemon) -> bool {
     daemon.status()["downloads"]["orders"]
         .as_array()
@@ -169,7 +182,7 @@ fn background_has_what_bulk_leaves_and_bulk_what_all_else_leaves() {
     let link = Link::new("");
     let [bulk, background] = ["bulk", "background"].map(|class| link.source(class));
     let standard = source(&link.lab, FAR_V4);
-    let _daemon = link.start();
+    let daemon = link.start();
     let lowest = downloads(background, 1);
     thread::sleep(Duration::from_secs(2));
     let higher = downloads(bulk, 1);
@@ -177,6 +190,13 @@ fn background_has_what_bulk_leaves_and_bulk_what_all_else_leaves() {
     let [of_bulk, of_background] = [&higher, &lowest].map(|one| mbit(one, Duration::from_secs(2)));
     eprintln!("bulk {of_bulk}, background {of_background}");
     assert!(of_bulk > 14.0 && of_background < 2.0, "{of_bulk}, {of_background}");
+    let (may, has) = in_use(&daemon, "bulk");
+    assert!(
+        (14.0..17.5).contains(&may) && has > 13.0,
+        "bulk may have {may}, has {has}"
+    );
+    let (may, has) = in_use(&daemon, "background");
+    assert!(may > 14.0 && has < 3.0, "background may have {may}, has {has}");
     let first = downloads(standard, 1);
     thread::sleep(Duration::from_secs(4));
     let [of_standard, of_bulk] = [&first, &higher].map(|one| mbit(one, Duration::from_secs(2)));

@@ -241,7 +241,7 @@ fn a_connection_that_nobody_uses_is_the_oldest_processs_that_has_it() {
     let (near, _far) = lab.connect(FAR_V4);
     let parent = std::process::id();
     let child = await_some("a child has a lower number", || {
-        fs::write(LAST, parent.saturating_sub(1000).max(300).to_string()).unwrap();
+        fs::write(LAST, parent.saturating_sub(1000).max(2).to_string()).unwrap();
         let mut sleeps = Command::new("sleep");
         let child = KillOnDrop::spawn(sleeps.arg("1000").stdin(OwnedFd::from(near.try_clone().unwrap())));
         (child.id() < parent).then_some(child)

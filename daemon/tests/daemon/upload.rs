@@ -72,6 +72,35 @@ fn start(rules: &Rules) -> (Daemon, Scratch) {
     (daemon, config)
 }
 
+/// By this class of htb.
+fn sent_by(class: &str) -> u64 {
+    let shown = run(&format!("tc -s class show dev gwv classid {class}"));
+    let (_, sent) = shown.split_once("Sent ").unwrap();
+    sent.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_is_limited_keeps_its_priority_in_the_links_own_queue() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    run("tc qdisc add dev gwv root handle 7: htb default 1");
+    for class in ["7:1", "7:10"] {
+        run(&format!(
+            "tc class add dev gwv parent 7: classid {class} htb rate 100mbit"
+        ));
+    }
+    let (_daemon, _config) = start(&rules);
+    // htb serves a packet in the class that its priority names; any other one in the default class.
+    let script = format!(
+        "exec python3 -c 'import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0x70010); \
+         s.connect((\"{FAR_V4}\", {})); s.sendall(bytes(100_000_000))'",
+        lab.reader()
+    );
+    let _command = sender(&["--up", "4mbit"], &script);
+    until("it sends", || sent_by("7:1") + sent_by("7:10") > 500_000);
+    let [default, own] = ["7:1", "7:10"].map(sent_by);
+    assert!(own > 400_000 && default < 50_000, "{own}, {default} by default");
+}
+
 #[test]
 fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
     for root in ["noqueue", "tbf rate 40mbit burst 5000 limit 200000", "pfifo"] {

@@ -396,9 +396,50 @@ fn a_unit_says_its_class_itself_and_the_administrators_rules_come_before_it() {
     let (class, _, problems) = by("", &[(own, "[Service]\nX-GivewayClas=bulk\n")]);
     assert_eq!(class, Class::Stream);
     assert!(
-        problems[0]
-            .starts_with("/etc/backup.service:2: `X-GivewayClas`: a unit may say `X-GivewayClass` and nothing else"),
+        problems[0].starts_with(
+            "/etc/backup.service:2: `X-GivewayClas`: a unit may say `X-GivewayClass`, `X-GivewayUploadLimit`"
+        ),
         "{problems:?}"
+    );
+}
+
+#[test]
+fn a_unit_may_say_its_limits_key_by_key() {
+    let by = |texts: &[&str]| {
+        let file = |text: &&str| UnitFile {
+            unit: "backup.service".to_owned(),
+            source: source("backup.service", text),
+        };
+        let folders = Folders {
+            units: texts.iter().map(file).collect(),
+            ..in_folders(vec![Vec::new()])
+        };
+        let (rules, problems) = Rules::of(folders, &uid);
+        let limits = rules.limits();
+        let mbit = |limit: Option<RateLimit>| limit.map(|limit| crate::rate::mbit(limit.bytes_per_s));
+        let limits = limits.first().map(|limit| (mbit(limit.up()), mbit(limit.down())));
+        let class = judge(&rules, &seen(Some(&backup()))).class;
+        (class, limits, problems.first().map(ToString::to_string))
+    };
+    let down = "[Service]\nX-GivewayClass=stream\nX-GivewayDownloadLimit=2.5mbit\n";
+    assert_eq!(by(&[down]), (Class::Stream, Some((None, Some(2.5))), None));
+    let both = by(&[down, "X-GivewayClass=bulk\nX-GivewayUploadLimit=800kbit\n"]);
+    assert_eq!(both, (Class::Bulk, Some((Some(0.8), Some(2.5))), None));
+    assert_eq!(by(&[down, "X-GivewayDownloadLimit=\n"]), (Class::Stream, None, None));
+    let (class, limits, problem) = by(&[down, "X-GivewayClass=\n"]);
+    assert_eq!((class, limits), (Class::Standard, None));
+    let problem = problem.unwrap();
+    assert!(problem.contains("a limit needs a class beside it"), "{problem}");
+    let (_, limits, problem) = by(&[down, "X-GivewayClass=bulk\nX-GivewayDownloadLimit=2\n"]);
+    assert_eq!(
+        limits,
+        Some((None, Some(2.5))),
+        "a file in which something is wrong says nothing"
+    );
+    let problem = problem.unwrap();
+    assert!(
+        problem.contains("backup.service:2: `X-GivewayDownloadLimit`: 2 has no unit"),
+        "{problem}"
     );
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a systemd unit says of itself: `X-GivewayClass=bulk` in its file, or in one that changes it (a drop-in). systemd
-//! leaves keys that begin with `X-` to others. Input: texts. Output: a rule for each unit, or what is wrong.
+//! What a systemd unit says of itself: `X-GivewayClass=bulk`, `X-GivewayDownloadLimit=2.5mbit` in its file, or in one that changes it
+//! (a drop-in). systemd leaves keys that begin with `X-` to others. Input: texts. Output: a rule for each unit, or what is wrong.
 
 use std::collections::BTreeMap;
 
 use super::Class;
 use super::rules::{Source, Written};
 use crate::config::{ClassRule, Conditions, Located};
+use crate::rate;
 
-pub const KEY: &str = "X-GivewayClass";
-const OURS: &str = "X-Giveway";
+/// What all keys begin with.
+pub const KEY: &str = "X-Giveway";
+const CLASS: &str = "X-GivewayClass";
+const UPLOAD: &str = "X-GivewayUploadLimit";
+const DOWNLOAD: &str = "X-GivewayDownloadLimit";
 
 /// A file of a unit's.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -19,67 +23,111 @@ pub struct UnitFile {
     pub source: Source,
 }
 
-/// The last word on each unit; an empty one takes back what was said before. Templates come last: what is said of one
+/// What is said of a unit, and where its last word stands.
+#[derive(Default)]
+struct Said {
+    file: String,
+    /// From 1 on.
+    line: usize,
+    class: Option<Class>,
+    upload_mbit: Option<f64>,
+    download_mbit: Option<f64>,
+}
+
+/// The last word on each unit, key by key; an empty one takes back what was said before. Templates come last: what is said of one
 /// unit counts more.
 pub(super) fn rules(files: Vec<UnitFile>) -> Vec<Result<Written, Located>> {
     let (mut said, mut all) = (BTreeMap::new(), Vec::new());
     for UnitFile { unit, source } in files {
-        match class_in(&source) {
-            Ok(None) => {}
-            Ok(Some((line, class))) => drop(said.insert((unit.contains("@."), unit), (source.path, line, class))),
-            Err(problem) => all.push(Err(problem)),
+        let of_unit = said.entry((unit.contains("@."), unit)).or_default();
+        if let Err(problem) = hear(of_unit, &source) {
+            all.push(Err(problem));
         }
     }
-    for ((_, unit), (path, line, class)) in said {
-        if class.is_some() {
-            all.push(Ok((path, vec![(line, rule(&unit, class))])));
+    for ((_, unit), said) in said {
+        match said.class {
+            Some(class) => all.push(Ok((said.file.clone(), vec![(said.line, rule(&unit, class, &said))]))),
+            None if said.upload_mbit.is_none() && said.download_mbit.is_none() => {}
+            // Its class would be what no other rule and no evidence says any more.
+            None => all.push(Err(Located {
+                problem: format!("a limit needs a class beside it, as `{CLASS}=standard`"),
+                file: said.file,
+                line: Some(said.line),
+            })),
         }
     }
     all
 }
 
-/// With its line, from 1 on; the last one counts.
-fn class_in(source: &Source) -> Result<Option<(usize, Option<Class>)>, Located> {
-    let mut found = None;
+/// A file in which something is wrong says nothing.
+fn hear(said: &mut Said, source: &Source) -> Result<(), Located> {
+    let mut heard = Vec::new();
     for (line, text) in (1..).zip(source.text()?.lines()) {
         let Some((key, value)) = text.split_once('=') else {
             continue;
         };
         let (key, value) = (key.trim(), value.trim());
-        if !key.starts_with(OURS) {
-            continue;
-        }
-        if key != KEY {
-            return Err(Located {
+        if key.starts_with(KEY) {
+            let word = Word::of(key, value).map_err(|problem| Located {
                 file: source.path.clone(),
                 line: Some(line),
-                problem: format!(
-                    "`{key}`: a unit may say `{KEY}` and nothing else; for more, write a [[rule]] with `unit`"
-                ),
-            });
+                problem: format!("`{key}`: {problem}"),
+            })?;
+            heard.push((line, word));
         }
-        let class = Class::ALL.into_iter().find(|class| class.name() == value);
-        if class.is_none() && !value.is_empty() {
-            let names = Class::ALL.map(Class::name).join(", ");
-            return Err(Located {
-                file: source.path.clone(),
-                line: Some(line),
-                problem: format!("`{KEY}`: there is no class `{value}`; it is one of {names}"),
-            });
-        }
-        found = Some((line, class));
     }
-    Ok(found)
+    for (line, word) in heard {
+        (said.file, said.line) = (source.path.clone(), line);
+        match word {
+            Word::Class(class) => said.class = class,
+            Word::Upload(mbit) => said.upload_mbit = mbit,
+            Word::Download(mbit) => said.download_mbit = mbit,
+        }
+    }
+    Ok(())
 }
 
-fn rule(unit: &str, class: Option<Class>) -> ClassRule {
+/// What one line says; None takes it back.
+enum Word {
+    Class(Option<Class>),
+    Upload(Option<f64>),
+    Download(Option<f64>),
+}
+
+impl Word {
+    fn of(key: &str, value: &str) -> Result<Self, String> {
+        let limit = || match value {
+            "" => Ok(None),
+            rate => rate::parse(rate).map(|bytes_per_s| Some(rate::mbit(bytes_per_s))),
+        };
+        match key {
+            CLASS => {
+                let class = Class::ALL.into_iter().find(|class| class.name() == value);
+                if class.is_none() && !value.is_empty() {
+                    let names = Class::ALL.map(Class::name).join(", ");
+                    return Err(format!("there is no class `{value}`; it is one of {names}"));
+                }
+                Ok(Self::Class(class))
+            }
+            UPLOAD => limit().map(Self::Upload),
+            DOWNLOAD => limit().map(Self::Download),
+            _ => Err(format!(
+                "a unit may say `{CLASS}`, `{UPLOAD}` and `{DOWNLOAD}`; for more, write a [[rule]] with `unit`"
+            )),
+        }
+    }
+}
+
+fn rule(unit: &str, class: Class, said: &Said) -> ClassRule {
     ClassRule {
         conditions: Conditions {
             unit: Some(unit.replace("@.", "@*.")),
             ..Conditions::default()
         },
-        class,
-        reason: Some(format!("its unit has {KEY}")),
+        class: Some(class),
+        upload_limit_mbit: said.upload_mbit,
+        download_limit_mbit: said.download_mbit,
+        reason: Some("its unit says so".to_owned()),
         ..ClassRule::default()
     }
 }

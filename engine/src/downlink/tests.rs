@@ -42,7 +42,7 @@ fn limiting() -> Downlink {
         downlink.observe(vec![arrival(ETH, "eth0")]),
         Some(plan(&[(ETH, "eth0")], &[1]))
     );
-    let (changes, next) = downlink.conclude(Duration::ZERO, Ok(()));
+    let (changes, next) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!((changes.len(), next), (1, None));
     downlink
 }
@@ -60,11 +60,11 @@ fn nothing_is_put_up_without_a_limit_and_all_of_it_goes_with_the_last_one() {
         Some(plan(&[(ETH, "eth0")], &[1, 2]))
     );
     assert!(
-        downlink.conclude(Duration::ZERO, Ok(())).0.is_empty(),
+        downlink.conclude(Duration::ZERO, Ok(LeftOut::new())).0.is_empty(),
         "the link is what it was"
     );
     assert_eq!(downlink.follow(Vec::new()), Some(None));
-    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(()));
+    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(changes[0].why, "no limit is wanted any more");
     assert!(!downlink.is_wanted() && downlink.limiting().next().is_none());
 }
@@ -77,7 +77,7 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
         ..arrival(ETH, "eth0")
     };
     assert_eq!(downlink.observe(vec![filtered]), Some(None), "also when it comes later");
-    downlink.conclude(Duration::ZERO, Ok(()));
+    downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     let why = "what arrives by eth0 is not limited: a filter of tc's stands there";
     assert_eq!(downlink.serves(ETH), Some(Err(why.to_owned())));
     assert_eq!(downlink.shortfalls(), [why]);
@@ -93,7 +93,7 @@ fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
     };
     let both = vec![port.clone(), arrival(BRIDGE, "br0")];
     assert_eq!(downlink.observe(both), Some(plan(&[(BRIDGE, "br0")], &[1])));
-    downlink.conclude(Duration::ZERO, Ok(()));
+    downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(downlink.serves(ETH), Some(Ok("br0".to_owned())));
     assert_eq!(downlink.observe(vec![port]), Some(plan(&[(ETH, "eth0")], &[1])));
 }
@@ -123,7 +123,7 @@ fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     let mut downlink = limiting();
     let why = "try".to_owned();
     assert_eq!(downlink.pause(Some(&why)), Some(None));
-    downlink.conclude(Duration::ZERO, Ok(()));
+    downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(downlink.pause(None), Some(plan(&[(ETH, "eth0")], &[1])));
     let mut dry = Downlink::new(Way::Received, true);
     dry.follow(vec![limit(1)]);
@@ -149,7 +149,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     let arrivals = || vec![arrival(ETH, "eth0"), arrival(9, "wlan0")];
     let asked = downlink.observe(arrivals());
     assert_eq!(asked, Some(ordering(&[(ETH, "eth0")], &[])));
-    let (changes, next) = downlink.conclude(Duration::ZERO, Ok(()));
+    let (changes, next) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!((changes.len(), next), (1, None));
     assert_eq!(changes[0].setting, Setting::DownloadOrder);
     assert!(
@@ -172,14 +172,14 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!(available, BTreeMap::from([(ETH, RATE.most() - 1_250_000)]));
     let both = [(ETH, "eth0"), (9, "wlan0")];
     assert_eq!(downlink.follow(vec![limit(1)]), Some(ordering(&both, &[1])));
-    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(()));
+    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert!(
         changes.iter().all(|change| change.setting == Setting::DownloadLimit),
         "{changes:?}"
     );
     assert!((downlink.view().orders[0].available_mbit - 7.0).abs() < 0.01);
     assert_eq!(downlink.follow_rates(Vec::new()), Some(plan(&both, &[1])));
-    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(()));
+    let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert!(
         changes.len() == 1 && changes[0].new == Value::from("as it comes"),
         "{changes:?}"
@@ -197,7 +197,7 @@ fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
     assert_eq!(downlink.view().reasons, ["what arrives by eth0 is not ordered: no ifb"]);
     let at = downlink.next_try().unwrap();
     assert_eq!(downlink.try_again(at), Some(ordering(&[(ETH, "eth0")], &[])));
-    downlink.conclude(at, Ok(()));
+    downlink.conclude(at, Ok(LeftOut::new()));
     assert!(downlink.view().reasons.is_empty());
     downlink.lost(at, "it is gone".to_owned());
     assert!(downlink.orders(ETH).is_none() && downlink.balance(at, &BTreeMap::new()).is_empty());
@@ -218,7 +218,7 @@ fn the_largest_packet_of_a_link_belongs_to_the_plan() {
     };
     let asked = downlink.observe(vec![with_mtu(1_500)]).flatten().unwrap();
     assert_eq!(asked.mtu_bytes, 1_500);
-    downlink.conclude(Duration::ZERO, Ok(()));
+    downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(downlink.observe(vec![with_mtu(1_500)]), None);
     let anew = downlink.observe(vec![with_mtu(9_000)]).flatten().unwrap();
     assert_eq!(anew.mtu_bytes, 9_000);
@@ -230,14 +230,14 @@ fn what_has_stood_for_a_minute_is_put_up_again_at_once_when_it_is_lost() {
     downlink.observe(vec![arrival(2, "eth0")]).unwrap();
     let mut now = Duration::ZERO;
     for _ in 0..10 {
-        downlink.conclude(now, Ok(()));
+        downlink.conclude(now, Ok(LeftOut::new()));
         now += STANDS;
         downlink.lost(now, "somebody has switched it off".to_owned());
         now += Duration::from_secs(1);
         downlink.try_again(now).unwrap();
     }
     // And what does not stand has to wait longer and longer.
-    downlink.conclude(now, Ok(()));
+    downlink.conclude(now, Ok(LeftOut::new()));
     downlink.lost(now, "somebody has switched it off".to_owned());
     now += Duration::from_secs(1);
     assert_eq!(downlink.try_again(now), None);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::change::{Setting, Value};
 use crate::class::{Activity, Forwarded, Limit, RuleId, Rules, Treatment};
 use crate::config::Prefix;
-use crate::downlink::{self, Arrival, Arrived, Counted, Way};
+use crate::downlink::{self, Arrival, Arrived, Counted, LeftOut, Way};
 use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
 use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
 use crate::network::by_hand::SetByHand;
@@ -42,7 +42,7 @@ pub enum Input<'a> {
     /// What has come by links where it is ordered, by interface.
     Arrived(BTreeMap<u32, Arrived>),
     /// The outcome of [`Action::Detour`]; after an error nothing of it is left.
-    DetourOutcome { way: Way, outcome: Result<(), String> },
+    DetourOutcome { way: Way, outcome: Result<LeftOut, String> },
     /// What that had put up is no more, for this reason.
     DetourLost { way: Way, why: String },
     /// Packets with deadlines that were not sent, oldest first.

@@ -22,7 +22,7 @@ use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, LimitNumber, LimitNumbers, Rates, Verdict};
 use crate::config::{Config, Protocol};
-use crate::downlink::Way;
+use crate::downlink::{DownloadRate, Way};
 use crate::matcher::ProcessId;
 use crate::model::{Cookie, Device, Flow};
 use crate::rate::mbit;
@@ -593,14 +593,19 @@ impl Network {
 
     /// Of bulk and background.
     pub(super) fn download_order(&self, tracked: &Tracked) -> Option<DownloadOrder> {
-        let (interface, rate) = self.downloads.orders(tracked.flow.ifindex)?;
-        let is_ordered = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
-        let is_local = self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip());
-        (is_ordered && !is_local).then(|| DownloadOrder {
+        let (interface, rate) = self.ordered_by(tracked)?;
+        Some(DownloadOrder {
             interface: interface.to_owned(),
             most_mbit: mbit(rate.most()),
             why: rate.shown(),
         })
+    }
+
+    /// By which link and rate.
+    pub(super) fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &DownloadRate)> {
+        let gives_way = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
+        let order = gives_way.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
+        order.filter(|_| !self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip()))
     }
 
     /// Says of these flows what has changed.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each limit allows, and what its flows have of it, for `status`.
+//! What each limit allows, and what its flows have of it, for `status`; so, too, what bulk and background may have of what a link
+//! receives, where that is ordered.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 use super::flows::Tracked;
-use crate::class::{Limit, LimitNumber, LimitNumbers, RateLimit};
-use crate::downlink::{DownlinkView, Passed};
+use crate::class::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
+use crate::downlink::{DownlinkView, OrderView, Passed};
 use crate::rate::mbit;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -19,6 +20,8 @@ pub enum LimitedBy {
     Command,
     /// `giveway limit set`.
     Hand,
+    /// The rate of what a link receives: what bulk or background may have of it now.
+    Order,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -89,7 +92,32 @@ impl Network {
                 }),
             }
         };
-        self.classes.limits().into_iter().map(in_use).collect()
+        let limits = self.classes.limits().into_iter().map(in_use);
+        limits.chain(self.orders_in_use(now, downloads)).collect()
+    }
+
+    fn orders_in_use(&self, now: Duration, downloads: &DownlinkView) -> impl Iterator<Item = LimitUse> {
+        let of_link = move |order: &OrderView| {
+            [(Class::Bulk, order.bulk), (Class::Background, order.background)].map(|(class, passed)| {
+                let is_held = |tracked: &&Tracked| {
+                    let order_of_it = (tracked.class == class).then(|| self.ordered_by(tracked)).flatten();
+                    order_of_it.is_some_and(|(interface, _)| interface == order.interface)
+                };
+                let (flows, tcp_mbit) = used(now, &DOWN, self.flows.iter().filter(is_held));
+                LimitUse {
+                    limited_by: LimitedBy::Order,
+                    of: format!("{} by {}", class.name(), order.interface),
+                    upload: None,
+                    download: Some(WayUse {
+                        limit_mbit: order.available_mbit,
+                        flows,
+                        tcp_mbit,
+                        queue: Some(passed),
+                    }),
+                }
+            })
+        };
+        downloads.orders.iter().flat_map(of_link)
     }
 
     /// Mbit/s that its flows send and receive over TCP.
@@ -110,10 +138,7 @@ impl Network {
     /// How many flows have this limit, and what they have of it.
     fn held_by(&self, now: Duration, number: LimitNumber, way: &Way) -> (usize, f64) {
         let is_held = |tracked: &&Tracked| (way.number)(tracked.judged.verdict.limits) == Some(number);
-        let held = self.flows.iter().filter(is_held);
-        held.fold((0, 0.0), |(flows, mbit), tracked| {
-            (flows + 1, mbit + (way.mbit)(tracked, now))
-        })
+        used(now, way, self.flows.iter().filter(is_held))
     }
 
     fn holder_of_limit(&self, number: LimitNumber) -> (LimitedBy, String) {
@@ -125,4 +150,11 @@ impl Network {
             None => (LimitedBy::Command, "a command of `giveway exec`".to_owned()),
         }
     }
+}
+
+/// How many there are, and what they have together.
+fn used<'a>(now: Duration, way: &Way, flows: impl Iterator<Item = &'a Tracked>) -> (usize, f64) {
+    flows.fold((0, 0.0), |(flows, mbit), tracked| {
+        (flows + 1, mbit + (way.mbit)(tracked, now))
+    })
 }

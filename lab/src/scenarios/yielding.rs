@@ -2,7 +2,7 @@
 //! A background transfer of one device beside a foreground of another, in a router that neither controls: whether the
 //! foreground gets what it has alone, how soon, and what the background moves when nobody else sends.
 
-mod crossing;
+pub mod crossing;
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
 use crate::traffic::http::{Client, FarEnd, KB, Method};
 use crate::traffic::realtime::monotonic_ns;
-use crossing::{Crossing, FAR_ADDRESS, LINK_MBIT, Queue, RTT_MS};
+use crossing::{Crossing, FAR_ADDRESS, Link, Queue};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "yield",
@@ -39,6 +39,17 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// It has every queue and congestion control, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
+const LINK_MBIT: f64 = 20.0;
+const RTT_MS: u64 = 50;
+const QUEUES: [Queue; 7] = [
+    Queue::Fifo50,
+    Queue::Fifo100,
+    Queue::Fifo250,
+    Queue::Codel,
+    Queue::FqCodel,
+    Queue::Policer,
+    Queue::Loss,
+];
 const BACKGROUND: u16 = 5_501;
 const FOREGROUND: u16 = 5_502;
 /// What others do, where it tells most.
@@ -67,6 +78,14 @@ const BACK: f64 = 0.5;
 /// Of all that the foreground has alone.
 const KEPT: f64 = 0.95;
 
+fn link(queue: Queue) -> Link {
+    Link {
+        queue,
+        mbit: LINK_MBIT,
+        rtt_ms: RTT_MS,
+    }
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Background {
     Nobody,
@@ -94,7 +113,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         count("pair_s") as f64,
     );
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
-    for queue in Queue::ALL {
+    for queue in QUEUES {
         let variant = |what: String, background| {
             let trial = Trial {
                 queue,
@@ -171,7 +190,7 @@ struct Moments {
 
 /// The background alone, then a foreground beside it, then the background alone again, then requests beside it.
 fn beside(run: &Run, trial: Trial) -> Result<Outcome> {
-    let crossing = Crossing::raise(trial.queue)?;
+    let crossing = Crossing::raise(link(trial.queue))?;
     let [ours, theirs] = &crossing.devices;
     let _daemon = match trial.background {
         Background::Giveway => Some(start_daemon(ours, run, "", &[BACKGROUND])?),
@@ -296,7 +315,7 @@ fn curves(arrivals: &Arrivals) -> Vec<Curve> {
 
 /// One on each device, the second a while after the first.
 fn two_backgrounds(run: &Run, queue: Queue, background: Background, pair_s: f64) -> Result<Outcome> {
-    let crossing = Crossing::raise(queue)?;
+    let crossing = Crossing::raise(link(queue))?;
     let [first, second] = &crossing.devices;
     let both = [BACKGROUND, FOREGROUND];
     let _daemons = match background {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue of the intermediate device: htb without a default, so that what names no class goes at once. A class for each
-//! limit, and below it several for its flows, which a hash of the flow chooses: each has an equal part for sure, and what the
-//! others leave. A flow that does not slow down leaves the others theirs. Each has a tbf that cuts packets of many segments,
-//! which would hold up a slow limit for a second.
+//! limit, and below it the queue of its flows: one with fq_codel, where the kernel has it; else several, which a hash of the flow
+//! chooses: each has an equal part for sure, and what the others leave. A flow that does not slow down leaves the others theirs.
+//! Before it comes a tbf that cuts packets of many segments, which would hold up a slow limit for a second.
 //!
 //! The same for bulk and for background of each link where these give way, below a class of the link with the rate that they
 //! have together. Bulk borrows of it first; so background has little for sure, and all that bulk leaves.
@@ -39,10 +39,23 @@ const QUEUE_MS: u64 = 100;
 /// And no more than this in one queue: no socket is charged for it, and small packets take ten times their size.
 const MOST_BYTES: u64 = 2 << 20;
 const FEWEST_PACKETS: u32 = 12;
+/// The same of all flows of one fq_codel. A flow may have [`QUEUE_MS`] standing, as by the other queues: a single connection over
+/// 200 ms has the whole of its limit so (with CoDel's own 5 ms it has not). What is held back waits for itself alone.
+const FEWEST_OF_ALL: u64 = 48;
+const MOST_BYTES_OF_ALL: u32 = 16 << 20;
+const INTERVAL_US: u32 = 300_000;
 /// Attributes of tbf (include/uapi/linux/pkt_sched.h).
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
+/// And of fq_codel.
+const FQ_CODEL: &str = "fq_codel";
+const TCA_FQ_CODEL_TARGET: u16 = 1;
+const TCA_FQ_CODEL_LIMIT: u16 = 2;
+const TCA_FQ_CODEL_INTERVAL: u16 = 3;
+const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
+/// The only class of a tbf.
+const OF_TBF: u32 = 1;
 
 /// A link on which bulk and background give way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -54,6 +67,8 @@ pub struct Ordered {
 
 pub struct Tree {
     ifindex: u32,
+    /// fq_codel sees to the flows of each limit.
+    is_fair: bool,
     /// Bytes a second, and of the largest packet, by number.
     limits: BTreeMap<u8, (u64, u32)>,
     /// And of the largest packet, by the links' numbers.
@@ -69,16 +84,30 @@ struct Group {
     most: u64,
     priority: u32,
     packet_bytes: u32,
+    is_fair: bool,
 }
 
 impl Tree {
     pub fn put_up(netlink: &mut Netlink, ifindex: u32) -> Result<Self> {
+        // Nothing passes yet: whether the kernel has it is found by having it there.
+        let fair = tcmsg(ifindex, 0, ROOT).text(KIND, FQ_CODEL);
+        let is_fair = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fair);
         htb::put_root_of(netlink, ifindex, HANDLE, 0).context("cannot give the intermediate device its queue")?;
         Ok(Self {
             ifindex,
+            is_fair: is_fair.is_ok(),
             limits: BTreeMap::new(),
             ordered: BTreeMap::new(),
         })
+    }
+
+    /// One queue has all flows of a limit: no hash is to choose.
+    pub fn is_fair(&self) -> bool {
+        self.is_fair
+    }
+
+    fn queues(&self) -> u32 {
+        if self.is_fair { 1 } else { QUEUES }
     }
 
     /// Makes the classes of these limits and links, or changes those that are there.
@@ -101,6 +130,7 @@ impl Tree {
                 most: limit.bytes_per_s,
                 priority: 0,
                 packet_bytes: largest_packet,
+                is_fair: self.is_fair,
             };
             group
                 .put(netlink, self.ifindex)
@@ -132,6 +162,7 @@ impl Tree {
                 // The lower number borrows first.
                 priority: group - 1,
                 packet_bytes,
+                is_fair: self.is_fair,
             };
             group.put(netlink, self.ifindex)?;
         }
@@ -170,7 +201,7 @@ impl Tree {
         let links = left.map(|number| group_of(*number));
         let minors = |group| {
             let minor = minor_of(group);
-            minor..=minor + QUEUES
+            minor..=minor + self.queues()
         };
         // A link's own has no queues.
         let all: BTreeSet<u32> = groups
@@ -198,6 +229,7 @@ impl Tree {
     pub fn counted(&self, netlink: &mut Netlink) -> Result<Counted> {
         let mut all = Counted::default();
         for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
+            // What fq_codel drops is counted above it, too.
             if parent & 0xffff_0000 != HANDLE || parent & 0xffff < LIMITS {
                 continue;
             }
@@ -242,9 +274,15 @@ impl Group {
             most,
             priority,
             packet_bytes,
+            is_fair,
         } = *self;
         let of_all = shape(assured, most, priority, packet_bytes);
         put_class(netlink, ifindex, minor, parent, &of_all)?;
+        if is_fair {
+            put_class(netlink, ifindex, minor + 1, HANDLE | minor, &of_all)?;
+            put_queue(netlink, ifindex, minor + 1, most, packet_bytes)?;
+            return put_fair(netlink, ifindex, minor + 1, most);
+        }
         for queue in 1..=QUEUES {
             let own = shape(assured / u64::from(QUEUES), most, priority, packet_bytes);
             put_class(netlink, ifindex, minor + queue, HANDLE | minor, &own)?;
@@ -307,6 +345,26 @@ fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest
         Some(Refused(Errno::ENOENT)) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
         _ => error,
     })
+}
+
+/// In the place of the queue of the tbf.
+fn put_fair(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64) -> Result<()> {
+    let packets = (rate * 2 * QUEUE_MS / 1000 / 1500).max(FEWEST_OF_ALL) as u32;
+    let words = [
+        (TCA_FQ_CODEL_TARGET, 1000 * QUEUE_MS as u32),
+        (TCA_FQ_CODEL_LIMIT, packets),
+        (TCA_FQ_CODEL_INTERVAL, INTERVAL_US),
+        (TCA_FQ_CODEL_MEMORY_LIMIT, MOST_BYTES_OF_ALL),
+    ];
+    let options = words.into_iter().fold(Body::default(), |options, (kind, word)| {
+        options.attribute(kind, &word.to_ne_bytes())
+    });
+    let message = tcmsg(ifindex, 0, minor << 16 | OF_TBF)
+        .text(KIND, FQ_CODEL)
+        .nested(OPTIONS, options);
+    netlink
+        .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)
+        .context("cannot put fq_codel below a limit")
 }
 
 /// From now on nothing waits there.

@@ -161,12 +161,12 @@ const FAMILIES: &[Family] = &[
     family("realtime_events", "", Counter, "What became of real-time priority", |s| of_realtime(s, realtime_events)),
 ];
 
-/// Of each rule, by its place; of commands and by hand together: these come and go, and each would leave a series behind.
+/// Of each rule, by its place, and each class of each link that is ordered; of commands and by hand together: these come and go, and each would leave a series behind.
 fn of_limits(source: &Source<'_>, value: fn(&WayUse) -> Option<f64>) -> Values {
     let mut all: BTreeMap<(String, &str), f64> = BTreeMap::new();
     for limit in &source.status.network.limits {
         let of = match limit.limited_by {
-            LimitedBy::Rule => clipped(&limit.of),
+            LimitedBy::Rule | LimitedBy::Order => clipped(&limit.of),
             LimitedBy::Command => "commands".to_owned(),
             LimitedBy::Hand => "by hand".to_owned(),
         };
@@ -507,7 +507,15 @@ mod tests {
             upload: Some(way.clone()),
             download: Some(way.clone()),
         };
-        full.network.limits = (0..limits).map(limit).collect();
+        let order = |interface: &LinkView, class: &str| LimitUse {
+            limited_by: LimitedBy::Order,
+            of: format!("{class} by {}", interface.interface),
+            upload: None,
+            download: Some(way.clone()),
+        };
+        let orders = full.network.links.iter();
+        let orders = orders.flat_map(|link| ["bulk", "background"].map(|class| order(link, class)));
+        full.network.limits = (0..limits).map(limit).chain(orders).collect();
         full.priority = Some(PriorityStatus::default());
         Maker::default().look(&full, Duration::ZERO).points
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use giveway_engine::change::Change;
-use giveway_engine::downlink::{Plan, Way};
+use giveway_engine::downlink::{LeftOut, Plan, Way};
 use giveway_engine::network::action::{Action, Input};
 use giveway_engine::network::enforcement::is_shortfall;
 use giveway_engine::network::nice::Niced;
@@ -58,13 +58,14 @@ impl Lines {
 
 impl Running {
     /// Nothing is marked for a detour that is not there yet, or not any more.
-    fn limit_sent(&mut self, plan: Option<&Plan>) -> Result<()> {
+    fn limit_sent(&mut self, plan: Option<&Plan>) -> Result<LeftOut> {
         if plan.is_none() {
             self.daemon.queue.set_detours(BTreeSet::new())?;
         }
         let outcome = self.daemon.upload.set(plan);
         let links = self.daemon.upload.links();
-        outcome.and(self.daemon.queue.set_detours(links))
+        let refused = outcome?;
+        self.daemon.queue.set_detours(links).map(|()| refused)
     }
 
     pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<Vec<Input<'static>>> {

@@ -184,14 +184,20 @@ impl Running {
         if !rates.is_none() {
             self.look_at_arrivals()?;
         }
-        let not_enforced = self.daemon.engine.shortfalls_of(class, rates);
-        ensure!(
-            not_enforced.is_empty() || !require,
-            "it is not enforced everywhere: {}",
-            not_enforced.join("; ")
-        );
+        let refuse = |not_enforced: &[String]| {
+            let in_words = not_enforced.join("; ");
+            ensure!(
+                not_enforced.is_empty() || !require,
+                "it is not enforced everywhere: {in_words}"
+            );
+            anyhow::Ok(())
+        };
+        refuse(&self.daemon.engine.shortfalls_of(class, rates))?;
         let limit = (!rates.is_none()).then(|| self.limit_command(uid, class, rates));
         let limit = limit.transpose()?;
+        // Where nothing stood before, a link may have refused.
+        let not_enforced = self.daemon.engine.shortfalls_of(class, rates);
+        refuse(&not_enforced)?;
         let choice = Choice { class, uid, limit };
         let process = self.daemon.owners.choose(pid, choice)?;
         let chosen = Chosen {

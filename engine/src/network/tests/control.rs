@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::class::Class;
-use crate::downlink::{Arrival, DownloadRate};
+use crate::downlink::{Arrival, DownloadRate, LeftOut};
 
 const GIVES_WAY: &str = "gives_way";
 
@@ -268,7 +268,9 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
     };
     assert!(engine.downloads.observe(vec![arrival]).is_some());
     assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty(), "not yet");
-    engine.downloads.conclude(Duration::from_millis(800), Ok(()));
+    engine
+        .downloads
+        .conclude(Duration::from_millis(800), Ok(LeftOut::new()));
     assert_eq!(windows(&see(&mut engine, 1400, having(GIVES_WAY))), [false]);
     let outcome = vec![(COOKIE, Setting::ReceiveWindow, Outcome::Applied)];
     engine.step(Duration::from_millis(1400), Input::Outcomes(outcome));

@@ -7,7 +7,7 @@ use super::classes::{obey, see};
 use super::*;
 use crate::class::{Class, Rates};
 use crate::config::Prefix;
-use crate::downlink::{Arrival, Way};
+use crate::downlink::{Arrival, LeftOut, Way};
 use crate::network::enforcement::{self, Cause};
 use crate::network::queue::{RootQdisc, Uplink};
 
@@ -277,7 +277,13 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     let actions = engine.step(now, looked);
     let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
     assert!(actions.iter().any(is_it), "{actions:?}");
-    engine.step(now, Input::DetourOutcome { way, outcome: Ok(()) });
+    engine.step(
+        now,
+        Input::DetourOutcome {
+            way,
+            outcome: Ok(LeftOut::new()),
+        },
+    );
     sends(&mut engine, ETH, 100..1100, None);
     assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
     assert!(said(&engine).is_empty());

@@ -11,9 +11,9 @@ use crate::namespace::Namespace;
 use crate::network::{End, join};
 use crate::uplink::PACKET_BYTES;
 
-pub const LINK_MBIT: f64 = 20.0;
-pub const RTT_MS: u64 = 50;
 pub const FAR_ADDRESS: &str = "10.79.3.2";
+/// Of the second device.
+pub const SECOND_ADDRESS: &str = "10.79.2.2";
 /// The router's device towards the far end.
 const CORE: &str = "core";
 /// More than what can be under way: the way back never drops.
@@ -29,6 +29,8 @@ pub enum Queue {
     Fifo100,
     #[strum(serialize = "fifo-250")]
     Fifo250,
+    #[strum(serialize = "fifo-1000")]
+    Fifo1000,
     #[strum(serialize = "codel")]
     Codel,
     #[strum(serialize = "fq-codel")]
@@ -41,16 +43,6 @@ pub enum Queue {
 }
 
 impl Queue {
-    pub const ALL: [Self; 7] = [
-        Self::Fifo50,
-        Self::Fifo100,
-        Self::Fifo250,
-        Self::Codel,
-        Self::FqCodel,
-        Self::Policer,
-        Self::Loss,
-    ];
-
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -61,14 +53,15 @@ impl Queue {
             Self::Fifo50 => Some(50),
             Self::Fifo100 => Some(100),
             Self::Fifo250 => Some(250),
+            Self::Fifo1000 => Some(1000),
             _ => None,
         }
     }
 
     /// Lines for `tc`.
-    fn lines(self) -> Vec<String> {
-        let bytes = |ms: u64| (LINK_MBIT * 125.0) as u64 * ms;
-        let rate = format!("rate {LINK_MBIT}mbit");
+    fn lines(self, mbit: f64) -> Vec<String> {
+        let bytes = |ms: u64| (mbit * 125.0) as u64 * ms;
+        let rate = format!("rate {mbit}mbit");
         let link =
             |limit: u64| format!("qdisc add dev {CORE} root handle 1: tbf {rate} burst {PACKET_BYTES} limit {limit}");
         let inner = |qdisc: String| vec![link(bytes(100)), format!("qdisc add dev {CORE} parent 1:1 {qdisc}")];
@@ -88,6 +81,14 @@ impl Queue {
     }
 }
 
+/// The router's link towards the far end.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub queue: Queue,
+    pub mbit: f64,
+    pub rtt_ms: u64,
+}
+
 /// Fields go in this order: the middle last, as its ends are pairs with the others'.
 pub struct Crossing {
     pub devices: [Namespace; 2],
@@ -96,7 +97,7 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    pub fn raise(queue: Queue) -> Result<Self> {
+    pub fn raise(Link { queue, mbit, rtt_ms }: Link) -> Result<Self> {
         let crossing = Self {
             devices: [Namespace::create("device1")?, Namespace::create("device2")?],
             far: Namespace::create("far")?,
@@ -107,9 +108,9 @@ impl Crossing {
         crossing.wire(2, second, "second")?;
         crossing.wire(3, &crossing.far, CORE)?;
         crossing.router.run("sysctl", "-qw net.ipv4.ip_forward=1")?;
-        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {RTT_MS}ms limit {BACK_LIMIT_PACKETS}");
+        let back = format!("qdisc add dev {STATION_DEVICE} root netem delay {rtt_ms}ms limit {BACK_LIMIT_PACKETS}");
         crossing.far.tc(&back)?;
-        for line in queue.lines() {
+        for line in queue.lines(mbit) {
             crossing.router.tc(&line)?;
         }
         Ok(crossing)
