@@ -33,6 +33,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* The intermediate device. */
 const volatile __u32 detour_ifindex;
+/* A limit has one queue, in which fq_codel sees to its flows. */
 const volatile bool is_fair;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
@@ -218,7 +219,7 @@ static __always_inline int take_detour(struct __sk_buff *skb, const struct packe
 	/* The other device is an Ethernet. */
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
-	skb->priority = is_fair ? only_queue_of(class_of_limit(group, 0)) : class_of_limit(group, hash_of(p));
+	skb->priority = class_of_limit(group, is_fair ? 0 : hash_of(p));
 	return bpf_redirect(detour_ifindex, 0);
 }
 

@@ -11,8 +11,8 @@ extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
 /*
  * For pointers that are read of it, untrusted on purpose. Where a pointer is read through a trusted one, the verifiers of 6.12 to
- * 6.18 search all types of the kernel by name up to four times, on each way through a program: that was a third of what a daemon's
- * start costs. A trusted one costs a packet less, by five instructions a field: what each packet with a deadline passes has it.
+ * 6.18 search all types of the kernel by name up to four times, on each way through a program: half of what gw_admit took to load.
+ * A trusted one costs a packet less, by five instructions a field: what each packet with a deadline passes has it.
  */
 static __always_inline struct sk_buff *kernel_skb_of(struct __sk_buff *skb)
 {

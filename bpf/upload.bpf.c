@@ -24,6 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* The intermediate device; as the first packet that came there has shown it. */
 const volatile __u32 detour_ifindex;
+/* As in download.bpf.c. */
 const volatile bool is_fair;
 __u64 detour_device;
 

@@ -384,7 +384,7 @@ impl Downlink {
         let followed = arrivals.filter(|arrival| arrival.others_first > 0);
         let shown = |Arrival { name, others_first, .. }: &Arrival| {
             format!(
-                "{others_first} of other tools' programs (tcx) are asked before giveway's at the ingress of {name} (`bpftool net show dev {name}`): what they decide is not limited, and giveway does not see it"
+                "tcx programs of other tools run before giveway's at the ingress of {name}: {others_first} (`bpftool net show dev {name}`); giveway neither sees nor limits packets that they decide on"
             )
         };
         followed.map(shown).collect()

@@ -50,8 +50,6 @@ const IDLE_S: f64 = 3.0;
 /// Of the call beside them, until its own beginning is over.
 const CALL_BEGINS_S: f64 = 5.0;
 const BETWEEN_REQUESTS_S: f64 = 0.5;
-/// Payload of a full packet of 1,514 bytes.
-const PAYLOAD: f64 = 1_448.0 / 1_514.0;
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(60);
 /// CAKE at the ingress: of the rate, as its authors advise.
 const CAKE: f64 = 0.9;
@@ -223,8 +221,8 @@ impl Trial {
         if self.load.is_some() {
             let mbit = arrivals.mbit(PORT, beside);
             outcome.set(run.name, "load_mbit", mbit);
-            // The call has next to nothing.
-            outcome.set(run.name, "load_percent_of_left", 100.0 * mbit / (LINK_MBIT * PAYLOAD));
+            // With headers, as the link's rate. The call has next to nothing.
+            outcome.set(run.name, "load_percent_of_left", 100.0 * mbit / LINK_MBIT);
         }
         Ok(outcome)
     }
@@ -233,8 +231,7 @@ impl Trial {
         match self.way {
             Way::Plain => Ok(None),
             Way::Cake => {
-                let mbit = CAKE * LINK_MBIT;
-                let interface = STATION_DEVICE;
+                let (mbit, interface) = (CAKE * LINK_MBIT, STATION_DEVICE);
                 device.ip("link add ifb-cake type ifb")?;
                 device.ip("link set ifb-cake up")?;
                 device.tc(&format!(
