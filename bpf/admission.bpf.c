@@ -57,7 +57,6 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 	if (takes_detour(skb, config, limit_of(treatment)))
 		return TCX_NEXT;
 	stamp(skb, config, band, &none, 0, 0);
-	hold_to(skb, config, limit_of(treatment));
 	mark(skb, config, p, class);
 	return TCX_NEXT;
 }
@@ -193,9 +192,7 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 	return admit_without_deadline(skb, config, p, treatment);
 }
 
-#define GOES_TO_THE_LINK 1
-
-/* What is local, unless a rate limit holds it. */
+/* What is local, unless it goes to its limit first. */
 __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
 {
 	enum gw_class class;
@@ -207,8 +204,8 @@ __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config,
 		return TCX_NEXT;
 	read_ports(skb, p);
 	treatment = treatment_of(skb, p, what_is_said(skb, config, p));
-	if (limit_of(treatment))
-		return GOES_TO_THE_LINK;
+	if (takes_detour(skb, config, limit_of(treatment)))
+		return TCX_NEXT;
 	class = class_of(treatment);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), socket_deadline(skb), &granted);
 	/* Nothing bounds here how much of what anybody may ask for goes first. */
@@ -238,11 +235,8 @@ int gw_admit(struct __sk_buff *skb)
 		stamp(skb, config, skb->priority == 1 ? GW_BACKGROUND : GW_BEST_EFFORT, &none, 0, 0);
 		return TCX_NEXT;
 	}
-	if (config->class_of_local[0] && is_local(config, &p)) {
-		verdict = admit_local(skb, config, &p);
-		if (verdict != GOES_TO_THE_LINK)
-			return verdict;
-	}
+	if (config->class_of_local[0] && is_local(config, &p))
+		return admit_local(skb, config, &p);
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)

@@ -8,11 +8,17 @@
 
 #include "giveway.h"
 #include "kernel_skb.h"
+#include "queueing.h"
 
-/* Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. */
+/*
+ * Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. Many queues take the
+ * kernel long to put up: the first limits of rules and of commands have several, and what links order, behind all limits.
+ */
 #define CLASS_OF_LIMITS 0x67640100
 #define CLASSES_OF_A_LIMIT 16
 #define QUEUES_OF_A_LIMIT 8
+#define LIMITS_OF_RULES 1000
+#define LIMITS_WITH_QUEUES 48
 
 /*
  * In skb->cb[0], on the way out: it takes the detour. cb[2]: its priority before; cb[3]: its class there. In cb[4] again, for its
@@ -20,9 +26,17 @@
  */
 #define DETOUR_MAGIC 0x6a7e0001u
 
+static __always_inline bool has_queues(__u32 limit)
+{
+	return limit <= LIMITS_WITH_QUEUES || limit >= GW_LIMITS ||
+	       (limit > LIMITS_OF_RULES && limit <= LIMITS_OF_RULES + LIMITS_WITH_QUEUES);
+}
+
 /* `hash`: of the flow. */
 static __always_inline __u32 class_of_limit(__u32 limit, __u32 hash)
 {
+	if (!has_queues(limit))
+		hash = 0;
 	return CLASS_OF_LIMITS + limit * CLASSES_OF_A_LIMIT + 1 + (hash & (QUEUES_OF_A_LIMIT - 1));
 }
 
@@ -38,6 +52,21 @@ static __always_inline bool has_come_back(struct __sk_buff *skb)
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 
 	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify);
+}
+
+/* What it was before the detour counts again. */
+static __always_inline void come_back(struct __sk_buff *skb)
+{
+	if (skb->cb[4] == DETOUR_MAGIC && has_come_back(skb))
+		skb->priority = skb->cb[2];
+}
+
+/* To this limit, by the device that the filter behind sends it to. */
+static __always_inline void send_round(struct __sk_buff *skb, __u32 limit, __u32 hash)
+{
+	skb->cb[0] = skb->cb[4] = DETOUR_MAGIC;
+	skb->cb[2] = skb->priority;
+	skb->cb[3] = class_of_limit(limit, hash);
 }
 
 #endif

@@ -19,6 +19,7 @@
 #include "admission/told.h"
 #include "detour.h"
 #include "ports.h"
+#include "receiver.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,46 +38,6 @@ const volatile __u32 detour_ifindex;
 const volatile bool is_fair;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
-
-struct address {
-	__u32 words[4];
-};
-
-/* As it arrives, the far end comes first. */
-static __always_inline void turn_round(struct packet *p)
-{
-	struct address *local = (struct address *)p->tuple.local, *remote = (struct address *)p->tuple.remote;
-	struct address from = *local;
-	__u16 port = p->tuple.local_port;
-
-	*local = *remote;
-	*remote = from;
-	p->tuple.local_port = p->tuple.remote_port;
-	p->tuple.remote_port = port;
-}
-
-static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct packet *p)
-{
-	struct bpf_sock_tuple tuple = {};
-	__u32 size;
-
-	if (p->tuple.family == AF_INET) {
-		__builtin_memcpy(&tuple.ipv4.saddr, p->tuple.remote, 4);
-		__builtin_memcpy(&tuple.ipv4.daddr, p->tuple.local, 4);
-		tuple.ipv4.sport = bpf_htons(p->tuple.remote_port);
-		tuple.ipv4.dport = bpf_htons(p->tuple.local_port);
-		size = sizeof(tuple.ipv4);
-	} else {
-		__builtin_memcpy(&tuple.ipv6.saddr, p->tuple.remote, 16);
-		__builtin_memcpy(&tuple.ipv6.daddr, p->tuple.local, 16);
-		tuple.ipv6.sport = bpf_htons(p->tuple.remote_port);
-		tuple.ipv6.dport = bpf_htons(p->tuple.local_port);
-		size = sizeof(tuple.ipv6);
-	}
-	if (p->protocol == IPPROTO_TCP)
-		return bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-}
 
 /* And not to be forwarded: a socket that is not connected may have the port of whom it is forwarded to. */
 static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct packet *p)
@@ -122,7 +83,7 @@ static __always_inline bool orders(const struct gw_link_config *config)
 static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struct packet *p)
 {
 	struct gw_link_config *config = config_of(skb->ifindex);
-	struct bpf_sock *sk = find_socket(skb, p);
+	struct bpf_sock *sk = find_socket(skb, p, BPF_F_CURRENT_NETNS);
 	bool is_listener, is_connected;
 	__u32 treatment;
 
@@ -194,19 +155,6 @@ static __always_inline __u32 bytes_on_link(struct __sk_buff *skb, const struct p
 	return skb->len + more * (ETH_HEADER_BYTES + p->transport_at + TCP_HEADER_BYTES);
 }
 
-/* Always the same for a flow. */
-static __always_inline __u32 hash_of(const struct packet *p)
-{
-	const struct address *remote = (const struct address *)p->tuple.remote;
-	__u32 hash = remote->words[0] ^ remote->words[1] ^ remote->words[2] ^ remote->words[3];
-
-	hash ^= (__u32)p->tuple.local_port << 16 | p->tuple.remote_port;
-	hash *= 0x9e3779b1;
-	hash ^= hash >> 15;
-	hash *= 0x85ebca6b;
-	return hash >> 24;
-}
-
 /* `group`: of classes, of which the flow has one: of a limit, or of what gives way. */
 static __always_inline int take_detour(struct __sk_buff *skb, const struct packet *p, __u32 group)
 {
@@ -220,6 +168,8 @@ static __always_inline int take_detour(struct __sk_buff *skb, const struct packe
 	if (kernel_skb->network_header == kernel_skb->mac_header && bpf_skb_change_head(skb, ETH_HEADER_BYTES, 0))
 		return TCX_NEXT;
 	skb->priority = class_of_limit(group, is_fair ? 0 : hash_of(p));
+	/* Nor is its class chosen there (upload.bpf.c). */
+	skb->cb[0] = 0;
 	return bpf_redirect(detour_ifindex, 0);
 }
 

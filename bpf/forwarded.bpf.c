@@ -1,26 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * What containers send has no socket in this namespace, but until it is routed the packet still knows the one that sent it.
- * Where it comes out of a veth pair, its cgroup's word is written on it, for admission at the egress of the link: in
+ * Where it comes out of a veth pair, its cgroup's number is written on it, for admission at the egress of the link: in
  * skb->tc_index, which neither bridges nor routing nor address translation change. A cgroup that is met for the first
- * time is only noted; the daemon says later what it means.
+ * time is only noted; the daemon gives it a number where anything is to be said of it.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
-#include "queueing.h"
+#include "forwarded.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* Puts the shared type into the skeleton. */
+struct gw_forwarded_treatment *treatment_type __attribute__((unused));
+
 #define TCX_NEXT -1
 #define SEEN_AGAIN_NS 1000000000ULL
-
-/* By cgroup; whoever makes many of them pushes out what was not seen for longest. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u64);
-	__type(value, struct gw_forwarded);
-} forwarded SEC(".maps");
 
 SEC("tcx/ingress")
 int gw_say_whose(struct __sk_buff *skb)
@@ -42,6 +37,6 @@ int gw_say_whose(struct __sk_buff *skb)
 	}
 	if (now_ns - known->seen_ns > SEEN_AGAIN_NS)
 		known->seen_ns = now_ns;
-	skb->tc_index = known->word;
+	skb->tc_index = known->number;
 	return TCX_NEXT;
 }

@@ -60,7 +60,6 @@ struct {
  *   word 3: promised work in ns, 0 where nothing is promised;  word 4: the lower half of the time of the promise
  * In other bands than that of deadlines:
  *   word 1: the flow's hash;  words 2, 4: the lower and upper half of a deadline that only orders the flow, or 0
- *   word 3: the number of the flow's rate limit, or 0
  * Where a FIFO serves, with a promise:
  *   words 1, 2: promised_ns of `struct gw_fifo` with this packet;  word 4: promised
  */

@@ -42,7 +42,6 @@ struct stamped {
 	enum gw_band band;
 	bool is_tcp;
 	__u32 hash;
-	__u32 limit; /* the number of its rate limit; 0: none */
 	__u32 work_ns;
 	__u32 decided; /* lower half of the time of the promise */
 	__u64 deadline_ns;
@@ -67,7 +66,6 @@ static __always_inline struct stamped read_stamp(struct sk_buff *skb)
 		s.decided = word[4];
 	} else {
 		s.hash = word[1];
-		s.limit = word[3] & (GW_LIMITS - 1);
 		s.deadline_ns = (__u64)word[4] << 32 | word[2];
 	}
 	return s;
@@ -89,26 +87,7 @@ static __always_inline bool is_full(struct instance *i, const struct stamped *st
 {
 	if (stamp->band == GW_REALTIME)
 		return i->realtime_packets >= REALTIME_LIMIT;
-	if (stamp->limit && limit_is_full(i, stamp->limit))
-		return true;
 	return stamp->band == GW_BACKGROUND && background_is_full(i);
-}
-
-/*
- * What a limit holds is of one band, whatever class its flows have (one that was named is background): that of the first,
- * until the limit is out of that band's round again.
- */
-static __always_inline void join_limit(struct instance *i, __u32 number, struct stamped *stamp)
-{
-	struct gw_rate_limit *rate = rate_limit_of(number, stamp->limit);
-	struct limited *l = limited_at(i, stamp->limit);
-
-	if (!rate || !rate->bytes_per_s)
-		stamp->limit = 0;
-	else if (l->packets || flow_at(i, FIRST_LIMIT + stamp->limit)->is_listed)
-		stamp->band = l->band;
-	else
-		l->band = stamp->band;
 }
 
 SEC("struct_ops/gw_enqueue")
@@ -128,8 +107,6 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 		stamp.band = GW_BEST_EFFORT;
 	if (!i || !config)
 		goto drop;
-	if (stamp.limit)
-		join_limit(i, number, &stamp);
 	c = counters_of(number, stamp.band);
 	if (!c)
 		goto drop;
@@ -154,8 +131,6 @@ int BPF_PROG(gw_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_b
 	place->next = 0;
 	if (stamp.band == GW_REALTIME)
 		queue_realtime(i, number, index, place, stamp.decided);
-	else if (stamp.limit)
-		queue_limited(i, number, index, stamp.hash, stamp.limit);
 	else if (stamp.band == GW_BACKGROUND)
 		queue_background(i, number, index, place->queued_ns);
 	else
@@ -193,48 +168,44 @@ static __noinline int choose(struct instance *i, struct gw_link *link, struct ch
 	struct gw_band_counters *c;
 	bool others_are_due;
 
-	others_are_due = (i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT]) && config->rate_bytes_per_s &&
+	others_are_due = (i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT]) && config->rate_bytes_per_s &&
 			 link->owed_ns >= (__s64)time_on_link(config, config->max_packet_bytes + config->overhead_bytes);
 	if (i->realtime_packets && !others_are_due)
 		turn->index = choose_realtime(i, turn->number, turn->sch, turn->now_ns);
 	turn->band = GW_REALTIME;
-	if (!turn->index && i->servable[GW_BACKGROUND] && trickle_is_due(i, config, turn->now_ns)) {
-		turn->index = pop_background(i, turn);
-		chosen->is_trickle = i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT] || gate_is_closed(config);
+	if (!turn->index && i->waiting[GW_BACKGROUND] && trickle_is_due(i, config, turn->now_ns)) {
+		turn->band = GW_BACKGROUND;
+		turn->index = pop_background(i, turn->number);
+		chosen->is_trickle = i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT] || gate_is_closed(config);
 	}
-	if (!turn->index && i->servable[GW_STREAM] && !best_effort_is_owed(i, config)) {
+	if (!turn->index && i->waiting[GW_STREAM] && !best_effort_is_owed(i, config)) {
 		turn->band = GW_STREAM;
 		look_for_packet(i, turn);
 	}
-	if (!turn->index && i->servable[GW_BEST_EFFORT]) {
+	if (!turn->index && i->waiting[GW_BEST_EFFORT]) {
 		turn->band = GW_BEST_EFFORT;
 		look_for_packet(i, turn);
 	}
-	if (!turn->index && i->servable[GW_BACKGROUND]) {
+	if (!turn->index && i->waiting[GW_BACKGROUND]) {
 		if (gate_is_closed(config)) {
 			c = counters_of(turn->number, GW_BACKGROUND);
 			if (c)
 				c->gate_closed++;
 			return 0;
 		}
-		turn->index = pop_background(i, turn);
+		turn->band = GW_BACKGROUND;
+		turn->index = pop_background(i, turn->number);
 		chosen->is_trickle = false;
 	}
 	return 0;
 }
 
-/* All attempts were used, the gate is closed, or rate limits hold back what there is. */
+/* All attempts were used, or the gate is closed. */
 static __always_inline __u64 next_try_ns(const struct instance *i, __u64 now_ns)
 {
-	__u64 next_ns = ~0ULL;
+	bool is_gated = !(i->realtime_packets || i->waiting[GW_STREAM] || i->waiting[GW_BEST_EFFORT]);
 
-	if (i->realtime_packets || i->servable[GW_STREAM] || i->servable[GW_BEST_EFFORT])
-		return now_ns;
-	if (i->servable[GW_BACKGROUND])
-		next_ns = now_ns + GATE_RETRY_NS;
-	if (i->held && i->wake_ns < next_ns)
-		next_ns = i->wake_ns;
-	return next_ns == ~0ULL ? now_ns : next_ns;
+	return is_gated && i->waiting[GW_BACKGROUND] ? now_ns + GATE_RETRY_NS : now_ns;
 }
 
 /* What could leave, and what it takes of the link, besides best effort. */
@@ -246,7 +217,7 @@ static __noinline int settle(struct instance *i, const struct chosen *chosen, co
 
 	if (place && band == GW_BACKGROUND && !chosen->is_trickle)
 		i->unhindered_ns = now_ns;
-	else if (i->servable[GW_BACKGROUND])
+	else if (i->waiting[GW_BACKGROUND])
 		note_local_wait(i, chosen->turn.number, config, now_ns);
 	if (place && band == GW_BACKGROUND && config->trickle_bytes_per_s)
 		i->trickle_ns = now_ns + place->link_bytes * NSEC_PER_SEC / config->trickle_bytes_per_s;
@@ -293,12 +264,10 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 	link = link_at(number);
 	if (!config || !link)
 		return NULL;
-	if (i->held && now_ns >= i->wake_ns)
-		release_limits(i, now_ns);
 	chosen = (struct chosen){
 		.turn = { .sch = sch, .config = config, .now_ns = now_ns, .number = number, .band = GW_BEST_EFFORT },
 	};
-	is_plain = !(i->realtime_packets | i->servable[GW_STREAM] | i->servable[GW_BACKGROUND]);
+	is_plain = !(i->realtime_packets | i->waiting[GW_STREAM] | i->waiting[GW_BACKGROUND]);
 	if (is_plain)
 		look_for_packet(i, &chosen.turn);
 	else
@@ -406,15 +375,12 @@ static __noinline int forget(struct Qdisc *sch)
 		i->occupied_words[n & (WORDS / 64 - 1)] = 0;
 	bpf_for(n, 0, FLOWS)
 		__builtin_memset(flow_at(i, n), 0, sizeof(struct flow));
-	bpf_for(n, 0, GW_LIMITS)
-		__builtin_memset(limited_at(i, n), 0, sizeof(struct limited));
 	__builtin_memset(i->round, 0, sizeof(i->round));
-	__builtin_memset(i->servable, 0, sizeof(i->servable));
-	__builtin_memset(i->held_packets, 0, sizeof(i->held_packets));
+	__builtin_memset(i->waiting, 0, sizeof(i->waiting));
 	i->owed_bytes = 0;
 	i->background = (struct fifo){};
-	i->realtime_packets = i->limited_packets = 0;
-	i->held = i->seen_ns = i->free_ns = 0;
+	i->realtime_packets = 0;
+	i->seen_ns = i->free_ns = 0;
 	i->places = (struct places){};
 	if (link) {
 		bpf_spin_lock(&link->lock);

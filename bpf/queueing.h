@@ -83,7 +83,6 @@ struct gw_link_config {
 	__u32 background_flows;       /* how many entries background_flows has */
 	__u32 class_of_band[4]; /* htb: skb->priority by band, as MAJOR << 16 | MINOR; 0 leaves it */
 	__u32 user_percent;           /* of what is promised, for each user, while there are several; 0: equal shares */
-	__u32 class_of_limits;        /* htb: the class of rate limit N is this one plus 2 N; 0: htb does not serve */
 	__u32 packet_rules;           /* how many of packet_rules count */
 	__u32 rules_of;               /* another number whenever these have changed */
 	__u32 treated_sockets;        /* how many entries treated_sockets has */
@@ -119,37 +118,33 @@ struct gw_treated_socket {
 
 /*
  * What is said of a flow, a number: its class (enum gw_class), above it the number of the limit for what it sends, and
- * above that of the one for what it receives; 0 for none. The daemon says it of sockets: ports and addresses may be several users' at a time. A rule that needs
- * nothing but the packet counts for everything that the daemon has not told of: UDP, what is forwarded, a connection's
- * first packets.
+ * above that of the one for what it receives; 0 for none. The daemon says it of sockets: ports and addresses may be several
+ * users' at a time. A rule that needs nothing but the packet counts for everything that the daemon has not told of: UDP, what
+ * is forwarded, a connection's first packets.
  */
-#define GW_LIMIT_SHIFT 8
-#define GW_DOWNLOAD_SHIFT 16
-/* Number 0 stands for none. */
-#define GW_LIMITS 64
+#define GW_LIMIT_SHIFT 4
+#define GW_DOWNLOAD_SHIFT 18
 #define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
-#define GW_LIMIT_MASK 0xff
+#define GW_LIMIT_MASK 0x3fff
+/* Of commands and of rules; number 0 stands for none. */
+#define GW_LIMITS 1961
 
 /*
- * The same of a cgroup whose packets are forwarded, as they carry it in skb->tc_index: 3 bits of class, 6 of limit, and 7 that
- * say how many packet rules come before, of which each packet may match one. Without a class nothing is said: a container's own
- * gred, the only qdisc that writes there, has but the lowest four bits.
+ * The same of a cgroup whose packets are forwarded. They carry its number in skb->tc_index, from GW_FIRST_FORWARDED on: gred, the
+ * only qdisc that writes there, has the numbers below.
  */
-#define GW_FORWARDED_CLASS_SHIFT 13
-#define GW_FORWARDED_LIMIT_SHIFT 7
-#define GW_FORWARDED_RULES_MASK 127
+#define GW_FIRST_FORWARDED 16
+#define GW_FORWARDED_CGROUPS 1024
 
 struct gw_forwarded {
 	__u64 seen_ns; /* CLOCK_MONOTONIC, within a second */
-	__u32 word;
+	__u32 number;  /* 0: nothing is said of it */
 	__u32 reserved;
 };
 
-/* What all flows of a rule may send together, where the BPF qdisc serves. */
-struct gw_rate_limit {
-	__u64 bytes_per_s;     /* 0: as much as there is */
-	__u32 codel_target_us; /* RFC 8289, for the queues of its flows */
-	__u32 reserved;
+struct gw_forwarded_treatment {
+	__u32 treatment;
+	__u32 rules; /* so many packet rules come before, of which each packet may match one */
 };
 
 struct gw_packet_rule {

@@ -184,16 +184,14 @@ static __noinline __u32 treatment_of_socket(struct __sk_buff *skb, const struct 
 static __noinline __u32 treatment_of_forwarded(struct __sk_buff *skb, const struct gw_link_config *config,
 					       const struct packet *p)
 {
-	__u32 word = skb->tc_index & 0xffff, class = word >> GW_FORWARDED_CLASS_SHIFT;
-	__u32 rules = word & GW_FORWARDED_RULES_MASK, treatment = 0;
+	__u32 number = skb->tc_index, treatment = 0;
+	struct gw_forwarded_treatment *told = bpf_map_lookup_elem(&forwarded_treatments, &number);
 
-	if (!class)
+	if (!told || !told->treatment)
 		return 0;
-	if (rules)
-		treatment = treatment_by_rules(config, p, rules);
-	if (treatment)
-		return treatment;
-	return class | (word >> GW_FORWARDED_LIMIT_SHIFT & (GW_LIMITS - 1)) << GW_LIMIT_SHIFT;
+	if (told->rules)
+		treatment = treatment_by_rules(config, p, told->rules);
+	return treatment ? treatment : told->treatment;
 }
 
 static __always_inline bool is_named(const struct gw_background_key *exact)

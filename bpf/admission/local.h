@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Which packets stay in the link's own subnets, where its rate is not for them. What they have of the link comes behind what the
- * rate is for, and is neither promised nor counted. A rate limit holds for them as for all others, within the link's rate.
+ * rate is for, and is neither promised nor counted. A limit holds for them as for all others.
  */
 #ifndef GIVEWAY_ADMISSION_LOCAL_H
 #define GIVEWAY_ADMISSION_LOCAL_H

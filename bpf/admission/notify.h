@@ -110,30 +110,13 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 		__sync_fetch_and_add(&counters->packets[band], 1);
 }
 
-/* What it was before the detour counts again. */
-static __always_inline void come_back(struct __sk_buff *skb)
-{
-	if (skb->cb[4] == DETOUR_MAGIC && has_come_back(skb))
-		skb->priority = skb->cb[2];
-}
-
-/* What has a limit and no queue of ours, and has not been there yet: see detour.h. It is counted and marked as it comes back. */
+/* What has a limit and has not been there yet: see detour.h. It is counted and marked as it comes back. */
 static __always_inline bool takes_detour(struct __sk_buff *skb, const struct gw_link_config *config, __u32 limit)
 {
 	if (!limit || !(config->flags & GW_DETOUR) || has_come_back(skb))
 		return false;
-	skb->cb[0] = skb->cb[4] = DETOUR_MAGIC;
-	skb->cb[2] = skb->priority;
-	skb->cb[3] = class_of_limit(limit, hash_of_flow(skb));
+	send_round(skb, limit, hash_of_flow(skb));
 	return true;
-}
-
-/* After the stamp: what has a rate limit. htb serves it in the limit's own class. */
-static __always_inline void hold_to(struct __sk_buff *skb, const struct gw_link_config *config, __u32 limit)
-{
-	skb->cb[3] = limit;
-	if (limit && config->class_of_limits)
-		skb->priority = config->class_of_limits + 2 * limit;
 }
 
 #endif

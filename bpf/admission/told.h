@@ -31,6 +31,14 @@ struct {
 	__type(value, struct early_socket);
 } early_sockets SEC(".maps");
 
+/* And of cgroups whose packets are forwarded, by their numbers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS);
+	__type(key, __u32);
+	__type(value, struct gw_forwarded_treatment);
+} forwarded_treatments SEC(".maps");
+
 /* In their order; the first that matches counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

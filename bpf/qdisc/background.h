@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The background band: one FIFO, in turns with its rate limits, the gate that holds it while the CPU runs something more
- * important, and its trickle.
+ * The background band: one FIFO, the gate that holds it while the CPU runs something more important, and its trickle.
  */
 #ifndef GIVEWAY_QDISC_BACKGROUND_H
 #define GIVEWAY_QDISC_BACKGROUND_H
 
 #include "../local_wait.h"
-#include "limits.h"
+#include "instance.h"
 
 #define BACKGROUND_LIMIT 1000
 /* Besides the time of two packets: others that come between ours do not keep background from the link. */
@@ -26,7 +25,7 @@ struct {
 static __always_inline void queue_background(struct instance *i, __u32 number, __u32 index, __u64 now_ns)
 {
 	push(&i->background, number, index);
-	if (!i->servable[GW_BACKGROUND]++)
+	if (!i->waiting[GW_BACKGROUND]++)
 		i->unhindered_ns = now_ns;
 }
 
@@ -45,7 +44,7 @@ static __always_inline void note_local_wait(const struct instance *i, __u32 numb
 
 static __always_inline bool background_is_full(const struct instance *i)
 {
-	return i->servable[GW_BACKGROUND] + i->held_packets[GW_BACKGROUND] >= BACKGROUND_LIMIT;
+	return i->waiting[GW_BACKGROUND] >= BACKGROUND_LIMIT;
 }
 
 static __always_inline bool gate_is_closed(const struct gw_link_config *config)
@@ -64,19 +63,12 @@ static __always_inline bool trickle_is_due(const struct instance *i, const struc
 	return config->trickle_bytes_per_s && !i->realtime_packets && now_ns >= i->trickle_ns;
 }
 
-static __always_inline __u32 pop_background(struct instance *i, struct turn *turn)
+static __always_inline __u32 pop_background(struct instance *i, __u32 number)
 {
-	__u32 index;
+	__u32 index = pop(&i->background, number);
 
-	turn->band = GW_BACKGROUND;
-	i->limits_are_next = !i->limits_are_next;
-	if (i->limits_are_next || !i->background.head)
-		look_for_packet(i, turn);
-	if (turn->index)
-		return turn->index;
-	index = pop(&i->background, turn->number);
 	if (index)
-		i->servable[GW_BACKGROUND]--;
+		i->waiting[GW_BACKGROUND]--;
 	return index;
 }
 

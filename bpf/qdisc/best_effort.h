@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets without deadlines, streams and best effort: each band fair between its flows, a rate limit being one of them,
- * without a standing queue. When the two are full, the flow with the largest backlog loses packets.
+ * Packets without deadlines, streams and best effort: each band fair between its flows, without a standing queue. When the two
+ * are full, the flow with the largest backlog loses packets.
  */
 #ifndef GIVEWAY_QDISC_BEST_EFFORT_H
 #define GIVEWAY_QDISC_BEST_EFFORT_H
 
-#include "limits.h"
+#include "round_robin.h"
 
 /* Of both. */
 #define BEST_EFFORT_LIMIT 3000
@@ -59,7 +59,7 @@ static __always_inline void queue_flow(struct instance *i, const struct gw_link_
 	else
 		push(&flow->packets, config->number, index);
 	flow->bytes += place->bytes;
-	(*servable_packets(i, band))++;
+	(*waiting_packets(i, band))++;
 	if (!flow->is_listed) {
 		flow->deficit = config->max_packet_bytes;
 		list_flow(i, &round_of(i, band)->new_flows, which);
@@ -68,9 +68,7 @@ static __always_inline void queue_flow(struct instance *i, const struct gw_link_
 
 static __always_inline bool best_effort_is_full(const struct instance *i)
 {
-	return i->servable[GW_STREAM] + i->held_packets[GW_STREAM] + i->servable[GW_BEST_EFFORT] +
-		       i->held_packets[GW_BEST_EFFORT] >=
-	       BEST_EFFORT_LIMIT;
+	return i->waiting[GW_STREAM] + i->waiting[GW_BEST_EFFORT] >= BEST_EFFORT_LIMIT;
 }
 
 /* It is full: drops from the flow with the largest backlog, as fq_codel does. */
@@ -82,7 +80,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 	struct flow *flow;
 	int n;
 
-	bpf_for(n, 1, FIRST_LIMIT) {
+	bpf_for(n, 1, FLOWS) {
 		flow = flow_at(i, n);
 		if (flow->bytes > most) {
 			most = flow->bytes;
@@ -99,7 +97,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 		if (!place || !c)
 			break;
 		flow->bytes -= place->bytes;
-		(*servable_packets(i, band))--;
+		(*waiting_packets(i, band))--;
 		c->dropped_full++;
 		sch->qstats.drops++;
 		uncount(sch, c, place);
@@ -111,7 +109,7 @@ static __noinline int drop_from_fattest(struct instance *i, __u32 number, struct
 /* Streams have been served for so long that it is best effort's turn. */
 static __always_inline bool best_effort_is_owed(const struct instance *i, const struct gw_link_config *config)
 {
-	return i->servable[GW_BEST_EFFORT] && i->owed_bytes >= (__s32)config->max_packet_bytes;
+	return i->waiting[GW_BEST_EFFORT] && i->owed_bytes >= (__s32)config->max_packet_bytes;
 }
 
 /* Only while the other waits is anything owed. A packet of many segments may go on credit: at most 64 kB. */
@@ -121,7 +119,7 @@ static __always_inline void count_owed(struct instance *i, enum gw_band band, __
 		i->owed_bytes += bytes * BEST_EFFORT_PERCENT / (100 - BEST_EFFORT_PERCENT);
 	else if (band == GW_BEST_EFFORT)
 		i->owed_bytes -= bytes;
-	if (!i->servable[band == GW_STREAM ? GW_BEST_EFFORT : GW_STREAM])
+	if (!i->waiting[band == GW_STREAM ? GW_BEST_EFFORT : GW_STREAM])
 		i->owed_bytes = 0;
 }
 

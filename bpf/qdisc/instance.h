@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The instance of the qdisc on one link, by the number of that: what waits in its four bands, and counters.
- *
- * Of `flow`, the first FIRST_STREAM are best effort's; those up to FIRST_LIMIT streams'; the next GW_LIMITS stand for a
- * rate limit each, in the round of its band; and from FIRST_LIMITED on, each rate limit has LIMITED_FLOWS for what it
- * holds.
+ * The instance of the qdisc on one link, by the number of that: what waits in its four bands, and counters. Of `flow`, the
+ * first FIRST_STREAM are best effort's, the others streams'.
  */
 #ifndef GIVEWAY_QDISC_INSTANCE_H
 #define GIVEWAY_QDISC_INSTANCE_H
@@ -13,12 +10,9 @@
 #include "pool.h"
 
 #define WORDS (GW_SLOTS / 64) /* of the bitmap of occupied slots: 128, in two halves */
-#define FLOWS 2048
+#define FLOWS 1024
 #define STREAMS 128
-#define FIRST_STREAM (FIRST_LIMIT - STREAMS)
-#define FIRST_LIMIT (1024 - GW_LIMITS)
-#define FIRST_LIMITED 1024
-#define LIMITED_FLOWS 16
+#define FIRST_STREAM (FLOWS - STREAMS)
 /* A dequeue looks at no more than this many packets and flows; then it asks to be called again. */
 #define ATTEMPTS 16
 
@@ -42,39 +36,22 @@ struct round {
 	struct fifo new_flows, old_flows;
 };
 
-/* What a rate limit holds. */
-struct limited {
-	struct round round;
-	__u32 packets;
-	enum gw_band band; /* of all of them */
-	__u64 ready_ns;    /* when it may send again */
-	__u64 bytes_per_s; /* by which that was reckoned */
-};
-
 struct instance {
 	__u32 in_use;
 	struct places places;
 	__u32 realtime_packets;
 	__u64 seen_ns; /* when a packet came, or left, just before the next dequeue; 0: the clock has to be read */
 	__u64 free_ns; /* when the link has room again, as of the latest packet that left; 0: nothing is paced */
-	/* Those that could be sent if their band's turn came. Of the band of deadlines all could: `realtime_packets`. */
-	__u32 servable[GW_BANDS];
-	/* Those that their rate limit holds back, by band. */
-	__u32 held_packets[GW_BANDS];
-	struct round round[GW_BANDS]; /* of background: its rate limits */
+	__u32 waiting[GW_BANDS];      /* packets; of those with deadlines: `realtime_packets` */
+	struct round round[GW_BANDS]; /* of streams and of best effort */
 	__s32 owed_bytes;	      /* to best effort, by streams */
 	__u64 first; /* no packet with a deadline waits in an earlier slot */
 	__u64 occupied[WORDS];
 	__u64 occupied_words[WORDS / 64];
 	struct fifo slot[GW_SLOTS];
 	struct fifo background;
-	__u32 limits_are_next; /* of background */
-	__u64 trickle_ns;      /* when background may have its next trickle */
-	__u64 unhindered_ns;   /* when background last had nothing better before it */
-	__u32 limited_packets; /* held back or not */
-	__u64 held;            /* numbers of rate limits that may not send yet */
-	__u64 wake_ns;         /* when the first of them may */
-	struct limited limit[GW_LIMITS];
+	__u64 trickle_ns;    /* when background may have its next trickle */
+	__u64 unhindered_ns; /* when background last had nothing better before it */
 	struct flow flow[FLOWS];
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Flows in turns: deficit round robin (RFC 8290), each flow's queue kept short by CoDel (RFC 8289). Best effort is one
- * such round, streams are one, and so is what a rate limit holds.
+ * such round, and streams are one.
  */
 #ifndef GIVEWAY_QDISC_ROUND_ROBIN_H
 #define GIVEWAY_QDISC_ROUND_ROBIN_H
@@ -37,9 +37,10 @@ static __always_inline void next_root(struct flow *flow)
 }
 
 /* RFC 8289, section 5: whether a packet with this sojourn is dropped, to make its sender slow down. */
-static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_config *config, __u32 target_us,
-					__u64 sojourn_ns, __u64 now_ns)
+static __always_inline bool codel_drops(struct flow *flow, const struct gw_link_config *config, __u64 sojourn_ns,
+					__u64 now_ns)
 {
+	__u32 target_us = config->codel_target_us;
 	__u64 interval_ns = 1000ULL * config->codel_interval_us;
 	bool stands = false;
 
@@ -86,7 +87,6 @@ struct turn {
 	__u64 now_ns;
 	__u32 number; /* of the link */
 	enum gw_band band;
-	__u32 target_us;
 	__u32 index;
 	__u32 bytes;
 };
@@ -128,12 +128,20 @@ static __always_inline void end_turn(struct instance *i, struct round *round, __
 		list_flow(i, &round->old_flows, which);
 }
 
-static __always_inline __u32 *servable_packets(struct instance *i, enum gw_band band)
+static __always_inline struct round *round_of(struct instance *i, enum gw_band band)
 {
 	__u32 which = band;
 
 	gw_opaque(which);
-	return &i->servable[which % GW_BANDS];
+	return &i->round[which % GW_BANDS];
+}
+
+static __always_inline __u32 *waiting_packets(struct instance *i, enum gw_band band)
+{
+	__u32 which = band;
+
+	gw_opaque(which);
+	return &i->waiting[which % GW_BANDS];
 }
 
 /* The flow's next packet, unless CoDel drops it. */
@@ -148,8 +156,8 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 		return LOOK_IDLE;
 	flow->packets.head = place->next;
 	flow->bytes -= place->bytes;
-	(*servable_packets(i, turn->band))--;
-	if (!codel_drops(flow, turn->config, turn->target_us, turn->now_ns - place->queued_ns, turn->now_ns)) {
+	(*waiting_packets(i, turn->band))--;
+	if (!codel_drops(flow, turn->config, turn->now_ns - place->queued_ns, turn->now_ns)) {
 		flow->deficit -= place->bytes;
 		turn->index = index;
 		turn->bytes = place->bytes;
@@ -163,6 +171,42 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 	}
 	free_place(i, place, index);
 	return LOOK_AGAIN;
+}
+
+static __always_inline enum look look_at_round(struct instance *i, struct turn *turn)
+{
+	struct round *round = round_of(i, turn->band);
+	enum look look;
+	__u32 which;
+
+	look = first_flow(i, round, turn->config->max_packet_bytes, &which);
+	if (look != LOOK_FOUND)
+		return look;
+	look = take(i, which, turn);
+	if (look != LOOK_IDLE)
+		return look;
+	end_turn(i, round, which);
+	return LOOK_AGAIN;
+}
+
+/* The second look mostly finds what the first did not, and needs no iterator. */
+static __noinline int look_again(struct instance *i, struct turn *turn)
+{
+	int n;
+
+	if (look_at_round(i, turn) != LOOK_AGAIN)
+		return 0;
+	bpf_for(n, 0, 2 * ATTEMPTS)
+		if (look_at_round(i, turn) != LOOK_AGAIN)
+			break;
+	return 0;
+}
+
+/* The packet is in `turn`. The first look mostly finds, and needs no call. */
+static __always_inline void look_for_packet(struct instance *i, struct turn *turn)
+{
+	if (look_at_round(i, turn) == LOOK_AGAIN)
+		look_again(i, turn);
 }
 
 #endif

@@ -2,6 +2,7 @@
 //! What giveway changes on the machine. Each actuator applies and reverts one kind of change; none decides.
 
 pub mod download;
+pub mod filters;
 pub mod nice;
 pub mod queue;
 pub mod receive;

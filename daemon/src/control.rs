@@ -152,10 +152,9 @@ pub struct Chosen {
     /// Where it is not enforced, and why.
     #[serde(default)]
     pub not_enforced: Vec<String>,
-    /// The links that enforce it, for whatever leaves by them.
+    /// The links on which a limit holds for what is sent, and for what arrives.
     #[serde(default)]
-    pub enforced_by: Vec<String>,
-    /// The links on which a limit holds for what arrives.
+    pub limits_sent: Vec<String>,
     #[serde(default)]
     pub limits_received: Vec<String>,
 }

@@ -72,7 +72,7 @@ pub enum JournalFile {
     Queue,
     /// What arrives takes a detour.
     Downlink,
-    /// What is sent does, where no queue serves.
+    /// What is sent does.
     Uplink,
     Sockets,
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits for what arrives, and for what is sent by links without a queue of ours; and the order of what arrives where the link's
-//! rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
+//! Limits, for each direction; and the order of what arrives where the link's rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
 //! in of each, the outcome of the last request, and that what was put up has been lost. Output: what to put up, with the reason
 //! where a link is left out. Without a limit or an order nothing is put up, so that no packet pays for it. What fails is tried
 //! again after longer and longer waits.
@@ -202,15 +201,15 @@ impl Downlink {
         }
     }
 
-    /// Whether what has come is to be looked at.
-    pub fn wants_count(&self, now: Duration) -> bool {
-        self.orders.values().any(|order| order.is_due(now))
+    /// When what has come is to be looked at.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.orders.values().map(Order::next_look).min()
     }
 
     /// Takes in what has come by the links. Returns what bulk and background may have from now on, where that is another rate.
     pub fn balance(&mut self, now: Duration, arrived: &BTreeMap<u32, Arrived>) -> BTreeMap<u32, u64> {
         let seen = self.orders.iter_mut();
-        seen.filter_map(|(ifindex, order)| Some((*ifindex, order.observe(now, *arrived.get(ifindex)?)?)))
+        seen.filter_map(|(ifindex, order)| Some((*ifindex, order.observe(now, arrived.get(ifindex).copied())?)))
             .collect()
     }
 
@@ -322,12 +321,6 @@ impl Downlink {
     pub fn limiting(&self) -> impl Iterator<Item = &str> {
         let limiting = self.in_force.iter().filter(|plan| !plan.limits.is_empty());
         limiting.flat_map(|plan| plan.links.values()).map(String::as_str)
-    }
-
-    /// Whether limits would hold there, as far as is known.
-    pub fn may_serve(&self, ifindex: u32) -> bool {
-        let arrival = self.arrivals.as_ref().and_then(|all| all.get(&ifindex));
-        arrival.is_some_and(|arrival| arrival.hindrance.is_none()) && self.failed.is_none()
     }
 
     /// Why they do not, of the others.

@@ -284,14 +284,7 @@ impl Network {
                 self.follow_download_rates(now);
                 self.note_past_deadlines(now);
             }
-            Input::Arrivals {
-                way,
-                mut arrivals,
-                counted,
-            } => {
-                // There the limit brings the queue, which needs no detour.
-                let comes = self.links.without_queue();
-                arrivals.retain(|arrival| way == Way::Received || !comes.contains(&arrival.ifindex));
+            Input::Arrivals { way, arrivals, counted } => {
                 let detour = self.detour(way);
                 detour.count(counted);
                 let wanted = detour.observe(arrivals);
@@ -565,9 +558,9 @@ impl Network {
         self.downloads.misses_arrivals() || self.uploads.misses_arrivals()
     }
 
-    /// Whether what has come by links is to be looked at now.
-    pub fn wants_arrived(&self, now: Duration) -> bool {
-        self.downloads.wants_count(now)
+    /// When what has come by links is to be looked at.
+    pub fn next_look_at_arrived(&self) -> Option<Duration> {
+        self.downloads.next_look()
     }
 
     fn follow_download_rates(&mut self, now: Duration) {

@@ -563,7 +563,7 @@ mod in_guest {
         let Some(_turn) = turn_in_guest() else { return };
         // Bounds are on every window.
         let settings = [
-            "variants=qdisc-unpaced/udp-20/5,qdisc/two-classes",
+            "variants=qdisc-unpaced/udp-20/5,qdisc/tcp-1/5",
             "seconds=3",
             "warmup_s=1",
         ];

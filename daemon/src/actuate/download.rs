@@ -16,11 +16,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::back_off::BackOff;
+use giveway_engine::class::LimitNumber;
 use giveway_engine::downlink::{Arrival, Arrived, Counted, LeftOut, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
+use crate::actuate::filters::{Filtered, Filters};
 use crate::actuate::queue::admission::Received;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
@@ -32,9 +34,11 @@ use crate::kernel::tcx::{self, Way};
 use crate::kernel::{now, uplink, way_in};
 use crate::place::{JournalFile, Place};
 
+pub mod containers;
 pub mod device;
 pub mod tree;
 
+use containers::{Containers, Receiving};
 use device::{DOWN, Device};
 use tree::{Ordered, Tree};
 
@@ -51,16 +55,37 @@ pub struct Detour {
     pub device: String,
 }
 
+/// What is journalled here.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Taken {
+    /// At the egress of a container's device.
+    Filter(Filtered),
+    Device(Detour),
+}
+
+impl From<Filtered> for Taken {
+    fn from(filtered: Filtered) -> Self {
+        Self::Filter(filtered)
+    }
+}
+
 pub struct DownloadActuator {
     netlink: Netlink,
-    journal: Journal<Detour>,
+    journal: Journal<Taken>,
     standing: Option<Standing>,
     refusals: Refusals,
 }
 
 /// Links where what was to be put at their way in or out could not be: each is left alone for a while, and the others have theirs.
 #[derive(Default)]
-pub struct Refusals(BTreeMap<u32, (BackOff, String)>);
+pub struct Refusals(BTreeMap<u32, Refusal>);
+
+struct Refusal {
+    name: String,
+    why: String,
+    again: BackOff,
+}
 
 struct Standing {
     ifindex: u32,
@@ -69,6 +94,8 @@ struct Standing {
     links: BTreeMap<u32, (String, OwnedFd)>,
     _comes_back: OwnedFd,
     tree: Tree,
+    /// Where downloads of containers are limited.
+    containers: Option<Containers>,
     ports: MapHandle,
     arrived: MapHandle,
     state: MapHandle,
@@ -127,7 +154,7 @@ impl DownloadActuator {
         let detour = Detour {
             device: DOWN.name.to_owned(),
         };
-        self.journal.add([&detour])?;
+        self.journal.add([&Taken::Device(detour)])?;
         let ifindex = device::make(&mut self.netlink, DOWN)?;
         let tree = Tree::put_up(&mut self.netlink, ifindex)?;
         let standing = Standing::load(ifindex, tree, shared)?;
@@ -151,16 +178,44 @@ impl DownloadActuator {
     }
 
     pub fn take_down(&mut self) -> Result<()> {
-        let standing = self.standing.take();
+        let mut standing = self.standing.take();
         if let Some(standing) = &standing
             && let Err(error) = drain(&mut self.netlink, standing.ifindex)
         {
             // It may just be gone.
             tracing::debug!("{error:#}");
         }
+        let containers = standing.as_mut().and_then(|standing| standing.containers.take());
+        let ended = containers.map_or(Ok(()), |containers| containers.end(&mut self.netlink));
         drop(standing);
         device::remove(&mut self.netlink, DOWN)?;
+        ended?;
         self.journal.clear()
+    }
+
+    /// What these containers receive is limited, too; None: there are none.
+    pub fn follow_containers(&mut self, receiving: Option<Receiving<'_>>, shared: Option<&Received>) -> Result<()> {
+        let Some(standing) = &mut self.standing else {
+            return Ok(());
+        };
+        let Some((receiving, shared)) = receiving.zip(shared) else {
+            let containers = standing.containers.take();
+            return containers.map_or(Ok(()), |containers| containers.end(&mut self.netlink));
+        };
+        let containers = match &mut standing.containers {
+            Some(containers) => containers,
+            none => {
+                let filters = Filters::load(standing.ifindex, standing.tree.is_fair())?;
+                none.insert(Containers::load(filters, shared, receiving.cgroups)?)
+            }
+        };
+        containers.follow(&mut self.netlink, &mut self.journal, receiving.devices)
+    }
+
+    /// Why what containers receive is not limited, of those of which it is not.
+    pub fn missing(&self) -> Vec<String> {
+        let containers = self.standing.as_ref().and_then(|standing| standing.containers.as_ref());
+        containers.map(Containers::missing).unwrap_or_default()
     }
 
     /// What each limit, and what gives way, has let pass.
@@ -225,10 +280,15 @@ impl DownloadActuator {
 
 impl Refusals {
     pub fn note(&mut self, ifindex: u32, name: &str, error: &anyhow::Error) {
-        let (again, why) = self.0.entry(ifindex).or_default();
-        *why = format!("{error:#}");
-        again.failed(now());
-        tracing::warn!("limits do not hold by {name}: {}", again.shown(now(), why));
+        let refusal = self.0.entry(ifindex).or_insert_with(|| Refusal {
+            name: name.to_owned(),
+            why: String::new(),
+            again: BackOff::default(),
+        });
+        refusal.why = format!("{error:#}");
+        refusal.again.failed(now());
+        let shown = refusal.again.shown(now(), &refusal.why);
+        tracing::warn!("limits do not hold by {name}: {shown}");
     }
 
     pub fn forget(&mut self, ifindex: u32) {
@@ -237,16 +297,28 @@ impl Refusals {
 
     /// Until it is time to try again.
     pub fn of(&self, ifindex: u32) -> Option<String> {
-        let (again, why) = self.0.get(&ifindex)?;
-        again.next().is_some_and(|next| next > now()).then(|| why.clone())
+        let refusal = self.0.get(&ifindex)?;
+        refusal.waits().then(|| refusal.why.clone())
+    }
+
+    /// Those that are left alone now, and why.
+    pub fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
+        let waiting = self.0.values().filter(|refusal| refusal.waits());
+        waiting.map(|refusal| (refusal.name.as_str(), refusal.why.as_str()))
     }
 
     /// Which of these links are without what they should have.
     pub fn among<'a>(&self, wanted: impl Iterator<Item = &'a u32>, has: impl Fn(&u32) -> bool) -> LeftOut {
         let missing = wanted.filter(|ifindex| !has(ifindex));
         missing
-            .filter_map(|ifindex| Some((*ifindex, self.0.get(ifindex)?.1.clone())))
+            .filter_map(|ifindex| Some((*ifindex, self.0.get(ifindex)?.why.clone())))
             .collect()
+    }
+}
+
+impl Refusal {
+    fn waits(&self) -> bool {
+        self.again.next().is_some_and(|next| next > now())
     }
 }
 
@@ -264,6 +336,9 @@ impl Standing {
             open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
             open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;
             open.maps
+                .forwarded_treatments
+                .reuse_fd(shared.forwarded_treatments.as_fd())?;
+            open.maps
                 .treatment_of_flows
                 .reuse_fd(shared.treatment_of_flows.as_fd())?;
             open.maps.link_config.reuse_fd(shared.link_config.as_fd())?;
@@ -279,6 +354,7 @@ impl Standing {
             links: BTreeMap::new(),
             _comes_back: comes_back,
             tree,
+            containers: None,
             ports: keep(&skeleton.maps.download_ports)?,
             arrived: keep(&skeleton.maps.arrived)?,
             state: keep(&skeleton.maps.bss)?,
@@ -302,7 +378,7 @@ impl Standing {
             };
             ordered.insert(*number, link);
         }
-        let limits: BTreeSet<u8> = plan.limits.iter().map(|limit| limit.number).collect();
+        let limits: BTreeSet<LimitNumber> = plan.limits.iter().map(|limit| limit.number).collect();
         let largest = largest_packet(plan);
         self.tree.follow(netlink, &plan.limits, &ordered, largest)?;
         self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
@@ -340,6 +416,9 @@ impl Standing {
             bail!("a link has another number now");
         }
         drop(ordered);
+        if let Some(containers) = &self.containers {
+            containers.look(netlink)?;
+        }
         for (ifindex, (name, link)) in &mut self.links {
             if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
                 // Somebody has taken it off; or the device is gone, which the links will show.
@@ -426,9 +505,12 @@ fn wait_for(mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-impl Entry for Detour {
+impl Entry for Taken {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
-        remove_all(DOWN, dry_run)
+        match self {
+            Self::Filter(filtered) => filtered.put_back(dry_run),
+            Self::Device(_) => remove_all(DOWN, dry_run),
+        }
     }
 }
 
@@ -454,10 +536,17 @@ mod tests {
 
     #[test]
     fn what_is_written_down_is_read_again() {
-        let detour = Detour {
+        let device = Taken::Device(Detour {
             device: DOWN.name.to_owned(),
-        };
-        let line = serde_json::to_string(&detour).unwrap();
-        assert_eq!(serde_json::from_str::<Detour>(&line).unwrap(), detour);
+        });
+        let filter = Taken::Filter(Filtered {
+            ifindex: 7,
+            name: "veth0".to_owned(),
+            made_clsact: true,
+        });
+        for taken in [device, filter] {
+            let line = serde_json::to_string(&taken).unwrap();
+            assert_eq!(serde_json::from_str::<Taken>(&line).unwrap(), taken);
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Forwarded, RateLimit, Treatment};
+use giveway_engine::class::{Forwarded, Treatment};
 use giveway_engine::config::{Config, Deadline, Prefix};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
+use crate::actuate::download::containers::Receiving;
 use crate::actuate::{download, upload};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
@@ -44,9 +45,6 @@ use admission::{Admission, Received, Told};
 use bpf_qdisc::BpfQdisc;
 use forwarded::Containers;
 
-/// The queue of a rate limit may stand for so many full packets of its rate: TCP holds at least two of each socket there,
-/// and with shorter queues many slow sockets lose so many that they do not reach the limit.
-const LIMIT_TARGET_PACKETS: u64 = 200;
 /// Real time, streams, best effort, background.
 const BANDS: usize = 4;
 /// Of our root qdisc, whatever its kind ("gw").
@@ -186,12 +184,6 @@ impl QueueActuator {
         self.configure()
     }
 
-    /// The links on which something is in force, and no queue.
-    pub fn without_queue(&self) -> Vec<(u32, String)> {
-        let links = self.links.iter().filter(|(_, link)| link.plan.backend == Backend::None);
-        links.map(|(ifindex, link)| (*ifindex, link.name.clone())).collect()
-    }
-
     /// What admission knows, for what arrives.
     pub fn received(&self) -> Option<&Received> {
         self.admission.as_ref().map(|admission| &admission.shared.received)
@@ -327,10 +319,9 @@ impl QueueActuator {
         }
         self.configure()?;
         let link = self.links.get(&ifindex).context("no queue is in force")?;
-        match (link.plan.backend, &self.qdisc) {
-            (Backend::Htb, _) => htb::tune(&mut self.netlink, &link.plan),
-            (Backend::Qdisc, Some(qdisc)) => qdisc.set_limits(link.number, tuning),
-            _ => Ok(()),
+        match link.plan.backend {
+            Backend::Htb => htb::tune(&mut self.netlink, &link.plan),
+            Backend::Qdisc | Backend::None => Ok(()),
         }
     }
 
@@ -415,12 +406,14 @@ impl QueueActuator {
             return Ok(());
         };
         let is_limited = |treatment: &Treatment| !treatment.limits.is_none();
-        let forwards = matches!(&self.containers, Some(Ok(containers)) if containers.is_attached());
+        let containers = self.containers.as_ref().and_then(|loaded| loaded.as_ref().ok());
+        let forwards = containers.is_some_and(Containers::is_attached);
+        let limits_containers = containers.is_some_and(Containers::are_limited);
         let told = Told {
             background_flows: self.background.len(),
             treated_sockets: self.treated.len(),
             limits_processes: self.treated_processes.values().any(is_limited),
-            limits_sockets: self.treated.values().any(is_limited),
+            limits_sockets: self.treated.values().any(is_limited) || limits_containers,
             detours: Some(&self.detours),
             forwards,
         };
@@ -515,19 +508,21 @@ impl QueueActuator {
             return Ok(());
         }
         let mut devices = match self.links.is_empty() {
-            true => BTreeSet::new(),
+            true => BTreeMap::new(),
             false => uplink::veths(&mut self.netlink)?,
         };
-        devices.retain(|ifindex| !links.contains(ifindex));
+        devices.retain(|ifindex, _| !links.contains(ifindex));
         self.followed = Some(links);
         if devices.is_empty() && self.containers.is_none() {
             return Ok(());
         }
-        if self.containers().is_none() {
-            self.containers = Some(Containers::load());
+        if self.containers().is_none()
+            && let Some(admission) = &self.admission
+        {
+            self.containers = Some(Containers::load(&admission.shared.received.forwarded_treatments));
         }
         let outcome = match self.containers() {
-            Some(containers) => containers.follow(&devices),
+            Some(containers) => containers.follow(devices),
             None => Err(anyhow!("containers' packets are not told apart yet")),
         };
         self.configure()?;
@@ -542,8 +537,16 @@ impl QueueActuator {
 
     /// What is forwarded for this cgroup; None: nothing is said of it.
     pub fn treat_forwarded(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
-        self.containers()
-            .map_or(Ok(()), |containers| containers.tell(cgroup, told))
+        let Some(containers) = self.containers() else {
+            return Ok(());
+        };
+        containers.tell(cgroup, told)?;
+        self.configure()
+    }
+
+    /// The containers whose downloads are limited.
+    pub fn receiving(&self) -> Option<Receiving<'_>> {
+        self.containers.as_ref()?.as_ref().ok()?.receiving()
     }
 
     fn containers(&mut self) -> Option<&mut Containers> {
@@ -650,7 +653,6 @@ impl QueueActuator {
                 if let Err(error) = self.place.pins().make(|folder| qdisc.pin(&folder.join(QDISC))) {
                     tracing::warn!("{error:#}");
                 }
-                qdisc.set_limits(link.number, &plan.tuning)?;
                 qdisc.put_up(&mut self.netlink, ifindex)?;
                 qdisc.watch_cpus(true);
             }
@@ -978,12 +980,6 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
     };
     ensure!(is_back, "{now:?} stands there in place of {qdisc:?}");
     Ok(())
-}
-
-/// How long the queue of a rate limit may stand (RFC 8289).
-fn target_us(limit: &RateLimit, tuning: &Tuning) -> u64 {
-    let packet_us = u64::from(tuning.max_packet_bytes) * 1_000_000 / limit.bytes_per_s.max(1);
-    (LIMIT_TARGET_PACKETS * packet_us).max(tuning.sojourn_target_us.into())
 }
 
 pub fn is_ours(qdisc: &Qdisc) -> bool {

@@ -104,7 +104,7 @@ fn limit_lines(rates: Rates, chosen: &Chosen) -> Vec<String> {
         };
         format!("the command {does} at most {mbit} Mbit/s ({direction}){by}")
     };
-    let up = rates.up.map(|rate| line("sends", "upload", rate, &chosen.enforced_by));
+    let up = rates.up.map(|rate| line("sends", "upload", rate, &chosen.limits_sent));
     let down = rates
         .down
         .map(|rate| line("receives", "download", rate, &chosen.limits_received));
@@ -152,7 +152,7 @@ mod tests {
             let chosen = Chosen {
                 not_enforced,
                 limits_received: enforced_by,
-                enforced_by: Vec::new(),
+                limits_sent: Vec::new(),
             };
             let rates = Rates {
                 up: None,

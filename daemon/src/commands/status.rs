@@ -268,9 +268,9 @@ fn receiving_line(view: &ReceivingView) -> String {
     )
 }
 
-/// By which links limits hold where no queue does it, and why not by others.
+/// By which links limits hold, and why not by others.
 fn limits_line(direction: &str, view: &DownlinkView) -> Option<String> {
-    let by = format!("{direction} limits hold by a detour on {}", view.links.join(", "));
+    let by = format!("{direction} limits hold on {}", view.links.join(", "));
     let holds = (!view.links.is_empty()).then_some(by);
     let all: Vec<String> = holds.into_iter().chain(view.reasons.iter().cloned()).collect();
     (!all.is_empty()).then(|| all.join("; "))

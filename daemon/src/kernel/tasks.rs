@@ -432,7 +432,7 @@ fn choice_of(found: &types::gw_process) -> Option<Choice> {
     let class = class_of(found.chosen);
     let rate = |rate: u64| (rate > 0).then_some(rate);
     let limit = (found.chosen_limit > 0).then_some(ChosenLimit {
-        number: u8::try_from(found.chosen_limit).ok()?,
+        number: u16::try_from(found.chosen_limit).ok()?,
         rates: Rates {
             up: rate(found.chosen_rates.up),
             down: rate(found.chosen_rates.down),

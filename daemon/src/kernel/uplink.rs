@@ -2,7 +2,7 @@
 //! A link's way out, as the kernel tells it now: MTU, kind, speed, root qdisc. Reads only, and asks the
 //! namespace itself: /sys may show another one's devices.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
@@ -85,13 +85,29 @@ pub fn device(netlink: &mut Netlink, ifindex: u32) -> Result<Device> {
     })
 }
 
-/// The veth devices of this namespace.
-pub fn veths(netlink: &mut Netlink) -> Result<BTreeSet<u32>> {
+/// One end of a pair of devices.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Veth {
+    pub name: String,
+    /// Where the other end is, as this network namespace numbers it; None: here.
+    pub netns: Option<u32>,
+}
+
+/// The veth devices of this namespace, by interface.
+pub fn veths(netlink: &mut Netlink) -> Result<BTreeMap<u32, Veth>> {
     let devices = devices(netlink)?;
     let found = devices
         .iter()
         .filter(|message| kind_of(message).is_some_and(|kind| kind == "veth"));
-    found.map(|message| u32_at(message, 4)).collect()
+    let veth = |message: &Vec<u8>| {
+        let of = |kind| attribute(message, IFINFOMSG_BYTES, kind);
+        let veth = Veth {
+            name: of(libc::IFLA_IFNAME).and_then(text).unwrap_or_default(),
+            netns: of(libc::IFLA_LINK_NETNSID).and_then(|number| u32_at(number, 0).ok()),
+        };
+        Ok((u32_at(message, 4)?, veth))
+    };
+    found.map(veth).collect()
 }
 
 /// The tables of this namespace's VRFs.

@@ -173,16 +173,18 @@ fn info_of(program: BorrowedFd<'_>) -> Result<bpf_prog_info> {
     Ok(info)
 }
 
-/// Whether clsact stands on this device.
-pub fn has_clsact(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
+/// The devices on which clsact stands.
+pub fn with_clsact(netlink: &mut Netlink) -> Result<BTreeSet<u32>> {
     let all = netlink
-        .dump(libc::RTM_GETQDISC, &tcmsg(ifindex, 0, 0))
+        .dump(libc::RTM_GETQDISC, &tcmsg(0, 0, 0))
         .context("cannot list the qdiscs")?;
-    let is_clsact = |m: &Vec<u8>| {
-        u32_at(m, 4).ok() == Some(ifindex)
-            && attribute(m, TCMSG_BYTES, KIND).and_then(text).as_deref() == Some("clsact")
-    };
-    Ok(all.iter().any(is_clsact))
+    let is_clsact = |m: &&Vec<u8>| attribute(m, TCMSG_BYTES, KIND).and_then(text).as_deref() == Some("clsact");
+    let devices = all.iter().filter(is_clsact);
+    Ok(devices.filter_map(|m| u32_at(m, 4).ok()).collect())
+}
+
+pub fn has_clsact(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
+    Ok(with_clsact(netlink)?.contains(&ifindex))
 }
 
 /// And nobody has a filter there.
@@ -199,20 +201,14 @@ pub fn is_clsact_free(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a filter of this preference is there.
-pub fn has_filter(netlink: &mut Netlink, ifindex: u32, parent: u32, preference: u32) -> Result<bool> {
-    Ok(preferences(netlink, ifindex, parent)?.contains(&preference))
-}
-
-/// Whether one of another preference is.
-pub fn has_other_filters(netlink: &mut Netlink, ifindex: u32, parent: u32, preference: u32) -> Result<bool> {
-    let all = preferences(netlink, ifindex, parent)?;
-    Ok(all.iter().any(|other| *other != preference))
-}
-
-/// Of the filters of clsact.
-fn preferences(netlink: &mut Netlink, ifindex: u32, parent: u32) -> Result<BTreeSet<u32>> {
-    if !has_clsact(netlink, ifindex)? {
+/// Of the filters of clsact, which stands on these devices.
+pub fn preferences(
+    netlink: &mut Netlink,
+    with_clsact: &BTreeSet<u32>,
+    ifindex: u32,
+    parent: u32,
+) -> Result<BTreeSet<u32>> {
+    if !with_clsact.contains(&ifindex) {
         return Ok(BTreeSet::new());
     }
     let all = netlink

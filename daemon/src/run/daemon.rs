@@ -203,6 +203,7 @@ impl Running {
         loop {
             self.sign.give();
             let deadline = self.daemon.engine.next_deadline().map(instant_of);
+            let arrived = self.daemon.engine.next_look_at_arrived().map(instant_of);
             tokio::select! {
                 _ = terminate.recv() => return Ok(None),
                 _ = interrupt.recv() => return Ok(None),
@@ -228,6 +229,7 @@ impl Running {
                 }
                 () = pause::is_over(self.pause.as_mut()) => self.resume()?,
                 () = sleep(deadline) => self.step(Input::Tick)?,
+                () = sleep(arrived) => self.look_at_arrived()?,
             }
         }
     }
@@ -263,7 +265,6 @@ impl Running {
         self.follow_sessions()?;
         self.pass()?;
         self.look_for_ordered()?;
-        self.look_at_arrived()?;
         self.drain_refusals()?;
         self.notifier.ready();
         Ok(())

@@ -313,7 +313,7 @@ fn load_config(path: Option<&Path>) -> Result<Config> {
 fn class_rules(files: RuleFiles) -> Result<ClassRules> {
     let Some((rules, problems)) = files.read_within(RULES_PATIENCE) else {
         let late = ClassRules::late(files);
-        late.missing(None, false).for_each(|line| tracing::warn!("{line}"));
+        late.missing(false).for_each(|line| tracing::warn!("{line}"));
         return Ok(late);
     };
     for problem in &problems {

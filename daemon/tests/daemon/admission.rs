@@ -298,7 +298,7 @@ fn a_deadline_that_anybody_may_ask_for_lifts_no_rate_limit() {
     let rule = format!("[[rule]]\naddress = \"{FAR_V4}\"\nclass = \"bulk\"\nrate_limit_mbit = 8\n");
     let (daemon, _config) = daemon("limited-deadline.toml", &rule);
     until("the rule's limit is in force", || {
-        daemon.status()["queue"]["in_force"]["limits"] != serde_json::json!([])
+        daemon.status()["uploads"]["links"] == serde_json::json!(["gwv"])
     });
     assert_eq!(refused(PACKETS, || with_deadline(&near, AMPLE)), 0);
     assert_eq!(daemon.counted("/bands/realtime/classified"), 0);

@@ -344,7 +344,7 @@ fn a_command_has_a_rate_limit_for_all_that_it_sends() {
 
 /// The numbers of the rate limits that the queue knows.
 fn limits(daemon: &Daemon) -> Vec<u64> {
-    let limits = daemon.status()["queue"]["in_force"]["limits"].clone();
+    let limits = daemon.status()["uploads"]["limits"].clone();
     let numbers = limits.as_array().unwrap().iter();
     numbers.map(|limit| limit["number"].as_u64().unwrap()).collect()
 }

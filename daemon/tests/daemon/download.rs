@@ -160,7 +160,8 @@ fn limited(condition: &str) -> String {
 }
 
 fn reload() {
-    assert!(giveway(&["reload"]).status.success());
+    let told = giveway(&["reload"]);
+    assert!(told.status.success(), "{told:?}");
 }
 
 fn limiting(daemon: &Daemon) -> bool {
@@ -285,6 +286,32 @@ fn status_shows_what_each_limit_lets_through_and_what_each_flow_receives() {
         received(&after, limited_port),
         limit["download"]["tcp_mbit"].as_f64().unwrap()
     );
+}
+
+#[test]
+fn a_thousand_limits_hold_at_once_keep_nobody_waiting_and_leave_nothing() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    let others: String = (1..1000).map(|port| limited(&format!("local_port = {port}"))).collect();
+    let daemon = start(&rules);
+    rules.write("50-test.toml", &(others + &limited(&format!("port = {port}"))));
+    reload();
+    until("what arrives is limited", || limiting(&daemon));
+    let held = Received::over_tcp(FAR_V4, port);
+    until("it is held", || held.is_held());
+    let mbit = passed_mbit(Duration::from_secs(2));
+    assert!((LIMIT_MBIT * 0.95..LIMIT_MBIT * 1.05).contains(&mbit), "{mbit} Mbit/s");
+    let began = Instant::now();
+    let limits = daemon.status()["limits"].as_array().unwrap().len();
+    assert!(
+        limits == 1000 && began.elapsed() < Duration::from_secs(2),
+        "{limits}: {:?}",
+        began.elapsed()
+    );
+    rules.write("50-test.toml", "");
+    reload();
+    until("it is fast again", || held.is_free());
+    until("nothing is left", is_clean);
 }
 
 #[test]

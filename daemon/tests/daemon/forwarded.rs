@@ -8,13 +8,14 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use giveway::kernel::cgroup::Root;
 use serde_json::Value;
 
 use super::classes::{Rules, daemon_with_queue, rule};
-use crate::support::lab::{FAR_V4, FAR_V6, Lab, run};
+use super::download::source;
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
 use crate::support::process::{Daemon, giveway};
 use crate::support::wait::until;
 
@@ -29,8 +30,16 @@ struct Container {
 }
 
 impl Container {
-    /// Behind the near end of this lab, which forwards for it.
+    /// It sends datagrams when it is told to.
     fn start(lab: &Lab) -> Self {
+        Self::running(
+            lab,
+            "while read n to; do for i in $(seq $n); do echo x > /dev/udp/$to; done; echo done; done",
+        )
+    }
+
+    /// Behind the near end of this lab, which forwards for it. `script`: of bash.
+    fn running(lab: &Lab, script: &str) -> Self {
         let netns = format!("{}c", lab.near);
         run(&format!("ip netns add {netns}"));
         run(&format!("ip link add gwc type veth peer name gwc netns {netns}"));
@@ -46,7 +55,6 @@ impl Container {
         let root = Root::open().unwrap();
         let cgroup = format!("gw-container-{}", netns);
         fs::create_dir(path_of(&root, &cgroup)).unwrap();
-        let script = "while read n to; do for i in $(seq $n); do echo x > /dev/udp/$to; done; echo done; done";
         let mut program = Command::new("ip");
         program.args(["netns", "exec", &netns, "bash", "-c", script]);
         let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -171,4 +179,85 @@ fn a_container_that_is_started_later_is_known_too() {
     let daemon = daemon_with_queue(&rules);
     let mut container = Container::start(&lab);
     until_sent_as(&daemon, &mut container, port, true);
+}
+
+/// That its device here has passed on to the container, Mbit/s.
+fn received_mbit(time: Duration) -> f64 {
+    let bytes = || {
+        let shown: Value = serde_json::from_str(&run("ip -j -s link show dev gwc")).unwrap();
+        shown.pointer("/0/stats64/tx/bytes").unwrap().as_u64().unwrap()
+    };
+    let (before, began) = (bytes(), Instant::now());
+    thread::sleep(time);
+    (bytes() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64()
+}
+
+/// A container that downloads from the far end as fast as it may, over IPv4.
+fn downloading(lab: &Lab) -> Container {
+    lab.far(|| run(&format!("ip route add 10.97.0.0/24 via {NEAR_V4}")));
+    let port = source(lab, FAR_V4);
+    // A socket stays in the cgroup that it was made in.
+    let script = format!("read is_there; exec cat < /dev/tcp/{FAR_V4}/{port} > /dev/null");
+    let mut container = Container::running(lab, &script);
+    writeln!(container.words, "yes").unwrap();
+    container
+}
+
+/// Whether a filter of giveway's stands at the egress of the container's device.
+fn is_filtered() -> bool {
+    run("tc filter show dev gwc egress").contains("giveway")
+}
+
+#[test]
+fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_sends_it() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let container = downloading(&lab);
+    let daemon = daemon_with_queue(&rules);
+    until("it downloads", || received_mbit(Duration::from_millis(300)) > 40.0);
+    assert!(!is_filtered());
+    let limit = format!("cgroup = \"/{}\"\ndownload_limit_mbit = 4", container.cgroup);
+    rules.write("50-test.toml", &rule(&limit, "standard"));
+    assert!(giveway(&["reload"]).status.success());
+    until("it is limited", || received_mbit(Duration::from_millis(400)) < 6.0);
+    let mbit = received_mbit(Duration::from_secs(2));
+    assert!((3.4..4.4).contains(&mbit), "{mbit} Mbit/s");
+    let passed = || {
+        let status = daemon.status();
+        status["limits"][0]["download"]["queue"]["passed_bytes"].as_u64()
+    };
+    until("what has passed is told", || passed() > Some(500_000));
+
+    let own = UdpSocket::bind("10.97.0.1:0").unwrap();
+    let stop = Instant::now() + Duration::from_secs(1);
+    let sender = thread::spawn(move || {
+        while Instant::now() < stop {
+            let _ = own.send_to(&[0; 1000], "10.97.0.2:9");
+        }
+    });
+    let mbit = received_mbit(Duration::from_millis(800));
+    assert!(mbit > 20.0, "{mbit} Mbit/s with what the host sends");
+    sender.join().unwrap();
+
+    rules.write("50-test.toml", "");
+    assert!(giveway(&["reload"]).status.success());
+    until("it is free", || received_mbit(Duration::from_millis(300)) > 40.0);
+    until("nothing is left", || {
+        !is_filtered() && !run("ip link").contains("giveway-down")
+    });
+}
+
+#[test]
+fn a_container_downloads_freely_again_when_the_daemon_is_killed_and_nothing_is_left() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let container = downloading(&lab);
+    let limit = format!("cgroup = \"/{}\"\ndownload_limit_mbit = 4", container.cgroup);
+    rules.write("50-test.toml", &rule(&limit, "standard"));
+    let daemon = daemon_with_queue(&rules);
+    until("it is limited", || {
+        is_filtered() && received_mbit(Duration::from_millis(400)) < 6.0
+    });
+    daemon.kill();
+    let mbit = received_mbit(Duration::from_secs(1));
+    assert!(mbit > 20.0, "{mbit} Mbit/s");
+    assert!(!is_filtered() && !run("ip link").contains("giveway-down"));
 }

@@ -277,7 +277,7 @@ fn a_program_that_another_rule_names_from_now_on_takes_what_it_has_started_with_
 
 /// The numbers of the rate limits that the queue knows.
 fn limits(daemon: &Daemon) -> Vec<u64> {
-    let limits = daemon.status()["queue"]["in_force"]["limits"].clone();
+    let limits = daemon.status()["uploads"]["limits"].clone();
     let numbers = limits.as_array().into_iter().flatten();
     numbers.map(|limit| limit["number"].as_u64().unwrap()).collect()
 }

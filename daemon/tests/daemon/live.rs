@@ -451,7 +451,7 @@ fn it_ends_with_what_it_was_set_for() {
     let place = format!("/run/giveway/netns-{}/by-hand", giveway::kernel::own_netns().unwrap());
     assert!(!fs::exists(&place).unwrap(), "nothing is kept");
     until("its limits are over", || {
-        stage.daemon().status()["queue"]["in_force"]["limits"] == json!([])
+        stage.daemon().status()["uploads"]["limits"] == json!([])
     });
     assert!(!failure(&giveway(&["class", "set", "4194303", "bulk"])).0.is_empty());
 }

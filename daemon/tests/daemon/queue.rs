@@ -144,26 +144,17 @@ fn open_connections_follow_the_limit_of_segments() {
 }
 
 #[test]
-fn a_rules_small_limit_keeps_segments_single_and_what_somebody_sets_afterwards_outlives_a_killed_daemon() {
+fn segments_follow_the_links_rate_and_what_somebody_sets_afterwards_outlives_a_killed_daemon() {
     let _lab = Lab::enter();
     let before = gso_max_segs();
     let config = Scratch::new("whole.toml", "[link]\nrate_mbit = 1000\n[queue]\nbackend = \"htb\"\n");
-    let rules = tempfile::tempdir().unwrap();
-    let rule = rules.path().join("50-test.toml");
-    let folder = rules.path().to_str().unwrap();
-    let daemon = Daemon::start(&["--config", config.path(), "--rules", folder, "--interface", "gwv"]);
+    let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
     until("the queue is up", || !daemon.status()["queue"]["in_force"].is_null());
     assert_eq!(gso_max_segs(), before);
 
-    std::fs::write(
-        &rule,
-        "[[rule]]\nport = 5303\nclass = \"bulk\"\nrate_limit_mbit = 0.5\n",
-    )
-    .unwrap();
-    assert!(giveway(&["reload"]).status.success());
+    assert!(giveway(&["link", "set", "gwv", "--up", "20mbit"]).status.success());
     until("segments are limited", || gso_max_segs() == "1");
-    std::fs::remove_file(&rule).unwrap();
-    assert!(giveway(&["reload"]).status.success());
+    assert!(giveway(&["link", "set", "gwv", "--up", "1gbit"]).status.success());
     until("they are as before", || gso_max_segs() == before);
 
     run("ip link set dev gwv gso_max_segs 1");

@@ -9,10 +9,12 @@ use super::{Class, Limit, LimitNumber, MOST_LIMITS, Rates};
 use crate::matcher::ChosenLimit;
 
 const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
-const LAST: LimitNumber = 63;
-const OF_A_USER: usize = 4;
+/// The kernel shares these most fairly (bpf/detour.h).
+const LAST_PREFERRED: LimitNumber = MOST_LIMITS as LimitNumber + 48;
+const LAST: LimitNumber = 1960;
+const OF_A_USER: usize = 16;
 /// The rest is root's.
-const OF_USERS: usize = 12;
+const OF_USERS: usize = 256;
 
 #[derive(Debug, Default)]
 pub struct CommandLimits {
@@ -42,8 +44,9 @@ impl CommandLimits {
             ));
         }
         let after = self.last.map_or(FIRST, |last| last + 1);
-        let free = (after..=LAST)
-            .chain(FIRST..after)
+        let preferred = (after..=LAST_PREFERRED).chain(FIRST..after.min(LAST_PREFERRED + 1));
+        let free = preferred
+            .chain(LAST_PREFERRED + 1..=LAST)
             .find(|number| !self.given.contains_key(number) && !in_use.contains(number));
         let number = free.ok_or("no more commands can have a rate limit")?;
         self.last = Some(number);
@@ -107,7 +110,7 @@ mod tests {
             .unwrap();
         assert_eq!(numbers(&limits), [second.number, third.number].into());
         let mut later: Vec<LimitNumber> = Vec::new();
-        for _ in FIRST..=LAST {
+        for _ in FIRST..=LAST_PREFERRED {
             let next = limits.give(1_000, up(1), Class::Bulk, &BTreeSet::new()).unwrap();
             later.push(next.number);
         }
@@ -118,18 +121,18 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_four_and_leaves_some_to_others_and_to_root() {
+    fn a_user_has_sixteen_and_leaves_some_to_others_and_to_root() {
         let mut limits = CommandLimits::default();
         let mut give = |uid| {
             let in_use = numbers(&limits);
             limits.give(uid, up(1), Class::Background, &in_use)
         };
-        for uid in [1, 2, 3] {
-            assert!((0..4).all(|_| give(uid).is_ok()));
+        for uid in 1..=16 {
+            assert!((0..16).all(|_| give(uid).is_ok()));
             assert!(give(uid).is_err());
         }
-        assert!(give(4).unwrap_err().contains("all users 12"));
-        assert!((0..4).all(|_| give(0).is_ok()));
+        assert!(give(17).unwrap_err().contains("all users 256"));
+        assert!((256..960).all(|_| give(0).is_ok()));
         assert_eq!(give(0).unwrap_err(), "no more commands can have a rate limit");
     }
 }

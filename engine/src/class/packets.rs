@@ -9,10 +9,11 @@ use crate::config::{Dscp, Prefix, Protocol};
 use crate::rate::mbit;
 
 /// From 1 on.
-pub type LimitNumber = u8;
+pub type LimitNumber = u16;
 
-/// `GW_LIMITS` of bpf/queueing.h, without number 0 and those that are for commands ([`super::CommandLimits`]).
-pub const MOST_LIMITS: usize = 47;
+/// Of rules. Those of commands come behind them ([`super::CommandLimits`]); together with number 0 these are `GW_LIMITS` of
+/// bpf/queueing.h.
+pub const MOST_LIMITS: usize = 1000;
 /// `GW_PACKET_RULES` there.
 pub const MOST_PACKET_RULES: usize = 64;
 
@@ -122,16 +123,6 @@ pub struct RateLimit {
     pub class: Class,
 }
 
-/// Below this a packet of 64 kB is more than a hundredth of what may pass in ten seconds.
-const WHOLE_BURSTS_BYTES_PER_S: u64 = 655_360;
-
-impl RateLimit {
-    /// Of a rule: what a user limits must not cost everybody on the link.
-    pub fn needs_single_segments(&self) -> bool {
-        usize::from(self.number) <= MOST_LIMITS && self.bytes_per_s < WHOLE_BURSTS_BYTES_PER_S
-    }
-}
-
 /// What is given must hold.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PacketRule {
@@ -146,15 +137,13 @@ pub struct PacketRule {
 
 impl Rules {
     pub fn limits(&self) -> Vec<Limit> {
-        let limit = |rule: &super::rules::Rule| {
-            let limit = Limit {
-                number: rule.number,
-                rates: rule.rates,
-                class: rule.class,
-            };
-            (!rule.rates.is_none()).then_some(limit)
-        };
-        self.rules.iter().filter_map(limit).collect()
+        self.rules.iter().filter_map(super::rules::Rule::limit).collect()
+    }
+
+    /// Of this number.
+    pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
+        let mut limits = self.rules.iter().filter_map(super::rules::Rule::limit);
+        limits.find(|limit| limit.number == number)
     }
 
     /// The first ones of those that ask for nothing but the packet.

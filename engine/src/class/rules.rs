@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::units::{self, UnitFile};
-use super::{By, Class, LimitNumber, MOST_LIMITS, Rates, Seen, Treatment, Verdict};
+use super::{By, Class, Limit, LimitNumber, MOST_LIMITS, Rates, Seen, Treatment, Verdict};
 use crate::config::together::CLASS_RULES;
 use crate::config::{ClassRule, Located, Protocol, read, read_rules};
 use crate::matcher::{Glob, Matcher, Process};
@@ -439,6 +439,15 @@ fn first<'a>(rules: impl Iterator<Item = &'a Rule>, process: &Process) -> Result
 }
 
 impl Rule {
+    pub(super) fn limit(&self) -> Option<Limit> {
+        let limit = Limit {
+            number: self.number,
+            rates: self.rates,
+            class: self.class,
+        };
+        (!self.rates.is_none()).then_some(limit)
+    }
+
     /// `number`: of its rate limit, where it has one.
     fn new(
         place: String,

@@ -774,10 +774,10 @@ fn a_rule_for_udp_cannot_ask_for_a_process_and_limits_are_bounded() {
     let udp = |more: &str| problem(&format!("[[rule]]\nprotocol = \"udp\"\n{more}\nclass = \"bulk\"\n"));
     assert!(udp("user = \"0\"").contains("covers its UDP too"));
     assert!(udp("unit = \"a.service\"").contains("covers its UDP too"));
-    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nupload_limit_mbit = 1\n".repeat(48);
+    let many = "[[rule]]\nport = 1\nclass = \"bulk\"\nupload_limit_mbit = 1\n".repeat(1001);
     assert_eq!(
         problem(&many),
-        "/etc/a.toml:189: there are more than 47 rate limits in all files together"
+        "/etc/a.toml:4001: there are more than 1000 rate limits in all files together"
     );
 }
 

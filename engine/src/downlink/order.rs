@@ -21,10 +21,13 @@ const TRICKLE: f64 = 0.05;
 const FORGETS: Duration = Duration::from_millis(500);
 /// A change by less than that is not made.
 const WORTH_IT: f64 = 0.05;
-/// Within this time of what was ordered the counters are read at each pass, else once in this time.
+/// Within this time of what was ordered it is looked at often, else once in this time.
 const LULL: Duration = Duration::from_secs(1);
-/// Two looks in less show nothing.
-const SHORTEST: Duration = Duration::from_millis(50);
+/// Between two looks so many packets may have come, within these times: one packet of a call is no rate. What starts is seen, and
+/// given way to, within this time and a round trip.
+const PACKETS_BETWEEN: f64 = 16.0;
+const BETWEEN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
+const PACKET_BYTES: f64 = 1500.0;
 
 /// What is said of a link's rate downwards, and where.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,6 +94,7 @@ pub struct Order {
     available: u64,
     /// Bytes a second.
     passing: f64,
+    looked: Option<Duration>,
     latest: Option<(Duration, Arrived)>,
     /// When something of bulk or background was last seen.
     busy: Option<Duration>,
@@ -104,6 +108,7 @@ impl Order {
             rate,
             available: rate.most(),
             passing: 0.0,
+            looked: None,
             latest: None,
             busy: None,
             counted: Default::default(),
@@ -114,18 +119,28 @@ impl Order {
         &self.rate
     }
 
-    /// Whether it is time for a look at what has come.
-    pub fn is_due(&self, now: Duration) -> bool {
-        let is_late = |at: Duration| now.saturating_sub(at) >= LULL;
-        self.busy.is_some_and(|at| !is_late(at)) || self.latest.is_none_or(|(at, _)| is_late(at))
+    /// When it is time for a look at what has come.
+    pub fn next_look(&self) -> Duration {
+        let Some(looked) = self.looked else {
+            return Duration::ZERO;
+        };
+        let is_busy = self.busy.is_some_and(|at| looked.saturating_sub(at) < LULL);
+        looked + if is_busy { self.between() } else { LULL }
     }
 
-    /// Takes in what has come so far. Returns what bulk and background may have from now on, bytes a second, where that is to
-    /// be changed.
-    pub fn observe(&mut self, now: Duration, arrived: Arrived) -> Option<u64> {
+    fn between(&self) -> Duration {
+        let [least, most] = BETWEEN;
+        Duration::from_secs_f64((PACKETS_BETWEEN * PACKET_BYTES / self.rate.bytes_per_s()).min(1.0)).clamp(least, most)
+    }
+
+    /// Takes in what has come so far; None: nothing tells. Returns what bulk and background may have from now on, bytes a second,
+    /// where that is to be changed.
+    pub fn observe(&mut self, now: Duration, arrived: Option<Arrived>) -> Option<u64> {
+        self.looked = Some(now);
+        let arrived = arrived?;
         let (then, before) = *self.latest.get_or_insert((now, arrived));
         let took = now.saturating_sub(then);
-        if took < SHORTEST {
+        if took < self.between() {
             return None;
         }
         self.latest = Some((now, arrived));
@@ -180,7 +195,7 @@ mod tests {
         let of_pass = |pass: u32| {
             arrived.passed_bytes += (passing_mbit * 12_500.0) as u64;
             arrived.ordered_bytes += 1;
-            order.observe(PASS * pass, *arrived);
+            order.observe(PASS * pass, Some(*arrived));
             mbit(order.available)
         };
         (from..from + passes).map(of_pass).collect()
@@ -207,13 +222,13 @@ mod tests {
                 passed_bytes,
                 ordered_bytes: 0,
             };
-            order.observe(Duration::from_millis(ms), arrived)
+            order.observe(Duration::from_millis(ms), Some(arrived))
         };
         assert_eq!(observe(0, 0), None);
         // 0.4 Mbit/s of 17.
         assert_eq!(observe(100, 5_000), None);
         // As much again; and a look too soon says nothing.
-        assert_eq!(observe(120, 500_000), None);
+        assert_eq!(observe(119, 500_000), None);
         let wanted = observe(200, 30_000).unwrap();
         assert!((1_870_000..1_880_000).contains(&wanted), "{wanted}");
     }
@@ -221,15 +236,20 @@ mod tests {
     #[test]
     fn where_nothing_is_ordered_it_is_looked_at_once_a_second() {
         let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
-        assert!(order.is_due(PASS));
-        order.observe(PASS, arrived);
-        assert!(!order.is_due(PASS * 2));
-        assert!(order.is_due(PASS * 11));
+        assert!(order.next_look() <= PASS);
+        order.observe(PASS, Some(arrived));
+        assert_eq!(order.next_look(), PASS * 11);
         arrived.ordered_bytes += 1;
-        order.observe(PASS * 11, arrived);
-        assert!(order.is_due(PASS * 12));
-        order.observe(PASS * 12, arrived);
-        assert!(!order.is_due(PASS * 21));
+        order.observe(PASS * 11, Some(arrived));
+        assert_eq!(order.next_look(), PASS * 11 + BETWEEN[0]);
+        order.observe(PASS * 21, Some(arrived));
+        assert_eq!(order.next_look(), PASS * 31);
+    }
+
+    #[test]
+    fn a_slow_link_is_looked_at_less_often() {
+        let between = |mbit| Order::new(DownloadRate { mbit, ..RATE }).between().as_millis();
+        assert_eq!([0.5, 4.0, 20.0, 1000.0].map(between), [100, 48, 20, 20]);
     }
 
     proptest! {
@@ -243,7 +263,7 @@ mod tests {
             let mut now = Duration::ZERO;
             for (ms, passed_bytes, ordered_bytes) in counted {
                 now += Duration::from_millis(ms);
-                if let Some(wanted) = order.observe(now, Arrived { passed_bytes, ordered_bytes }) {
+                if let Some(wanted) = order.observe(now, Some(Arrived { passed_bytes, ordered_bytes })) {
                     prop_assert!(wanted <= rate.most() && wanted >= (mbit * 125_000.0 * TRICKLE) as u64);
                 }
             }

@@ -5,7 +5,7 @@ use crate::class::Class;
 const ETH: u32 = 2;
 const BRIDGE: u32 = 3;
 
-fn limit(number: u8) -> RateLimit {
+fn limit(number: LimitNumber) -> RateLimit {
     RateLimit {
         number,
         bytes_per_s: 312_500,
@@ -21,7 +21,7 @@ fn arrival(ifindex: u32, name: &str) -> Arrival {
     }
 }
 
-fn plan(links: &[(u32, &str)], numbers: &[u8]) -> Option<Plan> {
+fn plan(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<Plan> {
     Some(Plan {
         mtu_bytes: 0,
         links: links
@@ -136,7 +136,7 @@ const RATE: DownloadRate = DownloadRate {
     said_in: "[link]",
 };
 
-fn ordering(links: &[(u32, &str)], numbers: &[u8]) -> Option<Plan> {
+fn ordering(links: &[(u32, &str)], numbers: &[LimitNumber]) -> Option<Plan> {
     let orders = BTreeMap::from([(ETH, RATE.most())]);
     plan(links, numbers).map(|plan| Plan { orders, ..plan })
 }

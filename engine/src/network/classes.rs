@@ -19,7 +19,7 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, Class, Itself, Limit, LimitNumber, Meant, RateLimit, Rules, Seen, Treatment, Verdict, judge,
+    Active, Activity, By, Class, Itself, Limit, LimitNumber, Meant, Rules, Seen, Treatment, Verdict, judge,
     judge_forwarded, judge_itself, judge_process,
 };
 use crate::config::{Background, Dscp};
@@ -225,7 +225,8 @@ impl Classes {
 
     /// Of this number.
     pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
-        self.limits().into_iter().find(|limit| limit.number == number)
+        let of_command = self.command_limits.iter().find(|limit| limit.number == number);
+        of_command.copied().or_else(|| self.rules.limit(number))
     }
 
     /// Where the rule stands that has it.
@@ -349,12 +350,13 @@ impl Network {
 
     fn limit_rates(&mut self, now: Duration) {
         let limits = self.classes.limits();
-        let of_sent: Vec<RateLimit> = limits.iter().filter_map(Limit::up).collect();
-        let wanted = self.links.follow(&of_sent, &self.classes.rules.packet_rules());
+        let wanted = self
+            .links
+            .follow(!limits.is_empty(), &self.classes.rules.packet_rules());
         self.ask_queues(now, wanted);
         let wanted = self.downloads.follow(limits.iter().filter_map(Limit::down).collect());
         self.ask_detour(Way::Received, wanted);
-        let wanted = self.uploads.follow(of_sent);
+        let wanted = self.uploads.follow(limits.iter().filter_map(Limit::up).collect());
         self.ask_detour(Way::Sent, wanted);
     }
 

@@ -468,31 +468,25 @@ impl Network {
 
     /// By this link, if it is managed.
     fn served(&self, asked: Asked, tracked: &Tracked, ifindex: u32) -> Option<Result<String, Lack>> {
-        let link = match self.links.serves(ifindex)? {
+        let served = self.links.serves(ifindex)?;
+        let lack = |why| Lack::of(Cause::NoQueue, why);
+        if matches!(asked, Asked::Upload(_)) {
+            let not_yet = || Err("upload limits have not been put up yet".to_owned());
+            let limited = self.uploads.serves(ifindex).unwrap_or_else(not_yet);
+            return Some(limited.map_err(lack));
+        }
+        let link = match served {
             Ok(link) => link,
-            Err(why) => return Some(self.held_without_queue(asked, ifindex, why)),
+            Err(why) => return Some(Err(lack(why))),
         };
-        // What has a rate limit goes to the queue in any case, and a stream before other local traffic.
-        let is_order = asked == Asked::Class(Class::Background) && tracked.judged.verdict.limits.up.is_none();
-        if is_order && self.links.spares(ifindex, tracked.flow.remote.ip()) {
+        // A stream goes before other local traffic.
+        let is_behind = asked == Asked::Class(Class::Background);
+        if is_behind && self.links.spares(ifindex, tracked.flow.remote.ip()) {
             let why =
                 format!("it stays in the own subnets of {link}, whose traffic `local = \"unlimited\"` leaves out");
             return Some(Err(Lack::of(Cause::Local, why)));
         }
         Some(Ok(link))
-    }
-
-    /// `why`: it has no queue of ours, without which only a limit holds.
-    fn held_without_queue(&self, asked: Asked, ifindex: u32, why: String) -> Result<String, Lack> {
-        let held = match asked {
-            Asked::Upload(_) => self.uploads.serves(ifindex),
-            _ => None,
-        };
-        match held {
-            Some(Ok(link)) => Ok(link),
-            Some(Err(without)) => Err(Lack::of(Cause::NoQueue, format!("{why}; {without}"))),
-            None => Err(Lack::of(Cause::NoQueue, why)),
-        }
     }
 
     fn why_unmanaged(&self, flow: &Flow) -> Lack {
@@ -810,18 +804,18 @@ impl Network {
         if let Some(why) = self.shortfall_of_all() {
             return vec![why.reason];
         }
-        // A limit alone holds without a queue, too.
-        let takes_detour = |ifindex: u32| rates.up.is_some() && self.uploads.may_serve(ifindex);
-        let is_order = Asked::of(&Verdict {
+        // A limit holds without a queue, too.
+        let order = Asked::of(&Verdict {
             limits: LimitNumbers::NONE,
-            ..verdict.clone()
-        })
-        .is_some();
-        let mut managed = match Asked::of(&verdict) {
-            Some(_) => self.links.shortfalls(|ifindex| is_order || !takes_detour(ifindex)),
-            None if self.links.is_none_managed() => self.links.shortfalls(|_| true),
-            None => Vec::new(),
+            ..verdict
+        });
+        let mut managed = match order.is_some() || self.links.is_none_managed() {
+            true => self.links.shortfalls(),
+            false => Vec::new(),
         };
+        if rates.up.is_some() {
+            managed.extend(self.uploads.hindrances());
+        }
         if rates.down.is_some() {
             managed.extend(self.downloads.hindrances());
         }
@@ -832,20 +826,15 @@ impl Network {
         managed.into_iter().chain(others).collect()
     }
 
-    /// The links that enforce what was asked for.
+    /// The links that order what is sent.
     pub fn enforcing(&self) -> Vec<String> {
         match self.shortfall_of_all() {
             Some(_) => Vec::new(),
-            None => self
-                .links
-                .enforcing()
-                .chain(self.uploads.limiting())
-                .map(str::to_owned)
-                .collect(),
+            None => self.links.enforcing().map(str::to_owned).collect(),
         }
     }
 
-    /// Those without a queue on which limits hold for what is sent.
+    /// The links on which limits hold for what is sent.
     pub fn limiting_sent(&self) -> Vec<String> {
         self.uploads.limiting().map(str::to_owned).collect()
     }

@@ -2,6 +2,7 @@
 //! What each limit allows, and what its flows have of it, for `status`; so, too, what bulk and background may have of what a link
 //! receives, where that is ordered.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,7 @@ pub struct WayUse {
     pub flows: usize,
     /// Payload that these had over TCP in the last second.
     pub tcp_mbit: f64,
-    /// What its queue has counted, where it is one that tells.
+    /// What its queue has counted, where it holds on any link.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queue: Option<Passed>,
 }
@@ -73,23 +74,28 @@ const DOWN: Way = Way {
 
 impl Network {
     pub fn limits_in_use(&self, now: Duration, downloads: &DownlinkView, uploads: &DownlinkView) -> Vec<LimitUse> {
-        let passed = |view: &DownlinkView, number| {
-            let found = view.limits.iter().find(|view| view.number == number);
-            found.map(|view| view.passed)
+        let passed = |view: &DownlinkView| -> BTreeMap<LimitNumber, Passed> {
+            let of_links = view.limits.iter().filter(|_| !view.links.is_empty());
+            of_links.map(|limit| (limit.number, limit.passed)).collect()
+        };
+        let [passed_up, passed_down] = [uploads, downloads].map(passed);
+        let [held_up, held_down] = [&UP, &DOWN].map(|way| self.held_by_all(now, way));
+        let way_use = |limit: RateLimit, held: &BTreeMap<_, (usize, f64)>, passed: &BTreeMap<_, Passed>| {
+            let (flows, tcp_mbit) = held.get(&limit.number).copied().unwrap_or_default();
+            WayUse {
+                limit_mbit: mbit(limit.bytes_per_s),
+                flows,
+                tcp_mbit,
+                queue: passed.get(&limit.number).copied(),
+            }
         };
         let in_use = |limit: Limit| {
             let (limited_by, of) = self.holder_of_limit(limit.number);
             LimitUse {
                 limited_by,
                 of,
-                upload: limit.up().map(|limit| {
-                    let queue = passed(uploads, limit.number).filter(|_| !uploads.links.is_empty());
-                    self.way_use(now, &limit, &UP, queue)
-                }),
-                download: limit.down().map(|limit| {
-                    let queue = passed(downloads, limit.number);
-                    self.way_use(now, &limit, &DOWN, queue)
-                }),
+                upload: limit.up().map(|limit| way_use(limit, &held_up, &passed_up)),
+                download: limit.down().map(|limit| way_use(limit, &held_down, &passed_down)),
             }
         };
         let limits = self.classes.limits().into_iter().map(in_use);
@@ -125,14 +131,17 @@ impl Network {
         [&UP, &DOWN].map(|way| self.held_by(now, number, way).1)
     }
 
-    fn way_use(&self, now: Duration, limit: &RateLimit, way: &Way, queue: Option<Passed>) -> WayUse {
-        let (flows, tcp_mbit) = self.held_by(now, limit.number, way);
-        WayUse {
-            limit_mbit: mbit(limit.bytes_per_s),
-            flows,
-            tcp_mbit,
-            queue,
+    /// How many flows have each limit, and what they have of it.
+    fn held_by_all(&self, now: Duration, way: &Way) -> BTreeMap<LimitNumber, (usize, f64)> {
+        let mut all = BTreeMap::new();
+        for tracked in self.flows.iter() {
+            if let Some(number) = (way.number)(tracked.judged.verdict.limits) {
+                let (flows, mbit): &mut (usize, f64) = all.entry(number).or_default();
+                *flows += 1;
+                *mbit += (way.mbit)(tracked, now);
+            }
         }
+        all
     }
 
     /// How many flows have this limit, and what they have of it.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
-use crate::class::{Class, LinkMarks, PacketRule, RateLimit};
+use crate::class::{Class, LinkMarks, PacketRule};
 use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection, RateMbit};
 
 mod contest;
@@ -209,8 +209,6 @@ pub struct Tuning {
     #[serde(default)]
     pub call_marks: bool,
     #[serde(default)]
-    pub limits: Vec<RateLimit>,
-    #[serde(default)]
     pub packet_rules: Vec<PacketRule>,
     #[serde(default)]
     pub marks: LinkMarks,
@@ -270,7 +268,8 @@ pub struct Queue {
     queue: QueueSection,
     marks: MarksSection,
     backends: Backends,
-    limits: Vec<RateLimit>,
+    /// Some flows have a limit: their packets must be seen.
+    is_limited: bool,
     packet_rules: Vec<PacketRule>,
     demand: Demand,
     uplink: Option<Uplink>,
@@ -332,7 +331,7 @@ impl Queue {
             queue: config.queue.clone(),
             marks: config.marks.clone(),
             backends,
-            limits: Vec::new(),
+            is_limited: false,
             packet_rules: Vec::new(),
             demand: Demand::new(config),
             uplink: None,
@@ -356,9 +355,7 @@ impl Queue {
         self.view.counted_t_ns = now.as_nanos() as u64;
         self.view.counters = counters;
         self.standing()?;
-        let is_over = self
-            .demand
-            .observe(now, self.view.counters.as_ref()?, !self.limits.is_empty());
+        let is_over = self.demand.observe(now, self.view.counters.as_ref()?);
         // The outcome of the last one comes first.
         (is_over && self.asked.is_none()).then(|| self.ask()).flatten()
     }
@@ -485,20 +482,12 @@ impl Queue {
     }
 
     /// Takes in what rules say. Returns what to ask for.
-    pub fn follow(&mut self, limits: Vec<RateLimit>, packet_rules: Vec<PacketRule>) -> Option<Request> {
-        let were_limits = !self.limits.is_empty();
-        (self.limits, self.packet_rules) = (limits, packet_rules);
+    pub fn follow(&mut self, is_limited: bool, packet_rules: Vec<PacketRule>) -> Option<Request> {
+        (self.is_limited, self.packet_rules) = (is_limited, packet_rules);
         // The outcome of the first request comes first; what has failed waits.
         let waits = self.asked.is_some() || self.again.next().is_some();
         if self.plan.is_none() && waits {
             return None;
-        }
-        let counted = Duration::from_nanos(self.view.counted_t_ns);
-        // Limits of commands come and go; the queue must not do so with them, and what they hold back waits in it.
-        if !self.limits.is_empty() {
-            self.demand.begins(counted);
-        } else if were_limits {
-            self.demand.stays_on(counted);
         }
         self.ask()
     }
@@ -626,7 +615,7 @@ impl Queue {
     fn choose_marks(&self, uplink: &Uplink, no_queue: String) -> Result<(Plan, String), String> {
         let plan = self.plan(uplink, Backend::None, self.rate(uplink));
         let is_seen = !is_fast(uplink) && (!plan.tuning.marks.is_empty() || self.waits_on(uplink));
-        if !is_seen && self.limits.is_empty() && !plan.tuning.orders_downloads {
+        if !is_seen && !self.is_limited && !plan.tuning.orders_downloads {
             return Err(no_queue);
         }
         match self.usable(Backend::None, &self.backends.marks) {
@@ -730,7 +719,6 @@ impl Queue {
             && self.rate(uplink).is_none()
             && !self.rate.spares_local
             && self.rate.mbit != Some(RateMbit::Found)
-            && self.limits.is_empty()
             && self.demand.is_over()
             && self.contest.hindrance(&uplink.name, &uplink.root).is_none()
             && may_replace(&uplink.name, &uplink.root).is_ok()
@@ -791,7 +779,6 @@ impl Queue {
             drop_late: self.queue.drop_late && (admission || !is_found),
             gate: self.queue.gate,
             call_marks: self.queue.call_marks,
-            limits: self.limits.clone(),
             packet_rules: self.packet_rules.clone(),
             // htb takes the class of a packet from there.
             marks: LinkMarks::new(&self.marks, !uplink.wired, backend != Backend::Htb),
@@ -802,9 +789,7 @@ impl Queue {
             backend,
             // The form of a queue does not follow what is found.
             single_segments: is_queue
-                && (is_found
-                    || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)
-                    || tuning.limits.iter().any(RateLimit::needs_single_segments)),
+                && (is_found || rate_bytes_per_s.is_some_and(|rate| rate < WHOLE_BURSTS_BYTES_PER_S)),
             only_if_free: is_queue && self.contest.began,
             tuning,
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rate limit of a rule: what all its flows together send, over TCP and UDP, from one socket and from many, through
+//! The rate limit of a rule: what all its flows together send, over TCP and UDP, from one socket and from many, before
 //! each kind of queue. Every window of ten seconds counts, as the sender's device counts its bytes.
 
 use std::process::Stdio;
@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::air::STATION_DEVICE;
-use crate::bpf_objects::{Program, enable_statistics};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
@@ -39,14 +38,11 @@ const TOLERANCE: f64 = 0.05;
 const WINDOW_S: f64 = 10.0;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PORT: u16 = 5201;
-/// Named as background, and not.
-const LIGHT_PORTS: [u16; 2] = [5202, 5203];
-const LIGHT: Duration = Duration::from_secs(2);
 const QUEUE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What holds the limit.
+/// The queue of the link.
 #[derive(Clone, Copy)]
-struct Holder {
+struct LinkQueue {
     name: &'static str,
     /// Its plot's file, and title.
     plot: (&'static str, &'static str),
@@ -57,32 +53,32 @@ struct Holder {
     guest: Option<Guest>,
 }
 
-const HOLDERS: [Holder; 3] = [
-    Holder {
+const QUEUES: [LinkQueue; 3] = [
+    LinkQueue {
         name: "htb",
         plot: (
             "rate-limit-htb",
-            "What a rule's flows send together, beside its limit: through htb",
+            "What a rule's flows send together, beside its limit: before htb",
         ),
         backend: "htb",
         rate_mbit: Some(LINK_MBIT),
         guest: None,
     },
-    Holder {
+    LinkQueue {
         name: "qdisc",
         plot: (
             "rate-limit-qdisc",
-            "What a rule's flows send together, beside its limit: through the BPF qdisc",
+            "What a rule's flows send together, beside its limit: before the BPF qdisc",
         ),
         backend: "qdisc",
         rate_mbit: Some(LINK_MBIT),
         guest: Some(Guest::VIRTUAL),
     },
-    Holder {
+    LinkQueue {
         name: "qdisc-unpaced",
         plot: (
             "rate-limit-qdisc-unpaced",
-            "What a rule's flows send together, beside its limit: through the BPF qdisc, which knows no rate of the link",
+            "What a rule's flows send together, beside its limit: before the BPF qdisc, which knows no rate of the link",
         ),
         backend: "qdisc",
         rate_mbit: None,
@@ -92,12 +88,10 @@ const HOLDERS: [Holder; 3] = [
 
 #[derive(Clone, Copy)]
 struct Trial {
-    holder: Holder,
+    queue: LinkQueue,
     protocol: Protocol,
     sockets: u32,
     limit_mbit: f64,
-    /// First, less than the limit of two classes, so that it is empty between packets; then what is measured.
-    two_classes: bool,
     warmup_s: f64,
     seconds: f64,
 }
@@ -107,18 +101,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     let mut variants = Vec::new();
     let mut checks = Vec::new();
     let mut plots = Vec::new();
-    for holder in HOLDERS {
+    for queue in QUEUES {
         let mut lines = Vec::new();
         for (protocol, word) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp")] {
             for sockets in SOCKETS {
-                let line = format!("{}/{word}-{sockets}", holder.name);
+                let line = format!("{}/{word}-{sockets}", queue.name);
                 for limit_mbit in LIMITS_MBIT {
                     let trial = Trial {
-                        holder,
+                        queue,
                         protocol,
                         sockets,
                         limit_mbit,
-                        two_classes: false,
                         warmup_s,
                         seconds,
                     };
@@ -137,7 +130,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 ));
             }
         }
-        let (file, title) = holder.plot;
+        let (file, title) = queue.plot;
         plots.push(Plot::Sweep {
             file,
             title,
@@ -146,36 +139,19 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             lines,
             levels: Vec::new(),
         });
-        // Only there giveway's own programs hold limits.
-        if holder.guest.is_some() {
-            let name = format!("{}/two-classes", holder.name);
-            let trial = Trial {
-                holder,
-                protocol: Protocol::Tcp,
-                sockets: 1,
-                limit_mbit: 0.5,
-                two_classes: true,
-                warmup_s,
-                seconds,
-            };
-            checks.extend(holds(&name));
-            // One that sends it, one that finds nothing else to send, and some for what wakes the queue meanwhile.
-            checks.push(Check::metric(&name, "dequeues_per_packet", Relation::AtMost(10.0)).always());
-            variants.push(trial.variant(name));
-        }
     }
     Ok(Plan {
         variants,
         checks,
         plots,
-        columns: "window_min_of_limit window_max_of_limit goodput_of_limit dequeues_per_packet",
+        columns: "window_min_of_limit window_max_of_limit goodput_of_limit",
     })
 }
 
 impl Trial {
     fn variant(self, name: String) -> Variant {
         let seconds = self.warmup_s + self.seconds + 2.0;
-        Variant::new(name, self.holder.guest, seconds, move |run| send(run, self))
+        Variant::new(name, self.queue.guest, seconds, move |run| send(run, self))
     }
 }
 
@@ -193,26 +169,12 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
         let queue = answers::status(&wire.sender)?.network.queue;
         Ok(queue.in_force.map(drop))
     })?;
-    if trial.two_classes {
-        run.progress.tick("two classes");
-        send_lightly(&wire)?;
-    }
     let _server = serve(&wire, PORT)?;
     let _client = iperf3(&wire, false, &client(trial))?;
     run.progress.tick("sending");
     pause(trial.warmup_s)?;
     let mut outcome = Outcome::default();
-    let sent = if trial.two_classes {
-        let _statistics = enable_statistics()?;
-        let dequeue = Program::find("gw_dequeue")?;
-        let (runs, packets) = (dequeue.runs()?.count, device(&wire, "packets")?);
-        let sent = sample(&wire, trial.seconds)?;
-        let (runs, packets) = (dequeue.runs()?.count - runs, device(&wire, "packets")? - packets);
-        outcome.set(run.name, "dequeues_per_packet", runs as f64 / packets);
-        sent
-    } else {
-        sample(&wire, trial.seconds)?
-    };
+    let sent = sample(&wire, trial.seconds)?;
     run.keep(&sent)?;
     let (seconds, bytes) = *sent.last().context("nothing was counted")?;
     let of_limit = |mbit: f64| mbit / trial.limit_mbit;
@@ -226,13 +188,12 @@ fn send(run: &Run, trial: Trial) -> Result<Outcome> {
 }
 
 fn configuration(trial: Trial) -> Value {
-    let link = trial.holder.rate_mbit.map(|rate_mbit| json!({"rate_mbit": rate_mbit}));
+    let link = trial.queue.rate_mbit.map(|rate_mbit| json!({"rate_mbit": rate_mbit}));
     json!({
         "cap": {"policy": "none"},
         "link": link.unwrap_or_else(|| json!({})),
-        "queue": {"backend": trial.holder.backend},
+        "queue": {"backend": trial.queue.backend},
         "rule": [{"address": RECEIVER_ADDRESS, "class": "bulk", "rate_limit_mbit": trial.limit_mbit}],
-        "background": [{"address": RECEIVER_ADDRESS, "port": LIGHT_PORTS[0]}],
     })
 }
 
@@ -245,16 +206,6 @@ fn client(trial: Trial) -> String {
         Protocol::Udp => " --udp --bitrate 0 --length 1400",
     };
     format!("--client {RECEIVER_ADDRESS} --port {PORT} --parallel {sockets} --time {seconds}{udp}")
-}
-
-/// Each with a third of the limit, in packets that are sent long before the next one comes.
-fn send_lightly(wire: &Wire) -> Result<()> {
-    let mut processes = Vec::new();
-    for port in LIGHT_PORTS {
-        let words = format!("--client {RECEIVER_ADDRESS} --port {port} --udp --bitrate 160K --length 200 --time 60");
-        processes.extend([serve(wire, port)?, iperf3(wire, false, &words)?]);
-    }
-    pause(LIGHT.as_secs_f64())
 }
 
 fn serve(wire: &Wire, port: u16) -> Result<Process> {

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::RateLimit;
+use giveway_engine::class::{LimitNumber, MOST_LIMITS, RateLimit};
 use giveway_engine::downlink::{Counted, Passed};
 use nix::errno::Errno;
 
@@ -23,9 +23,11 @@ pub const HANDLE: u32 = 0x6764_0000;
 const LIMITS: u32 = 0x100;
 const CLASSES_OF_A_LIMIT: u32 = 16;
 const QUEUES: u32 = 8;
+/// So many limits of rules have these, and of commands; the others have one.
+const LIMITS_WITH_QUEUES: u32 = 48;
 /// GW_LIMITS of bpf/queueing.h, behind which the groups of links begin, and GROUPS_OF_A_LINK of bpf/download.bpf.c: of the link, of
 /// bulk, of background.
-const FIRST_OF_LINKS: u32 = 64;
+const FIRST_OF_LINKS: u32 = 1961;
 const GROUPS_OF_A_LINK: u32 = 3;
 /// What bulk and background have for sure of what they have at most: together less than they ever have.
 const BULK_SHARE: u64 = 25;
@@ -70,7 +72,7 @@ pub struct Tree {
     /// fq_codel sees to the flows of each limit.
     is_fair: bool,
     /// Bytes a second, and of the largest packet, by number.
-    limits: BTreeMap<u8, (u64, u32)>,
+    limits: BTreeMap<LimitNumber, (u64, u32)>,
     /// And of the largest packet, by the links' numbers.
     ordered: BTreeMap<u32, (Ordered, u32)>,
 }
@@ -85,6 +87,7 @@ struct Group {
     priority: u32,
     packet_bytes: u32,
     is_fair: bool,
+    queues: u32,
 }
 
 impl Tree {
@@ -106,8 +109,12 @@ impl Tree {
         self.is_fair
     }
 
-    fn queues(&self) -> u32 {
-        if self.is_fair { 1 } else { QUEUES }
+    /// Of this limit, or what a link orders.
+    fn queues(&self, group: u32) -> u32 {
+        let of_commands = group.checked_sub(MOST_LIMITS as u32);
+        let is_first = |number: u32| number <= LIMITS_WITH_QUEUES;
+        let has_queues = group >= FIRST_OF_LINKS || is_first(of_commands.filter(|n| *n > 0).unwrap_or(group));
+        if self.is_fair || !has_queues { 1 } else { QUEUES }
     }
 
     /// Makes the classes of these limits and links, or changes those that are there.
@@ -131,6 +138,7 @@ impl Tree {
                 priority: 0,
                 packet_bytes: largest_packet,
                 is_fair: self.is_fair,
+                queues: self.queues(limit.number.into()),
             };
             group
                 .put(netlink, self.ifindex)
@@ -163,6 +171,7 @@ impl Tree {
                 priority: group - 1,
                 packet_bytes,
                 is_fair: self.is_fair,
+                queues: self.queues(of_link + group),
             };
             group.put(netlink, self.ifindex)?;
         }
@@ -192,7 +201,7 @@ impl Tree {
     pub fn forget(
         &mut self,
         netlink: &mut Netlink,
-        limits: &BTreeSet<u8>,
+        limits: &BTreeSet<LimitNumber>,
         ordered: &BTreeMap<u32, Ordered>,
     ) -> Result<()> {
         let over = self.limits.keys().filter(|number| !limits.contains(number));
@@ -201,7 +210,7 @@ impl Tree {
         let links = left.map(|number| group_of(*number));
         let minors = |group| {
             let minor = minor_of(group);
-            minor..=minor + self.queues()
+            minor..=minor + self.queues(group)
         };
         // A link's own has no queues.
         let all: BTreeSet<u32> = groups
@@ -253,7 +262,7 @@ impl Tree {
             let which = (of_links % GROUPS_OF_A_LINK).checked_sub(1)?;
             return all.orders.entry(link.ifindex).or_default().get_mut(which as usize);
         }
-        let number = u8::try_from(group).ok()?;
+        let number = LimitNumber::try_from(group).ok()?;
         let is_known = self.limits.contains_key(&number);
         is_known.then(|| all.limits.entry(number).or_default())
     }
@@ -275,6 +284,7 @@ impl Group {
             priority,
             packet_bytes,
             is_fair,
+            queues,
         } = *self;
         let of_all = shape(assured, most, priority, packet_bytes);
         put_class(netlink, ifindex, minor, parent, &of_all)?;
@@ -283,8 +293,8 @@ impl Group {
             put_queue(netlink, ifindex, minor + 1, most, packet_bytes)?;
             return put_fair(netlink, ifindex, minor + 1, most);
         }
-        for queue in 1..=QUEUES {
-            let own = shape(assured / u64::from(QUEUES), most, priority, packet_bytes);
+        for queue in 1..=queues {
+            let own = shape(assured / u64::from(queues), most, priority, packet_bytes);
             put_class(netlink, ifindex, minor + queue, HANDLE | minor, &own)?;
             put_queue(netlink, ifindex, minor + queue, most, packet_bytes)?;
         }

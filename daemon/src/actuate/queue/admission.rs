@@ -38,8 +38,8 @@ const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
 /// GW_LIMIT_SHIFT, GW_DOWNLOAD_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
-const LIMIT_SHIFT: u32 = 8;
-const DOWNLOAD_SHIFT: u32 = 16;
+const LIMIT_SHIFT: u32 = 4;
+const DOWNLOAD_SHIFT: u32 = 18;
 const WRITE_DSCP: u8 = 0x80;
 const ANY_DSCP: u8 = 0xff;
 /// GW_LOCAL_NETWORKS of bpf/queueing.h.
@@ -88,6 +88,8 @@ pub struct Received {
     pub treated_sockets: MapHandle,
     pub early_sockets: MapHandle,
     pub packet_rules: MapHandle,
+    /// Of cgroups whose packets are forwarded.
+    pub forwarded_treatments: MapHandle,
     pub treatment_of_flows: MapHandle,
     pub link_config: MapHandle,
     pub download_ports: MapHandle,
@@ -109,7 +111,7 @@ pub struct Told<'a> {
     pub treated_sockets: usize,
     /// Of some processes there is a limit.
     pub limits_processes: bool,
-    /// Of some sockets there is one.
+    /// Of some sockets or cgroups there is one.
     pub limits_sockets: bool,
     /// The links at whose egress what is limited takes a detour.
     pub detours: Option<&'a BTreeSet<u32>>,
@@ -212,6 +214,7 @@ impl Admission {
                 treated_sockets: keep(&maps.treated_sockets)?,
                 early_sockets: keep(&maps.early_sockets)?,
                 packet_rules: keep(&maps.packet_rules)?,
+                forwarded_treatments: keep(&maps.forwarded_treatments)?,
                 treatment_of_flows: keep(&maps.treatment_of_flows)?,
                 link_config: keep(&maps.link_config)?,
                 download_ports: keep(&maps.download_ports)?,
@@ -430,10 +433,10 @@ impl Shared {
     }
 }
 
-/// In either direction, for flows of any process.
+/// Of flows of any process.
 fn has_limits(plan: &Plan) -> bool {
     let mut rules = plan.tuning.packet_rules.iter();
-    !plan.tuning.limits.is_empty() || rules.any(|rule| !rule.treatment.limits.is_none())
+    rules.any(|rule| !rule.treatment.limits.is_none())
 }
 
 fn config_of(plan: &Plan) -> types::gw_link_config {
@@ -451,13 +454,12 @@ fn config_of(plan: &Plan) -> types::gw_link_config {
         true => htb::CLASS_OF_LOCAL,
         false => Default::default(),
     };
-    let (class_of_band, class_of_limits) = match plan.backend {
-        Backend::Htb => (htb::CLASS_OF_BAND, htb::CLASS_OF_LIMITS),
+    let class_of_band = match plan.backend {
+        Backend::Htb => htb::CLASS_OF_BAND,
         Backend::Qdisc | Backend::None => Default::default(),
     };
     types::gw_link_config {
         class_of_band,
-        class_of_limits,
         class_of_local,
         mark_of_class: marks_of(&plan.tuning.marks),
         rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),

@@ -11,25 +11,22 @@ use std::path::Path;
 use std::ptr::null;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::network::queue::Tuning;
 use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, libbpf_sys};
 
 use super::admission::Shared;
 use super::sojourn::percentile_us;
-use super::{BANDS, HANDLE, target_us};
+use super::{BANDS, HANDLE};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
-use crate::kernel::records::{bytes_of, lookup};
+use crate::kernel::records::lookup;
 use crate::kernel::skeletons::qdisc as skeleton;
 use crate::kernel::tcx::answered;
 use skeleton::types;
 
 const _: () = assert!(types::gw_band::GW_BANDS.0 as usize == BANDS);
-/// Numbers of rate limits, as in bpf/queueing.h.
-const GW_LIMITS: u32 = 64;
 /// What all our names begin with, so that a later process knows them.
 pub const KIND_PREFIX: &str = "gw";
 
@@ -42,7 +39,6 @@ pub struct BpfQdisc {
     /// Attached while a queue stands: it costs something at each switch between tasks.
     gate: Option<Result<OwnedFd>>,
     counters: MapHandle,
-    rate_limits: MapHandle,
 }
 
 impl BpfQdisc {
@@ -85,7 +81,6 @@ impl BpfQdisc {
             gate_program: gate_program.context("cannot keep the program that watches the CPUs")?,
             gate: None,
             counters: MapHandle::try_from(&skeleton.maps.band_counters).context("cannot keep the qdisc's counters")?,
-            rate_limits: MapHandle::try_from(&skeleton.maps.rate_limits).context("cannot keep the rate limits")?,
         })
     }
 
@@ -119,26 +114,6 @@ impl BpfQdisc {
         netlink
             .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)
             .context("cannot put the BPF qdisc up")
-    }
-
-    /// From now on these and no others hold anything back on the link of this number.
-    pub fn set_limits(&self, link: u32, tuning: &Tuning) -> Result<()> {
-        for number in 1..GW_LIMITS {
-            let limit = tuning.limits.iter().find(|limit| u32::from(limit.number) == number);
-            let limit = limit.map(|limit| types::gw_rate_limit {
-                bytes_per_s: limit.bytes_per_s,
-                codel_target_us: u32::try_from(target_us(limit, tuning)).unwrap_or(u32::MAX),
-                reserved: 0,
-            });
-            self.rate_limits
-                .update(
-                    &(link * GW_LIMITS + number).to_ne_bytes(),
-                    bytes_of(&limit.unwrap_or_default()),
-                    MapFlags::ANY,
-                )
-                .context("cannot tell the queue of a rate limit")?;
-        }
-        Ok(())
     }
 
     /// Keeps it registered beyond this process's end, in place of what is pinned there.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bpf/forwarded.bpf.c where packets of containers come out of their veth pairs: each carries from there what is said of its
-//! cgroup, and admission reads it at the link. Input: the veth devices of this namespace, and classes of cgroups. Output: the
+//! bpf/forwarded.bpf.c where packets of containers come out of their veth pairs: each carries from there the number of its
+//! cgroup, by which admission finds at the link what is said of that. Input: the veth devices of this namespace, and classes of cgroups. Output: the
 //! cgroups that send. It changes nothing but a number that packets carry, and ends with the process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,42 +13,49 @@ use giveway_engine::class::Forwarded;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::admission::number_of_class;
+use super::admission::number_of;
+use crate::actuate::download::containers::Receiving;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::now;
 use crate::kernel::records::{bytes_of, record};
 use crate::kernel::skeletons::forwarded as skeleton;
 use crate::kernel::tcx::{self, Way};
+use crate::kernel::uplink::Veth;
 use skeleton::types;
 
 /// Of `bpf/queueing.h`.
-const CLASS_SHIFT: u32 = 13;
-const LIMIT_SHIFT: u32 = 7;
+const GW_FIRST_FORWARDED: u32 = 16;
+const GW_FORWARDED_CGROUPS: u32 = 1024;
 /// Which has sent nothing for so long is forgotten.
 const SENDS_FOR: Duration = Duration::from_secs(60);
 /// Each takes a descriptor.
 const MOST_DEVICES: usize = 256;
-/// Twice what the kernel's table holds.
-const MOST_KEYS: usize = 2048;
+const MOST_KEYS: usize = 2 * GW_FORWARDED_CGROUPS as usize;
 
 pub struct Containers {
     program: OwnedFd,
     /// By interface.
+    devices: BTreeMap<u32, Veth>,
     attached: BTreeMap<u32, OwnedFd>,
     cgroups: MapHandle,
-    told: BTreeMap<u64, u32>,
+    /// By number, for admission.
+    treatments: MapHandle,
+    /// The number of each cgroup of which something is said.
+    told: BTreeMap<u64, (u32, Forwarded)>,
 }
 
 impl Containers {
-    pub fn load() -> Result<Self> {
+    pub fn load(treatments: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let builder = skeleton::ForwardedSkelBuilder::default();
         let open = explain("open what knows containers' packets", || builder.open(&mut storage))?;
         let skeleton = explain("load what knows containers' packets", || open.load())?;
         Ok(Self {
             program: skeleton.progs.gw_say_whose.as_fd().try_clone_to_owned()?,
+            devices: BTreeMap::new(),
             attached: BTreeMap::new(),
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
+            treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
             told: BTreeMap::new(),
         })
     }
@@ -57,12 +64,14 @@ impl Containers {
     ///
     /// # Errors
     /// Where one of them cannot have it now.
-    pub fn follow(&mut self, devices: &BTreeSet<u32>) -> Result<()> {
+    pub fn follow(&mut self, devices: BTreeMap<u32, Veth>) -> Result<()> {
+        self.devices = devices;
+        let devices = &self.devices;
         let still = |link: &OwnedFd| tcx::is_attached(link.as_fd()).unwrap_or(true);
         self.attached
-            .retain(|ifindex, link| devices.contains(ifindex) && still(link));
+            .retain(|ifindex, link| devices.contains_key(ifindex) && still(link));
         let mut outcome = Ok(());
-        for ifindex in devices {
+        for ifindex in devices.keys() {
             if self.attached.len() == MOST_DEVICES {
                 tracing::debug!("more than {MOST_DEVICES} veth devices: the rest is not looked at");
                 break;
@@ -104,9 +113,9 @@ impl Containers {
                 continue;
             }
             sending.insert(cgroup);
-            let word = self.told.get(&cgroup).copied().unwrap_or(0);
-            if known.word != word {
-                self.write(cgroup, types::gw_forwarded { word, ..known })?;
+            let number = self.told.get(&cgroup).map_or(0, |(number, _)| *number);
+            if known.number != number {
+                self.write(cgroup, types::gw_forwarded { number, ..known })?;
             }
         }
         self.told.retain(|cgroup, _| sending.contains(cgroup));
@@ -115,17 +124,51 @@ impl Containers {
 
     /// None: nothing is said of it.
     pub fn tell(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
-        let word = told.map_or(0, word_of);
-        match told {
-            Some(_) => drop(self.told.insert(cgroup, word)),
-            None => drop(self.told.remove(&cgroup)),
-        }
+        let number = match told {
+            Some(told) => self.number(cgroup, told)?,
+            None => {
+                self.told.remove(&cgroup);
+                0
+            }
+        };
         let known = types::gw_forwarded {
             seen_ns: now().as_nanos() as u64,
-            word,
+            number,
             reserved: 0,
         };
         self.write(cgroup, known)
+    }
+
+    /// Under which this is said of it from now on.
+    fn number(&mut self, cgroup: u64, told: Forwarded) -> Result<u32> {
+        let in_use: BTreeSet<u32> = self.told.values().map(|(number, _)| *number).collect();
+        let mut all = GW_FIRST_FORWARDED..GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS;
+        let known = self.told.get(&cgroup).map(|(number, _)| *number);
+        let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
+        let number = free.context("no more containers can be told apart")?;
+        let treatment = types::gw_forwarded_treatment {
+            treatment: number_of(told.treatment),
+            rules: told.rules_before.into(),
+        };
+        self.treatments
+            .update(&number.to_ne_bytes(), bytes_of(&treatment), MapFlags::ANY)
+            .context("cannot tell the queue of a container")?;
+        self.told.insert(cgroup, (number, told));
+        Ok(number)
+    }
+
+    pub fn are_limited(&self) -> bool {
+        self.told.values().any(|(_, told)| !told.treatment.limits.is_none())
+    }
+
+    /// Where the downloads of some are.
+    pub fn receiving(&self) -> Option<Receiving<'_>> {
+        let mut told = self.told.values();
+        let are_limited = told.any(|(_, told)| told.treatment.limits.down.is_some());
+        are_limited.then_some(Receiving {
+            cgroups: &self.cgroups,
+            devices: &self.devices,
+        })
     }
 
     fn write(&self, cgroup: u64, known: types::gw_forwarded) -> Result<()> {
@@ -133,14 +176,4 @@ impl Containers {
             .update(&cgroup.to_ne_bytes(), bytes_of(&known), MapFlags::ANY)
             .context("cannot tell the queue of a container")
     }
-}
-
-fn word_of(
-    Forwarded {
-        treatment,
-        rules_before,
-    }: Forwarded,
-) -> u32 {
-    let limit = u32::from(treatment.limits.up.unwrap_or(0));
-    u32::from(number_of_class(treatment.class)) << CLASS_SHIFT | limit << LIMIT_SHIFT | u32::from(rules_before)
 }

@@ -8,8 +8,6 @@
 //! | streams | the rest | the link's | best effort |
 //! | best effort | a tenth of the link, at most half of what the two above leave | the link's | background |
 //! | background | its trickle | the link's | nothing |
-//! | a rate limit | the limit, but all of a band no more than half of what that has for sure | the limit | as its band |
-//! | a rate limit of background | nothing | the limit | nothing |
 //!
 //! Where the rate is not for local traffic (`local = "unlimited"`), the link's class and two for that are below one of the
 //! device, which has no bound. Local traffic borrows there, behind all that the link's classes borrow from the link.
@@ -18,7 +16,6 @@
 //! from skb->priority, which admission sets, so there are no filters; whatever names no class is best effort.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{Class as Purpose, RateLimit};
 use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
@@ -44,8 +41,6 @@ const REALTIME: u32 = 0x10;
 const STREAMS: u32 = 0x18;
 const BEST_EFFORT: u32 = 0x20;
 const BACKGROUND: u32 = 0x30;
-/// Rate limit N has this one plus 2 N, so that each kind of queue below it finds a handle of its own.
-const LIMITS: u32 = 0x100;
 
 /// The class of each band, for skb->priority.
 pub const CLASS_OF_BAND: [u32; BANDS] = [
@@ -57,9 +52,6 @@ pub const CLASS_OF_BAND: [u32; BANDS] = [
 
 /// The classes of local traffic, for skb->priority.
 pub const CLASS_OF_LOCAL: [u32; 2] = [HANDLE | LOCAL_FIRST, HANDLE | LOCAL];
-
-/// The class of rate limit 0, for skb->priority; see `class_of_limits` in bpf/queueing.h.
-pub const CLASS_OF_LIMITS: u32 = HANDLE | LIMITS;
 
 /// Attributes of htb and its structs (include/uapi/linux/pkt_sched.h).
 const TCA_HTB_PARMS: u16 = 1;
@@ -78,8 +70,6 @@ const TCA_FQ_CODEL_ECN: u16 = 4;
 const TICK_NS: u64 = 64;
 /// Timers are as fine as this at best: a class may catch up on so much of its rate.
 const BURST_US: u64 = 100;
-/// The same for a rate limit, which has to be reached on a busy machine, too.
-const LIMIT_BURST_US: u64 = 5_000;
 /// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
 /// if it has given up what a link that stopped still holds.
 const REALTIME_PACKETS: u32 = 2 * 4096;
@@ -145,10 +135,6 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
             put_leaf(netlink, plan, DEVICE_RATE, minor, target_us).context("cannot give local traffic its queue")?;
         }
     }
-    for (minor, limit) in limits(plan) {
-        let target_us = super::target_us(limit, &plan.tuning);
-        put_leaf(netlink, plan, limit.bytes_per_s, minor, target_us).context("cannot give a rate limit its queue")?;
-    }
     Ok(())
 }
 
@@ -171,11 +157,6 @@ pub fn put_root_of(netlink: &mut Netlink, ifindex: u32, handle: u32, default: u3
         Some(Errno::ENOENT) => error.context("this kernel has no htb (CONFIG_NET_SCH_HTB)"),
         _ => error,
     })
-}
-
-fn limits(plan: &Plan) -> impl Iterator<Item = (u32, &RateLimit)> {
-    let minor = |limit: &RateLimit| LIMITS + 2 * u32::from(limit.number);
-    plan.tuning.limits.iter().map(move |limit| (minor(limit), limit))
 }
 
 fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
@@ -214,32 +195,9 @@ fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
     }
     classes.push(class(REALTIME, realtime, realtime, 0));
     for (priority, (band, sure)) in (1..).zip(served) {
-        let limits: Vec<_> = limits(plan).filter(|(_, limit)| band_of(limit) == band).collect();
-        // What all classes have for sure must not be more than the link has.
-        let of_each = match band {
-            BACKGROUND => 1,
-            _ => (sure / 2 / limits.len().max(1) as u64).max(1),
-        };
-        let mut left = sure;
-        for (minor, limit) in limits {
-            let sure = limit.bytes_per_s.min(of_each);
-            left = left.saturating_sub(sure);
-            classes.push(Class {
-                burst_us: LIMIT_BURST_US,
-                ..class(minor, sure, limit.bytes_per_s.min(rate), priority)
-            });
-        }
-        classes.push(class(band, left.max(1), rate, priority));
+        classes.push(class(band, sure, rate, priority));
     }
     classes
-}
-
-fn band_of(limit: &RateLimit) -> u32 {
-    match limit.class {
-        Purpose::Stream => STREAMS,
-        Purpose::Background => BACKGROUND,
-        Purpose::Realtime | Purpose::Standard | Purpose::Bulk => BEST_EFFORT,
-    }
 }
 
 impl Class {
@@ -344,7 +302,6 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, target_us
             done => return done,
         }
     }
-    // A rate limit's long target asks for room: a local drop costs a slow socket a timeout, many of them the connection.
     let packets = rate * QUEUE_US.max(5 * target_us) / 1_000_000 / u64::from(plan.tuning.max_packet_bytes.max(1));
     let limit = if fair {
         packets.clamp(FEWEST_PACKETS, MOST_PACKETS) as u32

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use giveway_engine::class::{Limit, RateLimit, Rules};
+use giveway_engine::class::Rules;
 use giveway_engine::config::{BackendName, Config, LocalTraffic};
 use giveway_engine::downlink::PART;
 use giveway_engine::network::action::Action;
@@ -15,6 +15,7 @@ use giveway_engine::network::queue::links::{LinkView, Links};
 use giveway_engine::network::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
 
+use crate::actuate::filters;
 use crate::actuate::queue::is_ours;
 use crate::interface::{Choice, Found};
 use crate::kernel::libbpf_log::one_line;
@@ -82,6 +83,9 @@ impl Machine {
         if orders || limits.iter().any(|limit| limit.down().is_some()) {
             self.missing.extend(bypassed(&mut netlink, &found.links));
         }
+        if limits.iter().any(|limit| limit.up().is_some()) {
+            self.missing.extend(decided_before(&mut netlink, &found.links));
+        }
         for link in views(config, rules, uplinks) {
             let name = &link.interface;
             let plan = link
@@ -92,9 +96,6 @@ impl Machine {
             let would = match plan {
                 Some(plan) => plan.shown(),
                 None if link.queue.waits => "no queue until there is something to hold".to_owned(),
-                None if limits.iter().any(|limit| limit.up().is_some()) => {
-                    "no queue of giveway's, upload limits hold by a detour".to_owned()
-                }
                 None => "no queue of giveway's".to_owned(),
             };
             self.lines.push(format!("{name}: {would}: {}", link.queue.why));
@@ -165,6 +166,16 @@ fn bypassed(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String> {
     all
 }
 
+/// By filters at their egress.
+fn decided_before(netlink: &mut Netlink, links: &[(u32, String)]) -> Vec<String> {
+    let with_clsact = way_in::with_clsact(netlink).unwrap_or_default();
+    let hindered = links.iter().filter_map(|(ifindex, name)| {
+        let hindrance = filters::hindrance(netlink, &with_clsact, *ifindex, name)?;
+        Some(format!("upload limits of rules do not hold on {name}: {hindrance}"))
+    });
+    hindered.collect()
+}
+
 /// What the queues of these links would be, by the engine that decides it.
 fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> {
     let backends = Backends {
@@ -175,8 +186,7 @@ fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> 
     };
     let first = uplinks.first().map(|uplink| uplink.ifindex);
     let mut links = Links::new(config, backends);
-    let limits: Vec<RateLimit> = rules.limits().iter().filter_map(Limit::up).collect();
-    links.follow(&limits, &rules.packet_rules());
+    links.follow(!rules.limits().is_empty(), &rules.packet_rules());
     let (_, asked) = links.observe(Duration::ZERO, uplinks, first);
     for action in asked {
         if let Action::Queue { ifindex, .. } = action {

@@ -82,11 +82,6 @@ impl Running {
     fn status(&self) -> Status {
         let daemon = &self.daemon;
         let network = daemon.engine.status(now());
-        let backends = network
-            .links
-            .iter()
-            .filter_map(|link| Some(link.queue.in_force.as_ref()?.backend));
-        let queue = backends.min_by_key(|backend| *backend == Backend::None);
         let left_out = (!self.found.left_out.is_empty()).then(|| {
             let (more, most) = (self.found.left_out.len(), self.found.links.len());
             let names: Vec<&str> = self.found.left_out.iter().take(most).map(String::as_str).collect();
@@ -158,7 +153,8 @@ impl Running {
                     .chain(unpromised)
                     .chain(past_deadlines)
                     .chain(tunnels)
-                    .chain(daemon.rules.missing(queue, !daemon.engine.limiting_sent().is_empty()))
+                    .chain(daemon.rules.missing(!daemon.engine.limiting_sent().is_empty()))
+                    .chain(daemon.download.missing())
                     .chain(daemon.owners.missing().cloned())
                     .chain(daemon.nice.iter().flat_map(NiceActuator::missing))
                     .collect(),
@@ -202,25 +198,19 @@ impl Running {
         let process = self.daemon.owners.choose(pid, choice)?;
         let chosen = Chosen {
             not_enforced,
-            enforced_by: self.daemon.engine.enforcing(),
+            limits_sent: self.daemon.engine.limiting_sent(),
             limits_received: self.daemon.engine.limiting_received(),
         };
         Ok((Input::Chosen { process, choice }, chosen))
     }
 
     pub(super) fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {
-        let links = self.daemon.engine.status(now()).links;
-        let is_queue = |link: &LinkView| matches!(&link.queue.in_force, Some(plan) if plan.backend != Backend::None);
-        ensure!(
-            rates.up.is_none() || !links.is_empty(),
-            "a limit of what is sent needs a link that giveway manages: no interface is managed"
-        );
         let of_flows = self.limits_beyond_tasks();
         let owners = &mut self.daemon.owners;
         let limit = owners.limit_command(uid, rates, class, &of_flows)?;
         let all = owners.command_limits();
         self.step(Input::CommandLimits(all))?;
-        // Where nothing was to be held before, its queue came with the limit, or could not.
+        // Where nothing was limited before, giveway sees packets since now.
         self.look_at_arrivals()?;
         let status = self.daemon.engine.status(now());
         let why = |reasons: &[String]| match reasons.is_empty() {
@@ -228,7 +218,7 @@ impl Running {
             false => reasons.join("; "),
         };
         ensure!(
-            rates.up.is_none() || status.links.iter().any(is_queue) || !status.uploads.links.is_empty(),
+            rates.up.is_none() || !status.uploads.links.is_empty(),
             "{}",
             why(&status.uploads.reasons)
         );

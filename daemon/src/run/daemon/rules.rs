@@ -9,7 +9,6 @@ use anyhow::Result;
 use giveway_engine::class::Rules;
 use giveway_engine::config::Located;
 use giveway_engine::network::action::Input;
-use giveway_engine::network::queue::Backend;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -71,9 +70,8 @@ impl ClassRules {
         self.in_force.len()
     }
 
-    /// What does not work, with this queue, or where limits hold without one.
-    pub fn missing(&self, queue: Option<Backend>, holds_without: bool) -> impl Iterator<Item = String> {
-        let is_held = holds_without || matches!(queue, Some(Backend::Htb | Backend::Qdisc));
+    /// What does not work, where limits are or are not held on some link.
+    pub fn missing(&self, is_held: bool) -> impl Iterator<Item = String> {
         let limits = !is_held && self.in_force.limits().iter().any(|limit| limit.up().is_some());
         let limits =
             limits.then(|| "upload limits of rules do not hold on any link (`giveway status` says why)".to_owned());

@@ -217,10 +217,19 @@ impl Running {
             tracing::debug!("{error:#}");
             self.links_changed = true;
         }
+        self.limit_containers();
         self.sign.give_for(LONG_WORK);
         self.open_neighbours();
         self.sign.give();
         Ok(())
+    }
+
+    /// What containers receive.
+    pub(super) fn limit_containers(&mut self) {
+        let super::Daemon { queue, download, .. } = &mut self.daemon;
+        if let Err(error) = download.follow_containers(queue.receiving(), queue.received()) {
+            tracing::warn!("what containers receive is not limited: {error:#}");
+        }
     }
 
     /// There are limits: by which links packets can take a detour for them, and what would be bypassed there.
@@ -236,9 +245,12 @@ impl Running {
             self.step_alone(Input::DetourLost { way, why })?;
         }
         let links = self.daemon.queue.in_force();
-        let arrivals = self.daemon.download.arrivals(&links);
-        let mut arrivals = match arrivals {
-            Ok(arrivals) => arrivals,
+        let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
+            let departures = self.daemon.upload.departures(&arrivals)?;
+            Ok((arrivals, departures))
+        });
+        let (mut arrivals, mut departures) = match arrivals {
+            Ok(both) => both,
             // As nftables' chains that change while they are listed. What was seen before counts until the next look.
             Err(error) => {
                 tracing::debug!("{error:#}");
@@ -246,21 +258,18 @@ impl Running {
                 return Ok(());
             }
         };
-        let without_queue = self.daemon.queue.without_queue();
-        let is_without = |link: &&Arrival| without_queue.iter().any(|(ifindex, _)| *ifindex == link.ifindex);
-        let departures: Vec<Arrival> = arrivals
-            .iter()
-            .filter(is_without)
-            .map(|link| self.daemon.upload.departure(link))
-            .collect();
         let is_served = |ifindex| links.iter().any(|(served, _)| *served == ifindex);
         let others = self.found.links.iter().filter(|(ifindex, _)| !is_served(*ifindex));
-        arrivals.extend(others.map(|(ifindex, name)| Arrival {
-            ifindex: *ifindex,
-            name: name.clone(),
-            hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
-            ..Arrival::default()
-        }));
+        for (ifindex, name) in others {
+            let unseen = Arrival {
+                ifindex: *ifindex,
+                name: name.clone(),
+                hindrance: Some("giveway classifies nothing there (`giveway status` says why at the link)".to_owned()),
+                ..Arrival::default()
+            };
+            departures.push(unseen.clone());
+            arrivals.push(unseen);
+        }
         let counted = self.daemon.upload.counted();
         self.step_alone(Input::Arrivals {
             way: Way::Sent,
@@ -278,9 +287,6 @@ impl Running {
 
     /// What has come by links where bulk and background have what is left.
     pub(super) fn look_at_arrived(&mut self) -> Result<()> {
-        if !self.daemon.engine.wants_arrived(now()) {
-            return Ok(());
-        }
         let arrived = self.daemon.download.arrived();
         self.step(Input::Arrived(arrived))
     }

@@ -324,7 +324,6 @@ fn tuning() -> Tuning {
         drop_late: true,
         gate: false,
         call_marks: true,
-        limits: Vec::new(),
         packet_rules: Vec::new(),
         marks: LinkMarks::default(),
     }

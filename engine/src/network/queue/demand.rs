@@ -44,15 +44,14 @@ impl Demand {
         }
     }
 
-    /// While the queue stands, for whatever reason. Whether the last such packet was long enough ago, no rate limit holds, and
-    /// nothing waits.
-    pub fn observe(&mut self, now: Duration, counters: &QueueCounters, is_limited: bool) -> bool {
+    /// While the queue stands, for whatever reason. Whether the last such packet was long enough ago, and nothing waits.
+    pub fn observe(&mut self, now: Duration, counters: &QueueCounters) -> bool {
         let bands = &counters.bands;
         let ordered = [&bands.realtime, &bands.stream, &bands.background];
         let packets = ordered.iter().map(|band| band.classified).sum::<u64>() + counters.only_ordered;
         let waiting = |band: &Band| band.served.map_or(0, |served| served.backlog_packets);
         let waits = ordered.iter().any(|band| waiting(band) > 0);
-        if std::mem::replace(&mut self.packets, packets) != packets || waits || is_limited {
+        if std::mem::replace(&mut self.packets, packets) != packets || waits {
             self.stays_on(now);
             return false;
         }
@@ -94,12 +93,12 @@ mod tests {
         for stays_s in [60, 120, 240, 480, 960, 1920, 3600, 3600] {
             assert!(demand.is_over());
             demand.begins(now);
-            assert!(!demand.observe(now, &counters(1, 0), false) && !demand.is_over());
+            assert!(!demand.observe(now, &counters(1, 0)) && !demand.is_over());
             now += Duration::from_secs(10);
-            assert!(!demand.observe(now, &counters(2, 0), false), "one more");
+            assert!(!demand.observe(now, &counters(2, 0)), "one more");
             now += Duration::from_secs(stays_s);
-            assert!(!demand.observe(now - Duration::from_millis(1), &counters(2, 0), false));
-            assert!(demand.observe(now, &counters(2, 0), false));
+            assert!(!demand.observe(now - Duration::from_millis(1), &counters(2, 0)));
+            assert!(demand.observe(now, &counters(2, 0)));
         }
     }
 
@@ -107,29 +106,24 @@ mod tests {
     fn a_queue_that_stands_for_another_reason_does_not_go_while_it_has_something_to_order() {
         let mut demand = Demand::new(&Config::default());
         let at = Duration::from_secs;
-        assert!(!demand.observe(at(10), &counters(1, 0), false));
+        assert!(!demand.observe(at(10), &counters(1, 0)));
         assert!(!demand.is_over(), "a packet came");
-        assert!(!demand.observe(at(69), &counters(1, 0), false));
-        assert!(demand.observe(at(70), &counters(1, 0), false));
-        assert!(
-            !demand.observe(at(80), &counters(1, 0), true) && !demand.is_over(),
-            "a limit"
-        );
+        assert!(!demand.observe(at(69), &counters(1, 0)));
+        assert!(demand.observe(at(70), &counters(1, 0)));
         let mut only_ordered = counters(1, 0);
-        assert!(demand.observe(at(140), &only_ordered, false));
         only_ordered.only_ordered = 1;
-        assert!(!demand.observe(at(150), &only_ordered, false) && !demand.is_over());
+        assert!(!demand.observe(at(150), &only_ordered) && !demand.is_over());
     }
 
     #[test]
     fn what_waits_is_waited_for() {
         let mut demand = Demand::new(&Config::default());
         demand.begins(Duration::ZERO);
-        demand.observe(Duration::ZERO, &counters(5, 1), false);
+        demand.observe(Duration::ZERO, &counters(5, 1));
         let later = Duration::from_secs(1_000);
-        assert!(!demand.observe(later, &counters(5, 1), false));
-        assert!(!demand.observe(later + Duration::from_secs(59), &counters(5, 0), false));
-        assert!(demand.observe(later + Duration::from_secs(60), &counters(5, 0), false));
+        assert!(!demand.observe(later, &counters(5, 1)));
+        assert!(!demand.observe(later + Duration::from_secs(59), &counters(5, 0)));
+        assert!(demand.observe(later + Duration::from_secs(60), &counters(5, 0)));
     }
 
     #[test]
@@ -139,8 +133,8 @@ mod tests {
         let mut full = counters(0, 0);
         full.bands.best_effort.served = counters(0, 1).bands.background.served;
         let later = Duration::from_secs(60);
-        assert!(!demand.observe(later, &full, false));
-        assert!(demand.observe(later, &counters(0, 0), false));
+        assert!(!demand.observe(later, &full));
+        assert!(demand.observe(later, &counters(0, 0)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::traffic::QueueCounters;
 use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
-use crate::class::{Class, PacketRule, RateLimit};
+use crate::class::{Class, PacketRule};
 use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Prefix, Protocol, RateMbit, UplinkSection};
 use crate::downlink::DownloadRate;
 use crate::model::Flow;
@@ -348,10 +348,10 @@ impl Links {
     }
 
     /// Takes in what rules say.
-    pub fn follow(&mut self, limits: &[RateLimit], packet_rules: &[PacketRule]) -> Vec<Action> {
-        self.blank.follow(limits.to_vec(), packet_rules.to_vec());
+    pub fn follow(&mut self, is_limited: bool, packet_rules: &[PacketRule]) -> Vec<Action> {
+        self.blank.follow(is_limited, packet_rules.to_vec());
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
-            let request = link.queue.follow(limits.to_vec(), packet_rules.to_vec())?;
+            let request = link.queue.follow(is_limited, packet_rules.to_vec())?;
             Some(ask(*ifindex, &link.name, request))
         });
         all.collect()
@@ -503,14 +503,11 @@ impl Links {
     }
 
     /// Why managed links have no queue, of those that have none and get none as soon as there is something to hold.
-    pub fn shortfalls(&self, is_meant: impl Fn(u32) -> bool) -> Vec<String> {
+    pub fn shortfalls(&self) -> Vec<String> {
         if self.links.is_empty() {
             return vec!["no interface is managed".to_owned()];
         }
-        let lacking = self
-            .links
-            .iter()
-            .filter(|(ifindex, link)| !link.queue.is_without() && is_meant(**ifindex));
+        let lacking = self.links.iter().filter(|(_, link)| !link.queue.is_without());
         lacking
             .filter_map(|(ifindex, _)| self.serves(*ifindex)?.err())
             .collect()

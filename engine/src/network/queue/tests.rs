@@ -626,30 +626,6 @@ fn segments_are_single_where_64_kb_take_more_than_a_millisecond() {
     assert!(single(500) && !single(600));
 }
 
-#[test]
-fn segments_are_single_where_64_kb_are_much_of_a_rules_limit() {
-    let mut queue = queue("", true);
-    see(&mut queue, Some(wifi())).unwrap();
-    queue.conclude(NOW, Ok(()));
-    let mut follow = |number, bytes_per_s| {
-        let limit = RateLimit {
-            number,
-            bytes_per_s,
-            class: Class::Background,
-        };
-        let request = queue.follow(vec![limit], Vec::new());
-        queue.conclude(NOW, Ok(()));
-        request
-    };
-    assert!(matches!(follow(1, 700_000), Some(Request::Tune(_))));
-    // Of a command, which any user may run.
-    assert!(matches!(follow(48, 62_500), Some(Request::Tune(_))));
-    let asked = follow(1, 62_500);
-    assert!(matches!(asked, Some(Request::Set(Some(plan))) if plan.single_segments));
-    let asked = follow(1, 700_000);
-    assert!(matches!(asked, Some(Request::Set(Some(plan))) if !plan.single_segments));
-}
-
 /// Where packets can be both marked and held.
 fn waiting(text: &str) -> Queue {
     let mut queue = queue(text, true);
@@ -714,11 +690,6 @@ fn what_needs_the_queue_has_it_at_once() {
 
 #[test]
 fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
-    let limit = RateLimit {
-        number: 1,
-        bytes_per_s: 125_000,
-        class: Class::Bulk,
-    };
     let fast = Uplink {
         speed_mbit: Some(10_000),
         ..cable()
@@ -729,43 +700,11 @@ fn what_is_limited_is_seen_where_no_queue_can_be_and_nothing_else_is() {
     ] {
         let mut queue = marking(text);
         assert_eq!(see(&mut queue, Some(uplink)), None, "{text}");
-        let request = queue.follow(vec![limit], Vec::new()).unwrap();
+        let request = queue.follow(true, Vec::new()).unwrap();
         assert_eq!(put_up(request).unwrap().backend, Backend::None, "{text}");
         queue.conclude(NOW, Ok(()));
-        assert_eq!(queue.follow(Vec::new(), Vec::new()), Some(Request::Set(None)), "{text}");
+        assert_eq!(queue.follow(false, Vec::new()), Some(Request::Set(None)), "{text}");
     }
-}
-
-#[test]
-fn a_rate_limit_brings_the_queue_and_its_end_does_not_take_it_at_once() {
-    let mut queue = waiting("");
-    see(&mut queue, Some(wifi())).unwrap();
-    queue.conclude(NOW, Ok(()));
-    queue.count(NOW, None);
-    let limit = RateLimit {
-        number: 1,
-        bytes_per_s: 125_000,
-        class: Class::Bulk,
-    };
-    let request = queue.follow(vec![limit], Vec::new()).unwrap();
-    assert_eq!(put_up(request).unwrap().backend, Backend::Qdisc);
-    queue.conclude(NOW, Ok(()));
-    let later = |s| NOW + Duration::from_secs(s);
-    assert_eq!(queue.count(later(500), seen(0)), None, "it holds");
-    assert!(matches!(
-        queue.follow(Vec::new(), Vec::new()),
-        Some(
-            Request::Tune(_)
-                | Request::Set(Some(Plan {
-                    backend: Backend::Qdisc,
-                    ..
-                }))
-        )
-    ));
-    queue.conclude(later(500), Ok(()));
-    assert_eq!(queue.count(later(559), seen(0)), None);
-    let plan = put_up(queue.count(later(560), seen(0)).unwrap()).unwrap();
-    assert_eq!(plan.backend, Backend::None);
 }
 
 #[test]

@@ -88,6 +88,31 @@ fn sends(engine: &mut Network, ifindex: u32, ms: std::ops::Range<u64>, seen_on: 
     }
 }
 
+/// What is sent by this link can be limited.
+fn departs(engine: &mut Network, ms: u64) {
+    let (now, way) = (Duration::from_millis(ms), Way::Sent);
+    let departure = Arrival {
+        ifindex: ETH,
+        name: "eth2".to_owned(),
+        ..Arrival::default()
+    };
+    let looked = Input::Arrivals {
+        way,
+        arrivals: vec![departure],
+        counted: crate::downlink::Counted::default(),
+    };
+    let actions = engine.step(now, looked);
+    let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
+    assert!(actions.iter().any(is_it), "{actions:?}");
+    engine.step(
+        now,
+        Input::DetourOutcome {
+            way,
+            outcome: Ok(LeftOut::new()),
+        },
+    );
+}
+
 fn limit(engine: &Network) -> (Option<String>, String) {
     let view = engine.status(Duration::from_secs(100)).flows.remove(0);
     let limit = view.limit.and_then(|limits| limits.upload).expect("it has a limit");
@@ -105,9 +130,10 @@ fn said(engine: &Network) -> Vec<String> {
 }
 
 #[test]
-fn a_limit_is_enforced_by_the_queue_of_the_link_that_the_flow_leaves_by() {
+fn a_limit_is_enforced_on_the_link_that_the_flow_leaves_by() {
     let mut engine = with_queue();
     obey(&mut engine, 50, LIMITED);
+    departs(&mut engine, 60);
     sends(&mut engine, ETH, 100..1000, None);
     assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
     assert!(said(&engine).is_empty());
@@ -155,9 +181,10 @@ fn a_limited_flow_through_a_tunnel_that_is_not_managed_is_told_of_within_a_secon
 }
 
 #[test]
-fn a_device_that_stands_on_a_managed_link_is_enforced_by_that_links_queue() {
+fn what_leaves_by_a_device_that_stands_on_a_managed_link_is_limited_on_that_link() {
     let mut engine = with_queue();
     obey(&mut engine, 50, LIMITED);
+    departs(&mut engine, 60);
     sends(&mut engine, TUN, 100..1100, Some(ETH));
     assert_eq!(limit(&engine).0.as_deref(), Some("eth2"));
     assert!(said(&engine).is_empty());
@@ -197,6 +224,7 @@ fn a_background_flow_that_stays_in_the_links_own_subnets_is_not_ordered_there_an
     let mut engine = with_queue();
     engine.step(Duration::ZERO, Input::Subnets([(ETH, vec![own])].into()));
     obey(&mut engine, 50, LIMITED);
+    departs(&mut engine, 60);
     sends(&mut engine, ETH, 100..1100, None);
     assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
 }
@@ -214,7 +242,7 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
     let mut paused = with_queue();
     paused.step(Duration::ZERO, Input::Pause(Some("uid 0 tries it".to_owned())));
     for (mut engine, why) in [
-        (no_rate, "eth2 has no queue of giveway's: "),
+        (no_rate, "upload limits have not been put up yet"),
         (dry, "a dry run changes nothing"),
         (paused, "giveway is paused: uid 0 tries it"),
     ] {
@@ -224,7 +252,11 @@ fn a_link_without_a_queue_a_dry_run_and_a_pause_are_reasons() {
         assert!(enforced_by.is_none() && reason.starts_with(why), "{reason}");
         assert_eq!(said(&engine).len(), 1, "{why}");
         let at_start = engine.shortfalls_of(Some(Class::Background), Rates::default());
-        assert!(at_start[0].starts_with(why), "{at_start:?}");
+        let why = why.replace(
+            "upload limits have not been put up yet",
+            "eth2 has no queue of giveway's: ",
+        );
+        assert!(at_start[0].starts_with(&why), "{at_start:?}");
         assert!(engine.enforcing().is_empty(), "{why}");
     }
 }
@@ -263,27 +295,7 @@ fn what_stays_on_this_host_is_shown_so_and_no_line_of_the_log() {
 fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_not() {
     let mut engine = managing("", with_htb());
     obey(&mut engine, 50, LIMITED);
-    let (now, way) = (Duration::from_millis(60), Way::Sent);
-    let departure = Arrival {
-        ifindex: ETH,
-        name: "eth2".to_owned(),
-        ..Arrival::default()
-    };
-    let looked = Input::Arrivals {
-        way,
-        arrivals: vec![departure],
-        counted: crate::downlink::Counted::default(),
-    };
-    let actions = engine.step(now, looked);
-    let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
-    assert!(actions.iter().any(is_it), "{actions:?}");
-    engine.step(
-        now,
-        Input::DetourOutcome {
-            way,
-            outcome: Ok(LeftOut::new()),
-        },
-    );
+    departs(&mut engine, 60);
     sends(&mut engine, ETH, 100..1100, None);
     assert_eq!(limit(&engine), (Some("eth2".to_owned()), String::new()));
     assert!(said(&engine).is_empty());
@@ -294,7 +306,7 @@ fn a_limit_is_enforced_by_a_detour_where_the_link_has_no_queue_and_a_class_is_no
     let lacks = |class| engine.shortfalls_of(Some(class), limited);
     assert!(lacks(Class::Bulk).iter().all(|why| !why.contains("eth2 has no queue")));
     assert!(lacks(Class::Background)[0].starts_with("eth2 has no queue of giveway's: "));
-    let why = "it is gone".to_owned();
+    let (way, why) = (Way::Sent, "it is gone".to_owned());
     engine.step(Duration::from_millis(1100), Input::DetourLost { way, why });
     sends(&mut engine, ETH, 1200..2200, None);
     let (enforced_by, reason) = limit(&engine);
@@ -390,6 +402,7 @@ fn a_limited_udp_socket_that_is_not_connected_is_enforced_where_its_packets_are_
     for (seen_on, said_lines) in [(Some(ETH), 0), (None, 1)] {
         let mut engine = with_queue();
         obey(&mut engine, 50, rule);
+        departs(&mut engine, 60);
         for second in 1..5 {
             let flow = Flow {
                 protocol: Protocol::Udp,

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits for what containers receive: bpf/container.bpf.c at the egress of their veth devices marks what is limited, and a
+//! filter behind it sends that by the intermediate device. Input: the devices, and what admission knows. Output: the same, but for
+//! devices that refuse.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use anyhow::{Context as _, Result, anyhow};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+
+use super::{Refusals, Taken};
+use crate::actuate::filters::{self, Filters};
+use crate::actuate::queue::admission::Received;
+use crate::journal::Journal;
+use crate::kernel::libbpf_log::explain;
+use crate::kernel::netlink::Netlink;
+use crate::kernel::skeletons::container as skeleton;
+use crate::kernel::tcx::{self, Way};
+use crate::kernel::uplink::Veth;
+use crate::kernel::way_in;
+
+/// The containers whose downloads are limited, as the queue tells of them.
+pub struct Receiving<'a> {
+    /// Numbers by cgroup.
+    pub cgroups: &'a MapHandle,
+    /// By interface.
+    pub devices: &'a BTreeMap<u32, Veth>,
+}
+
+pub struct Containers {
+    program: OwnedFd,
+    namespaces: MapHandle,
+    filters: Filters,
+    attached: BTreeMap<u32, OwnedFd>,
+    refusals: Refusals,
+}
+
+impl Containers {
+    pub fn load(filters: Filters, shared: &Received, cgroups: &MapHandle) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let builder = skeleton::ContainerSkelBuilder::default();
+        let mut open = explain("open the limits of containers", || builder.open(&mut storage))?;
+        explain("share what is said of containers", || {
+            open.maps.treated_sockets.reuse_fd(shared.treated_sockets.as_fd())?;
+            open.maps.early_sockets.reuse_fd(shared.early_sockets.as_fd())?;
+            open.maps.packet_rules.reuse_fd(shared.packet_rules.as_fd())?;
+            open.maps
+                .treatment_of_flows
+                .reuse_fd(shared.treatment_of_flows.as_fd())?;
+            open.maps.link_config.reuse_fd(shared.link_config.as_fd())?;
+            open.maps
+                .forwarded_treatments
+                .reuse_fd(shared.forwarded_treatments.as_fd())?;
+            open.maps.forwarded.reuse_fd(cgroups.as_fd())
+        })?;
+        let skeleton = explain("load the limits of containers", || open.load())?;
+        Ok(Self {
+            program: skeleton.progs.gw_to_container.as_fd().try_clone_to_owned()?,
+            namespaces: MapHandle::try_from(&skeleton.maps.namespaces).context("cannot keep the map of namespaces")?,
+            filters,
+            attached: BTreeMap::new(),
+            refusals: Refusals::default(),
+        })
+    }
+
+    /// At these devices, as far as another namespace is behind them, and at no others.
+    pub fn follow(
+        &mut self,
+        netlink: &mut Netlink,
+        journal: &mut Journal<Taken>,
+        devices: &BTreeMap<u32, Veth>,
+    ) -> Result<()> {
+        let lead = devices
+            .iter()
+            .filter_map(|(ifindex, veth)| Some((*ifindex, (veth, veth.netns?))));
+        let lead: BTreeMap<u32, (&Veth, u32)> = lead.collect();
+        self.attached.retain(|ifindex, link| {
+            let stays = lead.contains_key(ifindex) && tcx::is_attached(link.as_fd()).unwrap_or(true);
+            if !stays {
+                let _ = self.namespaces.delete(&ifindex.to_ne_bytes());
+            }
+            stays
+        });
+        for (ifindex, (veth, netns)) in &lead {
+            if let Err(error) = self.attach(*ifindex, *netns) {
+                self.refusals.note(*ifindex, &veth.name, &error);
+            }
+        }
+        let with_clsact = way_in::with_clsact(netlink)?;
+        let mut wanted = BTreeMap::new();
+        for (ifindex, (veth, _)) in &lead {
+            if self.refusals.of(*ifindex).is_some() || !self.attached.contains_key(ifindex) {
+                continue;
+            }
+            match filters::hindrance(netlink, &with_clsact, *ifindex, &veth.name) {
+                None => drop(wanted.insert(*ifindex, veth.name.clone())),
+                Some(why) => self.refusals.note(*ifindex, &veth.name, &anyhow!(why)),
+            }
+        }
+        self.filters.follow(netlink, journal, &wanted, &mut self.refusals)
+    }
+
+    fn attach(&mut self, ifindex: u32, netns: u32) -> Result<()> {
+        self.namespaces
+            .update(&ifindex.to_ne_bytes(), &netns.to_ne_bytes(), MapFlags::ANY)
+            .context("cannot say which namespace is behind it")?;
+        if !self.attached.contains_key(&ifindex) {
+            let link = tcx::attach(self.program.as_fd(), ifindex, Way::Out)?;
+            self.attached.insert(ifindex, link);
+        }
+        Ok(())
+    }
+
+    /// Why some containers' downloads are not limited.
+    pub fn missing(&self) -> Vec<String> {
+        let of_device =
+            |(name, why): (&str, &str)| format!("what arrives for containers by {name} is not limited: {why}");
+        self.refusals.waiting().map(of_device).collect()
+    }
+
+    pub fn look(&self, netlink: &mut Netlink) -> Result<()> {
+        self.filters.look(netlink)
+    }
+
+    pub fn end(self, netlink: &mut Netlink) -> Result<()> {
+        self.filters.end(netlink)
+    }
+}
