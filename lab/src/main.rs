@@ -126,6 +126,8 @@ const ROLES: &[(&str, Act)] = &[
     ("kernels-far", kernels::run_far),
     ("kernels-near", kernels::run_near),
     ("liar", traffic::liar::run),
+    ("limit-cost-far", scenarios::limit_cost::flows::run_far),
+    ("limit-cost-near", scenarios::limit_cost::flows::run_near),
     ("marking-sender", |d| report(d, scenarios::marking::sender::run)),
     ("marking-sink", scenarios::marking::sender::run_sink),
     ("plain-bursts", |d| report(d, realtime::plain::run)),

@@ -76,6 +76,10 @@ impl Role {
         Ok(self)
     }
 
+    pub fn id(&self) -> i32 {
+        self.process.id()
+    }
+
     pub fn ask<T: DeserializeOwned>(&mut self, request: impl Display) -> Result<T> {
         self.tell(request)?;
         self.answer()

@@ -20,6 +20,7 @@ mod gate;
 mod join_leave;
 mod liar;
 mod lift;
+pub mod limit_cost;
 mod line_rate;
 mod links;
 pub mod marking;
@@ -71,6 +72,7 @@ pub const ALL: &[Scenario] = &[
     join_leave::SCENARIO,
     liar::SCENARIO,
     lift::SCENARIO,
+    limit_cost::SCENARIO,
     line_rate::SCENARIO,
     links::SCENARIO,
     marking::SCENARIO,

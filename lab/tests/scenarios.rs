@@ -464,6 +464,30 @@ fn what_is_received_holds_its_limit_in_one_connection_and_in_many() {
 }
 
 #[test]
+fn unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=host/down/gro/1,host/up/no-gro/16,thousand-limits",
+        "rounds=1",
+        "limits=40",
+        "active=4",
+        "seconds=10",
+        "warmup_s=5",
+    ];
+    let (result, _) = run_and_count_figures("limit-cost", &settings);
+    for (cell, program) in [
+        ("host/down/gro/1", "gw_detour_ns"),
+        ("host/up/no-gro/16", "gw_admit_ns"),
+    ] {
+        assert!(metric(&result, cell, "ratio_p50") > 0.3, "{result}");
+        assert!(
+            metric(&result, &format!("{cell}/one-limit"), program) > 0.0,
+            "{cell}: {result}"
+        );
+    }
+}
+
+#[test]
 fn a_lifted_connection_grows_past_its_cap() {
     let Some(_turn) = turn_on_air() else { return };
     let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
@@ -788,6 +812,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[a_member_that_lies_is_heard_and_takes_nobody_off_the_air]),
     ),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
+    (
+        "limit-cost",
+        Tests(&[unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds]),
+    ),
     (
         "links",
         Tests(&[each_uplink_has_its_rate_however_it_is_chosen_and_a_reset_queue_comes_back]),
