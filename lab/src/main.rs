@@ -142,6 +142,10 @@ const ROLES: &[(&str, Act)] = &[
     ("request-sender", scenarios::fails_open::changes::run_sender),
     ("sink", traffic::stream::run_sink),
     ("source", traffic::stream::run_source),
+    ("targets-far", scenarios::targets::transfer::run_far),
+    ("targets-looker", scenarios::targets::views::run_looker),
+    ("targets-near", scenarios::targets::transfer::run_near),
+    ("targets-transfer", scenarios::targets::transfer::run_transfer),
     ("upload", traffic::http::run_upload),
     ("work", traffic::work::run),
 ];

@@ -41,6 +41,7 @@ mod starve;
 mod step_rate;
 mod strangers;
 pub mod switch_cost;
+pub mod targets;
 mod turmoil;
 mod wakeup;
 mod work;
@@ -92,6 +93,7 @@ pub const ALL: &[Scenario] = &[
     step_rate::SCENARIO,
     strangers::SCENARIO,
     switch_cost::SCENARIO,
+    targets::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
     work::SCENARIO,

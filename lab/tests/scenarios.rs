@@ -849,6 +849,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("switch-cost", Tests(&[in_guest::a_thread_costs_more_than_a_softirq])),
     (
+        "targets",
+        Tests(&[a_limit_holds_for_its_target_and_is_shown_as_its_receiver_has_it]),
+    ),
+    (
         "turmoil",
         Tests(&[in_guest::nothing_leaks_and_nothing_breaks_in_turmoil]),
     ),
@@ -967,6 +971,14 @@ fn a_limit_that_does_not_reach_a_packet_says_so() {
     let (result, _) = run_and_count_figures("reach", &settings);
     assert_eq!(metric(&result, "no-daemon", "holds"), 0.0);
     assert!(metric(&result, "no-daemon", "said") >= 1.0);
+}
+
+#[test]
+fn a_limit_holds_for_its_target_and_is_shown_as_its_receiver_has_it() {
+    let Some(_turn) = turn() else { return };
+    let settings = ["variants=host/pid/up/during,host/cgroup/down/before"];
+    let (result, _) = run_and_count_figures("targets", &settings);
+    assert_eq!(metric(&result, "host/pid/up/during", "ends"), 1.0);
 }
 
 #[test]
