@@ -36,7 +36,7 @@ const LIMIT_MBIT: f64 = 6.0;
 const LIFTED_MBIT: f64 = 20.0;
 /// Payload is 0.956 of what a limit counts.
 const HOLDS: Relation = Relation::Between(0.9, 1.05);
-const ABOVE: f64 = 1.05;
+const ABOVE: f64 = 1.1;
 const IN_FORCE_S: f64 = 1.0;
 /// Without a limit; otherwise the cell would show nothing.
 const FREE: Relation = Relation::AtLeast(2.0);
@@ -129,7 +129,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 metric("refused", Relation::Exactly(1.0)),
                 metric("rate_of_limit", HOLDS),
             ]);
-            add(&name, 4.0 + seconds, Box::new(move |run: &Run| user_lifts(way, seconds, run)));
+            add(
+                &name,
+                4.0 + seconds,
+                Box::new(move |run: &Run| user_lifts(way, seconds, run)),
+            );
         }
     }
     Ok(Plan {
@@ -189,6 +193,7 @@ impl Cell {
         } else {
             self.start_daemon_again(&mut place, run, &mut outcome)?;
         }
+        run.keep(&place.received()?)?;
         self.end(&mut place, run, &mut outcome)?;
         place.stop_daemon()?;
         Ok(outcome)
