@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ops::Sub;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats, bpf_prog_get_info_by_fd, bpf_prog_info};
@@ -142,10 +143,39 @@ pub struct Program {
 }
 
 /// Totals; the difference of two is a period.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Runs {
     pub time_ns: u64,
     pub count: u64,
+}
+
+impl Runs {
+    /// Without what the kernel's clock takes for each.
+    pub fn net_ns(self, clock_ns: f64) -> f64 {
+        self.time_ns as f64 - self.count as f64 * clock_ns
+    }
+}
+
+impl Sub for Runs {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            time_ns: self.time_ns - earlier.time_ns,
+            count: self.count - earlier.count,
+        }
+    }
+}
+
+/// Of these programs, by name; of those of one name together.
+pub fn runs_of(ids: &BTreeSet<u32>) -> BTreeMap<String, Runs> {
+    let mut all = BTreeMap::<String, Runs>::new();
+    for info in ProgInfoIter::default().filter(|info| ids.contains(&info.id)) {
+        let runs = all.entry(info.name.to_string_lossy().into_owned()).or_default();
+        runs.time_ns += info.run_time_ns;
+        runs.count += info.run_cnt;
+    }
+    all
 }
 
 impl Program {
@@ -186,8 +216,13 @@ impl Nothing {
         let mut nothing = open.load().context("cannot load an empty BPF program")?;
         nothing.attach().context("cannot attach an empty BPF program")?;
         let link = nothing.links.lab_nothing.take();
+        // Another lab may have one, too.
+        let program = Program {
+            name: "lab_nothing",
+            fd: nothing.progs.lab_nothing.as_fd().try_clone_to_owned()?,
+        };
         Ok(Self {
-            program: Program::find("lab_nothing")?,
+            program,
             _link: link.context("the empty BPF program is not attached")?,
         })
     }

@@ -187,6 +187,6 @@ fn processors() -> Result<(f64, f64)> {
     Ok((all - idle, all))
 }
 
-fn is_iterator(name: &str) -> bool {
+pub fn is_iterator(name: &str) -> bool {
     ITERATORS.iter().any(|prefix| name.starts_with(prefix))
 }

@@ -72,8 +72,17 @@ impl Role {
 
     /// Waits for its first line.
     pub fn ready(mut self) -> Result<Self> {
-        self.line()?;
+        self.wait()?;
         Ok(self)
+    }
+
+    /// Waits for its next line, whatever that says.
+    pub fn wait(&mut self) -> Result<()> {
+        self.line().map(drop)
+    }
+
+    pub fn id(&self) -> i32 {
+        self.process.id()
     }
 
     pub fn ask<T: DeserializeOwned>(&mut self, request: impl Display) -> Result<T> {

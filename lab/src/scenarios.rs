@@ -20,6 +20,7 @@ mod gate;
 mod join_leave;
 mod liar;
 mod lift;
+pub mod limit_cost;
 mod line_rate;
 mod links;
 pub mod marking;
@@ -41,6 +42,7 @@ mod starve;
 mod step_rate;
 mod strangers;
 pub mod switch_cost;
+pub mod targets;
 mod turmoil;
 mod wakeup;
 mod work;
@@ -71,6 +73,7 @@ pub const ALL: &[Scenario] = &[
     join_leave::SCENARIO,
     liar::SCENARIO,
     lift::SCENARIO,
+    limit_cost::SCENARIO,
     line_rate::SCENARIO,
     links::SCENARIO,
     marking::SCENARIO,
@@ -92,6 +95,7 @@ pub const ALL: &[Scenario] = &[
     step_rate::SCENARIO,
     strangers::SCENARIO,
     switch_cost::SCENARIO,
+    targets::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
     work::SCENARIO,

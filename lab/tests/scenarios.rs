@@ -464,6 +464,30 @@ fn what_is_received_holds_its_limit_in_one_connection_and_in_many() {
 }
 
 #[test]
+fn unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds() {
+    let Some(_turn) = turn() else { return };
+    let settings = [
+        "variants=host/down/gro/1,host/up/no-gro/16,thousand-limits",
+        "rounds=1",
+        "limits=40",
+        "active=4",
+        "seconds=10",
+        "warmup_s=5",
+    ];
+    let (result, _) = run_and_count_figures("limit-cost", &settings);
+    for (cell, program) in [
+        ("host/down/gro/1", "gw_detour_ns"),
+        ("host/up/no-gro/16", "gw_admit_ns"),
+    ] {
+        assert!(metric(&result, cell, "ratio_p50") > 0.3, "{result}");
+        assert!(
+            metric(&result, &format!("{cell}/one-limit"), program) > 0.0,
+            "{cell}: {result}"
+        );
+    }
+}
+
+#[test]
 fn a_lifted_connection_grows_past_its_cap() {
     let Some(_turn) = turn_on_air() else { return };
     let result = run("lift", &["lifts=1", "warmup_s=3", "medium=fixed54"]);
@@ -789,6 +813,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
     ),
     ("lift", Tests(&[a_lifted_connection_grows_past_its_cap])),
     (
+        "limit-cost",
+        Tests(&[unlimited_traffic_pays_nothing_without_a_limit_and_each_of_many_limits_holds]),
+    ),
+    (
         "links",
         Tests(&[each_uplink_has_its_rate_however_it_is_chosen_and_a_reset_queue_comes_back]),
     ),
@@ -848,6 +876,10 @@ const SHORT_FORMS: &[(&str, ShortForm)] = &[
         Tests(&[a_marked_and_slowed_background_leaves_strangers_nearly_all]),
     ),
     ("switch-cost", Tests(&[in_guest::a_thread_costs_more_than_a_softirq])),
+    (
+        "targets",
+        Tests(&[a_limit_holds_for_its_target_and_is_shown_as_its_receiver_has_it]),
+    ),
     (
         "turmoil",
         Tests(&[in_guest::nothing_leaks_and_nothing_breaks_in_turmoil]),
@@ -967,6 +999,14 @@ fn a_limit_that_does_not_reach_a_packet_says_so() {
     let (result, _) = run_and_count_figures("reach", &settings);
     assert_eq!(metric(&result, "no-daemon", "holds"), 0.0);
     assert!(metric(&result, "no-daemon", "said") >= 1.0);
+}
+
+#[test]
+fn a_limit_holds_for_its_target_and_is_shown_as_its_receiver_has_it() {
+    let Some(_turn) = turn() else { return };
+    let settings = ["variants=host/pid/up/during,host/cgroup/down/before"];
+    let (result, _) = run_and_count_figures("targets", &settings);
+    assert_eq!(metric(&result, "host/pid/up/during", "ends"), 1.0);
 }
 
 #[test]

@@ -142,6 +142,21 @@ pub fn revert(at: &Namespace) -> Result<()> {
     ask(at, &["revert"]).map(drop)
 }
 
+/// It has read the files of its rules again.
+pub fn reload(at: &Namespace) -> Result<()> {
+    ask(at, &["reload"]).map(drop)
+}
+
+/// What this process sends and receives, with its children; `None`: it has no limit by hand any more.
+pub fn limit_by_hand(at: &Namespace, pid: i32, kbit: Option<u64>) -> Result<()> {
+    let pid = pid.to_string();
+    let said = match kbit {
+        Some(kbit) => ask(at, &["limit", "set", &pid, "--rate-limit", &format!("{kbit}kbit")]),
+        None => ask(at, &["limit", "clear", &pid]),
+    };
+    said.map(drop)
+}
+
 /// The caps and silent neighbours of a file of `giveway record`.
 pub fn parse_record(text: &str) -> Result<Recorded> {
     // A line that a daemon was killed over has no end.

@@ -110,7 +110,7 @@ pub fn run_observed_sender(description: &str) -> Result<()> {
     Ok(())
 }
 
-fn connect((far, port, congestion): (Ipv4Addr, u16, String)) -> Result<TcpStream> {
+pub fn connect((far, port, congestion): (Ipv4Addr, u16, String)) -> Result<TcpStream> {
     // Before it connects: giveway leaves alone what is chosen after it has seen the socket.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
     setsockopt(&socket, sockopt::TcpCongestion, &congestion.as_str().into())
@@ -125,7 +125,7 @@ fn connect((far, port, congestion): (Ipv4Addr, u16, String)) -> Result<TcpStream
 }
 
 /// Until it breaks, at the rate of the moment.
-fn write(mut connection: TcpStream, rates: &[(u64, Option<f64>)]) -> Result<()> {
+pub fn write(mut connection: TcpStream, rates: &[(u64, Option<f64>)]) -> Result<()> {
     let zeros = [0; CHUNK_BYTES];
     // Small where the rate changes, as nothing ends a write.
     let most = if rates.is_empty() { CHUNK_BYTES } else { PART_BYTES };
@@ -214,7 +214,7 @@ fn note_probe(socket: &UdpSocket, arrivals: &Mutex<Arrivals>) -> Result<()> {
 }
 
 /// Until it breaks: a reset is how a transfer ends here.
-fn swallow(mut connection: TcpStream, port: u16, arrivals: &Mutex<Arrivals>) {
+pub fn swallow(mut connection: TcpStream, port: u16, arrivals: &Mutex<Arrivals>) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let (Ok(read @ 1..), Ok(now_ns)) = (connection.read(&mut buffer), monotonic_ns()) {
         let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);

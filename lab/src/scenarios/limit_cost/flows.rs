@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! TCP connections of programs of the device, each program a process of its own that a rule can mean.
+//! The role `limit-cost-near` makes some, sends or receives as much as it can or nothing at all; `limit-cost-far` is the other
+//! end of all. Either counts the packets with data that its own sockets received, as the kernel counts them, on request.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write, stdin};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::namespace::Namespace;
+use crate::network::PEER_ADDRESS;
+use crate::role::Role;
+use crate::traffic::application::tcp_info;
+
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Before it connects: giveway leaves alone what is chosen after it has seen the socket.
+const CONGESTION: &[u8] = b"cubic";
+
+/// As the device sees it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Way {
+    Up,
+    Down,
+}
+
+impl Way {
+    pub const BOTH: [Self; 2] = [Self::Up, Self::Down];
+}
+
+/// What one program does.
+#[derive(Clone, Copy, Deserialize, Serialize)]
+pub struct Flows {
+    pub port: u16,
+    pub connections: usize,
+    /// None: it sends and receives nothing.
+    pub way: Option<Way>,
+}
+
+impl Flows {
+    /// Connected when this returns.
+    pub fn start(&self, device: &Namespace) -> Result<Role> {
+        Role::start(device, "limit-cost-near", self)
+    }
+
+    /// By which a rule finds the program.
+    pub fn cmdline(port: u16) -> String {
+        format!("*limit-cost-near*\"port\":{port},*")
+    }
+}
+
+/// Packets with data since the start, by the port that they came to.
+pub type Received = BTreeMap<u16, u64>;
+
+/// The far end of all these ports.
+pub fn start_far(peer: &Namespace, ports: &[(u16, Option<Way>)]) -> Result<Role> {
+    Role::start(peer, "limit-cost-far", &ports)
+}
+
+/// The role `limit-cost-near`.
+pub fn run_near(description: &str) -> Result<()> {
+    let flows: Flows = serde_json::from_str(description)?;
+    let connections: Vec<_> = (0..flows.connections)
+        .map(|_| connect(flows.port))
+        .collect::<Result<_>>()?;
+    println!("connected");
+    for connection in &connections {
+        carry(connection.try_clone()?, flows.way.map(|way| way == Way::Up));
+    }
+    answer(|| received(&connections))
+}
+
+/// The role `limit-cost-far`.
+pub fn run_far(description: &str) -> Result<()> {
+    let ports: Vec<(u16, Option<Way>)> = serde_json::from_str(description)?;
+    let all = Arc::new(Mutex::new(BTreeMap::<u16, Vec<TcpStream>>::new()));
+    for (port, way) in ports {
+        let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("cannot listen on port {port}"))?;
+        SockRef::from(&listener).set_tcp_congestion(CONGESTION)?;
+        let all = all.clone();
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let Ok(kept) = connection.try_clone() else { continue };
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.entry(port).or_default().push(kept);
+                carry(connection, way.map(|way| way == Way::Down));
+            }
+        });
+    }
+    println!("listening");
+    answer(|| {
+        let all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |(port, connections): (&u16, &Vec<TcpStream>)| Ok((*port, received(connections)?));
+        all.iter().map(of).collect::<Result<Received>>()
+    })
+}
+
+fn connect(port: u16) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
+    socket.set_tcp_congestion(CONGESTION)?;
+    let far: Ipv4Addr = PEER_ADDRESS.parse()?;
+    let far = SocketAddr::from((far, port));
+    socket.connect(&far.into()).context("cannot reach the far end")?;
+    // What waits in the socket goes with the process.
+    socket.set_linger(Some(Duration::ZERO))?;
+    Ok(socket.into())
+}
+
+/// In a thread of its own, until it breaks: a reset is how a connection ends here.
+fn carry(mut connection: TcpStream, sends: Option<bool>) {
+    thread::spawn(move || {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        match sends {
+            Some(true) => while connection.write_all(&chunk).is_ok() {},
+            _ => while matches!(connection.read(&mut chunk), Ok(1..)) {},
+        }
+    });
+}
+
+fn received(connections: &[TcpStream]) -> Result<u64> {
+    let of = |connection| Ok(u64::from(tcp_info(connection)?.tcpi_data_segs_in));
+    connections.iter().map(of).sum()
+}
+
+/// For each line.
+fn answer<T: Serialize>(read: impl Fn() -> Result<T>) -> Result<()> {
+    for line in stdin().lines() {
+        line?;
+        println!("{}", serde_json::to_string(&read()?)?);
+    }
+    Ok(())
+}

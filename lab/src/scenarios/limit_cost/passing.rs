@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Unlimited connections as fast as the machine is, while one limit exists and while none does: by turns, in connections that go
+//! on. The limit is that of a program that is connected and sends nothing.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::flows::{Flows, Way, start_far};
+use super::place::{Attached, Period, Place, Spent, configuration};
+use crate::bpf_objects::{Nothing, enable_statistics};
+use crate::experiment::{Run, pause};
+use crate::giveway::{Daemon, answers};
+use crate::interrupt::wait_for;
+use crate::outcome::Outcome;
+use crate::role::Role;
+use crate::statistics::percentile;
+
+const PORT: u16 = 5_701;
+const SILENT_PORT: u16 = 5_702;
+const LIMIT_KBIT: u64 = 1_000;
+const SWITCHED_WITHIN: Duration = Duration::from_secs(30);
+/// Of connections that have just begun, and after each change.
+const BEGIN_S: f64 = 1.0;
+const SETTLE_S: f64 = 0.1;
+
+#[derive(Clone, Copy)]
+pub struct Passing {
+    pub way: Way,
+    pub gro: bool,
+    pub connections: usize,
+    /// Of both states; 0: their programs are measured alone.
+    pub rounds: u64,
+    pub window_s: f64,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub enum State {
+    NoLimit,
+    OneLimit,
+}
+
+impl State {
+    pub const ALL: [Self; 2] = [Self::NoLimit, Self::OneLimit];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoLimit => "no-limit",
+            Self::OneLimit => "one-limit",
+        }
+    }
+}
+
+/// The device under load.
+struct Load<'a> {
+    place: &'a Place,
+    daemon: &'a Daemon,
+    silent: &'a Role,
+    passing: Passing,
+    state: State,
+    /// How often the daemon did not answer in time.
+    unanswered: Cell<u32>,
+}
+
+/// Mbit/s in each state.
+#[derive(Clone, Copy, Serialize)]
+struct Round {
+    no_limit_mbit: f64,
+    one_limit_mbit: f64,
+}
+
+impl Passing {
+    pub fn run(self, run: &Run) -> Result<Outcome> {
+        let place = Place::raise()?;
+        place.set_offloads(self.way, self.gro)?;
+        let _far = start_far(&place.peer, &[(PORT, Some(self.way)), (SILENT_PORT, None)])?;
+        let mut daemon = Daemon::launch(&place.device, &configuration(), &run.file(""))?;
+        daemon.wait_until_up(&place.device)?;
+        let start = |port, connections, way| Flows { port, connections, way }.start(&place.device);
+        let silent = start(SILENT_PORT, 1, None)?;
+        let _flows = start(PORT, self.connections, Some(self.way))?;
+        pause(BEGIN_S)?;
+        let mut load = Load {
+            place: &place,
+            daemon: &daemon,
+            silent: &silent,
+            passing: self,
+            state: State::NoLimit,
+            unanswered: Cell::new(0),
+        };
+        let mut outcome = Outcome::default();
+        load.compare(run, &mut outcome)?;
+        load.measure_programs(run, &mut outcome)?;
+        outcome.set(run.name, "unanswered", f64::from(load.unanswered.get()));
+        daemon.stop()?;
+        Ok(outcome)
+    }
+}
+
+impl Load<'_> {
+    /// In each round the state that the round before has ended with comes first.
+    fn compare(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        let mut rounds = Vec::new();
+        for number in 0..self.passing.rounds {
+            run.progress
+                .tick(&format!("round {} of {}", number + 1, self.passing.rounds));
+            rounds.push(self.round()?);
+        }
+        run.keep(&rounds)?;
+        let ratios: Vec<_> = rounds
+            .iter()
+            .map(|round| round.one_limit_mbit / round.no_limit_mbit)
+            .collect();
+        for state in State::ALL {
+            let mbit: Vec<_> = rounds.iter().map(|round| round.of(state)).collect();
+            let point = format!("{}/{}", run.name, state.name());
+            outcome.set(&point, "mbit", percentile(&mbit, 50.0));
+        }
+        outcome.percentiles(run.name, "ratio_*", &ratios, &[0, 25, 50, 75, 100]);
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<Round> {
+        let first = self.state;
+        let other = if first == State::NoLimit {
+            State::OneLimit
+        } else {
+            State::NoLimit
+        };
+        let [of_first, of_other] = [self.mbit_in(first)?, self.mbit_in(other)?];
+        let (no_limit_mbit, one_limit_mbit) = match first {
+            State::NoLimit => (of_first, of_other),
+            State::OneLimit => (of_other, of_first),
+        };
+        Ok(Round {
+            no_limit_mbit,
+            one_limit_mbit,
+        })
+    }
+
+    fn mbit_in(&mut self, state: State) -> Result<f64> {
+        self.switch(state)?;
+        Ok(self.period()?.mbit())
+    }
+
+    fn period(&self) -> Result<Period> {
+        let before = Spent::read(self.daemon, self.passing.way)?;
+        pause(self.passing.window_s)?;
+        Ok(Spent::read(self.daemon, self.passing.way)?.since(&before))
+    }
+
+    /// What the programs take in each state, apart from the rounds: the kernel's counting costs something itself.
+    fn measure_programs(&mut self, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        for state in State::ALL {
+            run.progress.tick(&format!("programs, {}", state.name()));
+            self.switch(state)?;
+            let _statistics = enable_statistics()?;
+            let nothing = Nothing::load()?;
+            let before = nothing.program.runs()?;
+            let period = self.period()?;
+            let clock = nothing.program.runs()? - before;
+            let clock_ns = clock.time_ns as f64 / clock.count.max(1) as f64;
+            let point = format!("{}/{}", run.name, state.name());
+            tell(outcome, &point, &period, clock_ns);
+            tell_attached(outcome, &point, &self.place.attached(self.daemon)?);
+        }
+        Ok(())
+    }
+
+    /// A daemon that a busy machine keeps waiting does not answer in time: it is asked again, and that is counted.
+    fn insist<T>(&self, what: &str, ask: impl Fn() -> Result<T>) -> Result<T> {
+        wait_for(what, SWITCHED_WITHIN, || {
+            let answer = ask();
+            let missing = u32::from(answer.is_err());
+            self.unanswered.set(self.unanswered.get() + missing);
+            Ok(answer.ok())
+        })
+    }
+
+    fn switch(&mut self, state: State) -> Result<()> {
+        if state == self.state {
+            return Ok(());
+        }
+        let is_limited = state == State::OneLimit;
+        let kbit = is_limited.then_some(LIMIT_KBIT);
+        let device = &self.place.device;
+        self.insist("the limit to be taken", || {
+            answers::limit_by_hand(device, self.silent.id(), kbit)
+        })?;
+        wait_for("the limit to be put up or taken down", SWITCHED_WITHIN, || {
+            let network = self.insist("the status", || answers::status(device))?.network;
+            let held = [network.downloads, network.uploads].map(|view| !view.links.is_empty());
+            Ok((held == [is_limited; 2]).then_some(()))
+        })?;
+        self.state = state;
+        pause(SETTLE_S)
+    }
+}
+
+impl Round {
+    fn of(self, state: State) -> f64 {
+        match state {
+            State::NoLimit => self.no_limit_mbit,
+            State::OneLimit => self.one_limit_mbit,
+        }
+    }
+}
+
+fn tell(outcome: &mut Outcome, point: &str, period: &Period, clock_ns: f64) {
+    outcome.set(point, "clock_ns", clock_ns);
+    outcome.set(point, "limits_ns_per_packet", period.limits_ns_per_packet(clock_ns));
+    outcome.set(point, "limits_runs_per_packet", period.limits_runs_per_packet());
+    outcome.set(point, "all_ns_per_packet", period.all_ns_per_packet(clock_ns));
+    for (name, runs) in period.of_limits() {
+        let each = runs.net_ns(clock_ns) / runs.count as f64;
+        outcome.set(point, &format!("{name}_ns"), each);
+    }
+}
+
+fn tell_attached(outcome: &mut Outcome, point: &str, attached: &Attached) {
+    outcome.set(point, "tcx_programs", attached.tcx_programs as f64);
+    outcome.set(point, "clsact_qdiscs", attached.clsact_qdiscs as f64);
+    outcome.set(point, "ifb_devices", attached.ifb_devices as f64);
+    outcome.set(point, "attached", attached.total() as f64);
+}

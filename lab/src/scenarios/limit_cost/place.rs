@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A device and a far end on a wire without a rate. Input: how packets leave and arrive, a running daemon. Output: what has
+//! passed the device's end, what of giveway's stands in the way of packets, and what its programs took.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::flows::Way;
+use crate::air::STATION_DEVICE;
+use crate::bpf_objects::{Kind, Runs, attached_links, held_by, runs_of};
+use crate::giveway::Daemon;
+use crate::meter::is_iterator;
+use crate::namespace::Namespace;
+use crate::network::raise_pair;
+use crate::proc::numbers;
+use crate::uplink::PACKET_BYTES;
+
+/// Those that are there for limits alone.
+const OF_LIMITS: [&str; 5] = ["gw_admit", "gw_come_back", "gw_detour", "gw_leaves", "gw_to_class"];
+
+pub struct Place {
+    pub device: Namespace,
+    pub peer: Namespace,
+}
+
+/// Without a queue of giveway's: what is sent has its limit by a detour, as where no rate is known.
+pub fn configuration() -> Value {
+    json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}})
+}
+
+/// What giveway has attached or made in the device's namespace.
+pub struct Attached {
+    pub tcx_programs: usize,
+    pub clsact_qdiscs: usize,
+    pub ifb_devices: usize,
+}
+
+impl Attached {
+    pub fn total(&self) -> usize {
+        self.tcx_programs + self.clsact_qdiscs + self.ifb_devices
+    }
+}
+
+/// Totals; the difference of two is a period.
+pub struct Spent {
+    at: Instant,
+    bytes: f64,
+    programs: BTreeMap<String, Runs>,
+}
+
+impl Place {
+    pub fn raise() -> Result<Self> {
+        let (device, peer) = raise_pair()?;
+        Ok(Self { device, peer })
+    }
+
+    /// Packets cross the wire one by one, and those with data are put together as they arrive, or are not. With `gro` the device
+    /// sends them whole, as to hardware that takes them apart.
+    pub fn set_offloads(&self, way: Way, gro: bool) -> Result<()> {
+        let ethtool = |at: &Namespace, features: &str| at.run("ethtool", &format!("-K {STATION_DEVICE} {features}"));
+        let one_by_one = |at: &Namespace| {
+            ethtool(at, "tso off gso off")?;
+            // Without it the kernel takes apart what TCP sends only behind tcx and the queue.
+            at.ip(&format!("link set dev {STATION_DEVICE} gso_max_segs 1"))
+        };
+        match (way, gro) {
+            (Way::Up, true) => ethtool(&self.peer, "gro on").map(drop),
+            (Way::Up, false) => {
+                ethtool(&self.peer, "gro off")?;
+                one_by_one(&self.device)
+            }
+            (Way::Down, _) => {
+                ethtool(&self.device, if gro { "gro on" } else { "gro off" })?;
+                one_by_one(&self.peer)
+            }
+        }
+    }
+
+    pub fn attached(&self, daemon: &Daemon) -> Result<Attached> {
+        let links = attached_links(&held_by(daemon.process.id(), Kind::Link));
+        let qdiscs = self.device.tc("qdisc show")?;
+        let ifbs = self.device.run("ip", "-oneline link show type ifb")?.stdout;
+        let lines = |said: &[u8], word: &str| {
+            let said = String::from_utf8_lossy(said);
+            said.lines().filter(|line| line.contains(word)).count()
+        };
+        Ok(Attached {
+            tcx_programs: links.iter().filter(|link| link.name.starts_with("Tcx")).count(),
+            clsact_qdiscs: lines(&qdiscs, "qdisc clsact"),
+            ifb_devices: lines(&ifbs, "giveway-"),
+        })
+    }
+}
+
+impl Spent {
+    /// The daemon is in the device's namespace.
+    pub fn read(daemon: &Daemon, way: Way) -> Result<Self> {
+        let pid = daemon.process.id();
+        let counted = numbers(&format!("/proc/{pid}/net/dev"), &format!("{STATION_DEVICE}:"))?;
+        // Received bytes come first, sent bytes ninth.
+        let column = if way == Way::Down { 0 } else { 8 };
+        Ok(Self {
+            at: Instant::now(),
+            bytes: counted.get(column).copied().unwrap_or_default(),
+            programs: runs_of(&held_by(pid, Kind::Program)),
+        })
+    }
+
+    pub fn since(&self, before: &Self) -> Period {
+        let gone = |(name, after): (&String, &Runs)| {
+            let before = before.programs.get(name).copied().unwrap_or_default();
+            (name.clone(), *after - before)
+        };
+        Period {
+            seconds: (self.at - before.at).as_secs_f64(),
+            bytes: self.bytes - before.bytes,
+            programs: self.programs.iter().map(gone).collect(),
+        }
+    }
+}
+
+pub struct Period {
+    seconds: f64,
+    bytes: f64,
+    programs: BTreeMap<String, Runs>,
+}
+
+impl Period {
+    pub fn mbit(&self) -> f64 {
+        self.bytes * 8e-6 / self.seconds
+    }
+
+    /// As many full ones as the bytes are.
+    fn packets(&self) -> f64 {
+        self.bytes / PACKET_BYTES as f64
+    }
+
+    /// Those of limits that have run, each with nanoseconds and runs.
+    pub fn of_limits(&self) -> impl Iterator<Item = (&'static str, Runs)> {
+        let ran = |name: &&'static str| Some((*name, *self.programs.get(*name)?));
+        let of_limits = OF_LIMITS.iter().filter_map(move |name| ran(name));
+        of_limits.filter(|(_, runs)| runs.count > 0)
+    }
+
+    /// Of all programs of limits, without what the kernel's clock takes for each run.
+    pub fn limits_ns_per_packet(&self, clock_ns: f64) -> f64 {
+        let net = self.of_limits().map(|(_, runs)| runs.net_ns(clock_ns)).sum::<f64>();
+        net / self.packets()
+    }
+
+    pub fn limits_runs_per_packet(&self) -> f64 {
+        self.of_limits().map(|(_, runs)| runs.count as f64).sum::<f64>() / self.packets()
+    }
+
+    /// The same of all that the daemon holds and that do not run in its own reads.
+    pub fn all_ns_per_packet(&self, clock_ns: f64) -> f64 {
+        let elsewhere = self.programs.iter().filter(|(name, _)| !is_iterator(name));
+        elsewhere.map(|(_, runs)| runs.net_ns(clock_ns)).sum::<f64>() / self.packets()
+    }
+}

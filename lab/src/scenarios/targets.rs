@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A limit for every kind of target that `giveway limit set` takes, and for users, in each direction, set before a transfer and
+//! during one: how soon it is in force by what the receiver reads, whether giveway shows what the receiver has, whether a daemon
+//! that was restarted or killed has it again, and whether it ends with its target.
+
+mod place;
+mod target;
+pub mod transfer;
+pub mod views;
+
+use anyhow::{Result, ensure};
+
+use crate::experiment::{Run, pause};
+use crate::guest::{Architecture, Clock, Flavour, Guest};
+use crate::outcome::Outcome;
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::realtime::monotonic_ns;
+use place::{Place, Said};
+use target::{Kind, flow};
+use transfer::Way;
+use views::{VIEWS, Web, shown_mbit};
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "targets",
+    about: "a limit for each kind of target, by what its receiver reads and by what giveway shows",
+    stations: None,
+    seconds: 3,
+    warmup_s: 1,
+    parameters: &[],
+    plan,
+};
+
+const LIMIT_MBIT: f64 = 6.0;
+/// What a user would have instead.
+const LIFTED_MBIT: f64 = 20.0;
+/// Payload is 0.956 of what a limit counts.
+const HOLDS: Relation = Relation::Between(0.9, 1.05);
+const ABOVE: f64 = 1.1;
+const IN_FORCE_S: f64 = 1.0;
+/// Without a limit; otherwise the cell would show nothing.
+const FREE: Relation = Relation::AtLeast(2.0);
+const SHOWN: Relation = Relation::Between(0.95, 1.05);
+/// Until a rate of the last second, which is shown for a second, is one under the limit.
+const SETTLE_S: f64 = 2.5;
+const AGAIN_S: f64 = 3.0;
+const NS_PER_S: f64 = 1e9;
+/// Where not, giveway has to say so. `docs/limits.md`: what a container receives cannot be limited from the host.
+const CONTAINER_RECEIVES_LIMITED: bool = false;
+/// Words by which it does.
+const SAYS: &[&str] = &[
+    "not enforced",
+    "does not hold",
+    "do not hold",
+    "not held",
+    "cannot be limited",
+];
+const PROGRAMS: &[&str] = &["setpriv"];
+
+const KINDS: [(&str, Kind); 7] = [
+    ("pid", Kind::Process),
+    ("unit", Kind::Unit),
+    ("cgroup", Kind::Cgroup),
+    ("user-rule", Kind::UserByRule),
+    ("user-slice", Kind::UserBySlice),
+    ("flow", Kind::Flow),
+    ("container", Kind::Container),
+];
+const WAYS: [(&str, Way); 2] = [("up", Way::Up), ("down", Way::Down)];
+const MOMENTS: [(&str, Moment); 2] = [("before", Moment::Before), ("during", Moment::During)];
+
+/// When the limit is set.
+#[derive(Clone, Copy, PartialEq)]
+enum Moment {
+    /// The daemon is then restarted, and the limit cleared while the transfer goes on.
+    Before,
+    /// The daemon is then killed, and the limit ends with its target.
+    During,
+}
+
+#[derive(Clone, Copy)]
+struct Cell {
+    kind: Kind,
+    way: Way,
+    moment: Moment,
+    free_s: f64,
+    seconds: f64,
+}
+
+fn plan(parameters: &Parameters) -> Result<Plan> {
+    let (free_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
+    let debian = Guest {
+        kernel: Flavour::Debian13,
+        cpus: 1,
+        clock: Clock::Virtual,
+        preemption: None,
+        architecture: Architecture::Amd64,
+    };
+    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+    for (kernel, guest) in [("host", None), ("debian-13", Some(debian))] {
+        let mut add = |name: &str, estimated_s: f64, act: Box<dyn Fn(&Run) -> Result<Outcome>>| {
+            let variant = Variant::new(name, guest, estimated_s, act);
+            variants.push(if guest.is_some() {
+                variant.with(PROGRAMS)
+            } else {
+                variant
+            });
+        };
+        for (of, kind) in KINDS {
+            for (direction, way) in WAYS {
+                for (at, moment) in MOMENTS {
+                    let name = format!("{kernel}/{of}/{direction}/{at}");
+                    let cell = Cell {
+                        kind,
+                        way,
+                        moment,
+                        free_s,
+                        seconds,
+                    };
+                    checks.extend(cell.checks(&name));
+                    add(&name, cell.estimated_s(), Box::new(move |run: &Run| cell.run(run)));
+                }
+            }
+        }
+        for (direction, way) in WAYS {
+            let name = format!("{kernel}/user-lifts/{direction}");
+            let metric = |metric, holds| Check::metric(&name, metric, holds).always();
+            checks.extend([
+                metric("refused", Relation::Exactly(1.0)),
+                metric("rate_of_limit", HOLDS),
+            ]);
+            add(
+                &name,
+                4.0 + seconds,
+                Box::new(move |run: &Run| user_lifts(way, seconds, run)),
+            );
+        }
+    }
+    Ok(Plan {
+        variants,
+        checks,
+        plots: vec![],
+        columns: "free_of_limit in_force_s rate_of_limit status_of_received top_of_received page_of_received \
+                  metrics_of_received again_s again_of_limit cleared_of_limit ends_s said refused",
+    })
+}
+
+impl Cell {
+    /// It cannot be limited, and giveway is to say so.
+    fn is_only_said(self) -> bool {
+        self.kind == Kind::Container && self.way == Way::Down && !CONTAINER_RECEIVES_LIMITED
+    }
+
+    fn estimated_s(self) -> f64 {
+        self.free_s + SETTLE_S + self.seconds + AGAIN_S + 2.0
+    }
+
+    fn checks(self, name: &str) -> Vec<Check> {
+        let metric = |metric, holds| Check::metric(name, metric, holds).always();
+        if self.is_only_said() {
+            return vec![metric("said", Relation::Exactly(1.0))];
+        }
+        let mut checks = vec![
+            metric("in_force_s", Relation::AtMost(IN_FORCE_S)),
+            metric("rate_of_limit", HOLDS),
+            metric("again_s", Relation::AtMost(IN_FORCE_S)),
+            metric("again_of_limit", HOLDS),
+            metric("ends", Relation::Exactly(1.0)),
+        ];
+        checks.extend(VIEWS.map(|view| metric(view, SHOWN)));
+        checks.push(match self.moment {
+            Moment::Before => metric("cleared_of_limit", FREE),
+            Moment::During => metric("free_of_limit", FREE),
+        });
+        checks
+    }
+
+    fn run(self, run: &Run) -> Result<Outcome> {
+        let mut place = Place::raise(self.way, run)?;
+        place.start_daemon()?;
+        place.prepare(self.kind)?;
+        let mut outcome = Outcome::default();
+        let set_ns = self.set_limit(&mut place, run, &mut outcome)?;
+        let shown_ns = self.show(&mut place, run, &mut outcome)?;
+        let received = place.received()?;
+        let from_ns = set_ns.max(received.first_ns().unwrap_or_default());
+        let in_force_s = received.settled_s(from_ns, shown_ns, ABOVE * LIMIT_MBIT);
+        outcome.set(run.name, "in_force_s", in_force_s);
+        let rate_ns = after(from_ns, IN_FORCE_S);
+        outcome.set(run.name, "rate_of_limit", received.mbit(rate_ns, shown_ns) / LIMIT_MBIT);
+        if self.is_only_said() {
+            say(&place, run, &mut outcome)?;
+        } else {
+            self.start_daemon_again(&mut place, run, &mut outcome)?;
+        }
+        run.keep(&place.received()?)?;
+        self.end(&mut place, run, &mut outcome)?;
+        place.stop_daemon()?;
+        Ok(outcome)
+    }
+
+    /// When it was, by the clock of the receivers; the transfer runs when this returns.
+    fn set_limit(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+        if self.moment == Moment::During {
+            run.progress.tick("free");
+            place.begin_transfer()?;
+            place.wait_until_transferring()?;
+            let from_ns = monotonic_ns()?;
+            pause(self.free_s)?;
+            let free_mbit = place.received()?.mbit(from_ns, monotonic_ns()?);
+            outcome.set(run.name, "free_of_limit", free_mbit / LIMIT_MBIT);
+        }
+        let set_ns = monotonic_ns()?;
+        let said = place.limit(LIMIT_MBIT)?;
+        note(outcome, run, "limit", &said);
+        ensure!(said.is_well || self.is_only_said(), "no limit is set: {}", said.text);
+        if self.moment == Moment::Before {
+            place.begin_transfer()?;
+            place.wait_until_transferring()?;
+        }
+        Ok(set_ns)
+    }
+
+    /// What each view says beside what the receiver reads meanwhile; gives back when it was over.
+    fn show(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<u64> {
+        run.progress.tick("limited");
+        place.web = Some(Web::start(&place.device)?);
+        pause(SETTLE_S)?;
+        let from_ns = monotonic_ns()?;
+        let mut shown: Vec<[Option<f64>; 4]> = Vec::new();
+        while monotonic_ns()? < after(from_ns, self.seconds) {
+            if let Some(web) = &mut place.web {
+                shown.push(shown_mbit(&place.device, web, self.way)?);
+            }
+        }
+        let to_ns = monotonic_ns()?;
+        let received_mbit = place.received()?.mbit(from_ns, to_ns);
+        for (view, metric) in VIEWS.into_iter().enumerate() {
+            let all: Option<Vec<f64>> = shown.iter().map(|views| views[view]).collect();
+            let mean = all.and_then(|all| crate::statistics::mean(&all));
+            outcome.set(run.name, metric, mean.map(|mbit| mbit / received_mbit));
+        }
+        Ok(to_ns)
+    }
+
+    fn start_daemon_again(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        run.progress.tick("started again");
+        match self.moment {
+            Moment::Before => place.stop_daemon()?,
+            Moment::During => place.kill_daemon()?,
+        }
+        place.start_daemon()?;
+        let from_ns = monotonic_ns()?;
+        pause(AGAIN_S)?;
+        let to_ns = monotonic_ns()?;
+        let received = place.received()?;
+        outcome.set(
+            run.name,
+            "again_s",
+            received.settled_s(from_ns, to_ns, ABOVE * LIMIT_MBIT),
+        );
+        let again_mbit = received.mbit(after(from_ns, IN_FORCE_S), to_ns);
+        outcome.set(run.name, "again_of_limit", again_mbit / LIMIT_MBIT);
+        Ok(())
+    }
+
+    fn end(self, place: &mut Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+        run.progress.tick("its end");
+        if self.moment == Moment::Before {
+            note(outcome, run, "clear", &place.clear()?);
+            let from_ns = after(monotonic_ns()?, IN_FORCE_S);
+            pause(2.0 * IN_FORCE_S)?;
+            let cleared_mbit = place.received()?.mbit(from_ns, monotonic_ns()?);
+            outcome.set(run.name, "cleared_of_limit", cleared_mbit / LIMIT_MBIT);
+        }
+        place.end_target();
+        // A rule is no target: it ends where it is taken out.
+        if self.kind == Kind::UserByRule {
+            place.write_rule(None)?;
+        }
+        let ends_s = place.limits_end_s()?;
+        outcome.set(run.name, "ends", f64::from(u8::from(ends_s.is_some())));
+        outcome.set(run.name, "ends_s", ends_s);
+        Ok(())
+    }
+}
+
+/// Whether giveway says anywhere that the limit does not hold.
+fn say(place: &Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
+    let name = place.target()?.name.clone();
+    let set = place.limit(LIMIT_MBIT)?;
+    let (why, status) = (place.giveway(&["why", &name])?, place.giveway(&["status"])?);
+    let mut is_said = false;
+    for (where_said, said) in [("limit set", set), ("why", why), ("status", status)] {
+        if let Some(line) = said.line_with(SAYS) {
+            outcome.note(run.name, where_said, line);
+            is_said = true;
+        }
+    }
+    outcome.set(run.name, "said", f64::from(u8::from(is_said)));
+    Ok(())
+}
+
+/// A user whose process root has limited raises the limit, clears it, and sets a higher one for what is closer.
+fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
+    let option = if way == Way::Up { "--up" } else { "--down" };
+    let mut place = Place::raise(way, run)?;
+    place.start_daemon()?;
+    place.prepare(Kind::UsersProcess)?;
+    place.begin_transfer()?;
+    place.wait_until_transferring()?;
+    let said = place.limit(LIMIT_MBIT)?;
+    ensure!(said.is_well, "no limit is set: {}", said.text);
+    let mut outcome = Outcome::default();
+    let (name, rate) = (place.target()?.name.clone(), format!("{LIFTED_MBIT}mbit"));
+    let mut refused = true;
+    for words in [&["limit", "set", &name, option, &rate][..], &["limit", "clear", &name]] {
+        let said = place.giveway_as_user(words)?;
+        note(&mut outcome, run, words[1], &said);
+        refused &= !said.is_well && said.text.contains("root");
+    }
+    outcome.set(run.name, "refused", f64::from(u8::from(refused)));
+    let said = place.giveway_as_user(&["limit", "set", &flow(), option, &rate])?;
+    note(&mut outcome, run, "set for its flow", &said);
+    pause(IN_FORCE_S)?;
+    let from_ns = monotonic_ns()?;
+    pause(seconds)?;
+    let mbit = place.received()?.mbit(from_ns, monotonic_ns()?);
+    outcome.set(run.name, "rate_of_limit", mbit / LIMIT_MBIT);
+    place.end_target();
+    place.stop_daemon()?;
+    Ok(outcome)
+}
+
+fn after(at_ns: u64, seconds: f64) -> u64 {
+    at_ns + (seconds * NS_PER_S) as u64
+}
+
+fn note(outcome: &mut Outcome, run: &Run, what: &str, said: &Said) {
+    let first = said.text.lines().next().unwrap_or("(nothing)");
+    outcome.note(run.name, what, first);
+}

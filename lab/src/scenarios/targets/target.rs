@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a limit is set for: a process that transfers by a child of its own, and what names it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::place::{FAR_ADDRESS, USER};
+use super::transfer::PORT;
+use crate::interrupt::wait_for;
+use crate::role::Role;
+
+const EMPTY_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A pid, with its children.
+    Process,
+    /// The same, of an ordinary user.
+    UsersProcess,
+    /// By its name: systemd is not asked.
+    Unit,
+    Cgroup,
+    UserByRule,
+    /// By the slice that systemd gives each user.
+    UserBySlice,
+    Flow,
+    /// The cgroup of a process behind a veth, in a network namespace of its own.
+    Container,
+}
+
+pub struct Target {
+    pub kind: Kind,
+    /// As the command takes it.
+    pub name: String,
+    pub near: Role,
+    group: Option<Group>,
+}
+
+/// A cgroup, and those above that were made for it; gone when dropped.
+struct Group {
+    folder: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Kind {
+    pub fn is_users(self) -> bool {
+        matches!(self, Self::UsersProcess | Self::UserByRule | Self::UserBySlice)
+    }
+
+    /// Where its process stands.
+    fn cgroup(self) -> Option<String> {
+        let own = std::process::id();
+        match self {
+            Self::Unit => Some(format!("gwlab{own}.slice/gwlab{own}.service")),
+            Self::Cgroup => Some(format!("gwlab{own}")),
+            Self::UserBySlice => Some(format!("user.slice/user-{USER}.slice/gwlab{own}.scope")),
+            Self::Container => Some(format!("gwlab{own}.slice/docker-gwlab{own}.scope")),
+            Self::Process | Self::UsersProcess | Self::UserByRule | Self::Flow => None,
+        }
+    }
+}
+
+impl Target {
+    pub fn around(kind: Kind, near: Role) -> Result<Self> {
+        let path = kind.cgroup();
+        let group = path.as_deref().map(Group::make).transpose()?;
+        if let Some(group) = &group {
+            fs::write(group.folder.join("cgroup.procs"), near.id().to_string())?;
+        }
+        let path = path.unwrap_or_default();
+        let name = match kind {
+            Kind::Process | Kind::UsersProcess => near.id().to_string(),
+            Kind::Unit => path.rsplit('/').next().unwrap_or_default().to_owned(),
+            Kind::Cgroup | Kind::Container => format!("/{path}"),
+            Kind::UserBySlice => format!("/user.slice/user-{USER}.slice"),
+            Kind::Flow => flow(),
+            Kind::UserByRule => String::new(),
+        };
+        Ok(Self {
+            kind,
+            name,
+            near,
+            group,
+        })
+    }
+
+    pub fn begin(&mut self) -> Result<()> {
+        self.near.tell("begin")?;
+        self.near.wait()
+    }
+}
+
+impl Drop for Target {
+    /// With its child, and then its cgroup.
+    fn drop(&mut self) {
+        let ended = killpg(Pid::from_raw(self.near.id()), Signal::SIGKILL).map_err(Into::into);
+        if let Err(error) = ended.and_then(|()| self.near.kill()) {
+            eprintln!("cannot end the process of a target: {error:#}");
+        }
+        drop(self.group.take());
+    }
+}
+
+/// By its remote end.
+pub fn flow() -> String {
+    format!("{FAR_ADDRESS}:{PORT}")
+}
+
+impl Group {
+    fn make(path: &str) -> Result<Self> {
+        let folder = root()?.join(path);
+        let missing = folder.ancestors().take_while(|above| !above.exists());
+        let made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self { folder, made })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.made {
+            let removed = wait_for("a cgroup to be empty", EMPTY_WITHIN, || {
+                Ok(fs::remove_dir(folder).is_ok().then_some(()))
+            });
+            if let Err(error) = removed {
+                eprintln!("cannot remove {}: {error:#}", folder.display());
+            }
+        }
+    }
+}
+
+fn root() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let row = rows.find(|row| row.get(2) == Some(&"cgroup2"));
+    Ok(row.context("no cgroup2 is mounted here")?[1].into())
+}
