@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Limits for what containers receive. Their sockets are in another network namespace, where the packet is found its socket, and
- * so its cgroup, as it leaves by the veth device that leads there. What is limited is marked, for the filter behind
- * (upload.bpf.c) to send it by the intermediate device of what arrives, from where it comes back here.
+ * Limits for what containers receive. Their sockets are in another network namespace: as a packet leaves by the veth device that
+ * leads there, its socket is looked up in that namespace, and so its cgroup is known. What is limited is marked, for the filter
+ * behind (upload.bpf.c) to send it by the intermediate device of what arrives, from where it comes back here.
  *
- *   gw_to_container  egress of veth devices, only while a container has such a limit
+ *   gw_to_container  egress of the veth devices of containers that have such a limit
  *
  * Only what came by a managed link is limited: not what the host or another container sends. What is in doubt passes.
  */
@@ -63,6 +63,8 @@ static __always_inline __u32 limit_of_receiver(struct __sk_buff *skb, const stru
 	known = cgroup ? bpf_map_lookup_elem(&forwarded, &cgroup) : NULL;
 	if (!known)
 		return 0;
+	/* Who only receives is there, too. */
+	note_seen(known);
 	told = bpf_map_lookup_elem(&forwarded_treatments, &known->number);
 	if (!told)
 		return 0;
@@ -74,7 +76,8 @@ static __always_inline __u32 limit_of_receiver(struct __sk_buff *skb, const stru
 SEC("tcx/egress")
 int gw_to_container(struct __sk_buff *skb)
 {
-	struct gw_link_config *config = config_of(skb->ingress_ifindex);
+	__u32 came_by = skb->ingress_ifindex; /* 0: it is this host's own */
+	struct gw_link_config *config = came_by ? config_of(came_by) : NULL;
 	struct packet p = {};
 	__u32 limit;
 

@@ -15,28 +15,26 @@ char LICENSE[] SEC("license") = "GPL";
 struct gw_forwarded_treatment *treatment_type __attribute__((unused));
 
 #define TCX_NEXT -1
-#define SEEN_AGAIN_NS 1000000000ULL
 
 SEC("tcx/ingress")
 int gw_say_whose(struct __sk_buff *skb)
 {
-	__u64 cgroup = bpf_skb_cgroup_id(skb), now_ns;
+	__u64 cgroup = bpf_skb_cgroup_id(skb);
 	struct gw_forwarded *known;
 
 	/* Another namespace may have written there. */
 	skb->tc_index = 0;
 	if (!cgroup)
 		return TCX_NEXT;
-	now_ns = bpf_ktime_get_coarse_ns();
 	known = bpf_map_lookup_elem(&forwarded, &cgroup);
 	if (!known) {
-		struct gw_forwarded found = { .seen_ns = now_ns };
+		struct gw_forwarded found = { .seen_ns = bpf_ktime_get_coarse_ns(), .device = skb->ifindex };
 
 		bpf_map_update_elem(&forwarded, &cgroup, &found, BPF_NOEXIST);
 		return TCX_NEXT;
 	}
-	if (now_ns - known->seen_ns > SEEN_AGAIN_NS)
-		known->seen_ns = now_ns;
+	if (note_seen(known))
+		known->device = skb->ifindex;
 	skb->tc_index = known->number;
 	return TCX_NEXT;
 }

@@ -13,4 +13,17 @@ struct {
 	__type(value, struct gw_forwarded);
 } forwarded SEC(".maps");
 
+#define SEEN_AGAIN_NS 1000000000ULL
+
+/* True where that was longer than a second ago. */
+static __always_inline bool note_seen(struct gw_forwarded *known)
+{
+	__u64 now_ns = bpf_ktime_get_coarse_ns();
+
+	if (now_ns - known->seen_ns <= SEEN_AGAIN_NS)
+		return false;
+	known->seen_ns = now_ns;
+	return true;
+}
+
 #endif

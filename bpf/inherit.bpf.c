@@ -99,7 +99,7 @@ struct gw_hand_order *hand_order_type __attribute__((unused));
 
 static __always_inline struct gw_record *record_of(struct task_struct *task)
 {
-	return bpf_task_storage_get(&gw_records_2, task, NULL, 0);
+	return bpf_task_storage_get(&gw_records_3, task, NULL, 0);
 }
 
 static __always_inline __u32 uid_of(struct task_struct *task)
@@ -141,7 +141,7 @@ static __always_inline void hand_on(struct task_struct *parent, struct task_stru
 		record.image = 0;
 	}
 	/* What has one keeps it. */
-	bpf_task_storage_get(&gw_records_2, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	bpf_task_storage_get(&gw_records_3, task, &record, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 /* Runs in the parent, before the new task first runs. The kernel skips it where it has just preempted it on the same CPU. */
@@ -189,7 +189,7 @@ int BPF_PROG(gw_see_exec, struct task_struct *task, int old_pid, struct linux_bi
 		file.owner = bprm->file->f_inode->i_uid.val;
 		rule = bpf_map_lookup_elem(&rule_of_file, &file);
 	}
-	record = bpf_task_storage_get(&gw_records_2, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	record = bpf_task_storage_get(&gw_records_3, task, &none, rule ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	/* Another daemon's program may have been here already: while one takes over from another. */
 	if (!record || record->image == (__u64)task->mm)
 		return 0;
@@ -220,7 +220,7 @@ static __always_inline struct gw_record *obey(struct gw_name_order *order, struc
 	if ((__u64)task->mm != order->image || task->tgid == INIT)
 		return record;
 	if (order->rule && !record)
-		record = bpf_task_storage_get(&gw_records_2, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		record = bpf_task_storage_get(&gw_records_3, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!record)
 		return NULL;
 	if (!order->rule)
@@ -272,7 +272,7 @@ static __always_inline void follow_parent(struct task_struct *task, struct gw_re
 			made.image = 0;
 			made.parent = leader->tgid;
 			made.parent_start_ns = leader->start_boottime;
-			bpf_task_storage_get(&gw_records_2, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);
+			bpf_task_storage_get(&gw_records_3, task, &made, BPF_LOCAL_STORAGE_GET_F_CREATE);
 			return;
 		}
 		if (record && record->parent == (__u32)leader->tgid && record->parent_start_ns == leader->start_boottime) {
@@ -360,7 +360,7 @@ int gw_set_by_hand(struct bpf_iter__task *ctx)
 		if (task->flags & PF_EXITING || !task->mm || !is_meant(order, task))
 			return 0;
 		if (!record)
-			record = bpf_task_storage_get(&gw_records_2, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
+			record = bpf_task_storage_get(&gw_records_3, task, &none, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!record)
 			return 0;
 		record->by_hand |= order->bit;

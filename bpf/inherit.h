@@ -56,6 +56,6 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct gw_record);
-} gw_records_2 SEC(".maps");
+} gw_records_3 SEC(".maps");
 
 #endif

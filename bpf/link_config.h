@@ -32,7 +32,7 @@ static __noinline struct gw_link_config *config_of_another(__u32 ifindex)
 	return NULL;
 }
 
-/* Of this interface; NULL: it is not managed. The first is the one that most packets leave by. */
+/* Of this interface, which is none of number 0; NULL: it is not managed. The first is the one that most packets leave by. */
 static __always_inline struct gw_link_config *config_of(__u32 ifindex)
 {
 	struct gw_link_config *first = config_at(0);

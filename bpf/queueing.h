@@ -139,7 +139,7 @@ struct gw_treated_socket {
 struct gw_forwarded {
 	__u64 seen_ns; /* CLOCK_MONOTONIC, within a second */
 	__u32 number;  /* 0: nothing is said of it */
-	__u32 reserved;
+	__u32 device;  /* by which it has sent: its interface here */
 };
 
 struct gw_forwarded_treatment {

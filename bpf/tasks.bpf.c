@@ -211,7 +211,7 @@ static __always_inline __u32 idleness_of(struct task_struct *task)
 
 static __always_inline void show_record(struct gw_process *to, struct task_struct *task)
 {
-	struct gw_record *record = bpf_task_storage_get(&gw_records_2, task, NULL, 0);
+	struct gw_record *record = bpf_task_storage_get(&gw_records_3, task, NULL, 0);
 	struct gw_rates unlimited = {};
 	struct gw_by_rule none = {};
 
@@ -281,7 +281,7 @@ int gw_list_prints(struct bpf_iter__task *ctx)
 
 	if (!task || task->pid != task->tgid || !task->mm || netns_of(task) != netns_inum)
 		return 0;
-	record = bpf_task_storage_get(&gw_records_2, task, NULL, 0);
+	record = bpf_task_storage_get(&gw_records_3, task, NULL, 0);
 	print.start_ns = task->start_boottime;
 	print.image = (__u64)task->mm;
 	print.cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
@@ -314,7 +314,7 @@ int gw_list_elsewhere(struct bpf_iter__task *ctx)
 	found.netns_inum = netns_of(task);
 	if (found.netns_inum == netns_inum)
 		return 0;
-	record = bpf_task_storage_get(&gw_records_2, task, NULL, 0);
+	record = bpf_task_storage_get(&gw_records_3, task, NULL, 0);
 	if (!record || !(record->class || record->by_hand))
 		return 0;
 	found.start_ns = task->start_boottime;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Limits for what is sent, where no queue of ours serves the link: only what is limited takes a detour by an intermediate
- * device (ifb), whose queue holds each limit, and comes back to the link's own queue. What that is stays as it is.
+ * Limits for what is sent, and for what containers receive: only what is limited takes a detour by an intermediate device (ifb),
+ * whose queue holds each limit, and comes back to the device's own queue. What that is stays as it is.
  *
- *   gw_leaves     a filter of clsact at the link's egress: admission, which comes before it, has marked what is limited. Its
- *                 action sends that to the intermediate device
+ *   gw_leaves     a filter of clsact at the egress of the link, or of a container's device: admission, or container.bpf.c, which
+ *                 come before it, have marked what is limited. Its action sends that to the intermediate device
  *   gw_to_class   egress of the intermediate device, before its queue: chooses the limit's class
  *
  * As a packet comes back, admission and the filter see it once more.

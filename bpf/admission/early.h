@@ -39,7 +39,7 @@ static __noinline __u32 chosen_by_caller(void)
 
 	if (!has_records)
 		return 0;
-	record = bpf_task_storage_get(&gw_records_2, bpf_get_current_task_btf(), NULL, 0);
+	record = bpf_task_storage_get(&gw_records_3, bpf_get_current_task_btf(), NULL, 0);
 	if (record && record->hand_treatment)
 		return record->hand_treatment;
 	if (!record || !(record->class || record->limit))

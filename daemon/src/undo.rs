@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::actuate::download::Taken;
-use crate::actuate::filters::Filtered;
 use crate::actuate::nice::{MadeNice, Unnoted};
 use crate::actuate::queue::{Before, take_down_unjournalled};
 use crate::actuate::receive::Setting;
 use crate::actuate::sockets::cap::marks::Capped;
 use crate::actuate::thread::Changed;
 use crate::actuate::thread::attributes::Attributes;
+use crate::actuate::upload::Sent;
 use crate::journal::{self, Entry, Left, Undone, Written, contents};
 use crate::kernel::links::detach_all_of;
 use crate::kernel::walker::{self, Sockets};
@@ -246,7 +246,7 @@ impl Undoing {
 
     pub fn queue(&mut self) {
         self.put_back_within::<Taken>(JournalFile::Downlink);
-        self.put_back_within::<Filtered>(JournalFile::Uplink);
+        self.put_back_within::<Sent>(JournalFile::Uplink);
         self.put_back_within::<Before>(JournalFile::Queue);
     }
 

@@ -51,6 +51,14 @@ impl Way {
         }
     }
 
+    /// Of a link.
+    fn end(self) -> &'static str {
+        match self {
+            Self::Sent => "egress",
+            Self::Received => "ingress",
+        }
+    }
+
     fn what(self) -> &'static str {
         match self {
             Self::Sent => "what is sent",
@@ -377,7 +385,8 @@ impl Downlink {
         let followed = arrivals.filter(|arrival| arrival.others_first > 0);
         let shown = |Arrival { name, others_first, .. }: &Arrival| {
             format!(
-                "tcx programs of other tools run before giveway's at the ingress of {name}: {others_first} (`bpftool net show dev {name}`); giveway neither sees nor limits packets that they decide on"
+                "tcx programs of other tools run before giveway's at the {} of {name}: {others_first} (`bpftool net show dev {name}`); giveway neither sees nor limits packets that they decide on",
+                self.way.end()
             )
         };
         followed.map(shown).collect()

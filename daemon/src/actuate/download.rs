@@ -96,6 +96,8 @@ struct Standing {
     tree: Tree,
     /// Where downloads of containers are limited.
     containers: Option<Containers>,
+    /// Why they are not, and when that is tried again.
+    containers_failed: Option<(BackOff, String)>,
     ports: MapHandle,
     arrived: MapHandle,
     state: MapHandle,
@@ -200,22 +202,36 @@ impl DownloadActuator {
         };
         let Some((receiving, shared)) = receiving.zip(shared) else {
             let containers = standing.containers.take();
+            standing.containers_failed = None;
             return containers.map_or(Ok(()), |containers| containers.end(&mut self.netlink));
         };
-        let containers = match &mut standing.containers {
-            Some(containers) => containers,
-            none => {
-                let filters = Filters::load(standing.ifindex, standing.tree.is_fair())?;
-                none.insert(Containers::load(filters, shared, receiving.cgroups)?)
+        let waits = |(again, _): &(BackOff, String)| again.next().is_some_and(|next| next > now());
+        if standing.containers_failed.as_ref().is_some_and(waits) {
+            return Ok(());
+        }
+        let followed = standing.limit_containers(&mut self.netlink, &mut self.journal, &receiving, shared);
+        match &followed {
+            Ok(()) => standing.containers_failed = None,
+            Err(error) => {
+                let (again, why) = standing.containers_failed.get_or_insert_default();
+                again.failed(now());
+                *why = format!("what arrives for containers is not limited: {error:#}");
             }
-        };
-        containers.follow(&mut self.netlink, &mut self.journal, receiving.devices)
+        }
+        followed
     }
 
     /// Why what containers receive is not limited, of those of which it is not.
     pub fn missing(&self) -> Vec<String> {
         let containers = self.standing.as_ref().and_then(|standing| standing.containers.as_ref());
-        containers.map(Containers::missing).unwrap_or_default()
+        let failed = self
+            .standing
+            .iter()
+            .filter_map(|standing| standing.containers_failed.as_ref());
+        let failed = failed.map(|(_, why)| why.clone());
+        failed
+            .chain(containers.map(Containers::missing).unwrap_or_default())
+            .collect()
     }
 
     /// What each limit, and what gives way, has let pass.
@@ -260,7 +276,7 @@ impl DownloadActuator {
             let hindrance = way_in::hindrance(&mut self.netlink, *ifindex, name, &chains);
             let bridge = device::bridge_of(&mut self.netlink, *ifindex);
             let device = uplink::device(&mut self.netlink, *ifindex);
-            let others_first = program.and_then(|program| way_in::others_before(*ifindex, program).ok());
+            let others_first = program.and_then(|program| way_in::others_before(*ifindex, program, Way::In).ok());
             // One that has just gone is told of by the next look at the links.
             let (Ok(hindrance), Ok(bridge), Ok(device)) = (hindrance, bridge, device) else {
                 continue;
@@ -293,6 +309,11 @@ impl Refusals {
 
     pub fn forget(&mut self, ifindex: u32) {
         self.0.remove(&ifindex);
+    }
+
+    /// Of no others.
+    pub fn keep(&mut self, is_there: impl Fn(&u32) -> bool) {
+        self.0.retain(|ifindex, _| is_there(ifindex));
     }
 
     /// Until it is time to try again.
@@ -355,11 +376,37 @@ impl Standing {
             _comes_back: comes_back,
             tree,
             containers: None,
+            containers_failed: None,
             ports: keep(&skeleton.maps.download_ports)?,
             arrived: keep(&skeleton.maps.arrived)?,
             state: keep(&skeleton.maps.bss)?,
             cleared: now(),
         })
+    }
+
+    fn limit_containers(
+        &mut self,
+        netlink: &mut Netlink,
+        journal: &mut Journal<Taken>,
+        receiving: &Receiving<'_>,
+        shared: &Received,
+    ) -> Result<()> {
+        let containers = match &mut self.containers {
+            Some(containers) => containers,
+            none => {
+                let filters = Filters::load(self.ifindex, self.tree.is_fair())?;
+                none.insert(Containers::load(filters, shared, receiving.cgroups)?)
+            }
+        };
+        containers.follow(netlink, journal, &receiving.devices)?;
+        if journal.is_long(containers.filters()) {
+            let device = Taken::Device(Detour {
+                device: DOWN.name.to_owned(),
+            });
+            let filters: Vec<Taken> = containers.filtered().map(Taken::Filter).collect();
+            journal.replace([&device].into_iter().chain(&filters))?;
+        }
+        Ok(())
     }
 
     fn follow(
@@ -416,9 +463,6 @@ impl Standing {
             bail!("a link has another number now");
         }
         drop(ordered);
-        if let Some(containers) = &self.containers {
-            containers.look(netlink)?;
-        }
         for (ifindex, (name, link)) in &mut self.links {
             if !tcx::is_attached(link.as_fd()).unwrap_or(true) {
                 // Somebody has taken it off; or the device is gone, which the links will show.
@@ -430,7 +474,7 @@ impl Standing {
                 continue;
             }
             // What was put there since sees everything too, if it comes before.
-            if !way_in::is_last(*ifindex, self.program.as_fd())? {
+            if !way_in::is_last(*ifindex, self.program.as_fd(), Way::In)? {
                 tracing::info!("another program was attached at the ingress of {name}: giveway's goes behind it");
                 tcx::detach(link.as_fd())?;
                 *link = tcx::attach(self.program.as_fd(), *ifindex, Way::In)?;

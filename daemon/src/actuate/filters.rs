@@ -10,13 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::download::device::UP;
-use super::download::{self, Refusals};
+use super::download::Refusals;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::{Body, Netlink, Refused};
@@ -92,18 +91,32 @@ impl Filters {
         wanted: &BTreeMap<u32, String>,
         refusals: &mut Refusals,
     ) -> Result<()> {
-        let gone = self.devices.extract_if(.., |ifindex, _| !wanted.contains_key(ifindex));
-        for (_, filtered) in gone.collect::<Vec<_>>() {
-            take_off(netlink, &filtered)?;
-        }
-        for (ifindex, name) in wanted {
-            if self.devices.contains_key(ifindex) {
-                continue;
+        let gone: Vec<u32> = self
+            .devices
+            .keys()
+            .copied()
+            .filter(|ifindex| !wanted.contains_key(ifindex))
+            .collect();
+        for ifindex in gone {
+            if let Some(filtered) = self.devices.get(&ifindex) {
+                take_off(netlink, filtered)?;
             }
+            self.devices.remove(&ifindex);
+        }
+        let mut new = wanted
+            .iter()
+            .filter(|(ifindex, _)| !self.devices.contains_key(ifindex))
+            .peekable();
+        if new.peek().is_none() {
+            return Ok(());
+        }
+        let new: Vec<(&u32, &String)> = new.collect();
+        let with_clsact = way_in::with_clsact(netlink)?;
+        for (ifindex, name) in new {
             let filtered = Filtered {
                 ifindex: *ifindex,
                 name: name.clone(),
-                made_clsact: !way_in::has_clsact(netlink, *ifindex)?,
+                made_clsact: !with_clsact.contains(ifindex),
             };
             journal.add([&filtered.clone().into()])?;
             // Before the filter: where that fails, clsact is to be taken off.
@@ -150,17 +163,28 @@ impl Filters {
         })
     }
 
-    /// # Errors
-    /// Where somebody has taken one off.
-    pub fn look(&self, netlink: &mut Netlink) -> Result<()> {
-        let with_clsact = way_in::with_clsact(netlink)?;
-        for (ifindex, filtered) in &self.devices {
-            let is_there = way_in::preferences(netlink, &with_clsact, *ifindex, EGRESS)?.contains(&PREFERENCE);
-            if !is_there && uplink::device(netlink, *ifindex).is_ok() {
-                bail!("another tool has removed the filter at the egress of {}", filtered.name);
-            }
-        }
-        Ok(())
+    /// The devices that are there, and whose filter somebody has taken off, with their names. They have none from now on.
+    pub fn lost(&mut self, netlink: &mut Netlink) -> Vec<(u32, String)> {
+        let Ok(with_clsact) = way_in::with_clsact(netlink) else {
+            return Vec::new();
+        };
+        let mut is_lost = |ifindex: &u32| {
+            let filters = way_in::preferences(netlink, &with_clsact, *ifindex, EGRESS);
+            filters.is_ok_and(|filters| !filters.contains(&PREFERENCE)) && uplink::device(netlink, *ifindex).is_ok()
+        };
+        let lost: Vec<u32> = self
+            .devices
+            .keys()
+            .copied()
+            .filter(|ifindex| is_lost(ifindex))
+            .collect();
+        let lost = lost.into_iter().filter_map(|ifindex| {
+            let filtered = self.devices.remove(&ifindex)?;
+            // Our clsact may still be there.
+            let _ = take_off(netlink, &filtered);
+            Some((ifindex, filtered.name))
+        });
+        lost.collect()
     }
 
     /// Takes all of them off.
@@ -229,8 +253,6 @@ impl Entry for Filtered {
         if !dry_run {
             take_off(&mut netlink, self)?;
         }
-        // In which packets that came this way may still wait.
-        lines.extend(download::remove_all(UP, dry_run)?);
         Ok(lines)
     }
 }

@@ -13,14 +13,27 @@ use super::download::device::{self, UP};
 use super::download::tree::Tree;
 use super::download::{self, Refusals, drain, largest_packet};
 use super::filters::{self, Filtered, Filters};
-use crate::journal::Journal;
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{uplink, way_in};
 use crate::place::{JournalFile, Place};
 
+/// A link whose egress has a filter, as it is journalled.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Sent(Filtered);
+
+impl From<Filtered> for Sent {
+    fn from(filtered: Filtered) -> Self {
+        Self(filtered)
+    }
+}
+
 pub struct UploadActuator {
     netlink: Netlink,
-    journal: Journal<Filtered>,
+    journal: Journal<Sent>,
     standing: Option<Standing>,
     refusals: Refusals,
 }
@@ -82,12 +95,13 @@ impl UploadActuator {
     }
 
     /// The ways out of the links that these are the ways in of.
-    pub fn departures(&mut self, links: &[Arrival]) -> Result<Vec<Arrival>> {
+    /// `others_before`: programs of others, by interface.
+    pub fn departures(&mut self, links: &[Arrival], others_before: &BTreeMap<u32, u32>) -> Result<Vec<Arrival>> {
         let with_clsact = way_in::with_clsact(&mut self.netlink)?;
         let departure = |link: &Arrival| {
             let foreign = filters::hindrance(&mut self.netlink, &with_clsact, link.ifindex, &link.name);
             Arrival {
-                others_first: 0,
+                others_first: others_before.get(&link.ifindex).copied().unwrap_or(0),
                 hindrance: foreign.or_else(|| self.refusals.of(link.ifindex)),
                 ..link.clone()
             }
@@ -97,7 +111,7 @@ impl UploadActuator {
 
     /// Why what was put up does not work any more, if it does not.
     pub fn lost(&mut self) -> Option<String> {
-        let why = self.standing.as_ref()?.look(&mut self.netlink).err()?;
+        let why = self.standing.as_mut()?.look(&mut self.netlink).err()?;
         self.give_up();
         Some(format!("{why:#}"))
     }
@@ -135,7 +149,7 @@ impl UploadActuator {
 impl Standing {
     /// # Errors
     /// Where it does not work any more.
-    fn look(&self, netlink: &mut Netlink) -> Result<()> {
+    fn look(&mut self, netlink: &mut Netlink) -> Result<()> {
         let name = UP.name;
         let Ok(device) = uplink::device(netlink, self.ifindex) else {
             bail!("the intermediate device {name} is gone");
@@ -146,7 +160,19 @@ impl Standing {
         if !self.tree.stands(netlink)? {
             bail!("another tool has changed the queue of the intermediate device {name}");
         }
-        self.filters.look(netlink)
+        match self.filters.lost(netlink).pop() {
+            Some((_, name)) => bail!("another tool has removed the filter at the egress of {name}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Entry for Sent {
+    fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {
+        let mut lines = self.0.put_back(dry_run)?;
+        // In which packets that came this way may still wait.
+        lines.extend(remove_all(dry_run)?);
+        Ok(lines)
     }
 }
 

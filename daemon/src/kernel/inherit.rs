@@ -27,7 +27,7 @@ use crate::pins::{Pins, RECORDS};
 use skeleton::types;
 
 /// Of the map, with the number of its layout.
-const MAP: &str = "gw_records_2";
+const MAP: &str = "gw_records_3";
 /// At once (`name_orders`).
 const MOST_ORDERS: usize = 4096;
 /// Walks until whoever was started meanwhile has been found; as deep a tree of processes as is followed where their numbers
@@ -106,7 +106,7 @@ impl Inheritance {
             .context("the inheritance of classes has no constants")?
             .netns_inum = netns_inum;
         explain("use the map of records", || {
-            open.maps.gw_records_2.reuse_fd(tasks.records.as_fd())
+            open.maps.gw_records_3.reuse_fd(tasks.records.as_fd())
         })?;
         let skeleton = explain("load the inheritance of classes", || open.load())?;
         let attach = || {

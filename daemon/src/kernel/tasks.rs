@@ -161,7 +161,7 @@ impl Tasks {
             .netns_inum = netns_inum;
         if let Some(records) = records {
             explain("use the map of records", || {
-                open.maps.gw_records_2.reuse_fd(records.as_fd())
+                open.maps.gw_records_3.reuse_fd(records.as_fd())
             })?;
         }
         let skeleton = explain("load the list of processes", || open.load())?;
@@ -173,7 +173,7 @@ impl Tasks {
             threads: Threads(keep(&skeleton.progs.gw_list_threads)?),
             show_process: keep(&skeleton.progs.gw_show_process)?,
             show_cgroup: keep(&skeleton.progs.gw_show_cgroup)?,
-            records: MapHandle::try_from(&skeleton.maps.gw_records_2).context("cannot keep the map of records")?,
+            records: MapHandle::try_from(&skeleton.maps.gw_records_3).context("cannot keep the map of records")?,
             nice_notes: MapHandle::try_from(&skeleton.maps.gw_nice_notes).context("cannot keep the notes")?,
         })
     }

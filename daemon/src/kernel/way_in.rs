@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
-use libbpf_rs::libbpf_sys::{BPF_TCX_INGRESS, bpf_prog_get_fd_by_id, bpf_prog_info, bpf_prog_query_opts};
+use libbpf_rs::libbpf_sys::{
+    BPF_TCX_EGRESS, BPF_TCX_INGRESS, bpf_prog_get_fd_by_id, bpf_prog_info, bpf_prog_query_opts,
+};
 use nix::errno::Errno;
 
 use super::netlink::{Body, Netlink, Refused, attribute, attributes, text, u32_at};
 use super::qdisc::{KIND, tcmsg};
-use super::tcx::answered;
+use super::tcx::{Way, answered};
 
 /// Bytes of a message before its attributes: struct tcmsg, struct nfgenmsg.
 const TCMSG_BYTES: usize = 20;
@@ -116,15 +118,15 @@ pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTree
     Ok(if found.is_empty() { None } else { filters() })
 }
 
-/// Whether this program is the last one at the way in of the device.
-pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
-    Ok(programs(ifindex)?.last() == Some(&id_of(program)?))
+/// Whether this program is the last one at the way in of the device, or out of it.
+pub fn is_last(ifindex: u32, program: BorrowedFd<'_>, way: Way) -> Result<bool> {
+    Ok(programs(ifindex, way)?.last() == Some(&id_of(program)?))
 }
 
 /// How many programs of others are asked there before this one.
-pub fn others_before(ifindex: u32, program: BorrowedFd<'_>) -> Result<u32> {
+pub fn others_before(ifindex: u32, program: BorrowedFd<'_>, way: Way) -> Result<u32> {
     let own = id_of(program)?;
-    let programs = programs(ifindex)?;
+    let programs = programs(ifindex, way)?;
     let before = programs.into_iter().take_while(|id| *id != own);
     let others = before.filter(|id| !is_ours(*id));
     Ok(u32::try_from(others.count())?)
@@ -142,8 +144,12 @@ fn is_ours(id: u32) -> bool {
     name.is_ok_and(|name| name.starts_with(OURS))
 }
 
-/// What stands at the way in, by number, in the order in which it is asked.
-fn programs(ifindex: u32) -> Result<Vec<u32>> {
+/// What stands there, by number, in the order in which it is asked.
+fn programs(ifindex: u32, way: Way) -> Result<Vec<u32>> {
+    let kind = match way {
+        Way::In => BPF_TCX_INGRESS,
+        Way::Out => BPF_TCX_EGRESS,
+    };
     let mut ids = [0u32; MOST_PROGRAMS];
     // SAFETY: integers and pointers, for which all zero is valid: none.
     let mut options: bpf_prog_query_opts = unsafe { std::mem::zeroed() };
@@ -151,9 +157,8 @@ fn programs(ifindex: u32) -> Result<Vec<u32>> {
     options.prog_ids = ids.as_mut_ptr();
     options.__bindgen_anon_1.count = MOST_PROGRAMS as u32;
     // SAFETY: the options, and what they point to, are valid for the call.
-    let told =
-        unsafe { libbpf_rs::libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), BPF_TCX_INGRESS, &mut options) };
-    answered(told).context("cannot list the programs at an ingress")?;
+    let told = unsafe { libbpf_rs::libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), kind, &mut options) };
+    answered(told).context("cannot list the programs of tcx")?;
     // SAFETY: the kernel has filled it in; any number is valid.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     Ok(ids.get(..count).unwrap_or(&ids).to_vec())
@@ -183,13 +188,9 @@ pub fn with_clsact(netlink: &mut Netlink) -> Result<BTreeSet<u32>> {
     Ok(devices.filter_map(|m| u32_at(m, 4).ok()).collect())
 }
 
-pub fn has_clsact(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
-    Ok(with_clsact(netlink)?.contains(&ifindex))
-}
-
 /// And nobody has a filter there.
 pub fn is_clsact_free(netlink: &mut Netlink, ifindex: u32) -> Result<bool> {
-    if !has_clsact(netlink, ifindex)? {
+    if !with_clsact(netlink)?.contains(&ifindex) {
         return Ok(false);
     }
     for parent in [0xffff_fff2, 0xffff_fff3] {

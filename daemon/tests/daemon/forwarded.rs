@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::classes::{Rules, daemon_with_queue, rule};
 use super::download::source;
 use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
-use crate::support::process::{Daemon, giveway};
+use crate::support::process::{Daemon, KillOnDrop, giveway};
 use crate::support::wait::until;
 
 /// A network namespace behind a veth pair, with a program in a cgroup of its own that sends what it is told to.
@@ -68,6 +68,20 @@ impl Container {
             words,
             done: BufReader::new(done),
         }
+    }
+
+    /// Another program in it.
+    fn beside(&self, script: &str) -> KillOnDrop {
+        let mut program = Command::new("ip");
+        program.args(["netns", "exec", &self.netns, "bash", "-c"]);
+        let mut program = KillOnDrop::spawn(program.arg(format!("read is_there; {script}")).stdin(Stdio::piped()));
+        fs::write(
+            path_of(&self.root, &self.cgroup).join("cgroup.procs"),
+            program.id().to_string(),
+        )
+        .unwrap();
+        writeln!(program.stdin.take().unwrap(), "yes").unwrap();
+        program
     }
 
     /// So many datagrams.
@@ -227,15 +241,14 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
     };
     until("what has passed is told", || passed() > Some(500_000));
 
-    let own = UdpSocket::bind("10.97.0.1:0").unwrap();
-    let stop = Instant::now() + Duration::from_secs(1);
-    let sender = thread::spawn(move || {
-        while Instant::now() < stop {
-            let _ = own.send_to(&[0; 1000], "10.97.0.2:9");
-        }
-    });
+    let own = TcpListener::bind("10.97.0.1:0").unwrap();
+    let port = own.local_addr().unwrap().port();
+    let beside = container.beside(&format!("exec cat < /dev/tcp/10.97.0.1/{port} > /dev/null"));
+    let (mut stream, _) = own.accept().unwrap();
+    let sender = thread::spawn(move || while stream.write_all(&[0; 16 * 1024]).is_ok() {});
     let mbit = received_mbit(Duration::from_millis(800));
     assert!(mbit > 20.0, "{mbit} Mbit/s with what the host sends");
+    drop(beside);
     sender.join().unwrap();
 
     rules.write("50-test.toml", "");

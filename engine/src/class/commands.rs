@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rate limits that users ask for with a command (`giveway exec --rate-limit`). Input: who asks, and which limits any
-//! task or flow still has. Output: numbers, which the queue knows limits by, after those of rules. The one that was given
-//! last is given again last: what it was given for may still be on the way.
+//! task or flow still has. Output: numbers, which the queue knows limits by, after those of rules. Of the preferred ones
+//! the one that was given last is given again last: what it was given for may still be on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 

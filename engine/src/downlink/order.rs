@@ -4,7 +4,8 @@
 //!
 //! They get `PART` of the rate, less what passes untouched. A part of the rate stays free: the queue must stand here, where it
 //! has an order, and not at the far end, where it has none; and what starts gets its first packets through before anything
-//! here has seen them. What passes counts as long as it comes, and for some time afterwards: answers come in bursts.
+//! here has seen them. What passes counts as long as it comes, and for some time afterwards: answers come in bursts. What comes
+//! between two looks counts at once, and not for long; as of a tenth of a second it counts for longer: a burst now and then is no rate.
 
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use crate::rate::mbit;
 pub const PART: f64 = 0.85;
 /// They always have so much of it, whatever passes: connections live on.
 const TRICKLE: f64 = 0.05;
-/// What passed is forgotten by a factor of e in so long.
+/// What passed between two looks is forgotten by a factor of e in so long; and what passed in [`SPAN`].
+const FORGETS_AT_ONCE: Duration = Duration::from_millis(40);
 const FORGETS: Duration = Duration::from_millis(500);
+const SPAN: Duration = Duration::from_millis(100);
 /// A change by less than that is not made.
 const WORTH_IT: f64 = 0.05;
 /// Within this time of what was ordered it is looked at often, else once in this time.
@@ -92,8 +95,11 @@ pub struct Order {
     rate: DownloadRate,
     /// As it was last asked for.
     available: u64,
-    /// Bytes a second.
+    /// Bytes a second, since the latest look, and in the latest [`SPAN`]s.
+    at_once: f64,
     passing: f64,
+    /// Bytes that passed in the present one, and when it began.
+    span: (Duration, u64),
     looked: Option<Duration>,
     latest: Option<(Duration, Arrived)>,
     /// When something of bulk or background was last seen.
@@ -107,7 +113,9 @@ impl Order {
         Self {
             rate,
             available: rate.most(),
+            at_once: 0.0,
             passing: 0.0,
+            span: (Duration::ZERO, 0),
             looked: None,
             latest: None,
             busy: None,
@@ -148,8 +156,13 @@ impl Order {
             self.busy = Some(now);
         }
         let passed = arrived.passed_bytes.saturating_sub(before.passed_bytes);
-        let remembered = self.passing * (-took.as_secs_f64() / FORGETS.as_secs_f64()).exp();
-        self.passing = remembered.max(passed as f64 / took.as_secs_f64());
+        self.at_once = latest_or_remembered(self.at_once, took, FORGETS_AT_ONCE, passed as f64);
+        self.span.1 += passed;
+        let span = now.saturating_sub(self.span.0);
+        if span >= SPAN {
+            self.passing = latest_or_remembered(self.passing, span.min(took.max(SPAN)), FORGETS, self.span.1 as f64);
+            self.span = (now, 0);
+        }
         let wanted = self.wanted();
         let is_other = (wanted as f64 - self.available as f64).abs() > WORTH_IT * self.available as f64;
         is_other.then(|| {
@@ -158,9 +171,13 @@ impl Order {
         })
     }
 
+    fn rate_passing(&self) -> f64 {
+        self.at_once.max(self.passing)
+    }
+
     fn wanted(&self) -> u64 {
         let rate = self.rate.bytes_per_s();
-        let left = self.rate.most() as f64 - self.passing;
+        let left = self.rate.most() as f64 - self.rate_passing();
         (left.max(TRICKLE * rate) as u64).max(1)
     }
 
@@ -170,11 +187,17 @@ impl Order {
             rate_mbit: self.rate.mbit,
             said_in: self.rate.said_in.to_owned(),
             available_mbit: mbit(self.available),
-            passing_mbit: mbit(self.passing as u64),
+            passing_mbit: mbit(self.rate_passing() as u64),
             bulk: self.counted[0],
             background: self.counted[1],
         }
     }
+}
+
+/// Bytes a second: of what has just passed, or what is left of the rate before.
+fn latest_or_remembered(before: f64, took: Duration, forgets: Duration, passed: f64) -> f64 {
+    let remembered = before * (-took.as_secs_f64() / forgets.as_secs_f64()).exp();
+    remembered.max(passed / took.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -212,6 +235,21 @@ mod tests {
         let available = follow(&mut order, 7, 20, 0.0, &mut arrived);
         assert!(available[0] < 1.1, "{available:?}");
         assert!(available.is_sorted() && available[19] > 16.0, "{available:?}");
+    }
+
+    /// 50 kB twice a second are 0.8 Mbit/s, and come within one look.
+    #[test]
+    fn a_burst_now_and_then_takes_little_of_what_bulk_has() {
+        let (mut order, mut arrived) = (Order::new(RATE), Arrived::default());
+        let (mut sum, looks) = (0.0, 500);
+        for look in 0..looks {
+            arrived.passed_bytes += if look % 25 == 0 { 50_000 } else { 0 };
+            arrived.ordered_bytes += 1;
+            order.observe(BETWEEN[0] * look, Some(arrived));
+            sum += mbit(order.available);
+        }
+        let mean = sum / f64::from(looks);
+        assert!(mean > 12.0, "{mean} of 17 Mbit/s");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use super::{Refusals, Taken};
-use crate::actuate::filters::{self, Filters};
+use crate::actuate::filters::{self, Filtered, Filters};
 use crate::actuate::queue::admission::Received;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
@@ -26,8 +26,8 @@ use crate::kernel::way_in;
 pub struct Receiving<'a> {
     /// Numbers by cgroup.
     pub cgroups: &'a MapHandle,
-    /// By interface.
-    pub devices: &'a BTreeMap<u32, Veth>,
+    /// By which these have sent, by interface.
+    pub devices: BTreeMap<u32, &'a Veth>,
 }
 
 pub struct Containers {
@@ -71,11 +71,11 @@ impl Containers {
         &mut self,
         netlink: &mut Netlink,
         journal: &mut Journal<Taken>,
-        devices: &BTreeMap<u32, Veth>,
+        devices: &BTreeMap<u32, &Veth>,
     ) -> Result<()> {
         let lead = devices
             .iter()
-            .filter_map(|(ifindex, veth)| Some((*ifindex, (veth, veth.netns?))));
+            .filter_map(|(ifindex, veth)| Some((*ifindex, (*veth, veth.netns?))));
         let lead: BTreeMap<u32, (&Veth, u32)> = lead.collect();
         self.attached.retain(|ifindex, link| {
             let stays = lead.contains_key(ifindex) && tcx::is_attached(link.as_fd()).unwrap_or(true);
@@ -84,11 +84,15 @@ impl Containers {
             }
             stays
         });
+        self.refusals.keep(|ifindex| lead.contains_key(ifindex));
         for (ifindex, (veth, netns)) in &lead {
-            if let Err(error) = self.attach(*ifindex, *netns) {
+            if self.refusals.of(*ifindex).is_none()
+                && let Err(error) = self.attach(*ifindex, *netns)
+            {
                 self.refusals.note(*ifindex, &veth.name, &error);
             }
         }
+        self.notice_lost(netlink);
         let with_clsact = way_in::with_clsact(netlink)?;
         let mut wanted = BTreeMap::new();
         for (ifindex, (veth, _)) in &lead {
@@ -121,8 +125,20 @@ impl Containers {
         self.refusals.waiting().map(of_device).collect()
     }
 
-    pub fn look(&self, netlink: &mut Netlink) -> Result<()> {
-        self.filters.look(netlink)
+    /// Whose filter somebody has taken off; the others have theirs.
+    fn notice_lost(&mut self, netlink: &mut Netlink) {
+        for (ifindex, name) in self.filters.lost(netlink) {
+            let why = anyhow!("another tool has removed the filter at the egress of {name}");
+            self.refusals.note(ifindex, &name, &why);
+        }
+    }
+
+    pub fn filters(&self) -> usize {
+        self.filters.devices().len()
+    }
+
+    pub fn filtered(&self) -> impl Iterator<Item = Filtered> {
+        self.filters.devices().values().cloned()
     }
 
     pub fn end(self, netlink: &mut Netlink) -> Result<()> {

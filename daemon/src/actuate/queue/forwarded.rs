@@ -42,6 +42,10 @@ pub struct Containers {
     treatments: MapHandle,
     /// The number of each cgroup of which something is said.
     told: BTreeMap<u64, (u32, Forwarded)>,
+    /// The number that was given last: the next one is given before it is given again, since packets may carry it.
+    last: u32,
+    /// By which device those with limited downloads have sent.
+    receive_by: BTreeMap<u64, u32>,
 }
 
 impl Containers {
@@ -57,6 +61,8 @@ impl Containers {
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
             treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
             told: BTreeMap::new(),
+            last: GW_FIRST_FORWARDED,
+            receive_by: BTreeMap::new(),
         })
     }
 
@@ -97,6 +103,7 @@ impl Containers {
         // While others push entries out, the kernel begins anew.
         let keys: Vec<Vec<u8>> = self.cgroups.keys().take(MOST_KEYS).collect();
         let mut sending = BTreeSet::new();
+        self.receive_by.clear();
         for key in keys {
             let Some(known) = self
                 .cgroups
@@ -113,7 +120,11 @@ impl Containers {
                 continue;
             }
             sending.insert(cgroup);
-            let number = self.told.get(&cgroup).map_or(0, |(number, _)| *number);
+            let told = self.told.get(&cgroup);
+            let number = told.map_or(0, |(number, _)| *number);
+            if told.is_some_and(|(_, told)| told.treatment.limits.down.is_some()) {
+                self.receive_by.insert(cgroup, known.device);
+            }
             if known.number != number {
                 self.write(cgroup, types::gw_forwarded { number, ..known })?;
             }
@@ -131,10 +142,13 @@ impl Containers {
                 0
             }
         };
+        let key = cgroup.to_ne_bytes();
+        let known = self.cgroups.lookup(&key, MapFlags::ANY).ok().flatten();
+        let known: Option<types::gw_forwarded> = known.and_then(|known| record(&known));
         let known = types::gw_forwarded {
             seen_ns: now().as_nanos() as u64,
             number,
-            reserved: 0,
+            device: known.map_or(0, |known| known.device),
         };
         self.write(cgroup, known)
     }
@@ -142,10 +156,12 @@ impl Containers {
     /// Under which this is said of it from now on.
     fn number(&mut self, cgroup: u64, told: Forwarded) -> Result<u32> {
         let in_use: BTreeSet<u32> = self.told.values().map(|(number, _)| *number).collect();
-        let mut all = GW_FIRST_FORWARDED..GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS;
+        let end = GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS;
+        let mut all = (self.last + 1..end).chain(GW_FIRST_FORWARDED..=self.last);
         let known = self.told.get(&cgroup).map(|(number, _)| *number);
         let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
         let number = free.context("no more containers can be told apart")?;
+        self.last = known.map_or(number, |_| self.last);
         let treatment = types::gw_forwarded_treatment {
             treatment: number_of(told.treatment),
             rules: told.rules_before.into(),
@@ -161,13 +177,16 @@ impl Containers {
         self.told.values().any(|(_, told)| !told.treatment.limits.is_none())
     }
 
-    /// Where the downloads of some are.
+    /// Where the downloads of some are, as of the latest look at who sends.
     pub fn receiving(&self) -> Option<Receiving<'_>> {
         let mut told = self.told.values();
         let are_limited = told.any(|(_, told)| told.treatment.limits.down.is_some());
-        are_limited.then_some(Receiving {
+        let veths = self.receive_by.values();
+        are_limited.then(|| Receiving {
             cgroups: &self.cgroups,
-            devices: &self.devices,
+            devices: veths
+                .filter_map(|ifindex| Some((*ifindex, self.devices.get(ifindex)?)))
+                .collect(),
         })
     }
 

@@ -138,7 +138,7 @@ impl Running {
                     }
                 }
                 Action::TreatForwarded { cgroup, told } => {
-                    // The next look says it again.
+                    // It is as if nothing were said of it.
                     if let Err(error) = self.daemon.queue.treat_forwarded(cgroup, told) {
                         tracing::debug!("{error:#}");
                     }

@@ -38,7 +38,7 @@ const READ_AT_ONCE: usize = 256;
 /// A flow that is not there yet is waited for so long: one that is silent is seen by the next walk over all sockets.
 const AWAITED: Duration = Duration::from_secs(60);
 /// Of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Default)]
 pub(super) struct ByHand {

@@ -246,7 +246,8 @@ impl Running {
         }
         let links = self.daemon.queue.in_force();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
-            let departures = self.daemon.upload.departures(&arrivals)?;
+            let others_before = self.daemon.queue.others_before()?;
+            let departures = self.daemon.upload.departures(&arrivals, &others_before)?;
             Ok((arrivals, departures))
         });
         let (mut arrivals, mut departures) = match arrivals {
