@@ -21,7 +21,7 @@ use crate::statistics::percentile;
 const PORT: u16 = 5_701;
 const SILENT_PORT: u16 = 5_702;
 const LIMIT_KBIT: u64 = 1_000;
-const SWITCHED_WITHIN: Duration = Duration::from_secs(30);
+const SWITCHED_WITHIN: Duration = Duration::from_secs(120);
 /// Of connections that have just begun, and after each change.
 const BEGIN_S: f64 = 1.0;
 const SETTLE_S: f64 = 0.1;

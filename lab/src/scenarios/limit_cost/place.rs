@@ -26,9 +26,12 @@ pub struct Place {
     pub peer: Namespace,
 }
 
-/// Without a queue of giveway's: what is sent has its limit by a detour, as where no rate is known.
+/// Without a queue of giveway's: what is sent has its limit by a detour, as where no rate is known. And without marks, for
+/// which admission would look at each packet without a limit, too.
 pub fn configuration() -> Value {
-    json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}})
+    let classes = ["realtime", "stream", "standard", "bulk", "background"];
+    let marks: BTreeMap<_, _> = classes.map(|class| (class, "keep")).into();
+    json!({"cap": {"policy": "none"}, "queue": {"backend": "none"}, "marks": marks})
 }
 
 /// What giveway has attached or made in the device's namespace.
@@ -147,7 +150,11 @@ impl Period {
 
     /// Of all programs of limits, without what the kernel's clock takes for each run.
     pub fn limits_ns_per_packet(&self, clock_ns: f64) -> f64 {
-        let net = self.of_limits().map(|(_, runs)| runs.net_ns(clock_ns)).sum::<f64>();
+        // A sum of nothing is -0.
+        let net = self
+            .of_limits()
+            .map(|(_, runs)| runs.net_ns(clock_ns))
+            .fold(0.0, |a, b| a + b);
         net / self.packets()
     }
 
