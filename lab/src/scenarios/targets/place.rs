@@ -225,12 +225,11 @@ impl Place {
 }
 
 impl Said {
-    /// The first line with any of these words.
-    pub fn line_with(&self, words: &[&str]) -> Option<&str> {
+    /// The first line with one of these words, and one of those.
+    pub fn line_with(&self, words: &[&str], and: &[&str]) -> Option<&str> {
+        let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
         let mut lines = self.text.lines();
-        lines
-            .find(|line| words.iter().any(|word| line.contains(word)))
-            .map(str::trim)
+        lines.find(|line| has(line, words) && has(line, and)).map(str::trim)
     }
 }
 
