@@ -90,6 +90,9 @@ struct Cell {
     seconds: f64,
 }
 
+/// What is done in a cell.
+type Act = Box<dyn Fn(&Run) -> Result<Outcome>>;
+
 fn plan(parameters: &Parameters) -> Result<Plan> {
     let (free_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
     let debian = Guest {
@@ -101,7 +104,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
     };
     let (mut variants, mut checks) = (Vec::new(), Vec::new());
     for (kernel, guest) in [("host", None), ("debian-13", Some(debian))] {
-        let mut add = |name: &str, estimated_s: f64, act: Box<dyn Fn(&Run) -> Result<Outcome>>| {
+        let mut add = |name: &str, estimated_s: f64, act: Act| {
             let variant = Variant::new(name, guest, estimated_s, act);
             variants.push(if guest.is_some() {
                 variant.with(PROGRAMS)

@@ -144,7 +144,7 @@ impl Period {
     /// Those of limits that have run, each with nanoseconds and runs.
     pub fn of_limits(&self) -> impl Iterator<Item = (&'static str, Runs)> {
         let ran = |name: &&'static str| Some((*name, *self.programs.get(*name)?));
-        let of_limits = OF_LIMITS.iter().filter_map(move |name| ran(name));
+        let of_limits = OF_LIMITS.iter().filter_map(ran);
         of_limits.filter(|(_, runs)| runs.count > 0)
     }
 
