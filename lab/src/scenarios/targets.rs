@@ -45,19 +45,6 @@ const SHOWN: Relation = Relation::Between(0.95, 1.05);
 const SETTLE_S: f64 = 2.5;
 const AGAIN_S: f64 = 2.5;
 const NS_PER_S: f64 = 1e9;
-/// Where not, giveway has to say so. `docs/limits.md`: what a container receives cannot be limited from the host.
-const CONTAINER_RECEIVES_LIMITED: bool = false;
-/// Words by which it does ...
-const SAYS: &[&str] = &[
-    "not enforced",
-    "does not hold",
-    "do not hold",
-    "not held",
-    "cannot be limited",
-    "not limited",
-];
-/// ... in a line that is about this, and not about another link, say.
-const ABOUT: &[&str] = &["container", "forwarded", "network namespace"];
 const PROGRAMS: &[&str] = &["setpriv"];
 
 const KINDS: [(&str, Kind); 7] = [
@@ -147,25 +134,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         checks,
         plots: vec![],
         columns: "free_of_limit in_force_s rate_of_limit status_of_received top_of_received page_of_received \
-                  metrics_of_received again_s again_of_limit cleared_of_limit ends_s said refused",
+                  metrics_of_received again_s again_of_limit cleared_of_limit ends_s refused",
     })
 }
 
 impl Cell {
-    /// It cannot be limited, and giveway is to say so.
-    fn is_only_said(self) -> bool {
-        self.kind == Kind::Container && self.way == Way::Down && !CONTAINER_RECEIVES_LIMITED
-    }
-
     fn estimated_s(self) -> f64 {
         self.free_s + SETTLE_S + self.seconds + AGAIN_S + 2.0
     }
 
     fn checks(self, name: &str) -> Vec<Check> {
         let metric = |metric, holds| Check::metric(name, metric, holds).always();
-        if self.is_only_said() {
-            return vec![metric("said", Relation::Exactly(1.0))];
-        }
         let mut checks = vec![
             metric("in_force_s", Relation::AtMost(IN_FORCE_S)),
             metric("rate_of_limit", HOLDS),
@@ -194,11 +173,7 @@ impl Cell {
         outcome.set(run.name, "in_force_s", in_force_s);
         let rate_ns = after(from_ns, IN_FORCE_S);
         outcome.set(run.name, "rate_of_limit", received.mbit(rate_ns, shown_ns) / LIMIT_MBIT);
-        if self.is_only_said() {
-            say(&place, run, &mut outcome)?;
-        } else {
-            self.start_daemon_again(&mut place, run, &mut outcome)?;
-        }
+        self.start_daemon_again(&mut place, run, &mut outcome)?;
         run.keep(&place.received()?)?;
         self.end(&mut place, run, &mut outcome)?;
         place.stop_daemon()?;
@@ -219,7 +194,7 @@ impl Cell {
         let set_ns = monotonic_ns()?;
         let said = place.limit(LIMIT_MBIT)?;
         note(outcome, run, "limit", &said);
-        ensure!(said.is_well || self.is_only_said(), "no limit is set: {}", said.text);
+        ensure!(said.is_well, "no limit is set: {}", said.text);
         if self.moment == Moment::Before {
             place.begin_transfer()?;
             place.wait_until_transferring()?;
@@ -289,22 +264,6 @@ impl Cell {
         outcome.set(run.name, "ends_s", ends_s);
         Ok(())
     }
-}
-
-/// Whether giveway says anywhere that the limit does not hold.
-fn say(place: &Place, run: &Run, outcome: &mut Outcome) -> Result<()> {
-    let name = place.target()?.name.clone();
-    let set = place.limit(LIMIT_MBIT)?;
-    let (why, status) = (place.giveway(&["why", &name])?, place.giveway(&["status"])?);
-    let mut is_said = false;
-    for (where_said, said) in [("limit set", set), ("why", why), ("status", status)] {
-        if let Some(line) = said.line_with(SAYS, ABOUT) {
-            outcome.note(run.name, where_said, line);
-            is_said = true;
-        }
-    }
-    outcome.set(run.name, "said", f64::from(u8::from(is_said)));
-    Ok(())
 }
 
 /// A user whose process root has limited raises the limit, clears it, and sets a higher one for what is closer.

@@ -224,15 +224,6 @@ impl Place {
     }
 }
 
-impl Said {
-    /// The first line with one of these words, and one of those.
-    pub fn line_with(&self, words: &[&str], and: &[&str]) -> Option<&str> {
-        let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
-        let mut lines = self.text.lines();
-        lines.find(|line| has(line, words) && has(line, and)).map(str::trim)
-    }
-}
-
 fn said(mut command: Command, words: &[&str]) -> Result<Said> {
     let output = command.args(words).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot start `giveway {}`", words.join(" ")))?;
