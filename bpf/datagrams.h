@@ -26,6 +26,23 @@ struct {
 	__type(value, struct datagram_socket);
 } datagrams SEC(".maps");
 
+/* What this CPU has marked last: many datagrams of one socket come in a row, and to find its storage is most of a mark. */
+struct latest {
+	__u64 cookie; /* 0: none */
+	__u64 task;
+	__u64 list;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct latest);
+} latest_marked SEC(".maps");
+
+/* The lists that are over: after each, marks are to be made again. */
+__u64 datagram_lists;
+
 /* What was written of a user's in this list, and in the last one. */
 struct listed {
 	__u64 session;
@@ -42,14 +59,37 @@ struct {
 	__type(value, struct listed);
 } listed_of_users SEC(".maps");
 
+/* Whether this task has marked it since the last list, as far as this CPU knows. */
+static __always_inline bool is_marked(const struct sock *sk)
+{
+	struct latest now = {
+		.cookie = sk->__sk_common.skc_cookie.counter,
+		.task = (__u64)bpf_get_current_task_btf(),
+		.list = datagram_lists,
+	};
+	__u32 key = 0;
+	struct latest *latest = bpf_map_lookup_elem(&latest_marked, &key);
+
+	if (!latest || !now.cookie)
+		return false;
+	if (latest->cookie == now.cookie && latest->task == now.task && latest->list == now.list)
+		return true;
+	*latest = now;
+	return false;
+}
+
 static __always_inline void mark_datagram(struct sock *sk)
 {
-	struct datagram_socket *d = bpf_sk_storage_get(&datagrams, sk, NULL, 0);
+	struct datagram_socket *d;
 
+	if (is_marked(sk))
+		return;
+	d = bpf_sk_storage_get(&datagrams, sk, NULL, 0);
 	if (!d) {
 		d = bpf_sk_storage_get(&datagrams, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 		if (d)
 			begin_owner(&d->owner, bpf_get_current_task_btf(), true);
+		bpf_get_socket_cookie(sk);
 	} else {
 		use(&d->owner, bpf_get_current_task_btf());
 	}
@@ -113,6 +153,8 @@ int gw_list_datagrams(struct bpf_iter__bpf_sk_storage_map *ctx)
 
 	if (sk && d)
 		list_datagram(ctx->meta, sk, d);
+	else if (!sk)
+		datagram_lists++;
 	return 0;
 }
 
@@ -125,6 +167,8 @@ int gw_walk_datagrams(struct bpf_iter__udp *ctx)
 
 	if (d)
 		list_datagram(ctx->meta, sk, d);
+	else if (!sk)
+		datagram_lists++;
 	return 0;
 }
 

@@ -272,7 +272,9 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 		look_for_packet(i, &chosen.turn);
 	else
 		choose(i, link, &chosen);
-	place = chosen.turn.index ? place_at(number, chosen.turn.index) : NULL;
+	place = chosen.turn.place;
+	if (!place && chosen.turn.index)
+		place = place_at(number, chosen.turn.index);
 	c = counters_of(number, chosen.turn.band);
 	if (!is_plain)
 		settle(i, &chosen, place);
@@ -289,7 +291,10 @@ struct sk_buff *BPF_PROG(gw_dequeue, struct Qdisc *sch)
 		i->free_ns = 0;
 		release(number, place);
 	}
-	count_owed(i, chosen.turn.band, place->bytes);
+	if (is_plain)
+		i->owed_bytes = 0;
+	else
+		count_owed(i, chosen.turn.band, place->bytes);
 	uncount(sch, c, place);
 	c->sent_packets++;
 	c->sent_bytes += place->bytes;

@@ -60,9 +60,7 @@ static __always_inline void signal_sender(const struct gw_rule *rule)
 /* A packet of a local socket mostly has its flow's hash by then. */
 static __always_inline __u32 hash_of_flow(struct __sk_buff *skb)
 {
-	struct sk_buff *kernel_skb = kernel_skb_of(skb);
-
-	return kernel_skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
+	return skb->sk && skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
 /* The daemon knows what its sender has in flight over this link, whatever the packet itself has become (ESP). */

@@ -112,7 +112,7 @@ static __always_inline bool best_effort_is_owed(const struct instance *i, const 
 	return i->waiting[GW_BEST_EFFORT] && i->owed_bytes >= (__s32)config->max_packet_bytes;
 }
 
-/* Only while the other waits is anything owed. A packet of many segments may go on credit: at most 64 kB. */
+/* Only while the other waits is anything owed (gw_dequeue knows where none can be). A packet of many segments may go on credit: at most 64 kB. */
 static __always_inline void count_owed(struct instance *i, enum gw_band band, __u32 bytes)
 {
 	if (band == GW_STREAM)

@@ -88,7 +88,7 @@ struct turn {
 	__u32 number; /* of the link */
 	enum gw_band band;
 	__u32 index;
-	__u32 bytes;
+	struct place *place; /* of that index, where it is known */
 };
 
 /* Whose turn it is: a flow that may still send. */
@@ -160,7 +160,7 @@ static __always_inline enum look take(struct instance *i, __u32 which, struct tu
 	if (!codel_drops(flow, turn->config, turn->now_ns - place->queued_ns, turn->now_ns)) {
 		flow->deficit -= place->bytes;
 		turn->index = index;
-		turn->bytes = place->bytes;
+		turn->place = place;
 		return LOOK_FOUND;
 	}
 	c = counters_of(turn->number, turn->band);

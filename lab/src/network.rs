@@ -88,3 +88,20 @@ pub fn raise_pair() -> Result<(Namespace, Namespace)> {
     ends.into_iter().try_for_each(|end| end.set_up(&[]))?;
     Ok((device, peer))
 }
+
+/// Two devices, each at its namespace by its name, with an address and its prefix; neighbours are asked for, and routes are
+/// the caller's.
+pub fn pair(a: (&Namespace, &str, &str), b: (&Namespace, &str, &str)) -> Result<()> {
+    let (at, device, _) = a;
+    at.ip(&format!(
+        "link add {device} type veth peer name {} netns {}",
+        b.1,
+        b.0.name()
+    ))?;
+    for (at, device, address) in [a, b] {
+        at.ip("link set lo up")?;
+        at.ip(&format!("address add {address} dev {device}"))?;
+        at.ip(&format!("link set {device} up"))?;
+    }
+    Ok(())
+}

@@ -100,6 +100,8 @@ struct Running {
     links: Option<LinkEvents>,
     /// Devices may have come or gone since they were looked for.
     links_changed: bool,
+    /// What containers receive may be limited otherwise than it is.
+    containers_changed: bool,
     /// What the engine was told of its links last, and whether it is to be told anew.
     told_uplinks: Vec<Uplink>,
     tell_uplinks: bool,
@@ -146,6 +148,7 @@ impl Daemon {
             found: Found::default(),
             interface: None,
             links_changed: true,
+            containers_changed: false,
             links: LinkEvents::open()
                 .inspect_err(|error| tracing::debug!("{error:#}"))
                 .ok(),
@@ -287,6 +290,9 @@ impl Running {
             for outcome in outcomes {
                 actions.extend(self.decide(outcome)?);
             }
+        }
+        if std::mem::take(&mut self.containers_changed) {
+            self.limit_containers();
         }
         Ok(())
     }

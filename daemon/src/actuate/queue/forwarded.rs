@@ -150,6 +150,10 @@ impl Containers {
             number,
             device: known.map_or(0, |known| known.device),
         };
+        match told.is_some_and(|told| told.treatment.limits.down.is_some()) {
+            true => drop(self.receive_by.insert(cgroup, known.device)),
+            false => drop(self.receive_by.remove(&cgroup)),
+        }
         self.write(cgroup, known)
     }
 
@@ -177,7 +181,7 @@ impl Containers {
         self.told.values().any(|(_, told)| !told.treatment.limits.is_none())
     }
 
-    /// Where the downloads of some are, as of the latest look at who sends.
+    /// Where the downloads of some are.
     pub fn receiving(&self) -> Option<Receiving<'_>> {
         let mut told = self.told.values();
         let are_limited = told.any(|(_, told)| told.treatment.limits.down.is_some());

@@ -100,6 +100,7 @@ impl Running {
                     self.sign.give_for(LONG_WORK);
                     let outcome = match way {
                         Way::Received => {
+                            self.containers_changed = true;
                             let queue = &self.daemon.queue;
                             let numbers = queue.numbers();
                             self.daemon.download.set(plan.as_ref(), queue.received(), &numbers)
@@ -142,6 +143,7 @@ impl Running {
                     if let Err(error) = self.daemon.queue.treat_forwarded(cgroup, told) {
                         tracing::debug!("{error:#}");
                     }
+                    self.containers_changed = true;
                 }
                 Action::HandOn { process, image, rule } => named.push(Named { process, image, rule }),
                 Action::Nice { process, cause } => {

@@ -21,6 +21,8 @@ use crate::statistics::percentile;
 const PORT: u16 = 5_701;
 const SILENT_PORT: u16 = 5_702;
 const LIMIT_KBIT: u64 = 1_000;
+/// What the client says of a daemon that does not answer in time.
+const UNANSWERED: &str = "did not answer within";
 const SWITCHED_WITHIN: Duration = Duration::from_secs(120);
 /// Of connections that have just begun, and after each change.
 const BEGIN_S: f64 = 1.0;
@@ -169,13 +171,16 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// A daemon that a busy machine keeps waiting does not answer in time: it is asked again, and that is counted.
+    /// A daemon that a busy machine keeps waiting does not answer in time: it is asked again, and that is counted. Any other
+    /// error is one.
     fn insist<T>(&self, what: &str, ask: impl Fn() -> Result<T>) -> Result<T> {
-        wait_for(what, SWITCHED_WITHIN, || {
-            let answer = ask();
-            let missing = u32::from(answer.is_err());
-            self.unanswered.set(self.unanswered.get() + missing);
-            Ok(answer.ok())
+        wait_for(what, SWITCHED_WITHIN, || match ask() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if format!("{error:#}").contains(UNANSWERED) => {
+                self.unanswered.set(self.unanswered.get() + 1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
         })
     }
 

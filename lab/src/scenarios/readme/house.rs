@@ -18,6 +18,7 @@ use crate::giveway::{answers, binary};
 use crate::guest::find;
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
+use crate::network::pair;
 use crate::outcome::Outcome;
 use crate::process::{Process, run as run_to_its_end};
 use crate::role::Role;
@@ -382,21 +383,6 @@ impl fmt::Display for Counted {
             .collect();
         to.write_str(&parts.join(", "))
     }
-}
-
-fn pair(a: (&Namespace, &str, &str), b: (&Namespace, &str, &str)) -> Result<()> {
-    let (at, device, _) = a;
-    at.ip(&format!(
-        "link add {device} type veth peer name {} netns {}",
-        b.1,
-        b.0.name()
-    ))?;
-    for (at, device, address) in [a, b] {
-        at.ip("link set lo up")?;
-        at.ip(&format!("address add {address} dev {device}"))?;
-        at.ip(&format!("link set {device} up"))?;
-    }
-    Ok(())
 }
 
 /// What the commands find.

@@ -18,6 +18,7 @@ use crate::experiment::Run;
 use crate::giveway::{Daemon, answers, binary};
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
+use crate::network::pair;
 use crate::role::Role;
 
 pub const FAR_ADDRESS: &str = "10.79.2.2";
@@ -232,19 +233,4 @@ fn said(mut command: Command, words: &[&str]) -> Result<Said> {
         text: text.concat(),
         is_well: output.status.success(),
     })
-}
-
-fn pair(a: (&Namespace, &str, &str), b: (&Namespace, &str, &str)) -> Result<()> {
-    let (at, device, _) = a;
-    at.ip(&format!(
-        "link add {device} type veth peer name {} netns {}",
-        b.1,
-        b.0.name()
-    ))?;
-    for (at, device, address) in [a, b] {
-        at.ip("link set lo up")?;
-        at.ip(&format!("address add {address} dev {device}"))?;
-        at.ip(&format!("link set {device} up"))?;
-    }
-    Ok(())
 }
