@@ -51,11 +51,11 @@ impl Way {
         }
     }
 
-    /// Of a link.
-    fn end(self) -> &'static str {
+    /// Where programs of others matter.
+    fn beside(self) -> &'static str {
         match self {
-            Self::Sent => "egress",
-            Self::Received => "ingress",
+            Self::Sent => "at the egress",
+            Self::Received => "before giveway's at the ingress",
         }
     }
 
@@ -77,8 +77,8 @@ pub struct Arrival {
     /// The bridge that it is a port of.
     pub bridge: Option<u32>,
     pub mtu_bytes: u32,
-    /// Programs of others that are asked before giveway's, and may decide.
-    pub others_first: u32,
+    /// Programs of others that may decide on a packet before it is limited.
+    pub others: u32,
 }
 
 /// The links of a plan that it could not be put up at, by interface, and why.
@@ -351,8 +351,8 @@ impl Downlink {
             limits: self.limits.iter().map(|limit| self.view_of(limit)).collect(),
             orders: self.order_views(),
             reasons: match self.limits.is_empty() {
-                true => [self.not_ordered(), self.others_first()].concat(),
-                false => [self.shortfalls(), self.not_ordered(), self.others_first()].concat(),
+                true => [self.not_ordered(), self.others()].concat(),
+                false => [self.shortfalls(), self.not_ordered(), self.others()].concat(),
             },
         }
     }
@@ -379,14 +379,14 @@ impl Downlink {
             .collect()
     }
 
-    fn others_first(&self) -> Vec<String> {
+    fn others(&self) -> Vec<String> {
         let links = self.in_force.iter().flat_map(|plan| plan.links.keys());
         let arrivals = links.filter_map(|ifindex| self.arrivals.as_ref()?.get(ifindex));
-        let followed = arrivals.filter(|arrival| arrival.others_first > 0);
-        let shown = |Arrival { name, others_first, .. }: &Arrival| {
+        let followed = arrivals.filter(|arrival| arrival.others > 0);
+        let shown = |Arrival { name, others, .. }: &Arrival| {
             format!(
-                "tcx programs of other tools run before giveway's at the {} of {name}: {others_first} (`bpftool net show dev {name}`); giveway neither sees nor limits packets that they decide on",
-                self.way.end()
+                "tcx programs of other tools run {} of {name}: {others} (`bpftool net show dev {name}`); what they decide on is not limited",
+                self.way.beside()
             )
         };
         followed.map(shown).collect()

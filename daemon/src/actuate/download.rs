@@ -276,7 +276,7 @@ impl DownloadActuator {
             let hindrance = way_in::hindrance(&mut self.netlink, *ifindex, name, &chains);
             let bridge = device::bridge_of(&mut self.netlink, *ifindex);
             let device = uplink::device(&mut self.netlink, *ifindex);
-            let others_first = program.and_then(|program| way_in::others_before(*ifindex, program, Way::In).ok());
+            let others = program.and_then(|program| way_in::others_before(*ifindex, program).ok());
             // One that has just gone is told of by the next look at the links.
             let (Ok(hindrance), Ok(bridge), Ok(device)) = (hindrance, bridge, device) else {
                 continue;
@@ -287,7 +287,7 @@ impl DownloadActuator {
                 hindrance: hindrance.or_else(|| self.refusals.of(*ifindex)),
                 bridge,
                 mtu_bytes: device.mtu_bytes,
-                others_first: others_first.unwrap_or(0),
+                others: others.unwrap_or(0),
             });
         }
         Ok(arrivals)
@@ -474,7 +474,7 @@ impl Standing {
                 continue;
             }
             // What was put there since sees everything too, if it comes before.
-            if !way_in::is_last(*ifindex, self.program.as_fd(), Way::In)? {
+            if !way_in::is_last(*ifindex, self.program.as_fd())? {
                 tracing::info!("another program was attached at the ingress of {name}: giveway's goes behind it");
                 tcx::detach(link.as_fd())?;
                 *link = tcx::attach(self.program.as_fd(), *ifindex, Way::In)?;

@@ -184,18 +184,6 @@ impl QueueActuator {
         self.configure()
     }
 
-    /// Admission stands behind what others attached since, and how many programs of theirs come before it, by interface.
-    pub fn others_before(&mut self) -> Result<BTreeMap<u32, u32>> {
-        let Some(admission) = &mut self.admission else {
-            return Ok(BTreeMap::new());
-        };
-        admission.go_last()?;
-        let links = self.links.keys();
-        Ok(links
-            .map(|ifindex| (*ifindex, admission.others_before(*ifindex)))
-            .collect())
-    }
-
     /// What admission knows, for what arrives.
     pub fn received(&self) -> Option<&Received> {
         self.admission.as_ref().map(|admission| &admission.shared.received)

@@ -95,13 +95,12 @@ impl UploadActuator {
     }
 
     /// The ways out of the links that these are the ways in of.
-    /// `others_before`: programs of others, by interface.
-    pub fn departures(&mut self, links: &[Arrival], others_before: &BTreeMap<u32, u32>) -> Result<Vec<Arrival>> {
+    pub fn departures(&mut self, links: &[Arrival]) -> Result<Vec<Arrival>> {
         let with_clsact = way_in::with_clsact(&mut self.netlink)?;
         let departure = |link: &Arrival| {
             let foreign = filters::hindrance(&mut self.netlink, &with_clsact, link.ifindex, &link.name);
             Arrival {
-                others_first: others_before.get(&link.ifindex).copied().unwrap_or(0),
+                others: way_in::others_at_egress(link.ifindex).unwrap_or(0),
                 hindrance: foreign.or_else(|| self.refusals.of(link.ifindex)),
                 ..link.clone()
             }

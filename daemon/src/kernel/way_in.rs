@@ -118,17 +118,23 @@ pub fn hindrance(netlink: &mut Netlink, ifindex: u32, name: &str, chains: &BTree
     Ok(if found.is_empty() { None } else { filters() })
 }
 
-/// Whether this program is the last one at the way in of the device, or out of it.
-pub fn is_last(ifindex: u32, program: BorrowedFd<'_>, way: Way) -> Result<bool> {
-    Ok(programs(ifindex, way)?.last() == Some(&id_of(program)?))
+/// Whether this program is the last one at the way in of the device.
+pub fn is_last(ifindex: u32, program: BorrowedFd<'_>) -> Result<bool> {
+    Ok(programs(ifindex, Way::In)?.last() == Some(&id_of(program)?))
 }
 
 /// How many programs of others are asked there before this one.
-pub fn others_before(ifindex: u32, program: BorrowedFd<'_>, way: Way) -> Result<u32> {
+pub fn others_before(ifindex: u32, program: BorrowedFd<'_>) -> Result<u32> {
     let own = id_of(program)?;
-    let programs = programs(ifindex, way)?;
+    let programs = programs(ifindex, Way::In)?;
     let before = programs.into_iter().take_while(|id| *id != own);
     let others = before.filter(|id| !is_ours(*id));
+    Ok(u32::try_from(others.count())?)
+}
+
+/// How many programs of others are at the egress. No filter sees a packet that one of them decides on, before giveway's or after it.
+pub fn others_at_egress(ifindex: u32) -> Result<u32> {
+    let others = programs(ifindex, Way::Out)?.into_iter().filter(|id| !is_ours(*id));
     Ok(u32::try_from(others.count())?)
 }
 

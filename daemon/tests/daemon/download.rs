@@ -434,18 +434,18 @@ fn where_another_tool_filters_what_arrives_nothing_goes_past_it_also_when_it_com
     }
 }
 
-/// A program of tcx that leaves everything to the next one.
-fn passes_on() -> OwnedFd {
-    // r0 = TCX_NEXT; exit
-    const INSTRUCTIONS: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
+/// A program of tcx with this verdict on everything; -1 leaves it to the next one.
+pub(super) fn program_that_returns(verdict: i32) -> OwnedFd {
+    // r0 = verdict; exit
+    let instructions = [u64::from(verdict.cast_unsigned()) << 32 | 0xb7, 0x95];
     // SAFETY: all that is pointed to is valid for the call; what may be null is null.
     let loaded = unsafe {
         bpf_prog_load(
             BPF_PROG_TYPE_SCHED_CLS,
             ptr::null(),
             c"GPL".as_ptr(),
-            INSTRUCTIONS.as_ptr().cast(),
-            INSTRUCTIONS.len() as u64,
+            instructions.as_ptr().cast(),
+            instructions.len() as u64,
             ptr::null_mut(),
         )
     };
@@ -459,7 +459,7 @@ fn a_program_of_another_tool_that_is_asked_first_is_told_of() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let port = source(&lab, FAR_V4);
     rules.write("50-test.toml", &limited(&format!("port = {port}")));
-    let (program, ifindex) = (passes_on(), if_nametoindex("gwv").unwrap());
+    let (program, ifindex) = (program_that_returns(-1), if_nametoindex("gwv").unwrap());
     let attach = || tcx::attach(program.as_fd(), ifindex, Way::In).unwrap();
     let first = attach();
     let daemon = start(&rules);

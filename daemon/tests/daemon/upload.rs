@@ -3,14 +3,18 @@
 //! only what is limited takes a detour. Whatever happens to that, traffic goes on.
 
 use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use giveway::kernel::tcx::{self, Way};
 use giveway_engine::rate::mbit;
+use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
 
 use super::classes::{Rules, rule};
+use super::download::program_that_returns;
 use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Daemon, KillOnDrop, giveway, program};
 use crate::support::scratch::Scratch;
@@ -147,6 +151,31 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
         until("nothing is left", is_clean);
         assert_eq!(run("tc qdisc show dev gwv"), before);
     }
+}
+
+/// No filter behind it sees what it lets pass at once.
+#[test]
+fn a_program_of_another_tool_that_decides_behind_giveways_is_told_of() {
+    const TCX_PASS: i32 = 0;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let (daemon, _config) = start(&rules);
+    let port = lab.reader();
+    let _command = sender(
+        &["--up", "4mbit"],
+        &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
+    );
+    until("what is sent is limited", || limiting(&daemon));
+    let reasons = || daemon.status()["uploads"]["reasons"].to_string();
+    assert_eq!(reasons(), "[]");
+    let (program, ifindex) = (program_that_returns(TCX_PASS), if_nametoindex("gwv").unwrap());
+    let behind = tcx::attach(program.as_fd(), ifindex, Way::Out).unwrap();
+    until("it is told of", || {
+        reasons().contains("tcx programs of other tools run at the egress of gwv: 1")
+    });
+    drop(behind);
+    until("it is gone", || reasons() == "[]");
+    let mbit = sent_mbit(&lab, Duration::from_secs(2));
+    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
 }
 
 #[test]

@@ -28,7 +28,6 @@ use crate::kernel::records::{self, bytes_of, socket_address};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
 use crate::kernel::tcx::{self, Way, answered};
-use crate::kernel::way_in;
 use crate::kernel::{cgroup, check_release, now};
 use skeleton::types;
 
@@ -299,27 +298,6 @@ impl Admission {
     pub fn is_on(&self, ifindex: u32) -> Option<bool> {
         let attached = tcx::is_attached(self.attached.get(&ifindex)?.as_fd());
         attached.inspect_err(|error| tracing::debug!("{error:#}")).ok()
-    }
-
-    /// Behind what was attached since: what another program lets pass at once, nothing behind that one sees.
-    pub fn go_last(&mut self) -> Result<()> {
-        for (ifindex, link) in &mut self.attached {
-            if !way_in::is_last(*ifindex, self.program.as_fd(), Way::Out).unwrap_or(true)
-                && tcx::is_attached(link.as_fd()).unwrap_or(false)
-            {
-                tracing::info!(
-                    "another program was attached at the egress of interface {ifindex}: giveway's goes behind it"
-                );
-                tcx::detach(link.as_fd())?;
-                *link = tcx::attach(self.program.as_fd(), *ifindex, Way::Out)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// How many programs of others are asked before it there.
-    pub fn others_before(&self, ifindex: u32) -> u32 {
-        way_in::others_before(ifindex, self.program.as_fd(), Way::Out).unwrap_or(0)
     }
 
     pub fn detach(&mut self, ifindex: u32) {

@@ -246,8 +246,7 @@ impl Running {
         }
         let links = self.daemon.queue.in_force();
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
-            let others_before = self.daemon.queue.others_before()?;
-            let departures = self.daemon.upload.departures(&arrivals, &others_before)?;
+            let departures = self.daemon.upload.departures(&arrivals)?;
             Ok((arrivals, departures))
         });
         let (mut arrivals, mut departures) = match arrivals {

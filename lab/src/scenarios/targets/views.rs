@@ -98,14 +98,14 @@ fn of_top(at: &Namespace, way: Way) -> Result<Option<f64>> {
 /// `950k`, `5.7M`.
 fn mbit_of(shown: &str) -> Option<f64> {
     let number = shown.trim_end_matches(char::is_alphabetic);
-    let factor = match &shown[number.len()..] {
-        "" => 1e-6,
-        "k" => 1e-3,
-        "M" => 1.0,
-        "G" => 1e3,
+    let unit = match &shown[number.len()..] {
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
         _ => return None,
     };
-    Some(number.parse::<f64>().ok()? * factor)
+    Some(number.parse::<f64>().ok()? * unit / 1e6)
 }
 
 fn of_page(state: &str, way: Way) -> Option<f64> {
