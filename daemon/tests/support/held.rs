@@ -4,7 +4,7 @@
 //! never answers. Whoever else waits for it cannot be killed. Here a userfaultfd stands for the server.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, Write as _};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
@@ -56,13 +56,15 @@ impl Held {
             // SAFETY: the page is mapped for good.
             unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), address, PAGE) };
         };
-        let mut held = Self::by(memory, asleep("the list is being written", list));
+        let list = Sleeper::new(list);
         // Those who only look names up share the lock, unless another waits to change the directory.
-        held.threads.push(asleep("another waits", move || {
+        let change = Sleeper::new(move || {
             let new = path.join("giveway-held");
             let _ = fs::create_dir(&new);
             let _ = fs::remove_dir(&new);
-        }));
+        });
+        let mut held = Self::by(memory, list.asleep("the list is being written"));
+        held.threads.push(change.asleep("another waits"));
         held
     }
 
@@ -90,7 +92,7 @@ impl Held {
             // SAFETY: the request outlives the call.
             unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         };
-        Self::by(memory, asleep("the features are being asked for", ask))
+        Self::by(memory, Sleeper::new(ask).asleep("the features are being asked for"))
     }
 
     /// The lock of this socket.
@@ -103,7 +105,7 @@ impl Held {
             // SAFETY: the page is mapped for good.
             unsafe { libc::send(socket.as_raw_fd(), address as *const _, PAGE, flags) };
         };
-        Self::by(memory, asleep("a page is being sent", send))
+        Self::by(memory, Sleeper::new(send).asleep("a page is being sent"))
     }
 
     /// What this thread holds, until the memory is let go.
@@ -160,26 +162,45 @@ fn unserved_page() -> (OwnedFd, usize) {
     (memory, page)
 }
 
-/// Starts a thread, and returns when it waits for something.
-fn asleep(what: &str, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let (tell, told) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        tell.send(gettid()).unwrap();
-        act();
-    });
-    let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
-    let calls = [
-        libc::SYS_getdents64,
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_mkdir,
-        libc::SYS_mkdirat,
-        libc::SYS_ioctl,
-        libc::SYS_sendto,
-    ]
-    .map(|call| format!("{call} "));
-    until(what, || {
-        let call = fs::read_to_string(&call).unwrap_or_default();
-        calls.iter().any(|name| call.starts_with(name))
-    });
-    thread
+/// A thread that will wait for something.
+struct Sleeper {
+    thread: JoinHandle<()>,
+    go: mpsc::Sender<()>,
+    /// Its `/proc/.../syscall`, opened early: what is held may be what that would be looked up in.
+    call: File,
+}
+
+impl Sleeper {
+    fn new(act: impl FnOnce() + Send + 'static) -> Self {
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            if gone.recv().is_ok() {
+                act();
+            }
+        });
+        let call = File::open(format!("/proc/self/task/{}/syscall", told.recv().unwrap())).unwrap();
+        Self { thread, go, call }
+    }
+
+    /// Returns when it waits in the kernel.
+    fn asleep(mut self, what: &str) -> JoinHandle<()> {
+        let calls = [
+            libc::SYS_getdents64,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_mkdir,
+            libc::SYS_mkdirat,
+            libc::SYS_ioctl,
+            libc::SYS_sendto,
+        ]
+        .map(|call| format!("{call} "));
+        self.go.send(()).unwrap();
+        until(what, || {
+            let mut now = String::new();
+            self.call.rewind().unwrap();
+            self.call.read_to_string(&mut now).is_ok() && calls.iter().any(|name| now.starts_with(name))
+        });
+        self.thread
+    }
 }
