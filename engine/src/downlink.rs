@@ -25,6 +25,7 @@ pub use order::{Arrived, DownloadRate, Order, OrderView, PART};
 const RULE_OF_ORDER: &str = "download_rate_mbit";
 const AS_IT_COMES: &str = "as it comes";
 const LIMITED: &str = "limited";
+const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// What has stood for so long is no try that fails.
 const STANDS: Duration = Duration::from_secs(60);
 
@@ -117,13 +118,39 @@ pub struct DownlinkView {
     pub reasons: Vec<String>,
 }
 
-/// One of the limits, with what has passed it since it was put up, as of the latest look.
+/// One of the limits, as of the latest look.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DownloadView {
     pub number: LimitNumber,
     pub mbit: f64,
     #[serde(flatten)]
+    pub passing: Passing,
+}
+
+/// What the queue of a limit lets pass: now, and since it was put up.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Passing {
+    /// Between the latest two looks, headers included.
+    #[serde(default)]
+    pub passing_mbit: f64,
+    #[serde(flatten)]
     pub passed: Passed,
+    /// When it was looked at.
+    #[serde(skip)]
+    at: Duration,
+}
+
+impl Passing {
+    pub fn count(&mut self, now: Duration, passed: Passed) {
+        let took = now.saturating_sub(self.at);
+        // Of less, a packet more or less is too much of it.
+        if took < LEAST_BETWEEN_LOOKS {
+            return;
+        }
+        let bytes = passed.passed_bytes.saturating_sub(self.passed.passed_bytes);
+        self.passing_mbit = mbit((bytes as f64 / took.as_secs_f64()) as u64);
+        (self.passed, self.at) = (passed, now);
+    }
 }
 
 /// What the queue of a limit has counted.
@@ -147,7 +174,7 @@ pub struct Downlink {
     orders: BTreeMap<u32, Order>,
     /// None: they have to be looked at.
     arrivals: Option<BTreeMap<u32, Arrival>>,
-    passed: BTreeMap<LimitNumber, Passed>,
+    passing: BTreeMap<LimitNumber, Passing>,
     paused: Option<String>,
     in_force: Option<Plan>,
     asked: Option<Option<Plan>>,
@@ -200,12 +227,17 @@ impl Downlink {
     }
 
     /// Takes in what queues have let pass.
-    pub fn count(&mut self, counted: Counted) {
-        self.passed = counted.limits;
+    pub fn count(&mut self, now: Duration, counted: Counted) {
+        self.passing.retain(|number, _| counted.limits.contains_key(number));
+        for (number, passed) in counted.limits {
+            self.passing.entry(number).or_default().count(now, passed);
+        }
         for (ifindex, counted) in counted.orders {
-            if let Some(order) = self.orders.get_mut(&ifindex) {
-                order.counted = counted;
-            }
+            let order = self.orders.get_mut(&ifindex);
+            let of_order = order.into_iter().flat_map(|order| &mut order.queues);
+            of_order
+                .zip(counted)
+                .for_each(|(passing, passed)| passing.count(now, passed));
         }
     }
 
@@ -396,7 +428,7 @@ impl Downlink {
         DownloadView {
             number: limit.number,
             mbit: mbit(limit.bytes_per_s),
-            passed: self.passed.get(&limit.number).copied().unwrap_or_default(),
+            passing: self.passing.get(&limit.number).copied().unwrap_or_default(),
         }
     }
 

@@ -103,7 +103,7 @@ fn render(status: &Status, columns: Option<usize>) -> String {
     }
     if !network.limits.is_empty() {
         let more = if is_wide { "  PASSED MB  WAITS kB  DROPPED" } else { "" };
-        text += &format!("\n  LIMIT     Mbit/s  TCP HAS  FLOWS{more}  OF\n");
+        text += &format!("\n  LIMIT     Mbit/s  PASSING  FLOWS{more}  OF\n");
     }
     for limit in &network.limits {
         for (direction, way) in limit.ways() {
@@ -460,15 +460,18 @@ fn flow_line(view: &FlowView, is_wide: bool) -> String {
 
 fn limit_numbers(direction: &str, way: &WayUse, is_wide: bool) -> String {
     let first = format!(
-        "  {direction:<8} {:>7.2}  {:>7.2}  {:>5}",
-        way.limit_mbit, way.tcp_mbit, way.flows
+        "  {direction:<8} {:>7.2}  {:>7}  {:>5}",
+        way.limit_mbit,
+        way.queue
+            .map_or("-".to_owned(), |queue| format!("{:.2}", queue.passing_mbit)),
+        way.flows
     );
     let more = way.queue.filter(|_| is_wide).map(|queue| {
         format!(
             "  {:>9.1}  {:>8.1}  {:>7}",
-            queue.passed_bytes as f64 / 1e6,
-            queue.waiting_bytes as f64 / 1e3,
-            queue.dropped_packets
+            queue.passed.passed_bytes as f64 / 1e6,
+            queue.passed.waiting_bytes as f64 / 1e3,
+            queue.passed.dropped_packets
         )
     });
     let none = if is_wide {

@@ -240,6 +240,8 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
         status["limits"][0]["download"]["queue"]["passed_bytes"].as_u64()
     };
     until("what has passed is told", || passed() > Some(500_000));
+    let passing = daemon.status()["limits"][0]["download"]["queue"]["passing_mbit"].as_f64();
+    assert!((3.4..4.4).contains(&passing.unwrap()), "{passing:?} Mbit/s");
 
     let own = TcpListener::bind("10.97.0.1:0").unwrap();
     let port = own.local_addr().unwrap().port();

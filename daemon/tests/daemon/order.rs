@@ -72,7 +72,7 @@ fn in_use(daemon: &Daemon, class: &str) -> (f64, f64) {
     let download = &listed["download"];
     (
         download["limit_mbit"].as_f64().unwrap(),
-        download["tcp_mbit"].as_f64().unwrap(),
+        download["queue"]["passing_mbit"].as_f64().unwrap(),
     )
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Passed;
+use super::Passing;
 use crate::rate::mbit;
 
 /// Of the rate of the link. docs/downloads.md has what others gave.
@@ -86,8 +86,8 @@ pub struct OrderView {
     pub available_mbit: f64,
     /// What comes before it.
     pub passing_mbit: f64,
-    pub bulk: Passed,
-    pub background: Passed,
+    pub bulk: Passing,
+    pub background: Passing,
 }
 
 #[derive(Clone, Debug)]
@@ -104,8 +104,8 @@ pub struct Order {
     latest: Option<(Duration, Arrived)>,
     /// When something of bulk or background was last seen.
     busy: Option<Duration>,
-    /// What its queues have counted: bulk's and background's.
-    pub counted: [Passed; 2],
+    /// What its queues let pass: bulk's and background's.
+    pub queues: [Passing; 2],
 }
 
 impl Order {
@@ -119,7 +119,7 @@ impl Order {
             looked: None,
             latest: None,
             busy: None,
-            counted: Default::default(),
+            queues: Default::default(),
         }
     }
 
@@ -188,8 +188,8 @@ impl Order {
             said_in: self.rate.said_in.to_owned(),
             available_mbit: mbit(self.available),
             passing_mbit: mbit(self.rate_passing() as u64),
-            bulk: self.counted[0],
-            background: self.counted[1],
+            bulk: self.queues[0],
+            background: self.queues[1],
         }
     }
 }

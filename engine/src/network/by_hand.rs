@@ -9,7 +9,7 @@
 //! has set: of the two classes the lower counts, and of the two limits root's.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,10 +17,12 @@ use serde::{Deserialize, Serialize};
 
 use super::classes::flows_match;
 use super::flows::Tracked;
+use super::limit_use::passing as passing_of;
 use super::queue::BackgroundFlow;
 use super::{Network, classes};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{ByHand, Class, LimitNumber, Word};
+use crate::downlink::Passing;
 use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
 use crate::model::{Cookie, Flow};
 use crate::rate;
@@ -73,8 +75,8 @@ pub struct HandView {
     pub set: SetByHand,
     /// Flows that it holds for now.
     pub flows: usize,
-    /// That its limit allows to be sent and received, and what its flows over TCP have had of that in the last second; None
-    /// without a limit.
+    /// That its limit allows to be sent and received, and what its queues let pass of that, headers included; None without a
+    /// limit, and where it holds on no link.
     pub upload_limit_mbit: Option<f64>,
     pub download_limit_mbit: Option<f64>,
     pub sent_mbit: Option<f64>,
@@ -372,18 +374,18 @@ impl Network {
         set.class.or(of_flows).unwrap_or(Class::Standard)
     }
 
-    pub fn set_by_hand_views(&self, now: Duration) -> Vec<HandView> {
+    pub fn set_by_hand_views(&self) -> Vec<HandView> {
+        let [uploads, downloads] = [&self.uploads, &self.downloads].map(|way| passing_of(&way.view()));
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
-            let had = set.limit.map(|limit| self.tcp_of_limit(now, limit.number));
-            let [sent, received] = had.unwrap_or_default();
+            let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.passing_mbit);
             HandView {
                 set: set.clone(),
                 flows: self.flows.iter().filter(|tracked| holds_for(set, tracked)).count(),
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
-                sent_mbit: rates.up.map(|_| sent),
-                received_mbit: rates.down.map(|_| received),
+                sent_mbit: rates.up.and_then(|_| passing(&uploads)),
+                received_mbit: rates.down.and_then(|_| passing(&downloads)),
             }
         };
         self.classes.hand.all.iter().map(view).collect()

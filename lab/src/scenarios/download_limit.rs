@@ -226,7 +226,7 @@ fn received_bytes(device: &Namespace) -> Result<Vec<u64>> {
 
 fn dropped(limits: &[LimitUse]) -> Option<f64> {
     let queue = limits.first()?.download.as_ref()?.queue?;
-    Some(queue.dropped_packets as f64)
+    Some(queue.passed.dropped_packets as f64)
 }
 
 /// Seconds and bytes since the first look.

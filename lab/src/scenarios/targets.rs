@@ -8,18 +8,20 @@ mod target;
 pub mod transfer;
 pub mod views;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::experiment::{Run, pause};
 use crate::guest::{Architecture, Clock, Flavour, Guest};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::traffic::endless::rates::PAYLOAD_BYTES;
 use crate::traffic::realtime::monotonic_ns;
+use crate::uplink::PACKET_BYTES;
 use place::{Place, Said};
 use target::{Kind, flow};
 use transfer::Way;
-use views::{VIEWS, Web, shown_mbit};
+use views::{VIEWS, Web, passed_bytes, shown_mbit};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "targets",
@@ -208,18 +210,27 @@ impl Cell {
         place.web = Some(Web::start(&place.device)?);
         pause(SETTLE_S)?;
         let from_ns = monotonic_ns()?;
-        let mut shown: Vec<[Option<f64>; 4]> = Vec::new();
+        let web = place.web.as_mut().context("nobody serves the page")?;
+        let mut shown: Vec<[Option<f64>; 3]> = Vec::new();
+        let before = passed_bytes(web, self.way)?;
+        let counted_ns = monotonic_ns()?;
         while monotonic_ns()? < after(from_ns, self.seconds) {
-            if let Some(web) = &mut place.web {
-                shown.push(shown_mbit(&place.device, web, self.way)?);
-            }
+            shown.push(shown_mbit(&place.device, web, self.way)?);
         }
+        let passed = passed_bytes(web, self.way)?
+            .zip(before)
+            .map(|(now, before)| now - before);
         let to_ns = monotonic_ns()?;
-        let received_mbit = place.received()?.mbit(from_ns, to_ns);
-        for (view, metric) in VIEWS.into_iter().enumerate() {
+        // The views count headers, its receiver does not.
+        let received_mbit = place.received()?.mbit(from_ns, to_ns) * PACKET_BYTES as f64 / PAYLOAD_BYTES;
+        let mean = |view: usize| {
             let all: Option<Vec<f64>> = shown.iter().map(|views| views[view]).collect();
-            let mean = all.and_then(|all| crate::statistics::mean(&all));
-            outcome.set(run.name, metric, mean.map(|mbit| mbit / received_mbit));
+            crate::statistics::mean(&all?)
+        };
+        let counted_s = (to_ns - counted_ns) as f64 / 1e9;
+        let by_metrics = passed.map(|bytes| bytes * 8e-6 / counted_s);
+        for (metric, shown) in VIEWS.into_iter().zip([mean(0), mean(1), mean(2), by_metrics]) {
+            outcome.set(run.name, metric, shown.map(|mbit| mbit / received_mbit));
         }
         Ok(to_ns)
     }

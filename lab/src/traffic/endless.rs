@@ -5,7 +5,7 @@
 //! The role `endless-observed-sender` writes, too, as much as it can or at rates
 //! that change, and notes the connection's smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
-mod rates;
+pub mod rates;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _, stdin};

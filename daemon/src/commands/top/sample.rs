@@ -22,11 +22,11 @@ pub fn status(sockets: usize) -> Status {
         "links": [link()],
         "limits": [{
             "limited_by": "rule", "of": "rule 50-mine.toml:3",
-            "upload": {"limit_mbit": 2.0, "flows": 1, "tcp_mbit": 1.5},
+            "upload": {"limit_mbit": 2.0, "flows": 1},
             "download": {
-                "limit_mbit": 8.0, "flows": 4, "tcp_mbit": 7.5,
+                "limit_mbit": 8.0, "flows": 4,
                 "queue": {
-                    "passed_bytes": 5_000_000, "passed_packets": 4_000, "dropped_packets": 17, "waiting_packets": 4,
+                    "passing_mbit": 7.5, "passed_bytes": 5_000_000, "passed_packets": 4_000, "dropped_packets": 17, "waiting_packets": 4,
                     "waiting_bytes": 6_000,
                 },
             },

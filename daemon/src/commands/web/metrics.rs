@@ -113,11 +113,10 @@ const FAMILIES: &[Family] = &[
         [counts("root"), counts("user")].concat()
     }),
     family("limit", "bytes_per_second", Gauge, "What each limit allows", |s| of_limits(s, |way| Some(way.limit_mbit * 125_000.0))),
-    family("limit_tcp", "bytes_per_second", Gauge, "What TCP has of it, payload", |s| of_limits(s, |way| Some(way.tcp_mbit * 125_000.0))),
     family("limit_flows", "", Gauge, "Flows that a limit holds for", |s| of_limits(s, |way| Some(way.flows as f64))),
-    family("limit_passed", "bytes", Counter, "What a limit's queue has let pass, headers included", |s| of_limits(s, |way| Some(way.queue?.passed_bytes as f64))),
-    family("limit_waiting", "bytes", Gauge, "What waits in a limit's queue now", |s| of_limits(s, |way| Some(way.queue?.waiting_bytes as f64))),
-    family("limit_dropped_packets", "", Counter, "Packets that a limit's queue has dropped", |s| of_limits(s, |way| Some(way.queue?.dropped_packets as f64))),
+    family("limit_passed", "bytes", Counter, "What a limit's queue has let pass, headers included", |s| of_limits(s, |way| Some(way.queue?.passed.passed_bytes as f64))),
+    family("limit_waiting", "bytes", Gauge, "What waits in a limit's queue now", |s| of_limits(s, |way| Some(way.queue?.passed.waiting_bytes as f64))),
+    family("limit_dropped_packets", "", Counter, "Packets that a limit's queue has dropped", |s| of_limits(s, |way| Some(way.queue?.passed.dropped_packets as f64))),
 
     family("sending_devices", "", Gauge, "Devices that share the capacity, this one included", |s| one(s.status.network.policy.senders.into())),
     family("neighbours", "", Gauge, "Devices of the group that report here", |s| {
@@ -407,7 +406,7 @@ const NO_LABELS: Vec<(&str, String)> = Vec::new();
 mod tests {
     use axum::http::HeaderValue;
     use giveway_engine::class::MOST_LIMITS;
-    use giveway_engine::downlink::Passed;
+    use giveway_engine::downlink::Passing;
     use giveway_engine::network::limit_use::LimitUse;
     use giveway_engine::network::queue::links::MOST_LINKS;
 
@@ -498,8 +497,7 @@ mod tests {
         let way = WayUse {
             limit_mbit: 4.0,
             flows: 1,
-            tcp_mbit: 3.8,
-            queue: Some(Passed::default()),
+            queue: Some(Passing::default()),
         };
         let limit = |number| LimitUse {
             limited_by: LimitedBy::Rule,

@@ -169,7 +169,7 @@ function show(state) {
   byId("degraded").replaceChildren(...degraded);
   fill("classes", state.classes.map((c) => row([keyed(c.class), c.senders, c.sockets, mbit(c.sent_bytes_per_s), mbit(c.received_bytes_per_s), { value: c.capped, wide: true }, { value: c.unsent_bytes / 1e3, wide: true }, c.path_queue_s === null ? null : c.path_queue_s * 1e3], c.senders || c.received_bytes_per_s ? {} : { class: "quiet" })));
   byId("limits-shown").hidden = state.limits.length === 0;
-  fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.tcp_mbit, l.flows, ...[["passed_bytes", 1e6], ["waiting_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
+  fill("limits", state.limits.map((l) => row([l.of, l.direction, l.limit_mbit, l.queue ? l.queue.passing_mbit : null, l.flows, ...[["passed_bytes", 1e6], ["waiting_bytes", 1e3], ["dropped_packets", 1]].map(([name, unit]) => ({ value: l.queue ? l.queue[name] / unit : null, wide: true }))])));
   showLinks(state.links);
   showFlows(state);
   showNeighbours(state);

@@ -197,7 +197,7 @@ impl Running {
     }
 
     fn by_hand_now(&self, asker: Asker) -> ByHandNow {
-        let mut by_hand = self.daemon.engine.set_by_hand_views(now());
+        let mut by_hand = self.daemon.engine.set_by_hand_views();
         by_hand.retain(|view| asker.is_reader || view.set.uid == asker.uid);
         ByHandNow {
             schema: BY_HAND_SCHEMA,

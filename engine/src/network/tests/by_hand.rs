@@ -293,7 +293,7 @@ fn what_is_set_and_cleared_again_and_again_keeps_nothing() {
         engine.step(now, set(Vec::new()));
     }
     assert!(engine.changes().len() <= crate::change::KEPT);
-    assert!(engine.set_by_hand_views(Duration::from_secs(30)).is_empty());
+    assert!(engine.set_by_hand_views().is_empty());
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_a_limit_lets_through_is_counted() {
         };
         see(&mut engine, 1_000 + tenth * 100, vec![flow], false);
     }
-    let views = engine.set_by_hand_views(Duration::from_secs(3));
+    let views = engine.set_by_hand_views();
     assert_eq!((views[0].upload_limit_mbit, views[0].flows), (Some(2.0), 1));
     assert!((1.8..2.2).contains(&views[0].sent_mbit.unwrap()), "{views:?}");
 }

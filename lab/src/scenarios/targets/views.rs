@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What giveway shows of a limit that is the only one: `status`, `top`, the page and the metrics, in Mbit/s of payload.
+//! What giveway shows of a limit that is the only one: `status`, `top` and the page a rate, in Mbit/s, the metrics a counter.
 
 use std::io::{Read as _, Write as _, stdin};
 use std::net::{Ipv4Addr, TcpStream};
@@ -25,8 +25,7 @@ pub const VIEWS: [&str; 4] = [
 ];
 const WEB_PORT: u16 = 9_871;
 const SERVES_WITHIN: Duration = Duration::from_secs(20);
-const BITS_PER_BYTE: f64 = 8.0;
-const METRIC: &str = "giveway_limit_tcp_bytes_per_second";
+const METRIC: &str = "giveway_limit_passed_bytes_total";
 
 /// `giveway web`, and who looks at it.
 pub struct Web {
@@ -56,14 +55,14 @@ impl Web {
     }
 }
 
-/// In each of the views now; none where it shows no such limit.
-pub fn shown_mbit(at: &Namespace, web: &mut Web, way: Way) -> Result<[Option<f64>; 4]> {
-    Ok([
-        of_status(at, way)?,
-        of_top(at, way)?,
-        of_page(&web.get("/state")?, way),
-        of_metrics(&web.get("/metrics")?, way),
-    ])
+/// In each of the views but the metrics now; none where it shows no such limit.
+pub fn shown_mbit(at: &Namespace, web: &mut Web, way: Way) -> Result<[Option<f64>; 3]> {
+    Ok([of_status(at, way)?, of_top(at, way)?, of_page(&web.get("/state")?, way)])
+}
+
+/// By the metrics, so far.
+pub fn passed_bytes(web: &mut Web, way: Way) -> Result<Option<f64>> {
+    Ok(of_metrics(&web.get("/metrics")?, way))
 }
 
 fn direction(way: Way) -> &'static str {
@@ -77,7 +76,7 @@ fn of_status(at: &Namespace, way: Way) -> Result<Option<f64>> {
     let limits = answers::status(at)?.network.limits;
     let mut ways = limits.iter().flat_map(|limit| limit.ways());
     let shown = ways.find(|(of, _)| *of == direction(way));
-    Ok(shown.map(|(_, shown)| shown.tcp_mbit))
+    Ok(shown.and_then(|(_, shown)| Some(shown.queue?.passing_mbit)))
 }
 
 /// Its rate is the second number behind the direction.
@@ -111,15 +110,14 @@ fn mbit_of(shown: &str) -> Option<f64> {
 fn of_page(state: &str, way: Way) -> Option<f64> {
     let state: Value = serde_json::from_str(state).ok()?;
     let mut limits = state["limits"].as_array()?.iter();
-    limits.find(|limit| limit["direction"] == direction(way))?["tcp_mbit"].as_f64()
+    limits.find(|limit| limit["direction"] == direction(way))?["queue"]["passing_mbit"].as_f64()
 }
 
 fn of_metrics(text: &str, way: Way) -> Option<f64> {
     let label = format!("direction=\"{}\"", direction(way));
     let mut lines = text.lines();
     let line = lines.find(|line| line.starts_with(METRIC) && line.contains(&label))?;
-    let bytes_per_s: f64 = line.rsplit(' ').next()?.parse().ok()?;
-    Some(bytes_per_s * BITS_PER_BYTE * 1e-6)
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// The role `targets-looker`: each line is a path, answered with what is served there.
@@ -153,9 +151,9 @@ mod tests {
         let shown = ["950", "950k", "5.7M", "1.2G", "-", "x"].map(mbit_of);
         let mbit = [Some(0.00095), Some(0.95), Some(5.7), Some(1200.0), None, None];
         assert_eq!(shown, mbit);
-        let page = r#"{"limits":[{"of":"x","direction":"upload","limit_mbit":6.0,"tcp_mbit":5.5}]}"#;
+        let page = r#"{"limits":[{"of":"x","direction":"upload","limit_mbit":6.0,"queue":{"passing_mbit":5.5}}]}"#;
         assert_eq!([Way::Up, Way::Down].map(|way| of_page(page, way)), [Some(5.5), None]);
         let metrics = format!("# {METRIC}\n{METRIC}{{of=\"by hand\",direction=\"download\"}} 125000\n");
-        assert_eq!(of_metrics(&metrics, Way::Down), Some(1.0));
+        assert_eq!(of_metrics(&metrics, Way::Down), Some(125_000.0));
     }
 }

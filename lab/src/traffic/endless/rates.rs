@@ -5,7 +5,7 @@ use super::{Arrivals, BIN_NS};
 use crate::uplink::PACKET_BYTES;
 
 /// Ethernet, IPv4 and TCP with timestamps.
-const PAYLOAD_BYTES: f64 = PACKET_BYTES as f64 - 66.0;
+pub const PAYLOAD_BYTES: f64 = PACKET_BYTES as f64 - 66.0;
 /// Over which it is told whether a transfer has a share of the link.
 const SHARE_NS: u64 = 500_000_000;
 

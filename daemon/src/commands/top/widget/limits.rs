@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use giveway_engine::downlink::Passed;
+use giveway_engine::downlink::Passing;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
 
 use crate::commands::top::look::Look;
@@ -35,7 +35,11 @@ pub fn table(limits: &[LimitUse]) -> Rows<LimitRow<'_>> {
 }
 
 impl LimitRow<'_> {
-    fn of_queue(&self, shown: impl FnOnce(&Passed) -> String) -> Cell {
+    fn passing_mbit(&self) -> f64 {
+        self.way.queue.map_or(0.0, |queue| queue.passing_mbit)
+    }
+
+    fn of_queue(&self, shown: impl FnOnce(&Passing) -> String) -> Cell {
         self.way.queue.as_ref().map_or("-".to_owned(), shown).into()
     }
 }
@@ -95,10 +99,10 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
             Some(|a, b| b.way.limit_mbit.total_cmp(&a.way.limit_mbit)),
         ),
         number(
-            "TCP HAS",
+            "PASSING",
             1,
-            |row, _, _| bits_per_s(Some(row.way.tcp_mbit * 1e6)).into(),
-            Some(|a, b| b.way.tcp_mbit.total_cmp(&a.way.tcp_mbit)),
+            |row, _, _| row.of_queue(|queue| bits_per_s(Some(queue.passing_mbit * 1e6))),
+            Some(|a, b| b.passing_mbit().total_cmp(&a.passing_mbit())),
         ),
         number(
             "FLOWS",
@@ -109,19 +113,19 @@ fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
         number(
             "PASSED",
             3,
-            |row, _, _| row.of_queue(|queue| bytes(queue.passed_bytes)),
+            |row, _, _| row.of_queue(|queue| bytes(queue.passed.passed_bytes)),
             None,
         ),
         number(
             "WAITS",
             4,
-            |row, _, _| row.of_queue(|queue| bytes(queue.waiting_bytes)),
+            |row, _, _| row.of_queue(|queue| bytes(queue.passed.waiting_bytes)),
             None,
         ),
         number(
             "DROPPED",
             5,
-            |row, _, _| row.of_queue(|queue| count(queue.dropped_packets)),
+            |row, _, _| row.of_queue(|queue| count(queue.passed.dropped_packets)),
             None,
         ),
     ]
