@@ -175,6 +175,8 @@ pub struct Downlink {
     /// None: they have to be looked at.
     arrivals: Option<BTreeMap<u32, Arrival>>,
     passing: BTreeMap<LimitNumber, Passing>,
+    /// When this was counted, or its queues were put up.
+    counted: Duration,
     paused: Option<String>,
     in_force: Option<Plan>,
     asked: Option<Option<Plan>>,
@@ -230,8 +232,13 @@ impl Downlink {
     pub fn count(&mut self, now: Duration, counted: Counted) {
         self.passing.retain(|number, _| counted.limits.contains_key(number));
         for (number, passed) in counted.limits {
-            self.passing.entry(number).or_default().count(now, passed);
+            let new = Passing {
+                at: self.counted,
+                ..Passing::default()
+            };
+            self.passing.entry(number).or_insert(new).count(now, passed);
         }
+        self.counted = now;
         for (ifindex, counted) in counted.orders {
             let order = self.orders.get_mut(&ifindex);
             let of_order = order.into_iter().flat_map(|order| &mut order.queues);
@@ -294,6 +301,9 @@ impl Downlink {
                 }
                 self.failed = None;
                 self.since = Some(now);
+                if self.in_force.is_none() {
+                    self.counted = now;
+                }
                 let changes = self.changes(asked.as_ref(), &format!("a limit for {} is wanted", self.way.what()));
                 self.in_force = asked;
                 self.renew_orders();

@@ -264,6 +264,7 @@ fn run(arguments: &RunArguments) -> Result<bool> {
         variants,
         spread: results.spread(),
         said: results.said.clone(),
+        failed: &results.failed,
         checks,
     };
     let figures = plot::draw(&plan.plots, &results, &out)?;

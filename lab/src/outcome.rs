@@ -77,6 +77,9 @@ pub struct Results {
     /// Of the last round.
     #[serde(default)]
     pub said: Said,
+    /// The variants that ended with an error, each with what it was.
+    #[serde(default)]
+    pub failed: Vec<String>,
 }
 
 /// JSON has no word for infinity, of what never came; it is written as null.
@@ -141,6 +144,12 @@ impl Results {
     }
 
     /// Those of other variants, or of further rounds.
+    pub fn fail(&mut self, variant: &str, error: &anyhow::Error) {
+        let line = format!("variant {variant}: {error:#}");
+        eprintln!("giveway-lab: {line}");
+        self.failed.push(line);
+    }
+
     pub fn merge(&mut self, other: Results) {
         self.kernels.extend(other.kernels);
         for (point, rounds) in other.rounds {
@@ -148,6 +157,7 @@ impl Results {
         }
         self.traces.extend(other.traces);
         self.said.extend(other.said);
+        self.failed.extend(other.failed);
         for (point, samples) in other.samples {
             self.samples.entry(point).or_default().extend(samples);
         }

@@ -28,15 +28,19 @@ pub struct Report<'a> {
     pub spread: Spread,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub said: Said,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub failed: &'a [String],
     pub checks: Vec<Verdict>,
 }
 
 impl Report<'_> {
-    /// Whether every bound holds; goals do not decide.
+    /// Whether every variant has run and every bound holds; goals do not decide.
     pub fn holds(&self) -> bool {
-        self.checks
-            .iter()
-            .all(|check| check.ok || check.kind == CheckKind::Goal)
+        self.failed.is_empty()
+            && self
+                .checks
+                .iter()
+                .all(|check| check.ok || check.kind == CheckKind::Goal)
     }
 
     /// One row for each variant, and for each point below it that is not a single station. What is too wide stands below, as
@@ -162,7 +166,8 @@ impl Report<'_> {
             let value = check.value.map_or("not measured".into(), number);
             format!("{verdict} {:widest$}  {value:>8}  (want {})\n", check.name, check.bound)
         };
-        self.checks.iter().map(line).collect()
+        let failed = self.failed.iter().map(|what| format!("FAILED {what}\n"));
+        self.checks.iter().map(line).chain(failed).collect()
     }
 }
 
@@ -316,6 +321,7 @@ mod tests {
                 BTreeMap::from([("goodput_mbit".into(), (15.0, 15.25))]),
             )]),
             said: Said::new(),
+            failed: &[],
             checks,
         }
     }

@@ -11,13 +11,13 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::experiment::Run;
-use crate::giveway;
 use crate::namespace::sweep;
 use crate::outcome::Results;
 use crate::parameters::Parameters;
 use crate::progress::Progress;
 use crate::scenario::{Plan, Variant};
 use crate::usage::{nearest, usage};
+use crate::{giveway, interrupt};
 
 /// `jobs`: how many of this machine's variants at once.
 pub fn run(scenario: &str, plan: &Plan, parameters: &Parameters, jobs: u8, out: &Path) -> Result<Results> {
@@ -70,11 +70,14 @@ fn run_here(selected: &[&Variant], parameters: &Parameters, out: &Path) -> Resul
             raw: &raw,
             is_last: turn + 1 == turns.len(),
         };
-        let outcome = (variant.run)(&run);
-        results.add(
-            &variant.name,
-            outcome.with_context(|| format!("variant {}", variant.name))?,
-        );
+        match (variant.run)(&run) {
+            Ok(outcome) => results.add(&variant.name, outcome),
+            // What the others show is not lost.
+            Err(error) => {
+                interrupt::check()?;
+                results.fail(&variant.name, &error);
+            }
+        }
     }
     progress.finish();
     Ok(results)

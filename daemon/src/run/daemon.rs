@@ -211,7 +211,13 @@ impl Running {
                 _ = terminate.recv() => return Ok(None),
                 _ = interrupt.recv() => return Ok(None),
                 _ = hangup.recv() => self.begin_reload(None),
-                read = self.daemon.rules.read() => self.end_reload(read)?,
+                read = self.daemon.rules.read() => {
+                    if self.end_reload(read) {
+                        // Who asked is answered first: with a thousand limits it takes long.
+                        tokio::task::yield_now().await;
+                        self.apply_rules()?;
+                    }
+                }
                 ready = passes.readable() => {
                     ready?.clear_ready();
                     passes.get_ref().read_exact(&mut [0; 8]).context("cannot read the timer of the passes")?;

@@ -84,6 +84,29 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
 }
 
 #[test]
+fn what_a_limit_lets_pass_now_is_told_from_its_first_second_on_and_once_it_is_put_up_anew() {
+    let mut downlink = limiting();
+    let mut shown_mbit = |ms, passed_bytes| {
+        let passed = Passed {
+            passed_bytes,
+            ..Passed::default()
+        };
+        let limits = BTreeMap::from([(limit(1).number, passed)]);
+        let counted = Counted {
+            limits,
+            orders: BTreeMap::new(),
+        };
+        downlink.count(Duration::from_millis(ms), counted);
+        downlink.view().limits[0].passing.passing_mbit
+    };
+    assert_eq!(shown_mbit(1_000, 125_000), 1.0);
+    assert_eq!(shown_mbit(1_100, 500_000), 1.0, "too soon after");
+    assert_eq!(shown_mbit(2_000, 375_000), 2.0);
+    assert_eq!(shown_mbit(3_000, 0), 0.0, "by another queue");
+    assert_eq!(shown_mbit(4_000, 125_000), 1.0);
+}
+
+#[test]
 fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
     let mut downlink = Downlink::default();
     downlink.follow(vec![limit(1)]);

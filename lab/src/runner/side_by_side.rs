@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::guests::RESULTS_FILE;
-use crate::interrupt::wait_for;
+use crate::interrupt::{self, wait_for};
 use crate::outcome::Results;
 use crate::parameters::Parameters;
 use crate::process::Process;
@@ -61,10 +61,12 @@ pub fn run(scenario: &str, variants: &[&Variant], parameters: &Parameters, jobs:
         });
         let (index, status) = done?;
         let lab = at_work.remove(index);
-        if !status.success() {
-            bail!("variant {}: {}", lab.variant, lab.last_words());
+        if status.success() {
+            results.merge(lab.results()?);
+        } else {
+            interrupt::check()?;
+            results.fail(lab.variant, &anyhow!(lab.last_words()));
         }
-        results.merge(lab.results()?);
     }
     progress.finish();
     Ok(results)

@@ -63,6 +63,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         "kills_with_control",
         "kills_with_rule",
         "kills_with_chain",
+        "kills_with_limits",
     ] {
         checks.push(Check::metric("daemon", kind, Relation::AtLeast(100.0)));
     }
@@ -77,7 +78,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ("time, s", "events that are over, %"),
             ["daemon", "both", "stopped"],
         )],
-        columns: "kills kills_with_caps kills_with_queue kills_with_control kills_with_rule kills_with_chain kills_with_nice failures \
+        columns: "kills kills_with_caps kills_with_queue kills_with_control kills_with_rule kills_with_chain kills_with_nice kills_with_limits failures \
                   revert_p50_s revert_max_s replaced_max_s",
     })
 }

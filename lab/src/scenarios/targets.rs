@@ -142,7 +142,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
 
 impl Cell {
     fn estimated_s(self) -> f64 {
-        self.free_s + SETTLE_S + self.seconds + AGAIN_S + 2.0
+        self.free_s + SETTLE_S + self.seconds + AGAIN_S + 4.0
     }
 
     fn checks(self, name: &str) -> Vec<Check> {
@@ -214,7 +214,7 @@ impl Cell {
         let mut shown: Vec<[Option<f64>; 3]> = Vec::new();
         let before = passed_bytes(web, self.way)?;
         let counted_ns = monotonic_ns()?;
-        while monotonic_ns()? < after(from_ns, self.seconds) {
+        while monotonic_ns()? < after(counted_ns, self.seconds) {
             shown.push(shown_mbit(&place.device, web, self.way)?);
         }
         let passed = passed_bytes(web, self.way)?

@@ -123,7 +123,7 @@ function drawChart(figure, chart, rows, { from, to, gap, width }) {
     return element("li", {}, element("span", { class: `key ${style}` }), `${text} `, element("b", {}, shown(now) + unit));
   };
   const legend = element("ul", { class: "legend" });
-  legend.append(...stacked.map((name) => entry(name, name, name)), ...chart.lines.map(([name, style, text]) => entry(name, `${style} thin`, text)));
+  legend.append(...stacked.map((name) => entry(prefix + name, name, name)), ...chart.lines.map(([name, style, text]) => entry(name, `${style} thin`, text)));
   figure.replaceChildren(figure.querySelector("figcaption"), svg, legend);
 }
 

@@ -144,11 +144,12 @@ impl Running {
         rules.begin();
     }
 
-    pub(super) fn end_reload(&mut self, read: Option<(Read, Vec<String>)>) -> Result<()> {
+    /// Returns whether there are new rules to apply.
+    pub(super) fn end_reload(&mut self, read: Option<(Read, Vec<String>)>) -> bool {
         let rules = &mut self.daemon.rules;
         rules.reading = None;
         let Some(((new, problems), unread)) = read else {
-            return Ok(());
+            return false;
         };
         rules.problems = shown(&problems, KEPT);
         let outcome = if problems.is_empty() {
@@ -181,10 +182,7 @@ impl Running {
             rules.waiting = again;
             rules.begin();
         }
-        match outcome {
-            Ok(_) => self.apply_rules(),
-            Err(_) => Ok(()),
-        }
+        outcome.is_ok()
     }
 }
 

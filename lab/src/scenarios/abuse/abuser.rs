@@ -30,6 +30,7 @@ const UNTRUSTED_UID: u32 = 4_242;
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 9);
 const GROUP_PORT: u16 = 339;
 const SOCKETS: usize = 64;
+const NOBODY_PORT: u16 = 5_009;
 /// What no clock will ever reach.
 const NEVER_NS: u64 = 1 << 62;
 const IDLE_CONNECTIONS: usize = 64;
@@ -94,6 +95,7 @@ pub fn run(about: Description) -> Result<u64> {
                 if about.has_giveway {
                     scope.spawn(|| hold_connections(&about.control));
                     scope.spawn(|| ask_without_end(&about.control));
+                    scope.spawn(|| limit_without_end(&about.control));
                     scope.spawn(|| start_without_end(about));
                 }
                 if about.has_giveway && about.abuser == Abuser::Granted {
@@ -124,7 +126,7 @@ fn send_without_end(has_deadlines: bool) -> Result<()> {
             send_with_deadlines(&socket, libc::CLOCK_MONOTONIC)?;
         }
         socket.set_nonblocking(true)?;
-        socket.connect((NOBODY_ADDRESS, 5_009))?;
+        socket.connect((NOBODY_ADDRESS, NOBODY_PORT))?;
         Ok(socket)
     };
     let sockets: Vec<_> = (0..SOCKETS).map(|_| socket()).collect::<Result<_>>()?;
@@ -173,6 +175,21 @@ fn ask_without_end(control: &str) {
         }
         let _ = ask(control, request);
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Of its own flows, as fast as it is answered. Where there is no other limit, the first one puts the detour up and its end
+/// takes it down.
+fn limit_without_end(control: &str) {
+    let target =
+        format!(r#""target":{{"flow":{{"address":"{NOBODY_ADDRESS}","port":{NOBODY_PORT},"local_port":null}}}}"#);
+    let set = format!(r#"{{"request":"set",{target},"upload_limit_mbit":2.0,"download_limit_mbit":2.0}}"#);
+    let clear = format!(r#"{{"request":"clear",{target},"what":"limit"}}"#);
+    for request in [set, clear].iter().cycle() {
+        if !goes_on() {
+            return;
+        }
+        let _ = ask(control, request);
     }
 }
 

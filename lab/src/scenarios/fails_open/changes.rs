@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, a
-//! process that a rule gives real-time priority, one that a rule makes nice, and a thread that handles requests of a
+//! What else giveway changes on a station, besides caps: the queue, the congestion control of a background connection, the
+//! limits that this has in both directions, with the devices that what is limited takes a detour by, a process that a rule gives real-time priority, one that a rule makes nice, and a thread that handles requests of a
 //! [[chain]]. Input: the station and its server. Output: what is in force, and what is left of it, by what the kernel says
 //! and not giveway. (The station's TAP device has no NAPI threads and no settings of
 //! `[receive]`: `daemon/tests/daemon/receive.rs` has those, on veth.)
@@ -23,6 +23,8 @@ use crate::scheduling::{is_nice, is_realtime};
 
 pub const PORT: u16 = 5_050;
 const BACKGROUND_PORT: u16 = PORT + 1;
+/// More than its few packets need.
+const LIMIT_MBIT: f64 = 1.0;
 const CONTROL: &str = "gw_lbe_";
 const REQUEST_EVERY: Duration = Duration::from_millis(20);
 /// Above what the air carries, so that the cap still decides.
@@ -47,6 +49,7 @@ pub struct InForce {
     pub rule: bool,
     pub chain: bool,
     pub nice: bool,
+    pub limits: bool,
 }
 
 impl Changes {
@@ -64,7 +67,7 @@ impl Changes {
         configuration["realtime"] = json!([{"exe": granted, "priority": PRIORITY}]);
         configuration["chain"] = json!([{"local_port": PORT, "budget_ms": 10.0, "priority": HANDLER_PRIORITY}]);
         configuration["rule"] = json!([
-            {"local_port": BACKGROUND_PORT, "class": "background"},
+            {"local_port": BACKGROUND_PORT, "class": "background", "rate_limit_mbit": LIMIT_MBIT},
             {"exe": background, "class": "background"},
         ]);
         Ok(Self {
@@ -92,6 +95,7 @@ impl Changes {
             rule: is_realtime(self.program.id()),
             chain: is_realtime(self.handler.id()),
             nice: is_nice(self.background.id())?,
+            limits: !at.run("ip", "-o link show type ifb")?.stdout.is_empty(),
         })
     }
 }

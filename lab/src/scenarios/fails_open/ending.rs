@@ -46,10 +46,13 @@ pub enum Ending {
     /// Replaced, before the daemon is killed.
     GuardianStopped,
     GuardianKilled,
+    /// Somebody deletes, or sets down, the devices that what is limited takes a detour by; the daemon is killed meanwhile.
+    DetourDeleted,
+    DetourDown,
 }
 
 /// All but the plain kill, each with the name of its variant.
-pub const OTHERS: [(&str, Ending); 11] = [
+pub const OTHERS: [(&str, Ending); 13] = [
     ("both", Ending::BothKilled),
     ("guardian-stopped-both", Ending::GuardianStoppedBothKilled),
     ("stopped", Ending::Stopped),
@@ -61,6 +64,8 @@ pub const OTHERS: [(&str, Ending); 11] = [
     ("state-full", Ending::StateFull),
     ("guardian-stopped", Ending::GuardianStopped),
     ("guardian-killed", Ending::GuardianKilled),
+    ("detour-deleted", Ending::DetourDeleted),
+    ("detour-down", Ending::DetourDown),
 ];
 
 impl Ending {
@@ -127,6 +132,8 @@ impl Ending {
             }
             Ending::GuardianStopped => ended.replaced_s = replaced(daemon, Signal::SIGSTOP)?,
             Ending::GuardianKilled => ended.replaced_s = replaced(daemon, Signal::SIGKILL)?,
+            Ending::DetourDeleted => for_each_detour(station, "del")?,
+            Ending::DetourDown => for_each_detour(station, "set down")?,
         }
         ended.now(|| daemon.process.kill())
     }
@@ -159,6 +166,19 @@ impl Ended {
         self.at = Instant::now();
         Ok(self)
     }
+}
+
+/// Those that there are by now.
+fn for_each_detour(station: &Namespace, what: &str) -> Result<()> {
+    let listed = station.run("ip", "-o link show type ifb")?.stdout;
+    let listed = String::from_utf8_lossy(&listed);
+    for name in listed.lines().filter_map(|line| line.split(": ").nth(1)) {
+        // giveway may be faster.
+        if let Err(error) = station.run("ip", &format!("link {what} {name}")) {
+            eprintln!("({error:#})");
+        }
+    }
+    Ok(())
 }
 
 fn signal_guardian(daemon: &Daemon, signal: Signal) -> Result<()> {

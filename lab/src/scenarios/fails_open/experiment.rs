@@ -68,6 +68,7 @@ pub fn end_repeatedly(cell: &mut Cell, kills: u64, ending: Ending, run: &Run) ->
     outcome.set(name, "kills_with_rule", kills_with(|had| had.others.rule));
     outcome.set(name, "kills_with_chain", kills_with(|had| had.others.chain));
     outcome.set(name, "kills_with_nice", kills_with(|had| had.others.nice));
+    outcome.set(name, "kills_with_limits", kills_with(|had| had.others.limits));
     let replaced_s: Vec<_> = had.iter().filter_map(|had| had.replaced_s).collect();
     outcome.percentiles(name, "replaced_*_s", &replaced_s, &[100]);
     outcome.set(name, "failures", late as f64);
@@ -190,12 +191,14 @@ pub fn left_over(
         rule,
         chain,
         nice,
+        limits,
     } = changes.in_force(station)?;
-    let is_clean = caps == 0 && objects.is_empty() && controls == 0 && !(queue || control || rule || chain || nice);
+    let is_changed = queue || control || rule || chain || nice || limits;
+    let is_clean = caps == 0 && objects.is_empty() && controls == 0 && !is_changed;
     let left = || {
         format!(
             "{caps} caps, {controls} congestion controls, queue: {queue}, a rule's priority: {rule}, a chain's: {chain}, \
-             nice: {nice}, and in the kernel {objects:?}"
+             nice: {nice}, limits: {limits}, and in the kernel {objects:?}"
         )
     };
     Ok((!is_clean).then(left))

@@ -348,6 +348,7 @@ impl Stage {
             rule,
             chain,
             nice,
+            limits,
         } = self.changes.in_force(&self.near)?;
         let caps = answers::caps_found(&self.near)? > 0;
         let all = [
@@ -357,6 +358,7 @@ impl Stage {
             ("rule", rule),
             ("chain", chain),
             ("nice", nice),
+            ("limits", limits),
         ];
         Ok(all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect())
     }

@@ -25,6 +25,7 @@ pub const VIEWS: [&str; 4] = [
 ];
 const WEB_PORT: u16 = 9_871;
 const SERVES_WITHIN: Duration = Duration::from_secs(20);
+const CHANGES_WITHIN: Duration = Duration::from_secs(5);
 const METRIC: &str = "giveway_limit_passed_bytes_total";
 
 /// `giveway web`, and who looks at it.
@@ -60,9 +61,14 @@ pub fn shown_mbit(at: &Namespace, web: &mut Web, way: Way) -> Result<[Option<f64
     Ok([of_status(at, way)?, of_top(at, way)?, of_page(&web.get("/state")?, way)])
 }
 
-/// By the metrics, so far.
+/// By the metrics: the counter as it has just changed. The daemon counts once a second.
 pub fn passed_bytes(web: &mut Web, way: Way) -> Result<Option<f64>> {
-    Ok(of_metrics(&web.get("/metrics")?, way))
+    let mut now = || -> Result<_> { Ok(of_metrics(&web.get("/metrics")?, way)) };
+    let before = now()?;
+    wait_for("the counter to change", CHANGES_WITHIN, || {
+        Ok(now()?.filter(|bytes| Some(*bytes) != before))
+    })
+    .map(Some)
 }
 
 fn direction(way: Way) -> &'static str {

@@ -66,8 +66,8 @@ impl Row for LimitRow<'_> {
 fn columns<'a>() -> Vec<Column<LimitRow<'a>>> {
     let number = |title, rank, cell: fn(&LimitRow<'a>, &Look, usize) -> Cell, order: Option<Order<'a>>| Column {
         title,
-        least: 6,
-        most: 7,
+        least: 7,
+        most: 8,
         rank,
         side: Side::Right,
         cell,
