@@ -64,6 +64,11 @@ struct {
 	__type(value, struct owner);
 } parents SEC(".maps");
 
+static __always_inline void note_command(struct user *u, struct task_struct *leader)
+{
+	bpf_probe_read_kernel_str(u->command, sizeof(u->command), leader->comm);
+}
+
 static __always_inline void note_user(struct user *u, struct task_struct *task)
 {
 	struct task_struct *leader = task->group_leader;
@@ -72,7 +77,7 @@ static __always_inline void note_user(struct user *u, struct task_struct *task)
 		return;
 	u->pid = task->tgid;
 	u->start_ns = leader->start_boottime;
-	bpf_probe_read_kernel_str(u->command, sizeof(u->command), leader->comm);
+	note_command(u, leader);
 }
 
 static __always_inline bool is_user(const struct user *u, struct task_struct *task)
@@ -100,8 +105,11 @@ static __always_inline void begin_owner(struct owner *o, struct task_struct *tas
 static __always_inline void use(struct owner *o, struct task_struct *task)
 {
 	if (is_user(&o->is, task)) {
-		if (!o->is_used)
+		if (!o->is_used) {
 			o->is_used = 1;
+			/* It may have executed another program. */
+			note_command(&o->is, task->group_leader);
+		}
 		return;
 	}
 	if (o->claim || task->flags & PF_KTHREAD)

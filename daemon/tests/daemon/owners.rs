@@ -234,6 +234,24 @@ fn what_mptcp_sends_on_another_path_has_its_parents_owner_class_and_limit() {
 }
 
 #[test]
+fn who_has_executed_another_program_is_shown_by_its_name() {
+    let lab = Lab::enter();
+    let daemon = Daemon::start(&["--interface", "gwv"]);
+    let remote = format!("{FAR_V4}:{}", lab.reader());
+    let shows = |command| {
+        let status = daemon.status();
+        let mut flows = status["flows"].as_array().unwrap().iter();
+        flows.any(|flow| flow["remote"] == remote && flow["command"] == command)
+    };
+    let connect = format!("exec 3>/dev/tcp/{}; echo x >&3; read x", remote.replace(':', "/"));
+    let script = format!("{connect}; exec cat /dev/zero >&3");
+    let mut shell = KillOnDrop::spawn(Command::new("bash").args(["-c", &script]).stdin(Stdio::piped()));
+    until("it is the shell's", || shows("bash"));
+    writeln!(shell.stdin.take().unwrap()).unwrap();
+    until("it is the other program's", || shows("cat"));
+}
+
+#[test]
 fn a_connection_that_nobody_uses_is_the_oldest_processs_that_has_it() {
     // After the last number come the first again: the search meets the child before its parent.
     const LAST: &str = "/proc/sys/kernel/ns_last_pid";

@@ -45,6 +45,8 @@ const FREE: Relation = Relation::AtLeast(2.0);
 const SHOWN: Relation = Relation::Between(0.95, 1.05);
 /// Until a rate of the last second, which is shown for a second, is one under the limit.
 const SETTLE_S: f64 = 2.5;
+const METRICS: &str = "metrics_of_received";
+const COUNTED_S: f64 = 40.0;
 const AGAIN_S: f64 = 2.5;
 const NS_PER_S: f64 = 1e9;
 const PROGRAMS: &[&str] = &["setpriv"];
@@ -116,6 +118,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                     add(&name, cell.estimated_s(), Box::new(move |run: &Run| cell.run(run)));
                 }
             }
+        }
+        for (direction, way) in WAYS {
+            let name = format!("{kernel}/metrics/{direction}");
+            checks.push(Check::metric(&name, METRICS, SHOWN).always());
+            add(&name, COUNTED_S + 6.0, Box::new(move |run: &Run| counted(way, run)));
         }
         for (direction, way) in WAYS {
             let name = format!("{kernel}/user-lifts/{direction}");
@@ -212,25 +219,15 @@ impl Cell {
         let from_ns = monotonic_ns()?;
         let web = place.web.as_mut().context("nobody serves the page")?;
         let mut shown: Vec<[Option<f64>; 3]> = Vec::new();
-        let before = passed_bytes(web, self.way)?;
-        let counted_ns = monotonic_ns()?;
-        while monotonic_ns()? < after(counted_ns, self.seconds) {
+        while monotonic_ns()? < after(from_ns, self.seconds) {
             shown.push(shown_mbit(&place.device, web, self.way)?);
         }
-        let passed = passed_bytes(web, self.way)?
-            .zip(before)
-            .map(|(now, before)| now - before);
         let to_ns = monotonic_ns()?;
-        // The views count headers, its receiver does not.
-        let received_mbit = place.received()?.mbit(from_ns, to_ns) * PACKET_BYTES as f64 / PAYLOAD_BYTES;
-        let mean = |view: usize| {
+        let received_mbit = with_headers(place.received()?.mbit(from_ns, to_ns));
+        for (view, metric) in VIEWS.into_iter().enumerate() {
             let all: Option<Vec<f64>> = shown.iter().map(|views| views[view]).collect();
-            crate::statistics::mean(&all?)
-        };
-        let counted_s = (to_ns - counted_ns) as f64 / 1e9;
-        let by_metrics = passed.map(|bytes| bytes * 8e-6 / counted_s);
-        for (metric, shown) in VIEWS.into_iter().zip([mean(0), mean(1), mean(2), by_metrics]) {
-            outcome.set(run.name, metric, shown.map(|mbit| mbit / received_mbit));
+            let mean = all.and_then(|all| crate::statistics::mean(&all));
+            outcome.set(run.name, metric, mean.map(|mbit| mbit / received_mbit));
         }
         Ok(to_ns)
     }
@@ -306,6 +303,35 @@ fn user_lifts(way: Way, seconds: f64, run: &Run) -> Result<Outcome> {
     place.end_target();
     place.stop_daemon()?;
     Ok(outcome)
+}
+
+/// What the metrics count of a limit, as Prometheus would ask: over most of a minute, since the daemon counts once a second.
+fn counted(way: Way, run: &Run) -> Result<Outcome> {
+    let mut place = Place::raise(way, run)?;
+    place.start_daemon()?;
+    place.prepare(Kind::Process)?;
+    let said = place.limit(LIMIT_MBIT)?;
+    ensure!(said.is_well, "no limit is set: {}", said.text);
+    place.begin_transfer()?;
+    place.wait_until_transferring()?;
+    let mut web = Web::start(&place.device)?;
+    pause(SETTLE_S)?;
+    let (from_ns, before) = (monotonic_ns()?, passed_bytes(&mut web, way)?);
+    pause(COUNTED_S)?;
+    let (to_ns, now) = (monotonic_ns()?, passed_bytes(&mut web, way)?);
+    let seconds = (to_ns - from_ns) as f64 / NS_PER_S;
+    let mbit = now.zip(before).map(|(now, before)| (now - before) * 8e-6 / seconds);
+    let received_mbit = with_headers(place.received()?.mbit(from_ns, to_ns));
+    let mut outcome = Outcome::default();
+    outcome.set(run.name, METRICS, mbit.map(|mbit| mbit / received_mbit));
+    place.end_target();
+    place.stop_daemon()?;
+    Ok(outcome)
+}
+
+/// A receiver counts payload, giveway packets.
+fn with_headers(mbit: f64) -> f64 {
+    mbit * PACKET_BYTES as f64 / PAYLOAD_BYTES
 }
 
 fn after(at_ns: u64, seconds: f64) -> u64 {
