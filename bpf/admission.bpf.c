@@ -54,7 +54,7 @@ static __always_inline int admit_without_deadline(struct __sk_buff *skb, const s
 		class = GW_CLASS_STANDARD;
 		band = goes_first(skb, config, p) ? GW_STREAM : GW_BEST_EFFORT;
 	}
-	if (takes_detour(skb, config, limit_of(treatment)))
+	if (takes_detour(skb, config, treatment))
 		return TCX_NEXT;
 	stamp(skb, config, band, &none, 0, 0);
 	mark(skb, config, p, class);
@@ -193,7 +193,7 @@ __noinline int admit_by_word(struct __sk_buff *skb, struct gw_link_config *confi
 }
 
 /* What is local, unless it goes to its limit first. */
-__noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p)
+__noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config, struct packet *p, bool is_back)
 {
 	enum gw_class class;
 	bool granted, goes_first;
@@ -203,8 +203,8 @@ __noinline int admit_local(struct __sk_buff *skb, struct gw_link_config *config,
 	if (!config || !p)
 		return TCX_NEXT;
 	read_ports(skb, p);
-	treatment = treatment_of(skb, p, what_is_said(skb, config, p));
-	if (takes_detour(skb, config, limit_of(treatment)))
+	treatment = is_back ? class_before(skb) : treatment_of(skb, p, what_is_said(skb, config, p));
+	if (takes_detour(skb, config, treatment))
 		return TCX_NEXT;
 	class = class_of(treatment);
 	deadline_ns = find_deadline(skb, config, p, find_rule(config, p), socket_deadline(skb), &granted);
@@ -225,9 +225,10 @@ int gw_admit(struct __sk_buff *skb)
 	struct promise none = {};
 	struct packet p = {};
 	__u64 deadline_ns = 0;
+	bool is_back;
 	int verdict;
 
-	come_back(skb);
+	is_back = come_back(skb);
 	skb->cb[0] = 0;
 	if (!config)
 		return TCX_NEXT;
@@ -236,7 +237,9 @@ int gw_admit(struct __sk_buff *skb)
 		return TCX_NEXT;
 	}
 	if (config->class_of_local[0] && is_local(config, &p))
-		return admit_local(skb, config, &p);
+		return admit_local(skb, config, &p, is_back);
+	if (is_back)
+		return admit_without_deadline(skb, config, &p, class_before(skb));
 	if (p.fragment_at)
 		return admit_later_fragment(skb, config, &p);
 	if (p.more_fragments)

@@ -91,6 +91,6 @@ int gw_to_container(struct __sk_buff *skb)
 	turn_round(&p);
 	limit = limit_of_receiver(skb, config, &p);
 	if (limit)
-		send_round(skb, limit, hash_of(&p));
+		send_round(skb, limit, hash_of(&p), 0);
 	return TCX_NEXT;
 }

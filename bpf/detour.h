@@ -21,8 +21,9 @@
 #define LIMITS_WITH_QUEUES 48
 
 /*
- * In skb->cb[0], on the way out: it takes the detour. cb[2]: its priority before; cb[3]: its class there. In cb[4] again, for its
- * way back: fq_codel uses the first two words.
+ * In skb->cb[0], on the way out: it takes the detour. cb[1]: its class; cb[2]: its priority before; cb[3]: the class of the queue
+ * there. For its way back, cb[4] says so again, and its class is in cb[3] by then: fq_codel uses the first two words, and what the
+ * kernel redirects here is a clone, without a socket.
  */
 #define DETOUR_MAGIC 0x6a7e0001u
 
@@ -54,17 +55,35 @@ static __always_inline bool has_come_back(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD(kernel_skb, tc_skip_classify);
 }
 
-/* What it was before the detour counts again. */
-static __always_inline void come_back(struct __sk_buff *skb)
+/* Whether it comes from there: then its priority before counts again. */
+static __always_inline bool come_back(struct __sk_buff *skb)
 {
-	if (skb->cb[4] == DETOUR_MAGIC && has_come_back(skb))
-		skb->priority = skb->cb[2];
+	if (skb->cb[4] != DETOUR_MAGIC || !has_come_back(skb))
+		return false;
+	skb->priority = skb->cb[2];
+	return true;
+}
+
+/* Of what has come back. */
+static __always_inline __u32 class_before(struct __sk_buff *skb)
+{
+	return skb->cb[3];
+}
+
+/* Egress of that device: to its queue there. */
+static __always_inline void queue_there(struct __sk_buff *skb, bool is_fair)
+{
+	if (skb->cb[0] != DETOUR_MAGIC)
+		return;
+	skb->priority = is_fair ? only_queue_of(skb->cb[3]) : skb->cb[3];
+	skb->cb[3] = skb->cb[1];
 }
 
 /* To this limit, by the device that the filter behind sends it to. */
-static __always_inline void send_round(struct __sk_buff *skb, __u32 limit, __u32 hash)
+static __always_inline void send_round(struct __sk_buff *skb, __u32 limit, __u32 hash, __u32 class)
 {
 	skb->cb[0] = skb->cb[4] = DETOUR_MAGIC;
+	skb->cb[1] = class;
 	skb->cb[2] = skb->priority;
 	skb->cb[3] = class_of_limit(limit, hash);
 }

@@ -58,7 +58,6 @@ int gw_to_class(struct __sk_buff *skb)
 
 	if (!detour_device)
 		detour_device = (__u64)kernel_skb->dev;
-	if (skb->cb[0] == DETOUR_MAGIC)
-		skb->priority = is_fair ? only_queue_of(skb->cb[3]) : skb->cb[3];
+	queue_there(skb, is_fair);
 	return TCX_NEXT;
 }

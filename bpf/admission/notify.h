@@ -109,11 +109,13 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct gw_link_co
 }
 
 /* What has a limit and has not been there yet: see detour.h. It is counted and marked as it comes back. */
-static __always_inline bool takes_detour(struct __sk_buff *skb, const struct gw_link_config *config, __u32 limit)
+static __always_inline bool takes_detour(struct __sk_buff *skb, const struct gw_link_config *config, __u32 treatment)
 {
+	__u32 limit = limit_of(treatment);
+
 	if (!limit || !(config->flags & GW_DETOUR) || has_come_back(skb))
 		return false;
-	send_round(skb, limit, hash_of_flow(skb));
+	send_round(skb, limit, hash_of_flow(skb), treatment & GW_CLASS_MASK);
 	return true;
 }
 

@@ -105,6 +105,35 @@ fn what_is_limited_keeps_its_priority_in_the_links_own_queue() {
     assert!(own > 400_000 && default < 50_000, "{own}, {default} by default");
 }
 
+/// What is redirected to the intermediate device has no socket any more.
+#[test]
+fn what_is_limited_keeps_its_band_and_mark_in_giveways_queue() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = lab.reader();
+    let limited = format!("port = {port}\nupload_limit_mbit = 4");
+    rules.write("50-test.toml", &rule(&limited, "background"));
+    let config = Scratch::new("bands.toml", "[link]\nrate_mbit = 20\n[queue]\nbackend = \"htb\"\n");
+    let arguments = ["--config", config.path(), "--rules", rules.path(), "--interface", "gwv"];
+    let daemon = Daemon::start(&arguments);
+    until("the limit holds", || limiting(&daemon));
+    lab.far(|| {
+        run("nft add table netdev gwtest");
+        run("nft add chain netdev gwtest seen { type filter hook ingress device gwv priority 0; }");
+        run("nft add rule netdev gwtest seen ip dscp cs1 counter");
+    });
+    let connect = format!("exec 3>/dev/tcp/{FAR_V4}/{port}");
+    let _sender = sender(&[], &format!("{connect}; exec cat /dev/zero >&3"));
+    until("it sends", || sent_by("6777:20") + sent_by("6777:30") > 100_000);
+    let (before, marked) = (sent_by("6777:20"), seen_by_filter(&lab));
+    thread::sleep(Duration::from_secs(2));
+    let [best_effort, background] = ["6777:20", "6777:30"].map(sent_by);
+    assert!(
+        best_effort - before < 20_000 && background > 800_000,
+        "{best_effort}, {background}"
+    );
+    assert!(seen_by_filter(&lab) - marked > 500, "marked");
+}
+
 #[test]
 fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
     for root in ["noqueue", "tbf rate 40mbit burst 5000 limit 200000", "pfifo"] {
