@@ -313,7 +313,8 @@ fn a_variant_that_fails_beside_others_says_why() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_giveway-lab"));
     command
         .args(words)
-        .args(["variants=plain,fixed-cap", "--out"])
+        .args(["variants=plain,fixed-cap", "--set", "repeats=1", "--set", "seconds=2"])
+        .args(["--set", "warmup_s=1", "--out"])
         .arg(&out);
     // A daemon that ends at once.
     let done = command

@@ -62,7 +62,11 @@ pub fn run(scenario: &str, variants: &[&Variant], parameters: &Parameters, jobs:
         let (index, status) = done?;
         let lab = at_work.remove(index);
         if status.success() {
-            results.merge(lab.results()?);
+            let of_lab = lab.results()?;
+            for line in &of_lab.failed {
+                eprintln!("giveway-lab: {line} ({})", lab.out.join("log").display());
+            }
+            results.merge(of_lab);
         } else {
             interrupt::check()?;
             results.fail(lab.variant, &anyhow!(lab.last_words()));
