@@ -18,7 +18,7 @@ build: need ## Build giveway and giveway-lab
 demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (5 minutes)
 	@$(SUDO) packaging/demo
 
-test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (25 minutes)
+test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (about an hour on two cores)
 	@packaging/check
 
 test-kernels: build ## The daemon's kernel tests on Debian 13's own kernel and the newest 7.x, in emulated guests

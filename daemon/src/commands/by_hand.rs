@@ -119,9 +119,9 @@ fn class_shown(view: &HandView) -> String {
 fn limit_shown(view: &HandView) -> String {
     let part = |way: &str, most: Option<f64>, had: Option<f64>| {
         Some(format!(
-            "at most {} Mbit/s {way}, {} now",
+            "at most {} Mbit/s {way}, {}",
             most?,
-            had.map_or("none of it held".to_owned(), |had| format!("{had:.2}"))
+            had.map_or("held by no link".to_owned(), |had| format!("{had:.2} now"))
         ))
     };
     let parts = [
