@@ -424,8 +424,8 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where
-    /// nothing is left to be put back: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
+    /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where nothing is left
+    /// to be put back, nor kept for the next daemon: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
     /// serves on without its pin.
     pub fn remove_orphans(&self, put_back_threads: impl Fn(&Self)) {
         for entry in fs::read_dir(ROOT).into_iter().flatten().flatten() {
@@ -476,6 +476,10 @@ impl Place {
                 bail!("something is left to be put back");
             }
         }
+        ensure!(
+            is_gone || self.kept_by_hand().is_none(),
+            "what is set by hand there waits for its next daemon"
+        );
         self.forget_pins()?;
         Ok(fs::remove_dir_all(&self.directory)?)
     }

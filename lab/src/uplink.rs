@@ -91,6 +91,25 @@ impl Uplink {
         Ok(uplink)
     }
 
+    /// The addresses of the device and the far end by IPv6, which they have from now on.
+    pub fn add_ipv6(&self) -> Result<[&'static str; 2]> {
+        const ENDS: [&str; 2] = ["fd78:1::2", "fd78:2::2"];
+        for (at, device, address) in [
+            (&self.device, STATION_DEVICE, ENDS[0]),
+            (&self.radio, WLAN, "fd78:1::1"),
+            (&self.radio, CORE, "fd78:2::1"),
+            (&self.far, STATION_DEVICE, ENDS[1]),
+        ] {
+            at.allow_ipv6(true)?;
+            at.ip(&format!("address add {address}/64 dev {device} nodad"))?;
+        }
+        self.radio.run("sysctl", "-qw net.ipv6.conf.all.forwarding=1")?;
+        for (end, gateway) in [(&self.device, "fd78:1::1"), (&self.far, "fd78:2::1")] {
+            end.ip(&format!("-6 route add default via {gateway}"))?;
+        }
+        Ok(ENDS)
+    }
+
     /// Where to see what the uplink has carried.
     pub fn link_end(&self, shape: &Shape) -> Result<LinkEnd> {
         let shown = self.radio.run("ip", &format!("-o link show dev {CORE}"))?.stdout;

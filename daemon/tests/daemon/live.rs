@@ -18,7 +18,7 @@ use super::download::{passed_mbit, source};
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
 use crate::support::lab::{FAR_V4, Lab};
-use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway};
+use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway, program};
 use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{await_some, until};
 
@@ -415,6 +415,9 @@ fn a_daemon_that_is_restarted_or_killed_has_it_all_again() {
         let mut daemon = stage.daemon.take().unwrap();
         daemon.signal(signal);
         await_some("the daemon ends", || daemon.0.try_wait().unwrap());
+        // It looks for what other namespaces have left behind.
+        let elsewhere = Command::new("unshare").args(["-n", &program(), "revert"]).output();
+        assert!(elsewhere.unwrap().status.success());
         stage.start();
         let listed = by_hand();
         assert_eq!(listed.len(), 4, "{signal}: {listed:?}");

@@ -83,6 +83,16 @@ impl Wire {
         Ok(Self { sender, receiver })
     }
 
+    /// The addresses of the sender and the receiver by IPv6, which they have from now on.
+    pub fn add_ipv6(&self) -> Result<[&'static str; 2]> {
+        const ENDS: [&str; 2] = ["fd77:2::1", "fd77:2::2"];
+        for (at, address) in [&self.sender, &self.receiver].into_iter().zip(ENDS) {
+            at.allow_ipv6(true)?;
+            at.ip(&format!("address add {address}/64 dev {STATION_DEVICE} nodad"))?;
+        }
+        Ok(ENDS)
+    }
+
     pub fn set_queue(&self, lines: &[String]) -> Result<()> {
         let replace = |line| self.sender.tc(&format!("qdisc replace dev {STATION_DEVICE} {line}"));
         lines.iter().try_for_each(|line| replace(line).map(drop))

@@ -16,7 +16,9 @@ use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
 use crate::statistics::percentile;
-use crate::traffic::endless::{Arrivals, start_datagrams, start_observed_sender, start_probe, start_sink};
+use crate::traffic::endless::{
+    Arrivals, DISCARD_PORT, start_datagrams, start_observed_sender, start_probe, start_sink,
+};
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
 
@@ -197,7 +199,7 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     let daemon = start_daemon(&modem, trial, run)?;
     let sink = start_sink(&modem.far, &[UPLOAD])?;
     let _probe = start_probe(&modem.device, FAR_ADDRESS)?;
-    let datagrams = |mbit| start_datagrams(&modem.device, FAR_ADDRESS, mbit);
+    let datagrams = |mbit| start_datagrams(&modem.device, FAR_ADDRESS, DISCARD_PORT, mbit);
     let _datagrams = trial.udp_mbit.map(datagrams).transpose()?;
     let (begun, begun_ns) = (Instant::now(), monotonic_ns()?);
     let sender = match trial.method {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers that never end by themselves, a probe of the queue beside them, and where both arrive.
 //! The role `endless-sender` writes until it is killed, and then nothing of it is sent any more. The role `endless-probe`
-//! sends a small datagram every so often, `endless-datagrams` full ones at a rate, to nobody.
+//! sends a small datagram every so often, `endless-datagrams` full ones at a rate.
 //! The role `endless-observed-sender` writes, too, as much as it can or at rates
 //! that change, and notes the connection's smoothed round trip until its input ends. The role `endless-sink` notes when how much of what came, until its input ends.
 
 pub mod rates;
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _, stdin};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, Read as _, Write as _, stdin};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub const BIN_NS: u64 = 20_000_000;
 const PROBE_PORT: u16 = 5_450;
 const PROBE_EVERY_NS: u64 = 20_000_000;
 /// Nobody listens there.
-const DISCARD_PORT: u16 = 9;
+pub const DISCARD_PORT: u16 = 9;
 const DATAGRAM_BYTES: usize = 1_400;
 const OBSERVED_EVERY: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -47,8 +47,13 @@ pub struct Arrivals {
     pub probes_ns: Vec<(u64, u64)>,
 }
 
+/// What comes there by IPv4: TCP, and datagrams.
 pub fn start_sink(at: &Namespace, ports: &[u16]) -> Result<Role> {
-    Role::start(at, "endless-sink", &ports)
+    Role::start(at, "endless-sink", &(ports, Ipv4Addr::UNSPECIFIED))
+}
+
+pub fn start_sink_v6(at: &Namespace, ports: &[u16]) -> Result<Role> {
+    Role::start(at, "endless-sink", &(ports, Ipv6Addr::UNSPECIFIED))
 }
 
 /// Connected and writing when this returns; its packets go to this port.
@@ -76,8 +81,8 @@ pub fn start_probe(at: &Namespace, far: &str) -> Result<Process> {
     Role::start(at, "endless-probe", &far)?.into_process()
 }
 
-pub fn start_datagrams(at: &Namespace, far: &str, mbit: f64) -> Result<Process> {
-    Role::start(at, "endless-datagrams", &(far, mbit))?.into_process()
+pub fn start_datagrams(at: &Namespace, far: &str, port: u16, mbit: f64) -> Result<Process> {
+    Role::start(at, "endless-datagrams", &((far, port), mbit))?.into_process()
 }
 
 /// The role `endless-sender`.
@@ -110,12 +115,12 @@ pub fn run_observed_sender(description: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn connect((far, port, congestion): (Ipv4Addr, u16, String)) -> Result<TcpStream> {
+pub fn connect((far, port, congestion): (IpAddr, u16, String)) -> Result<TcpStream> {
     // Before it connects: giveway leaves alone what is chosen after it has seen the socket.
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("cannot make a socket")?;
+    let far = SocketAddr::from((far, port));
+    let socket = Socket::new(Domain::for_address(far), Type::STREAM, None).context("cannot make a socket")?;
     setsockopt(&socket, sockopt::TcpCongestion, &congestion.as_str().into())
         .with_context(|| format!("this kernel has no TCP `{congestion}`"))?;
-    let far = SocketAddr::from((far, port));
     socket.connect(&far.into()).context("cannot reach the far end")?;
     let connection = TcpStream::from(socket);
     // What waits in the socket goes with the process.
@@ -163,14 +168,14 @@ pub fn run_probe(description: &str) -> Result<()> {
 
 /// The role `endless-datagrams`.
 pub fn run_datagrams(description: &str) -> Result<()> {
-    let (far, mbit): (Ipv4Addr, f64) = serde_json::from_str(description)?;
+    let (to, mbit): ((Ipv4Addr, u16), f64) = serde_json::from_str(description)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     println!("ready");
     let every_ns = (DATAGRAM_BYTES as f64 * 8e3 / mbit) as u64;
     let mut due_ns = monotonic_ns()?;
     loop {
         // What is refused is lost like any other.
-        let _ = socket.send_to(&[0; DATAGRAM_BYTES], (far, DISCARD_PORT));
+        let _ = socket.send_to(&[0; DATAGRAM_BYTES], to);
         due_ns += every_ns;
         sleep_until(due_ns)?;
     }
@@ -178,7 +183,7 @@ pub fn run_datagrams(description: &str) -> Result<()> {
 
 /// The role `endless-sink`.
 pub fn run_sink(description: &str) -> Result<()> {
-    let ports: Vec<u16> = serde_json::from_str(description)?;
+    let (ports, at): (Vec<u16>, IpAddr) = serde_json::from_str(description)?;
     let arrivals = Arc::new(Mutex::new(Arrivals {
         begun_ns: monotonic_ns()?,
         ..Arrivals::default()
@@ -187,7 +192,11 @@ pub fn run_sink(description: &str) -> Result<()> {
     let of = arrivals.clone();
     std::thread::spawn(move || while note_probe(&probes, &of).is_ok() {});
     for port in ports {
-        let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("cannot listen on port {port}"))?;
+        let listening = || format!("cannot listen on port {port}");
+        let datagrams = UdpSocket::bind((at, port)).with_context(listening)?;
+        let of = arrivals.clone();
+        std::thread::spawn(move || note(|buffer| datagrams.recv(buffer), port, &of));
+        let listener = TcpListener::bind((at, port)).with_context(listening)?;
         let of = arrivals.clone();
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
@@ -215,8 +224,12 @@ fn note_probe(socket: &UdpSocket, arrivals: &Mutex<Arrivals>) -> Result<()> {
 
 /// Until it breaks: a reset is how a transfer ends here.
 pub fn swallow(mut connection: TcpStream, port: u16, arrivals: &Mutex<Arrivals>) {
+    note(|buffer| connection.read(buffer), port, arrivals);
+}
+
+fn note(mut read: impl FnMut(&mut [u8]) -> io::Result<usize>, port: u16, arrivals: &Mutex<Arrivals>) {
     let mut buffer = vec![0; CHUNK_BYTES];
-    while let (Ok(read @ 1..), Ok(now_ns)) = (connection.read(&mut buffer), monotonic_ns()) {
+    while let (Ok(read @ 1..), Ok(now_ns)) = (read(&mut buffer), monotonic_ns()) {
         let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         let bin = ((now_ns - arrivals.begun_ns) / BIN_NS) as usize;
         let bins = arrivals.bytes.entry(port).or_default();

@@ -87,7 +87,7 @@ pub fn run_near(description: &str) -> Result<()> {
 /// The role `targets-transfer`, which the other one starts.
 pub fn run_transfer(description: &str) -> Result<()> {
     let (way, far): (Way, Ipv4Addr) = serde_json::from_str(description)?;
-    let connection = connect((far, PORT, CONGESTION.to_owned()))?;
+    let connection = connect((far.into(), PORT, CONGESTION.to_owned()))?;
     if way == Way::Up {
         return write(connection, &[]);
     }
