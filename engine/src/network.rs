@@ -286,7 +286,7 @@ impl Network {
             }
             Input::Arrivals { way, arrivals, counted } => {
                 let detour = self.detour(way);
-                detour.count(now, counted);
+                counted.into_iter().for_each(|counted| detour.count(now, counted));
                 let wanted = detour.observe(arrivals);
                 self.ask_detour(way, wanted);
             }

@@ -113,6 +113,12 @@ impl Modem {
         pause_until(at(to_s))
     }
 
+    /// Of the link, so long after it began to pass.
+    pub fn rate_mbit(&self, at_s: f64) -> Option<f64> {
+        let since = self.rates_mbit.iter().rev().find(|(from_s, _)| *from_s <= at_s);
+        since.map(|(_, mbit)| *mbit)
+    }
+
     /// Packets that have left the device.
     pub fn sent_packets(&self) -> Result<u64> {
         let shown = self

@@ -234,10 +234,10 @@ impl DownloadActuator {
             .collect()
     }
 
-    /// What each limit, and what gives way, has let pass.
-    pub fn counted(&mut self) -> Counted {
-        let Some(standing) = &self.standing else {
-            return Counted::default();
+    /// What each limit, and what gives way, has let pass; None: not looked at now.
+    pub fn counted(&mut self) -> Option<Counted> {
+        let Some(standing) = &mut self.standing else {
+            return Some(Counted::default());
         };
         let counted = standing.tree.counted(&mut self.netlink);
         counted

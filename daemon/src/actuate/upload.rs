@@ -115,10 +115,10 @@ impl UploadActuator {
         Some(format!("{why:#}"))
     }
 
-    /// What each limit has let pass.
-    pub fn counted(&mut self) -> Counted {
-        let Some(standing) = &self.standing else {
-            return Counted::default();
+    /// What each limit has let pass; None: not looked at now.
+    pub fn counted(&mut self) -> Option<Counted> {
+        let Some(standing) = &mut self.standing else {
+            return Some(Counted::default());
         };
         let counted = standing.tree.counted(&mut self.netlink);
         counted

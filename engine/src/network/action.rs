@@ -33,11 +33,11 @@ pub enum Input<'a> {
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
     /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits or orders; and
-    /// what was counted there.
+    /// what was counted there, where it was looked at.
     Arrivals {
         way: Way,
         arrivals: Vec<Arrival>,
-        counted: Counted,
+        counted: Option<Counted>,
     },
     /// What has come by links where it is ordered, by interface.
     Arrived(BTreeMap<u32, Arrived>),

@@ -17,7 +17,7 @@ use crate::parameters::Parameters;
 use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
 use crate::statistics::percentile;
 use crate::traffic::endless::{
-    Arrivals, DISCARD_PORT, start_datagrams, start_observed_sender, start_probe, start_sink,
+    Arrivals, BIN_NS, DISCARD_PORT, start_datagrams, start_observed_sender, start_probe, start_sink,
 };
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
@@ -49,6 +49,10 @@ const AUTO: &str = "auto";
 /// Beside the upload, on 10 Mbit/s: datagrams at more than half of that.
 const BESIDE_UDP: &str = "auto/udp";
 const UDP_MBIT: f64 = 6.0;
+
+/// What arrived over these times is compared with the link's rate, where nothing in the device keeps a queue from standing.
+const ARRIVES_OVER_MS: [u64; 4] = [100, 200, 500, 1_000];
+const TENTH: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Method {
@@ -236,12 +240,37 @@ fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
     outcome.set(run.name, "found_mbit", rate.map(|rate| rate as f64 / 125e3));
     let known = queue.and_then(|queue| known_as_tcp_percent(&queue.counters?));
     outcome.set(run.name, "known_as_tcp_percent", known);
+    if trial.method == Method::Plain {
+        for window_ms in ARRIVES_OVER_MS {
+            let percent = near_rate_percent(&arrivals, &modem, begun_ns, (from_ns, to_ns), window_ms * 1_000_000);
+            outcome.set(run.name, &format!("arrives_near_rate_{window_ms}ms_percent"), percent);
+        }
+    }
     outcome.traces = vec![Curve {
         of: Trace::Goodput,
         station: 0,
         points: arrivals.curve(UPLOAD),
     }];
     Ok(outcome)
+}
+
+/// What a receiver can know of the link's rate while a queue stands before it: of how many moments what arrived just before is
+/// within a tenth of it.
+fn near_rate_percent(
+    arrivals: &Arrivals,
+    modem: &Modem,
+    begun_ns: u64,
+    (from_ns, to_ns): (u64, u64),
+    window_ns: u64,
+) -> f64 {
+    let moments = (from_ns + window_ns..to_ns).step_by(BIN_NS as usize);
+    let is_near = |at_ns: &u64| {
+        let arrives_mbit = arrivals.mbit(UPLOAD, (at_ns - window_ns, *at_ns));
+        let rate_mbit = modem.rate_mbit((at_ns - begun_ns) as f64 / 1e9);
+        rate_mbit.is_some_and(|mbit| (arrives_mbit / mbit - 1.0).abs() <= TENTH)
+    };
+    let near = moments.clone().filter(is_near).count();
+    100.0 * near as f64 / moments.count() as f64
 }
 
 /// Of what the queue has sent.

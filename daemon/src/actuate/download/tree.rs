@@ -8,6 +8,7 @@
 //! have together. Bulk borrows of it first; so background has little for sure, and all that bulk leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::{LimitNumber, MOST_LIMITS, RateLimit};
@@ -16,6 +17,7 @@ use nix::errno::Errno;
 
 use crate::actuate::queue::htb::{self, Shape};
 use crate::kernel::netlink::{Body, Netlink, Refused, u32_at};
+use crate::kernel::now;
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
 
 /// Of the root ("gd"): what bpf/detour.h says.
@@ -46,6 +48,9 @@ const FEWEST_PACKETS: u32 = 12;
 const FEWEST_OF_ALL: u64 = 48;
 const MOST_BYTES_OF_ALL: u32 = 16 << 20;
 const INTERVAL_US: u32 = 300_000;
+/// A thousand limits are 2,000 queues to list: looks take one part of the time in so many.
+const LOOKS_TAKE_ONE_IN: u32 = 200;
+const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 /// Attributes of tbf (include/uapi/linux/pkt_sched.h).
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
@@ -75,6 +80,8 @@ pub struct Tree {
     limits: BTreeMap<LimitNumber, (u64, u32)>,
     /// And of the largest packet, by the links' numbers.
     ordered: BTreeMap<u32, (Ordered, u32)>,
+    /// From when on what was counted may be looked at again.
+    next_look: Duration,
 }
 
 /// A class with queues for its flows.
@@ -101,6 +108,7 @@ impl Tree {
             is_fair: is_fair.is_ok(),
             limits: BTreeMap::new(),
             ordered: BTreeMap::new(),
+            next_look: Duration::ZERO,
         })
     }
 
@@ -234,8 +242,19 @@ impl Tree {
         Ok(())
     }
 
-    /// What each of them has let pass since it was put up.
-    pub fn counted(&self, netlink: &mut Netlink) -> Result<Counted> {
+    /// What each of them has let pass since it was put up; None: it is too soon to look again.
+    pub fn counted(&mut self, netlink: &mut Netlink) -> Result<Option<Counted>> {
+        let began = now();
+        if began < self.next_look {
+            return Ok(None);
+        }
+        let counted = self.look(netlink);
+        let took = now().saturating_sub(began);
+        self.next_look = began + (took * LOOKS_TAKE_ONE_IN).min(LONGEST_BETWEEN_LOOKS);
+        counted.map(Some)
+    }
+
+    fn look(&self, netlink: &mut Netlink) -> Result<Counted> {
         let mut all = Counted::default();
         for (parent, counted) in qdisc::all_counted(netlink, self.ifindex)? {
             // What fq_codel drops is counted above it, too.

@@ -99,7 +99,7 @@ fn departs(engine: &mut Network, ms: u64) {
     let looked = Input::Arrivals {
         way,
         arrivals: vec![departure],
-        counted: crate::downlink::Counted::default(),
+        counted: None,
     };
     let actions = engine.step(now, looked);
     let is_it = |action: &Action| matches!(action, Action::Detour { way: Way::Sent, plan: Some(plan) } if plan.links.contains_key(&ETH));
