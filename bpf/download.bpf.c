@@ -25,6 +25,10 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define TCX_NEXT -1
 #define IFF_UP 1
+#define PACKET_HOST 0
+#define FIRST_MULTICAST_V4 224
+#define MULTICAST_V6 0xff
+#define IPS_NAT 0x30 /* IPS_SRC_NAT | IPS_DST_NAT */
 #define ENODEV 19
 /* Behind the groups of limits: of all that a link orders, of bulk, and of background. */
 #define GROUPS_OF_A_LINK 3
@@ -38,6 +42,35 @@ const volatile __u32 detour_ifindex;
 const volatile bool is_fair;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
+
+/* Of a connection that netfilter knows (net/netfilter/nf_conntrack_bpf.c); where the kernel has none, nothing is translated. */
+struct gw_ct_options {
+	__s32 netns_id;
+	__s32 error;
+	__u8 protocol;
+	__u8 dir;
+	__u8 reserved[2];
+};
+extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_bytes,
+					 struct gw_ct_options *options, __u32 options_bytes) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
+
+static __noinline bool is_translated(struct __sk_buff *skb, const struct packet *p)
+{
+	struct gw_ct_options options = { .netns_id = -1, .protocol = IPPROTO_UDP };
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *ct;
+	bool is_one;
+
+	if (!bpf_ksym_exists(bpf_skb_ct_lookup) || !bpf_ksym_exists(bpf_ct_release))
+		return false;
+	ct = bpf_skb_ct_lookup(skb, &tuple, write_tuple(&tuple, p), &options, sizeof(options));
+	if (!ct)
+		return false;
+	is_one = ct->status & IPS_NAT;
+	bpf_ct_release(ct);
+	return is_one;
+}
 
 /* And not to be forwarded: a socket that is not connected may have the port of whom it is forwarded to. */
 static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct packet *p)
@@ -58,6 +91,18 @@ static __noinline bool is_for_this_machine(struct __sk_buff *skb, const struct p
 	}
 	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
 	return found == BPF_FIB_LKUP_RET_NOT_FWDED || found == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
+/*
+ * One that is not connected has whatever comes to its port: also what is for others on the network, or is about to be translated
+ * to another address. Any user may have such a socket, with a limit of their own choice.
+ */
+static __always_inline bool is_its_own(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 first = p->tuple.local[0];
+	bool is_for_many = p->tuple.family == AF_INET ? first >= FIRST_MULTICAST_V4 : first == MULTICAST_V6;
+
+	return skb->pkt_type == PACKET_HOST && !is_for_many && is_for_this_machine(skb, p) && !is_translated(skb, p);
 }
 
 /* What is said of the socket itself; 0: nothing. */
@@ -99,7 +144,7 @@ static __noinline __u32 treatment_of_receiver(struct __sk_buff *skb, const struc
 		treatment = treatment_by_rules(config, p, config->packet_rules);
 	if (!download_limit_of(treatment) && !(orders(config) && gives_way(treatment)))
 		return 0;
-	if (p->protocol == IPPROTO_UDP && !is_connected && !is_for_this_machine(skb, p))
+	if (p->protocol == IPPROTO_UDP && !is_connected && !is_its_own(skb, p))
 		return 0;
 	return treatment;
 }

@@ -22,6 +22,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include "inherit.h"
+#include "queueing.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -56,7 +57,7 @@ struct gw_hand_order {
 	__u64 start_ns; /* of the process, as /proc tells it; 0: the setting goes */
 	__u32 tgid;
 	__u32 uid; /* only this user's processes, by their real user; ~0: everybody's */
-	__u32 treatment; /* of what they connect, until the daemon has seen it */
+	__u32 treatment; /* of what they connect, until the daemon has seen it; 0: nothing any more */
 	__u32 reserved;
 };
 
@@ -332,6 +333,29 @@ static __always_inline bool is_meant(struct gw_hand_order *order, struct task_st
 	return parent && has_by_hand(parent->group_leader, order->bit);
 }
 
+/* A limit that root has set stays where another user sets one for the same direction. */
+static __always_inline void say_of(struct gw_record *record, const struct gw_hand_order *order)
+{
+	__u32 limits[2] = { GW_LIMIT_MASK << GW_LIMIT_SHIFT, (__u32)GW_LIMIT_MASK << GW_DOWNLOAD_SHIFT };
+	bool is_by_root = order->uid == ~0U;
+	__u32 said = order->treatment & GW_CLASS_MASK, i;
+
+	if (!order->treatment) {
+		record->hand_treatment = 0;
+		record->hand_by_root = 0;
+		return;
+	}
+	for (i = 0; i < 2; i++) {
+		bool is_kept = record->hand_by_root & limits[i] && !is_by_root;
+		__u32 limit = order->treatment & limits[i];
+
+		if (limit && is_by_root)
+			record->hand_by_root |= limits[i];
+		said |= limit && !is_kept ? limit : record->hand_treatment & limits[i];
+	}
+	record->hand_treatment = said;
+}
+
 /* Tells of each process for which that is news: until it tells of none, there may be more that these have started. */
 SEC("iter/task")
 int gw_set_by_hand(struct bpf_iter__task *ctx)
@@ -352,9 +376,10 @@ int gw_set_by_hand(struct bpf_iter__task *ctx)
 			return 0;
 		record->by_hand &= ~order->bit;
 		record->hand_treatment = 0;
+		record->hand_by_root = 0;
 	} else {
 		if (record && record->by_hand & order->bit) {
-			record->hand_treatment = order->treatment;
+			say_of(record, order);
 			return 0;
 		}
 		if (task->flags & PF_EXITING || !task->mm || !is_meant(order, task))
@@ -364,7 +389,7 @@ int gw_set_by_hand(struct bpf_iter__task *ctx)
 		if (!record)
 			return 0;
 		record->by_hand |= order->bit;
-		record->hand_treatment = order->treatment;
+		say_of(record, order);
 	}
 	key.start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 	key.tgid = task->tgid;

@@ -38,7 +38,7 @@ struct gw_record {
 	__u64 image; /* since whose exec it is so; 0: it has executed nothing since its fork */
 	__u64 by_hand; /* a bit for each setting by hand (`giveway class set PID`) that is for the task and all that it starts */
 	__u32 hand_treatment; /* of what it connects, by the one that was set last (queueing.h); 0: nothing is said */
-	__u32 reserved;
+	__u32 hand_by_root; /* bits of that which root has set: limits, which others do not replace */
 	struct gw_by_rule own;       /* by which the process hands its class on */
 	struct gw_by_rule inherited; /* from what has started it */
 };

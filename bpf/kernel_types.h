@@ -71,6 +71,10 @@ struct bpf_iter_num {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct nf_conn {
+	unsigned long status;
+};
+
 struct in6_addr {
 	union {
 		__u8 u6_addr8[16];

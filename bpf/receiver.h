@@ -22,25 +22,29 @@ static __always_inline void turn_round(struct packet *p)
 	p->tuple.remote_port = port;
 }
 
+/* Of a packet that was turned round. Its length. */
+static __always_inline __u32 write_tuple(struct bpf_sock_tuple *tuple, const struct packet *p)
+{
+	if (p->tuple.family == AF_INET) {
+		__builtin_memcpy(&tuple->ipv4.saddr, p->tuple.remote, 4);
+		__builtin_memcpy(&tuple->ipv4.daddr, p->tuple.local, 4);
+		tuple->ipv4.sport = bpf_htons(p->tuple.remote_port);
+		tuple->ipv4.dport = bpf_htons(p->tuple.local_port);
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(&tuple->ipv6.saddr, p->tuple.remote, 16);
+	__builtin_memcpy(&tuple->ipv6.daddr, p->tuple.local, 16);
+	tuple->ipv6.sport = bpf_htons(p->tuple.remote_port);
+	tuple->ipv6.dport = bpf_htons(p->tuple.local_port);
+	return sizeof(tuple->ipv6);
+}
+
 /* Of a packet that was turned round. `netns`: BPF_F_CURRENT_NETNS, or as this namespace numbers another one. To be released. */
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct packet *p, __u64 netns)
 {
 	struct bpf_sock_tuple tuple = {};
-	__u32 size;
+	__u32 size = write_tuple(&tuple, p);
 
-	if (p->tuple.family == AF_INET) {
-		__builtin_memcpy(&tuple.ipv4.saddr, p->tuple.remote, 4);
-		__builtin_memcpy(&tuple.ipv4.daddr, p->tuple.local, 4);
-		tuple.ipv4.sport = bpf_htons(p->tuple.remote_port);
-		tuple.ipv4.dport = bpf_htons(p->tuple.local_port);
-		size = sizeof(tuple.ipv4);
-	} else {
-		__builtin_memcpy(&tuple.ipv6.saddr, p->tuple.remote, 16);
-		__builtin_memcpy(&tuple.ipv6.daddr, p->tuple.local, 16);
-		tuple.ipv6.sport = bpf_htons(p->tuple.remote_port);
-		tuple.ipv6.dport = bpf_htons(p->tuple.local_port);
-		size = sizeof(tuple.ipv6);
-	}
 	if (p->protocol == IPPROTO_TCP)
 		return bpf_sk_lookup_tcp(skb, &tuple, size, netns, 0);
 	return bpf_sk_lookup_udp(skb, &tuple, size, netns, 0);

@@ -34,21 +34,24 @@ const volatile bool has_records;
  */
 static __noinline __u32 chosen_by_caller(void)
 {
+	__u32 up = GW_LIMIT_MASK << GW_LIMIT_SHIFT, down = (__u32)GW_LIMIT_MASK << GW_DOWNLOAD_SHIFT;
 	struct gw_record *record;
-	__u32 treatment;
+	__u32 treatment, by_root;
 
 	if (!has_records)
 		return 0;
 	record = bpf_task_storage_get(&gw_records_3, bpf_get_current_task_btf(), NULL, 0);
-	if (record && record->hand_treatment)
-		return record->hand_treatment;
-	if (!record || !(record->class || record->limit))
+	if (!record || !(record->hand_treatment || record->class || record->limit))
 		return 0;
-	treatment = record->class ? record->class : GW_CLASS_STANDARD;
-	if (record->rates.up)
-		treatment |= record->limit << GW_LIMIT_SHIFT;
-	if (record->rates.down)
-		treatment |= record->limit << GW_DOWNLOAD_SHIFT;
+	treatment = record->hand_treatment;
+	by_root = record->hand_by_root;
+	if (!treatment)
+		treatment = record->class ? record->class : GW_CLASS_STANDARD;
+	/* A command's limit holds where nothing was set by hand; root's, where root has set nothing. */
+	if (record->rates.up && (!(treatment & up) || (!record->uid && !(by_root & up))))
+		treatment = (treatment & ~up) | record->limit << GW_LIMIT_SHIFT;
+	if (record->rates.down && (!(treatment & down) || (!record->uid && !(by_root & down))))
+		treatment = (treatment & ~down) | record->limit << GW_DOWNLOAD_SHIFT;
 	return treatment;
 }
 

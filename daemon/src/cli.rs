@@ -38,8 +38,8 @@ pub enum Command {
     /// Show what is in force: caps, queue, priorities, rules, sockets with their classes, neighbours
     ///
     /// In the list of sockets `>` is before those that send, and `!` before those of which giveway leaves a setting alone
-    /// because another tool has set it or the kernel refused it. `Mbit/s` is the kernel's estimate of what the path delivers
-    /// (`delivery_rate` of ss), not what the socket sends.
+    /// because another tool has set it or the kernel refused it. `UP/DOWN` is the payload, Mbit/s, that was acknowledged and that
+    /// arrived in the last second.
     Status(Json),
     /// Watch what is in force, live: sockets and processes with class, cwnd, cap, RTT and rate; the queue, neighbours, real time
     ///
@@ -324,7 +324,7 @@ pub enum LimitCommand {
         #[command(flatten)]
         output: Json,
     },
-    /// Show each with who set it, and what of TCP it let through in the last second
+    /// Show each with who set it, and what its queues let through in the last second
     List(Json),
 }
 

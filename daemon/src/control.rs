@@ -157,6 +157,11 @@ pub struct Chosen {
     pub limits_sent: Vec<String>,
     #[serde(default)]
     pub limits_received: Vec<String>,
+    /// On which packets are ordered as they leave, and on which bulk and background give way as they arrive.
+    #[serde(default)]
+    pub orders_sent: Vec<String>,
+    #[serde(default)]
+    pub orders_received: Vec<String>,
 }
 
 /// The rules for classes that are in force.
@@ -189,4 +194,6 @@ pub struct ActiveFor {
 pub enum Answer<T> {
     Ok(T),
     Error(String),
+    /// Nothing was asked yet: it may be tried again.
+    Busy(String),
 }

@@ -101,6 +101,12 @@ impl Pins {
         .context("cannot remove the pinned programs")
     }
 
+    /// Whether what processes have chosen and inherited waits there for the next daemon.
+    pub fn have_records(&self) -> bool {
+        let found = self.look(|folder| Ok(folder.join(RECORDS).exists()));
+        found.ok().flatten().unwrap_or_default()
+    }
+
     /// Removes what processes have chosen and inherited.
     pub fn remove_records(&self) -> Result<()> {
         in_machines_mounts(|_| {

@@ -53,6 +53,8 @@ const NO_JOURNALS: [&str; 9] = [
 ];
 /// Who began to start before a request to end has seen it within this time. Until then the request stays.
 const REQUEST_STAYS: Duration = Duration::from_secs(600);
+/// Where the kernel does not tell whether a namespace is gone, what waits there for its next daemon is kept for so long.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
 /// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
 /// and nothing in it could be written or removed meanwhile.
 pub const FOLDER_MODE: u32 = 0o711;
@@ -425,7 +427,7 @@ impl Place {
     }
 
     /// Removes the state folders and pins of other namespaces that have no daemon and no guardian, and where nothing is left
-    /// to be put back, nor kept for the next daemon: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
+    /// to be put back, and nothing waits for their next daemon: of one that is gone only threads, which `put_back_threads` does. A qdisc that is up
     /// serves on without its pin.
     pub fn remove_orphans(&self, put_back_threads: impl Fn(&Self)) {
         for entry in fs::read_dir(ROOT).into_iter().flatten().flatten() {
@@ -447,6 +449,13 @@ impl Place {
         let pins = self.pins();
         pins.remove_records()?;
         pins.remove()
+    }
+
+    /// Something is kept there, and its daemon has ended not so long ago.
+    fn waits_for_its_daemon(&self) -> bool {
+        let ended = fs::metadata(&self.directory).and_then(|about| about.modified());
+        let is_new = ended.is_ok_and(|ended| ended.elapsed().is_ok_and(|ago| ago < KEPT_FOR));
+        is_new && (self.kept_by_hand().is_some() || self.pins().have_records())
     }
 
     fn remove_if_orphaned(&self, put_back_threads: &impl Fn(&Self)) -> Result<()> {
@@ -477,8 +486,8 @@ impl Place {
             }
         }
         ensure!(
-            is_gone || self.kept_by_hand().is_none(),
-            "what is set by hand there waits for its next daemon"
+            is_gone || !self.waits_for_its_daemon(),
+            "what was set or chosen there waits for its next daemon"
         );
         self.forget_pins()?;
         Ok(fs::remove_dir_all(&self.directory)?)

@@ -20,7 +20,7 @@ use crate::rate::mbit;
 
 pub mod order;
 
-pub use order::{Arrived, DownloadRate, Order, OrderView, PART};
+pub use order::{Arrived, DownloadRate, Order, OrderView, PART, WAITS};
 
 const RULE_OF_ORDER: &str = "download_rate_mbit";
 const AS_IT_COMES: &str = "as it comes";
@@ -260,14 +260,36 @@ impl Downlink {
             .collect()
     }
 
-    /// Whether what arrives by this interface is ordered, and by which link and rate.
-    pub fn orders(&self, ifindex: u32) -> Option<(&str, &DownloadRate)> {
+    /// Takes in by which of the links that are ordered packets of bulk and background wait before they arrive. Returns those of
+    /// which it is said from now on that their rate is too high, or no longer.
+    pub fn judge(&mut self, now: Duration, waits_before: impl Fn(u32) -> bool) -> BTreeSet<u32> {
+        let judged = self.orders.iter_mut().filter_map(|(ifindex, order)| {
+            let was = order.is_too_high();
+            order.judge(now, waits_before(*ifindex));
+            (order.is_too_high() != was).then_some(*ifindex)
+        });
+        judged.collect()
+    }
+
+    /// Whether what arrives by this interface is ordered, and by which link.
+    pub fn orders(&self, ifindex: u32) -> Option<(&str, &Order)> {
         if let Some(order) = self.orders.get(&ifindex) {
             let name = self.in_force.as_ref()?.links.get(&ifindex)?;
-            return Some((name, order.rate()));
+            return Some((name, order));
         }
         let arrival = self.arrivals.as_ref()?.get(&ifindex)?;
         self.managed_bridge(arrival).and_then(|bridge| self.orders(bridge))
+    }
+
+    /// The links on which bulk and background give way.
+    pub fn ordering(&self) -> impl Iterator<Item = &str> {
+        let links = self.orders.keys();
+        links.filter_map(|ifindex| Some(self.in_force.as_ref()?.links.get(ifindex)?.as_str()))
+    }
+
+    /// What the queue of a limit lets pass, Mbit/s.
+    pub fn passing_mbit(&self, number: LimitNumber) -> Option<f64> {
+        self.passing.get(&number).map(|passing| passing.passing_mbit)
     }
 
     /// Takes in the managed links.
@@ -393,8 +415,8 @@ impl Downlink {
             limits: self.limits.iter().map(|limit| self.view_of(limit)).collect(),
             orders: self.order_views(),
             reasons: match self.limits.is_empty() {
-                true => [self.not_ordered(), self.others()].concat(),
-                false => [self.shortfalls(), self.not_ordered(), self.others()].concat(),
+                true => [self.not_ordered(), self.too_high(), self.others()].concat(),
+                false => [self.shortfalls(), self.not_ordered(), self.too_high(), self.others()].concat(),
             },
         }
     }
@@ -418,6 +440,14 @@ impl Downlink {
                     self.hindered_by(arrival)
                 )
             })
+            .collect()
+    }
+
+    fn too_high(&self) -> Vec<String> {
+        let named = |ifindex: &u32| self.in_force.as_ref()?.links.get(ifindex);
+        let orders = self.orders.iter();
+        orders
+            .filter_map(|(ifindex, order)| order.too_high_shown(named(ifindex)?))
             .collect()
     }
 
@@ -527,6 +557,11 @@ impl Downlink {
             (false, false, _) if is_order => "no rate is said of what arrives there any more".to_owned(),
             (false, false, _) => "no limit is wanted any more".to_owned(),
             (false, true, Some(paused)) => paused.clone(),
+            (false, true, None) => {
+                let arrival = self.arrivals.as_ref().and_then(|arrivals| arrivals.get(ifindex));
+                let hindrance = arrival.and_then(|arrival| arrival.hindrance.as_deref());
+                hindrance.unwrap_or(why).to_owned()
+            }
             _ => why.to_owned(),
         };
         let name = after.or(before).map(|(name, _)| name.clone()).unwrap_or_default();

@@ -37,6 +37,7 @@ use receivers::Downlink;
 
 pub mod action;
 pub mod allotment;
+mod arriving;
 pub mod by_hand;
 mod classes;
 mod control;
@@ -286,9 +287,13 @@ impl Network {
             }
             Input::Arrivals { way, arrivals, counted } => {
                 let detour = self.detour(way);
+                let is_compared = way == Way::Received && counted.is_some();
                 counted.into_iter().for_each(|counted| detour.count(now, counted));
                 let wanted = detour.observe(arrivals);
                 self.ask_detour(way, wanted);
+                if is_compared {
+                    self.compare_arriving(now);
+                }
             }
             Input::Arrived(arrived) => {
                 let available = self.downloads.balance(now, &arrived);

@@ -23,6 +23,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let value: f64 = number
         .parse()
         .map_err(|_| format!("`{text}` is no rate: write a number and its unit, as 2.5mbit or 800kbit"))?;
+    if value == 0.0 {
+        return Err(
+            "a limit is more than 0; without a limit, leave the option out or use `giveway limit clear`".to_owned(),
+        );
+    }
     if unit.is_empty() {
         return Err(format!(
             "{number} has no unit: {number} means {number}mbit? Write {number}mbit, {number}kbit or {number}gbit"
@@ -43,7 +48,8 @@ pub fn bytes_per_s(mbit: f64) -> Result<u64, String> {
         Ok((mbit * BYTES_PER_MBIT).round() as u64)
     } else {
         Err(format!(
-            "a limit is 10kbit to 10gbit (0.01 to 10000 Mbit/s), not {mbit} Mbit/s"
+            "a limit is 10kbit to 10gbit (0.01 to 10000 Mbit/s), and this is {} than that",
+            if mbit > *MBIT.end() { "more" } else { "less" }
         ))
     }
 }
@@ -85,7 +91,7 @@ mod tests {
             ("2.5mbps", "`mbps` is no unit"),
             ("2.5 mbit", "` mbit` is no unit"),
             ("1kbit", "10kbit to 10gbit"),
-            ("0mbit", "10kbit to 10gbit"),
+            ("0mbit", "more than 0"),
             ("11gbit", "10kbit to 10gbit"),
         ] {
             let told = parse(text).unwrap_err();

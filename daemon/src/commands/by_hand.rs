@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use giveway_engine::matcher::ProcessId;
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
@@ -61,7 +61,8 @@ pub fn limit(command: &LimitCommand) -> Result<()> {
 }
 
 fn change(request: Request, json: bool, done: &str) -> Result<()> {
-    let now: ByHandNow = client::ask(&Place::here()?, request)?.first()?;
+    let place = Place::here()?;
+    let now: ByHandNow = client::patiently(|| client::ask(&place, request.clone())?.first())?;
     if json {
         return print_json(&now);
     }
@@ -130,7 +131,14 @@ fn limit_shown(view: &HandView) -> String {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let flows = counted(view.flows, "flow");
-    format!("{} (by uid {}; {flows} now)", parts.join("; "), view.set.uid)
+    let lacks = match view.not_enforced.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; not enforced for all: {}",
+            Vec::from_iter(view.not_enforced.clone()).join("; ")
+        ),
+    };
+    format!("{} (by uid {}; {flows} now){lacks}", parts.join("; "), view.set.uid)
 }
 
 /// What is set, in a few words, for `status`.
@@ -148,7 +156,14 @@ fn named(target: &str) -> Result<Named> {
     if let Some(flow) = flow(target) {
         return Ok(Named::Flow(flow));
     }
-    active::id_of(target).map(Named::Cgroup)
+    let id = active::id_of(target);
+    let id = id.map_err(|error| {
+        anyhow!(
+            "{error:#}. TARGET is a pid (`pidof NAME`), NAME.service, the path of a cgroup below its mount, or a flow as ADDRESS:PORT, of \
+             IPv6 [ADDRESS]:PORT; `giveway link set` is for links, a rule with `user` for users"
+        )
+    })?;
+    Ok(Named::Cgroup(id))
 }
 
 fn process(pid: u32) -> Result<ProcessId> {

@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::Rates;
+use giveway_engine::class::{Class, Rates};
 use giveway_engine::rate::mbit;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
@@ -70,13 +70,16 @@ fn choose(args: &ExecArgs, rates: Rates) -> Result<Chosen> {
         download_limit_mbit: rates.down.map(mbit),
         require: args.require,
     };
-    client::ask(&Place::here()?, request)?.first()
+    let place = Place::here()?;
+    client::patiently(|| client::ask(&place, request.clone())?.first())
 }
 
 /// As far as it is known before the command sends anything; `status` and `why` say what comes to light later.
 fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chosen>) {
     let Some(chosen) = chosen else { return };
-    let what = match (args.class, rates.is_none()) {
+    let holds = |rate: Option<u64>, links: &[String]| rate.is_none() || !links.is_empty();
+    let holds = holds(rates.up, &chosen.limits_sent) && holds(rates.down, &chosen.limits_received);
+    let what = match (args.class, holds) {
         (Some(_), false) => "class and limit are",
         (Some(_), true) => "the class is",
         (None, _) => "the limit is",
@@ -91,6 +94,25 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chose
         ));
     }
     limit_lines(rates, chosen).iter().for_each(note);
+    if args.class == Some(Class::Bulk)
+        && rates.is_none()
+        && chosen.orders_sent.is_empty()
+        && chosen.orders_received.is_empty()
+    {
+        note(
+            "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or is said how fast \
+             downloads arrive (`download_rate_mbit`)",
+        );
+    }
+    let gives_way = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();
+    match (gives_way, rates.down) {
+        (true, None) => note(format_args!(
+            "what the command receives by {} gives way to all that is no bulk or background",
+            chosen.orders_received.join(", ")
+        )),
+        (true, Some(_)) => note("what it receives has its limit, and does not give way below that"),
+        (false, _) => {}
+    }
 }
 
 /// Where each limit holds.
@@ -117,7 +139,8 @@ fn ask_for_real_time(args: &ExecArgs, priority: u32) -> Result<()> {
         priority,
         cpus: args.cpus.clone(),
     };
-    let granted: Option<Launched> = client::ask(&Place::here()?, request)?.first()?;
+    let place = Place::here()?;
+    let granted: Option<Launched> = client::patiently(|| client::ask(&place, request.clone())?.first())?;
     let rttime_us = u64::from(granted.context("the daemon is of another version")?.rttime_ms) * 1000;
     // Should the daemon and its guardian die, a thread that never pauses must still come to an end.
     setrlimit(Resource::RLIMIT_RTTIME, rttime_us, rttime_us + GRACE_MS * 1000)
@@ -153,6 +176,8 @@ mod tests {
                 not_enforced,
                 limits_received: enforced_by,
                 limits_sent: Vec::new(),
+                orders_sent: Vec::new(),
+                orders_received: Vec::new(),
             };
             let rates = Rates {
                 up: None,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway link`: shows the managed links, and sets their rates while giveway runs.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::Result;
 use giveway_engine::config::RateMbit;
 use giveway_engine::network::queue::Plan;
@@ -11,9 +14,12 @@ use crate::cli::LinkCommand;
 use crate::commands::{print, print_json};
 use crate::control::{Request, client};
 use crate::place::Place;
-use crate::say::print_line;
+use crate::say::{note, print_line};
 
 const SCHEMA: u32 = 1;
+/// Until a rate is in force.
+const TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 pub fn run(command: &LinkCommand) -> Result<()> {
     match command {
@@ -35,7 +41,7 @@ fn set(name: &str, rates: Option<LinkRates>) -> Result<()> {
         rates,
     };
     let changed: bool = client::ask(&Place::here()?, request)?.first()?;
-    let rates = match rates {
+    let shown = match rates {
         Some(LinkRates { up, down }) => {
             let shown = up.map(shown_up).into_iter().chain(down.map(shown_down));
             format!("its rate is {} from now on", shown.collect::<Vec<_>>().join(", "))
@@ -43,7 +49,32 @@ fn set(name: &str, rates: Option<LinkRates>) -> Result<()> {
         None => "its rate is what the configuration says".to_owned(),
     };
     let news = if changed { "" } else { "; nothing has changed" };
-    print_line(format_args!("{name}: {rates}{news}"))
+    print_line(format_args!("{name}: {shown}{news}"))?;
+    match rates {
+        Some(LinkRates { down: Some(_), .. }) => say_why_not_ordered(name),
+        _ => Ok(()),
+    }
+}
+
+/// If what arrives is not ordered within some time.
+fn say_why_not_ordered(name: &str) -> Result<()> {
+    let place = Place::here()?;
+    for _ in 0..TRIES {
+        let downloads = client::status(&place)?.network.downloads;
+        if downloads.orders.iter().any(|order| order.interface == name) {
+            return Ok(());
+        }
+        let is_of_it = |reason: &&String| reason.split([' ', ':']).any(|word| word == name);
+        if let Some(why) = downloads.reasons.iter().find(is_of_it) {
+            note(format_args!("warning: {why}"));
+            return Ok(());
+        }
+        sleep(BETWEEN_TRIES);
+    }
+    note(format_args!(
+        "warning: what arrives by {name} is not ordered; `giveway status` says what stands in the way"
+    ));
+    Ok(())
 }
 
 fn shown_up(rate: RateMbit) -> String {

@@ -5,7 +5,8 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use nix::errno::Errno;
@@ -23,6 +24,7 @@ use crate::presence::{self, Folder, Role};
 
 /// For the first answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 /// A daemon that has said that it ends is done within this time; should it hang meanwhile, its guardian ends it before.
 const PATIENCE_WITH_END: Duration = LONG_WORK.saturating_mul(2).saturating_add(Duration::from_secs(10));
 
@@ -42,6 +44,25 @@ pub struct Silent;
      once, on a socket of its own", PATIENCE.as_secs()
 )]
 pub struct Crowded;
+
+/// It takes no more connections now.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Busy(String);
+
+/// Asks again for some time where the daemon takes no more connections, as where many commands start at once.
+///
+/// # Errors
+/// The last one of what is asked.
+pub fn patiently<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Err(error) if error.is::<Busy>() && began.elapsed() < PATIENCE => sleep(BETWEEN_TRIES),
+            outcome => return outcome,
+        }
+    }
+}
 
 /// The daemon's answers to one request.
 pub struct Answers(BufReader<UnixStream>);
@@ -165,6 +186,7 @@ fn read<T: DeserializeOwned>(line: &str) -> Result<T> {
     match serde_json::from_str(line).context("the daemon's answer is not understood: is it of another version?")? {
         Answer::Ok(answer) => Ok(answer),
         Answer::Error(reason) => Err(anyhow!(reason)),
+        Answer::Busy(reason) => Err(Busy(reason).into()),
     }
 }
 

@@ -192,7 +192,7 @@ fn time_of(request: &Request) -> Duration {
 
 /// Says why, if that can be said at once.
 fn turn_away(stream: &UnixStream, why: String) {
-    let line = json_line(&Answer::<()>::Error(why)).unwrap_or_default();
+    let line = json_line(&Answer::<()>::Busy(why)).unwrap_or_default();
     let _ = stream.try_write(line.as_bytes());
 }
 

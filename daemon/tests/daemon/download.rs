@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::ptr;
@@ -22,6 +22,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use super::classes::{Rules, rule};
 use super::nice::Group;
@@ -377,20 +378,87 @@ fn whatever_somebody_does_to_the_intermediate_device_traffic_goes_on_within_a_se
 }
 
 #[test]
-fn a_larger_mtu_that_comes_later_stops_nothing() {
+fn an_mtu_that_changes_stops_nothing() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let port = source(&lab, FAR_V4);
     rules.write("50-test.toml", &limited(&format!("port = {port}")));
     let daemon = start(&rules);
     until("what arrives is limited", || limiting(&daemon));
-    run("ip link set gwv mtu 9000");
-    lab.far(|| run("ip link set gwv mtu 9000"));
+    let set = |mtu| {
+        run(&format!("ip link set gwv mtu {mtu}"));
+        lab.far(|| run(&format!("ip link set gwv mtu {mtu}")));
+    };
+    set(9000);
     // The links are looked at once a second.
     thread::sleep(Duration::from_millis(1500));
     let _held = Received::over_tcp(FAR_V4, port);
     thread::sleep(Duration::from_secs(1));
     let mbit = passed_mbit(Duration::from_secs(3));
     assert!((LIMIT_MBIT * 0.9..LIMIT_MBIT * 1.05).contains(&mbit), "{mbit} Mbit/s");
+    // Packets wait that are larger than any that come from now on.
+    set(1500);
+    until("it goes on", || passed_mbit(Duration::from_secs(1)) > LIMIT_MBIT * 0.8);
+}
+
+/// Packets wait that are larger than those that a slow limit lets pass whole.
+#[test]
+fn a_limit_that_is_lowered_while_packets_wait_holds_from_then_on() {
+    const LOW_MBIT: f64 = 2.0;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    let limit = |mbit: f64| {
+        let text = rule(&format!("port = {port}\ndownload_limit_mbit = {mbit:.1}"), "standard");
+        rules.write("50-test.toml", &text);
+    };
+    limit(200.0);
+    let daemon = start(&rules);
+    until("what arrives is limited", || limiting(&daemon));
+    let held = Received::over_tcp(FAR_V4, port);
+    until("it is fast", || held.is_free());
+    limit(LOW_MBIT);
+    reload();
+    thread::sleep(Duration::from_secs(1));
+    let mbit = passed_mbit(Duration::from_secs(3));
+    assert!((LOW_MBIT * 0.8..LOW_MBIT * 1.1).contains(&mbit), "{mbit} Mbit/s");
+}
+
+#[test]
+fn who_listens_on_the_port_of_others_takes_nothing_of_what_is_for_them() {
+    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
+    const SENT: usize = 400;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let daemon = start(&rules);
+    lab.far(|| run("ip route add 239.0.0.0/8 dev gwv"));
+    let victim = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+    victim.set_reuse_address(true).unwrap();
+    victim
+        .bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into())
+        .unwrap();
+    let victim = UdpSocket::from(victim);
+    victim.join_multicast_v4(&GROUP, &NEAR_V4.parse().unwrap()).unwrap();
+    victim.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let port = victim.local_addr().unwrap().port();
+    let file = Scratch::new("listens", "");
+    let script = format!(
+        "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\ns.bind(('', {port}))\ns.sendto(b'x', ('{FAR_V4}', 9))\n\
+         open('{}', 'w').write('x')\ntime.sleep(60)\n",
+        file.path()
+    );
+    let _other = exec(&["--down", "10kbit"], &["python3", "-c", &script]);
+    until("another listens there, with a limit", || {
+        size_of(&file) > 0 && limiting(&daemon)
+    });
+    let far = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    let sender = thread::spawn(move || {
+        for _ in 0..SENT {
+            far.send_to(&[0; 1000], (GROUP, port)).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let received = (0..SENT).take_while(|_| victim.recv(&mut [0; 2000]).is_ok()).count();
+    sender.join().unwrap();
+    assert!(received > SENT * 9 / 10, "{received} of {SENT}");
 }
 
 #[test]
@@ -470,6 +538,25 @@ fn a_program_of_another_tool_that_is_asked_first_is_told_of() {
     let _behind = attach();
     until("giveway's is behind it again", || reasons().contains(SAID));
     assert!(limiting(&daemon));
+}
+
+#[test]
+fn a_link_that_refuses_the_program_is_told_of_and_has_its_limits_once_it_does_not() {
+    /// As many as the kernel lets stand at one place (BPF_MPROG_MAX).
+    const ALL: usize = 63;
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let ifindex = if_nametoindex("gwv").unwrap();
+    let attach = |_| tcx::attach(program_that_returns(-1).as_fd(), ifindex, Way::In).unwrap();
+    let others: Vec<_> = (0..ALL).map(attach).collect();
+    let daemon = start(&rules);
+    until("it is told of", || {
+        let reasons = daemon.status()["downloads"]["reasons"].to_string();
+        reasons.contains("gwv") && !limiting(&daemon)
+    });
+    drop(others);
+    until("what arrives is limited", || limiting(&daemon));
 }
 
 #[test]

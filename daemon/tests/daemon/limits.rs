@@ -62,7 +62,8 @@ pub(super) fn ask(request: &Value) -> Value {
 }
 
 fn error_of(answer: &Value) -> &str {
-    answer["error"].as_str().unwrap_or_default()
+    let said = answer["error"].as_str().or(answer["busy"].as_str());
+    said.unwrap_or_default()
 }
 
 /// The daemon's thread of this name, and the CPU time that it has used.

@@ -57,6 +57,18 @@ fn sender(exec: &[&str], script: &str) -> KillOnDrop {
     KillOnDrop::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()))
 }
 
+/// A command that sends as much as it may, and to which port.
+fn sends_at_most_4_mbit(lab: &Lab) -> (KillOnDrop, u16) {
+    let port = lab.reader();
+    let script = format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3");
+    (sender(&["--up", "4mbit"], &script), port)
+}
+
+fn assert_held(lab: &Lab, what: &str) {
+    let mbit = sent_mbit(lab, Duration::from_secs(2));
+    assert!((3.4..4.3).contains(&mbit), "{what}: {mbit} Mbit/s");
+}
+
 fn is_clean() -> bool {
     run("ip link show type ifb").is_empty() && !run("tc qdisc show dev gwv").contains("clsact")
 }
@@ -148,16 +160,11 @@ fn a_command_sends_no_more_than_its_limit_by_a_link_that_keeps_its_own_queue() {
         });
         let before = run("tc qdisc show dev gwv");
         let (_daemon, _config) = start(&rules);
-        let port = lab.reader();
-        let command = sender(
-            &["--up", "4mbit"],
-            &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
-        );
+        let (command, port) = sends_at_most_4_mbit(&lab);
         until("something arrives", || {
             sent_mbit(&lab, Duration::from_millis(100)) > 0.5
         });
-        let mbit = sent_mbit(&lab, Duration::from_secs(2));
-        assert!((3.4..4.3).contains(&mbit), "{root}: {mbit} Mbit/s");
+        assert_held(&lab, root);
         // What comes next is no part of the detour: it sees every packet.
         let came = arrived(&lab)["packets"].as_u64().unwrap();
         let seen = seen_by_filter(&lab);
@@ -188,11 +195,7 @@ fn a_program_of_another_tool_that_decides_behind_giveways_is_told_of() {
     const TCX_PASS: i32 = 0;
     let (lab, rules) = (Lab::enter(), Rules::new());
     let (daemon, _config) = start(&rules);
-    let port = lab.reader();
-    let _command = sender(
-        &["--up", "4mbit"],
-        &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
-    );
+    let _command = sends_at_most_4_mbit(&lab);
     until("what is sent is limited", || limiting(&daemon));
     let reasons = || daemon.status()["uploads"]["reasons"].to_string();
     assert_eq!(reasons(), "[]");
@@ -203,19 +206,14 @@ fn a_program_of_another_tool_that_decides_behind_giveways_is_told_of() {
     });
     drop(behind);
     until("it is gone", || reasons() == "[]");
-    let mbit = sent_mbit(&lab, Duration::from_secs(2));
-    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
+    assert_held(&lab, "");
 }
 
 #[test]
 fn where_another_tool_filters_what_is_sent_the_limit_is_said_not_to_hold_also_when_it_comes_later() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let (daemon, _config) = start(&rules);
-    let port = lab.reader();
-    let _command = sender(
-        &["--up", "4mbit"],
-        &format!("exec 3>/dev/tcp/{FAR_V4}/{port}; exec cat /dev/zero >&3"),
-    );
+    let _command = sends_at_most_4_mbit(&lab);
     until("what is sent is limited", || limiting(&daemon));
     // Its verdict is final: nothing that comes after it is asked.
     run("tc filter add dev gwv egress prio 1 protocol ip u32 match u32 0 0 classid 1:1");
@@ -225,8 +223,7 @@ fn where_another_tool_filters_what_is_sent_the_limit_is_said_not_to_hold_also_wh
     });
     run("tc filter del dev gwv egress prio 1");
     until("what is sent is limited again", || limiting(&daemon));
-    let mbit = sent_mbit(&lab, Duration::from_secs(2));
-    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
+    assert_held(&lab, "");
 }
 
 #[test]
@@ -246,8 +243,7 @@ fn a_command_that_sends_udp_and_does_not_slow_down_sends_no_more_than_its_limit(
     until("something arrives", || {
         sent_mbit(&lab, Duration::from_millis(100)) > 0.5
     });
-    let mbit = sent_mbit(&lab, Duration::from_secs(2));
-    assert!((3.4..4.3).contains(&mbit), "{mbit} Mbit/s");
+    assert_held(&lab, "");
 }
 
 #[test]

@@ -32,6 +32,11 @@ const PACKETS_BETWEEN: f64 = 16.0;
 const BETWEEN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 const PACKET_BYTES: f64 = 1500.0;
 
+/// What takes so long stands in a queue; less is one packet of many segments.
+pub const WAITS: Duration = Duration::from_millis(25);
+/// Where packets of bulk and background wait before the link and none waits here for so long, more is let through than it carries.
+const TOO_HIGH_AFTER: Duration = Duration::from_secs(3);
+
 /// What is said of a link's rate downwards, and where.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DownloadRate {
@@ -106,6 +111,9 @@ pub struct Order {
     busy: Option<Duration>,
     /// What its queues let pass: bulk's and background's.
     pub queues: [Passing; 2],
+    /// Since when packets wait before the link and not here.
+    waits_before: Option<Duration>,
+    is_too_high: bool,
 }
 
 impl Order {
@@ -120,7 +128,43 @@ impl Order {
             latest: None,
             busy: None,
             queues: Default::default(),
+            waits_before: None,
+            is_too_high: false,
         }
+    }
+
+    /// Takes in whether packets of bulk or background wait in a queue before the link, after its own have been counted.
+    pub fn judge(&mut self, now: Duration, waits_before: bool) {
+        let waiting: u64 = self.queues.iter().map(|queue| queue.passed.waiting_bytes).sum();
+        let waits_here = waiting as f64 > self.available as f64 * WAITS.as_secs_f64();
+        self.is_too_high &= !waits_here;
+        let since = self.waits_before.unwrap_or(now);
+        self.waits_before = (waits_before && !waits_here).then_some(since);
+        self.is_too_high |= self
+            .waits_before
+            .is_some_and(|since| now.saturating_sub(since) >= TOO_HIGH_AFTER);
+    }
+
+    /// More than the link carries is let through: the queue stands before it, and this order does nothing.
+    pub fn is_too_high(&self) -> bool {
+        self.is_too_high
+    }
+
+    /// What bulk and background have, Mbit/s.
+    fn ordered_mbit(&self) -> f64 {
+        self.queues.iter().map(|queue| queue.passing_mbit).sum()
+    }
+
+    /// For people.
+    pub fn too_high_shown(&self, interface: &str) -> Option<String> {
+        self.is_too_high.then(|| {
+            format!(
+                "download_rate_mbit = {} seems more than {interface} carries: packets wait before it, while {:.1} Mbit/s arrive; \
+                 background keeps its receive windows, and bulk is not ordered",
+                self.rate.mbit,
+                self.ordered_mbit() + mbit(self.rate_passing() as u64)
+            )
+        })
     }
 
     pub fn rate(&self) -> &DownloadRate {
@@ -288,6 +332,23 @@ mod tests {
     fn a_slow_link_is_looked_at_less_often() {
         let between = |mbit| Order::new(DownloadRate { mbit, ..RATE }).between().as_millis();
         assert_eq!([0.5, 4.0, 20.0, 1000.0].map(between), [100, 48, 20, 20]);
+    }
+
+    #[test]
+    fn a_rate_is_too_high_while_packets_wait_before_the_link_and_none_waits_here() {
+        let mut order = Order::new(RATE);
+        // 25 ms of 17 Mbit/s are 53 kB.
+        let mut judge = |s: u64, waits_before, waiting_kb: u64| {
+            order.queues[1].passed.waiting_bytes = waiting_kb * 1000;
+            order.judge(Duration::from_secs(s), waits_before);
+            order.is_too_high()
+        };
+        assert!((0..3).all(|s| !judge(s, true, 0)), "not at once");
+        assert!(judge(3, true, 50), "a packet of many segments");
+        assert!(judge(4, false, 0), "its windows hold it now");
+        assert!(!judge(5, true, 100), "the order holds it");
+        assert!((6..9).all(|s| !judge(s, true, 0)));
+        assert!(!judge(9, false, 0) && !judge(12, true, 0), "not in a row");
     }
 
     proptest! {

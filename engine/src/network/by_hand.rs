@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::classes::flows_match;
+use super::enforcement::LimitsView;
 use super::flows::Tracked;
 use super::limit_use::passing as passing_of;
 use super::queue::BackgroundFlow;
@@ -27,6 +28,8 @@ use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
 use crate::model::{Cookie, Flow};
 use crate::rate;
 
+/// Of why a limit does not hold for all of its flows.
+const MOST_REASONS: usize = 4;
 /// Processes that something may be set for at a time: each has a bit of what a task hands on.
 pub const MOST_PROCESSES: u8 = 64;
 const ROOT: u32 = 0;
@@ -81,6 +84,9 @@ pub struct HandView {
     pub download_limit_mbit: Option<f64>,
     pub sent_mbit: Option<f64>,
     pub received_mbit: Option<f64>,
+    /// Why its limit does not hold for some of these flows.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub not_enforced: BTreeSet<String>,
 }
 
 impl Target {
@@ -112,7 +118,8 @@ impl Target {
             (Self::Process { id, .. }, Self::Process { id: of, .. }) => id == of,
             (Self::Cgroup { cgroup_id, .. }, Self::Cgroup { cgroup_id: of, .. }) => cgroup_id == of,
             (Self::Flow { flow }, Self::Flow { flow: of }) => flow == of,
-            _ => false,
+            // Each kind by its name, so that a new one is not forgotten here.
+            (Self::Process { .. } | Self::Cgroup { .. } | Self::Flow { .. }, _) => false,
         }
     }
 
@@ -379,9 +386,15 @@ impl Network {
         let view = |set: &SetByHand| {
             let rates = set.limit.map(|limit| limit.rates).unwrap_or_default();
             let passing = |of: &BTreeMap<LimitNumber, Passing>| Some(of.get(&set.limit?.number)?.passing_mbit);
+            let flows: Vec<&Tracked> = self.flows.iter().filter(|tracked| holds_for(set, tracked)).collect();
+            let lacks = flows.iter().filter_map(|tracked| self.limits_view(tracked));
             HandView {
                 set: set.clone(),
-                flows: self.flows.iter().filter(|tracked| holds_for(set, tracked)).count(),
+                flows: flows.len(),
+                not_enforced: match set.limit {
+                    Some(_) => lacks.flat_map(LimitsView::reasons).take(MOST_REASONS).collect(),
+                    None => BTreeSet::new(),
+                },
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
                 sent_mbit: rates.up.and_then(|_| passing(&uploads)),

@@ -69,8 +69,9 @@ impl Network {
             let Some(tracked) = self.flows.get_mut(*cookie) else {
                 continue;
             };
-            // Both together starve it.
-            let is_ordered = self.downloads.orders(tracked.flow.ifindex).is_some();
+            // Both together starve it. An order that lets more through than the link carries does nothing.
+            let order = self.downloads.orders(tracked.flow.ifindex);
+            let is_ordered = order.is_some_and(|(_, order)| !order.is_too_high());
             let all = self.control.gives_way.iter();
             let next: Vec<_> = all
                 .filter_map(|(setting, value)| {

@@ -22,7 +22,7 @@ use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{By, Class, LimitNumber, LimitNumbers, Rates, Verdict};
 use crate::config::{Config, Protocol};
-use crate::downlink::{DownloadRate, Way};
+use crate::downlink::{Order, Way};
 use crate::matcher::ProcessId;
 use crate::model::{Cookie, Device, Flow};
 use crate::rate::mbit;
@@ -46,6 +46,10 @@ const MOST_ELSEWHERE: usize = 64;
 const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 const ROOT: u32 = 0;
+/// Looks in a row: the first ones of a limit show less than there is.
+const BYPASSES: u8 = 3;
+const PASSES_BY: &str = "it does not pass the queue for it: it may be masqueraded or translated on this host, arrive by a link that is \
+                         not managed, or in fragments";
 const NOT_ENFORCED: &str = "not enforced";
 const TABLE_IS_FULL: &str =
     "the table of flows that the queue knows is full, and others of this user's have their places";
@@ -82,6 +86,8 @@ pub enum Cause {
     Local,
     /// No packet has reached a managed link.
     NotSeen,
+    /// What arrives for it does not pass the queue of its limit.
+    PassesBy,
     /// Of a newer version.
     #[default]
     #[serde(other)]
@@ -114,6 +120,12 @@ pub struct LimitView {
 }
 
 impl LimitsView {
+    /// Why they are not enforced, if they are not.
+    pub fn reasons(self) -> impl Iterator<Item = String> {
+        let ways = [self.upload, self.download].into_iter().flatten();
+        ways.filter_map(|way| way.enforcement.reason)
+    }
+
     /// For people.
     pub fn shown(&self) -> impl Iterator<Item = String> {
         let upload = self.upload.as_ref().map(|limit| limit.shown("upload"));
@@ -145,6 +157,9 @@ pub struct DownloadOrder {
     /// Of all bulk and background there at most, while nothing else arrives.
     pub most_mbit: f64,
     pub why: String,
+    /// What arrives for it does not pass the queue of its class, so it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passes_by: bool,
 }
 
 impl DownloadOrder {
@@ -153,7 +168,11 @@ impl DownloadOrder {
             interface,
             most_mbit,
             why,
+            passes_by,
         } = self;
+        if *passes_by {
+            return format!("what arrives for it does not give way: {PASSES_BY}");
+        }
         format!(
             "what arrives for it by {interface} gives way to all that is no bulk or background, within {most_mbit} Mbit/s: {why}"
         )
@@ -223,6 +242,20 @@ pub struct Trace {
     delivered: u32,
     /// Since when it is not enforced, in each direction.
     short_since: [Option<Duration>; 2],
+    /// At so many looks in a row more of it arrived than its queue let pass.
+    bypasses: u8,
+}
+
+impl Trace {
+    /// What it receives does not pass the queue that it should.
+    pub fn passes_by(&self) -> bool {
+        self.bypasses >= BYPASSES
+    }
+
+    /// At each look at what queues have counted.
+    pub fn note_bypass(&mut self, is_one: bool) {
+        self.bypasses = if is_one { self.bypasses.saturating_add(1) } else { 0 };
+    }
 }
 
 /// What is asked for of what is sent, or received.
@@ -517,7 +550,11 @@ impl Network {
             return Some(Err(Lack::of(Cause::TableFull, TABLE_IS_FULL)));
         }
         if let Some(served) = self.downloads.serves(flow.ifindex) {
-            return Some(served.map_err(|why| Lack::of(Cause::NoQueue, why)));
+            let served = served.map_err(|why| Lack::of(Cause::NoQueue, why));
+            return Some(match trace.passes_by() {
+                true => served.and(Err(Lack::of(Cause::PassesBy, PASSES_BY))),
+                false => served,
+            });
         }
         let device = self.classes.devices().get(&flow.ifindex);
         if let Some(tunnel) = device.filter(|device| device.is_tunnel()) {
@@ -587,16 +624,18 @@ impl Network {
 
     /// Of bulk and background.
     pub(super) fn download_order(&self, tracked: &Tracked) -> Option<DownloadOrder> {
-        let (interface, rate) = self.ordered_by(tracked)?;
+        let (interface, order) = self.ordered_by(tracked)?;
+        let rate = order.rate();
         Some(DownloadOrder {
             interface: interface.to_owned(),
             most_mbit: mbit(rate.most()),
             why: rate.shown(),
+            passes_by: tracked.trace.passes_by(),
         })
     }
 
-    /// By which link and rate.
-    pub(super) fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &DownloadRate)> {
+    /// By which link.
+    pub(super) fn ordered_by(&self, tracked: &Tracked) -> Option<(&str, &Order)> {
         let gives_way = tracked.class > Class::Standard && tracked.judged.verdict.limits.down.is_none();
         let order = gives_way.then(|| self.downloads.orders(tracked.flow.ifindex)).flatten();
         order.filter(|_| !self.links.spares(tracked.flow.ifindex, tracked.flow.remote.ip()))
@@ -842,6 +881,11 @@ impl Network {
     /// The links on which limits hold for what arrives.
     pub fn limiting_received(&self) -> Vec<String> {
         self.downloads.limiting().map(str::to_owned).collect()
+    }
+
+    /// The links on which bulk and background give way as they arrive.
+    pub fn ordering_received(&self) -> Vec<String> {
+        self.downloads.ordering().map(str::to_owned).collect()
     }
 
     /// Says once of each such device that deadlines are not promised there, where any are configured.

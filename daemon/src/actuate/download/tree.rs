@@ -2,7 +2,7 @@
 //! The queue of the intermediate device: htb without a default, so that what names no class goes at once. A class for each
 //! limit, and below it the queue of its flows: one with fq_codel, where the kernel has it; else several, which a hash of the flow
 //! chooses: each has an equal part for sure, and what the others leave. A flow that does not slow down leaves the others theirs.
-//! Before it comes a tbf that cuts packets of many segments, which would hold up a slow limit for a second.
+//! Before it comes a tbf that cuts packets of so many segments that they would hold up a slow limit, for up to a second.
 //!
 //! The same for bulk and for background of each link where these give way, below a class of the link with the rate that they
 //! have together. Bulk borrows of it first; so background has little for sure, and all that bulk leaves.
@@ -36,8 +36,11 @@ const BULK_SHARE: u64 = 25;
 const BACKGROUND_SHARE: u64 = 100;
 /// More than any device carries, bytes a second.
 const AT_ONCE: u64 = 12_500_000_000;
-/// A limit may catch up on so much of its rate: timers are late on a busy machine.
+/// A limit may catch up on so much of its rate: timers are late on a busy machine. A packet of many segments that takes no
+/// longer passes whole: each costs its receiver as much as one of a single segment.
 const BURST_US: u64 = 5_000;
+/// No packet is larger (BIG TCP: 512 kB).
+const LARGEST_GSO: u64 = 1 << 19;
 /// What may wait, of the limit's rate; and at least so many packets.
 const QUEUE_MS: u64 = 100;
 /// And no more than this in one queue: no socket is charged for it, and small packets take ten times their size.
@@ -80,6 +83,8 @@ pub struct Tree {
     limits: BTreeMap<LimitNumber, (u64, u32)>,
     /// And of the largest packet, by the links' numbers.
     ordered: BTreeMap<u32, (Ordered, u32)>,
+    /// Of all that has been asked for: a packet that waits already and is larger than its tbf's burst would wait for ever.
+    largest_packet: u32,
     /// From when on what was counted may be looked at again.
     next_look: Duration,
 }
@@ -95,6 +100,8 @@ struct Group {
     packet_bytes: u32,
     is_fair: bool,
     queues: u32,
+    /// Packets may wait there that are larger than those that pass whole from now on.
+    shrinks: bool,
 }
 
 impl Tree {
@@ -108,6 +115,7 @@ impl Tree {
             is_fair: is_fair.is_ok(),
             limits: BTreeMap::new(),
             ordered: BTreeMap::new(),
+            largest_packet: 0,
             next_look: Duration::ZERO,
         })
     }
@@ -133,9 +141,12 @@ impl Tree {
         ordered: &BTreeMap<u32, Ordered>,
         largest_packet: u32,
     ) -> Result<()> {
+        self.largest_packet = self.largest_packet.max(largest_packet);
+        let largest_packet = self.largest_packet;
         for limit in limits {
             let wanted = (limit.bytes_per_s, largest_packet);
-            if self.limits.get(&limit.number) == Some(&wanted) {
+            let before = self.limits.get(&limit.number).copied();
+            if before == Some(wanted) {
                 continue;
             }
             let group = Group {
@@ -147,6 +158,8 @@ impl Tree {
                 packet_bytes: largest_packet,
                 is_fair: self.is_fair,
                 queues: self.queues(limit.number.into()),
+                shrinks: before
+                    .is_some_and(|(rate, packet)| whole(rate, packet) > whole(limit.bytes_per_s, largest_packet)),
             };
             group
                 .put(netlink, self.ifindex)
@@ -159,14 +172,17 @@ impl Tree {
                 continue;
             }
             // What is there from now on is to be known, should it fail.
-            self.ordered.insert(*number, wanted);
-            self.put_order(netlink, *number, link.most, largest_packet)
+            let before = self.ordered.insert(*number, wanted);
+            let shrinks = before.is_some_and(|(link_before, packet)| {
+                whole(link_before.most, packet) > whole(link.most, largest_packet)
+            });
+            self.put_order(netlink, *number, link.most, largest_packet, shrinks)
                 .context("cannot put what arrives in order")?;
         }
         Ok(())
     }
 
-    fn put_order(&self, netlink: &mut Netlink, number: u32, most: u64, packet_bytes: u32) -> Result<()> {
+    fn put_order(&self, netlink: &mut Netlink, number: u32, most: u64, packet_bytes: u32, shrinks: bool) -> Result<()> {
         let of_link = group_of(number);
         self.put_available(netlink, number, most, packet_bytes)?;
         for (group, share) in (1..).zip([BULK_SHARE, BACKGROUND_SHARE]) {
@@ -180,6 +196,7 @@ impl Tree {
                 packet_bytes,
                 is_fair: self.is_fair,
                 queues: self.queues(of_link + group),
+                shrinks,
             };
             group.put(netlink, self.ifindex)?;
         }
@@ -304,17 +321,24 @@ impl Group {
             packet_bytes,
             is_fair,
             queues,
+            shrinks,
         } = *self;
         let of_all = shape(assured, most, priority, packet_bytes);
         put_class(netlink, ifindex, minor, parent, &of_all)?;
         if is_fair {
             put_class(netlink, ifindex, minor + 1, HANDLE | minor, &of_all)?;
+            if shrinks {
+                drop_queue(netlink, ifindex, minor + 1)?;
+            }
             put_queue(netlink, ifindex, minor + 1, most, packet_bytes)?;
             return put_fair(netlink, ifindex, minor + 1, most);
         }
         for queue in 1..=queues {
             let own = shape(assured / u64::from(queues), most, priority, packet_bytes);
             put_class(netlink, ifindex, minor + queue, HANDLE | minor, &own)?;
+            if shrinks {
+                drop_queue(netlink, ifindex, minor + queue)?;
+            }
             put_queue(netlink, ifindex, minor + queue, most, packet_bytes)?;
         }
         Ok(())
@@ -351,7 +375,22 @@ fn put_class(netlink: &mut Netlink, ifindex: u32, minor: u32, parent: u32, shape
         .with_context(|| format!("cannot make the class {minor:x}"))
 }
 
-/// It is no limit by itself: it cuts packets, and its queue is short.
+/// Bytes of the largest packet that is not cut.
+fn whole(rate: u64, largest_packet: u32) -> u32 {
+    (rate * BURST_US / 1_000_000)
+        .min(LARGEST_GSO)
+        .max(largest_packet.into()) as u32
+}
+
+/// With what waits there: at its new rate that would wait for longer than its flows do.
+fn drop_queue(netlink: &mut Netlink, ifindex: u32, minor: u32) -> Result<()> {
+    let message = tcmsg(ifindex, minor << 16, HANDLE | minor);
+    netlink
+        .change(libc::RTM_DELQDISC, 0, &message)
+        .context("cannot drop what waits behind a limit that is lowered")
+}
+
+/// It is no limit by itself: it cuts packets of many segments that would hold up the others, and its queue is short.
 fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest_packet: u32) -> Result<()> {
     let fewest = FEWEST_PACKETS * largest_packet;
     let limit = (rate * QUEUE_MS / 1000).min(MOST_BYTES).max(fewest.into()) as u32;
@@ -365,7 +404,7 @@ fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest
     let options = Body::default()
         .attribute(TCA_TBF_PARMS, &parameters)
         .attribute(TCA_TBF_RATE64, &AT_ONCE.to_ne_bytes())
-        .attribute(TCA_TBF_BURST, &largest_packet.to_ne_bytes());
+        .attribute(TCA_TBF_BURST, &whole(rate, largest_packet).to_ne_bytes());
     let message = tcmsg(ifindex, minor << 16, HANDLE | minor)
         .text(KIND, "tbf")
         .nested(OPTIONS, options);

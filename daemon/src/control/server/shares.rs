@@ -50,7 +50,7 @@ impl Shares {
         let most = if uid == 0 { OF_ROOT } else { OF_A_USER };
         if own >= most {
             return Err(format!(
-                "uid {uid} has {own} connections to giveway already, which is the most; end one of them"
+                "uid {uid} has {own} connections to giveway already, which is the most; try again, or end one of them"
             ));
         }
         let others = users.iter().filter(|(other, _)| **other != 0);

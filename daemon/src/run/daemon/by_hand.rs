@@ -26,6 +26,8 @@ use crate::kernel::now;
 use crate::kernel::tasks::shown;
 
 const ROOT: u32 = 0;
+/// Of what a task connects.
+const NOTHING_SAID: u32 = 0;
 /// Targets, of each user, of all users but root, and in all. Each is looked at once a second, and for each flow that is
 /// judged.
 const OF_A_USER: usize = 16;
@@ -210,6 +212,10 @@ impl Running {
 
     fn set(&mut self, named: &Named, asked: Asked, asker: Asker) -> Result<ByHandNow> {
         let uid = asker.uid;
+        ensure!(
+            asked.class.is_some() || !asked.rates.is_none(),
+            "neither a class nor a limit is given"
+        );
         let mut found = self.find(named, asker)?;
         if uid != ROOT {
             self.by_hand.check(&found, asked)?;
@@ -254,6 +260,9 @@ impl Running {
             Ok(marked) => marked,
             Err(error) => {
                 self.by_hand.all.pop();
+                if let Some(limit) = before.limit {
+                    let _ = self.limit_by_hand(&before, limit.rates);
+                }
                 self.by_hand.all.extend(at.map(|_| before));
                 let _ = self.keep_by_hand();
                 return Err(error);
@@ -263,6 +272,9 @@ impl Running {
         let mut answer = self.by_hand_now(asker);
         answer.not_enforced = self.daemon.engine.shortfalls_of(set.class, rates);
         answer.not_enforced.extend(found.elsewhere);
+        let own = answer.by_hand.iter().find(|view| view.set.target == set.target);
+        let lacks = own.map(|view| view.not_enforced.clone()).unwrap_or_default();
+        answer.not_enforced.extend(lacks);
         (answer.target, answer.changed) = (Some(set.target.shown()), changed);
         Ok(answer)
     }
@@ -302,7 +314,7 @@ impl Running {
         );
         let cleared = format!("uid {} has cleared it", asker.uid);
         for set in &left {
-            self.mark(set)?;
+            self.forget_marks(set)?;
         }
         if changed {
             self.end_by_hand(&ended, &cleared)?;
@@ -322,6 +334,10 @@ impl Running {
         let mut changed = BTreeSet::new();
         for number in numbers {
             changed.extend(self.daemon.owners.clear_by_hand(number)?);
+        }
+        // What others have set for the same tasks was forgotten with it.
+        for set in self.by_hand.all.clone() {
+            changed.extend(self.mark(&set)?);
         }
         let kept = self.keep_by_hand();
         self.by_hand.problem = kept.err().map(|error| one_line(&error));
@@ -362,6 +378,18 @@ impl Running {
         };
         let treatment = number_of(treatment);
         self.daemon.owners.set_by_hand(*id, *number, only, treatment)
+    }
+
+    /// They keep what it is for, and nothing is said of what they connect.
+    fn forget_marks(&mut self, set: &SetByHand) -> Result<()> {
+        let Target::Process { id, number, .. } = &set.target else {
+            return Ok(());
+        };
+        let only = (set.uid != ROOT).then_some(set.uid);
+        self.daemon
+            .owners
+            .set_by_hand(*id, *number, only, NOTHING_SAID)
+            .map(drop)
     }
 
     fn give_number(&mut self, target: &mut Target, uid: u32) -> Result<()> {
@@ -439,6 +467,7 @@ impl Running {
     }
 
     fn find_cgroup(&self, id: u64, asker: Asker) -> Result<Found> {
+        ensure!(id > 0, "no cgroup has the number 0");
         let owners = &self.daemon.owners;
         let found = owners
             .tasks()
@@ -465,6 +494,10 @@ impl Running {
 
     fn find_flow(&self, flow: BackgroundFlow, asker: Asker) -> Result<Found> {
         let flow = flow.canonical();
+        ensure!(
+            !flow.address.is_unspecified() && flow.port > 0 && flow.local_port != Some(0),
+            "no flow has this end"
+        );
         let target = Target::Flow { flow };
         let flows = self.daemon.engine.flows_to(&flow, asker.uid);
         let elsewhere = (flows == 0).then(|| {

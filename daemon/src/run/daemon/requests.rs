@@ -200,6 +200,8 @@ impl Running {
             not_enforced,
             limits_sent: self.daemon.engine.limiting_sent(),
             limits_received: self.daemon.engine.limiting_received(),
+            orders_sent: self.daemon.engine.enforcing(),
+            orders_received: self.daemon.engine.ordering_received(),
         };
         Ok((Input::Chosen { process, choice }, chosen))
     }

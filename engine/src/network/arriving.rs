@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What connections receive beside what the queues for it let pass. Input: flows, and what these queues have just counted.
+//! Output: which flows pass by the queue that they should pass, and which links have a rate that seems too high.
+
+use std::time::Duration;
+
+use super::Network;
+use super::flows::Tracked;
+use crate::class::Class;
+use crate::downlink::WAITS;
+use crate::model::Cookie;
+
+/// A flow that receives less, Mbit/s, shows nothing.
+const LEAST_MBIT: f64 = 0.5;
+/// What should pass a queue is seen there, but for the time between two looks.
+const SEEN: f64 = 0.5;
+
+impl Network {
+    /// After each look at what has been counted.
+    pub(super) fn compare_arriving(&mut self, now: Duration) {
+        let receiving = self.flows.iter().filter(|tracked| tracked.receiving.is_bulk());
+        let compared: Vec<(Cookie, bool)> = receiving
+            .filter_map(|tracked| Some((tracked.flow.cookie, self.is_bypass(tracked, now)?)))
+            .collect();
+        for (cookie, is_bypass) in compared {
+            if let Some(tracked) = self.flows.get_mut(cookie) {
+                tracked.trace.note_bypass(is_bypass);
+            }
+        }
+        let flows = &self.flows;
+        let judged = self
+            .downloads
+            .judge(now, |ifindex| flows.receivers(ifindex).any(is_late));
+        let background = self.flows.iter().filter(|tracked| {
+            let is_judged = judged.contains(&tracked.flow.ifindex);
+            is_judged && tracked.class == Class::Background
+        });
+        let background: Vec<Cookie> = background.map(|tracked| tracked.flow.cookie).collect();
+        self.control(now, &background);
+    }
+
+    /// More of it arrives than its queue lets pass; None: it has none.
+    fn is_bypass(&self, tracked: &Tracked, now: Duration) -> Option<bool> {
+        let passing_mbit = match tracked.judged.verdict.limits.down {
+            Some(number) => self.downloads.passing_mbit(number)?,
+            None => {
+                let (_, order) = self.ordered_by(tracked)?;
+                order.queues[usize::from(tracked.class == Class::Background)].passing_mbit
+            }
+        };
+        let received_mbit = tracked.goodput.rates(now).received_mbit;
+        Some(received_mbit >= LEAST_MBIT && passing_mbit < SEEN * received_mbit)
+    }
+}
+
+/// Of bulk or background, that waits before it arrives.
+fn is_late(tracked: &Tracked) -> bool {
+    let waits = |(rtt, least): (Duration, Duration)| rtt.saturating_sub(least) >= WAITS;
+    tracked.class > Class::Standard && tracked.receiving.rtts().is_some_and(waits)
+}
