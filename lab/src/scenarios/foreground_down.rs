@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use giveway_engine::downlink::PART;
 use serde_json::json;
 
 use super::yielding::crossing::{Crossing, FAR_ADDRESS, Link, Queue, SECOND_ADDRESS};
@@ -61,9 +62,10 @@ const CALL_WAITS_MS: f64 = 20.0;
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Plain,
-    Cake,
-    /// giveway; whether it knows the rate.
-    Giveway(bool),
+    /// At this part of the rate.
+    Cake(f64),
+    /// giveway; None: it does not know the rate. It is told so much of the rate, of which bulk and background have [`PART`].
+    Giveway(Option<f64>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -84,14 +86,21 @@ struct Trial {
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Plain, Self::Cake, Self::Giveway(false), Self::Giveway(true)];
+    /// All that arrives has what bulk and background have at most.
+    const SHAPED: Self = Self::Cake(PART);
+    const KNOWN: Self = Self::Giveway(Some(1.0));
+    const ALL: [Self; 4] = [Self::Plain, Self::Cake(CAKE), Self::Giveway(None), Self::KNOWN];
+    /// They have 75 and 90% of the link.
+    const OTHER_PARTS: [Self; 2] = [Self::Giveway(Some(0.75 / PART)), Self::Giveway(Some(0.9 / PART))];
 
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Plain => "plain",
-            Self::Cake => "cake",
-            Self::Giveway(false) => "unknown",
-            Self::Giveway(true) => "known",
+            Self::Plain => "plain".to_owned(),
+            Self::Cake(CAKE) => "cake".to_owned(),
+            Self::Cake(_) => "shaped".to_owned(),
+            Self::Giveway(None) => "unknown".to_owned(),
+            Self::KNOWN => "known".to_owned(),
+            Self::Giveway(Some(of_rate)) => format!("known-{:.0}", 100.0 * PART * of_rate),
         }
     }
 }
@@ -122,14 +131,29 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             variants.push(trial.variant(name.clone()));
             name
         };
-        let [plain_alone, known_alone] = [Way::Plain, Way::Giveway(true)].map(|way| variant("alone", way, None));
+        let alone = [Way::Plain, Way::KNOWN, Way::SHAPED].map(|way| variant("alone", way, None));
+        let [plain_alone, known_alone, shaped_alone] = alone;
+        if (rtt_ms, queue) == (RTTS_MS[0], QUEUES[0]) {
+            let load = Load {
+                class: "bulk",
+                connections: 8,
+            };
+            for way in Way::OTHER_PARTS {
+                variant("bulk-8", way, Some(load));
+            }
+        }
         for class in CLASSES {
             for connections in CONNECTIONS {
                 let load = Load { class, connections };
                 for way in Way::ALL {
                     let name = variant(&format!("{class}-{connections}"), way, Some(load));
-                    let Way::Giveway(is_known) = way else { continue };
-                    let alone = if is_known { &known_alone } else { &plain_alone };
+                    let Way::Giveway(known) = way else { continue };
+                    let is_known = known.is_some();
+                    let alone = match (is_known, class) {
+                        (false, _) => &plain_alone,
+                        (true, "background") => &shaped_alone,
+                        (true, _) => &known_alone,
+                    };
                     checks.extend(load.checks(&name, alone, is_known, &sizes_kb));
                 }
             }
@@ -230,8 +254,8 @@ impl Trial {
     fn prepare(&self, device: &Namespace, run: &Run) -> Result<Option<Daemon>> {
         match self.way {
             Way::Plain => Ok(None),
-            Way::Cake => {
-                let (mbit, interface) = (CAKE * LINK_MBIT, STATION_DEVICE);
+            Way::Cake(part) => {
+                let (mbit, interface) = (part * LINK_MBIT, STATION_DEVICE);
                 device.ip("link add ifb-cake type ifb")?;
                 device.ip("link set ifb-cake up")?;
                 device.tc(&format!(
@@ -243,23 +267,23 @@ impl Trial {
                 ))?;
                 Ok(None)
             }
-            Way::Giveway(is_known) => self.start_daemon(device, is_known, run).map(Some),
+            Way::Giveway(of_rate) => self.start_daemon(device, of_rate, run).map(Some),
         }
     }
 
-    fn start_daemon(&self, device: &Namespace, is_known: bool, run: &Run) -> Result<Daemon> {
+    fn start_daemon(&self, device: &Namespace, of_rate: Option<f64>, run: &Run) -> Result<Daemon> {
         let class = self.load.map_or("bulk", |load| load.class);
         let mut configuration = json!({
             "cap": {"policy": "none"},
             "queue": {"backend": "none"},
             "rule": [{"local_port": PORT, "class": class}],
         });
-        if is_known {
-            configuration["link"] = json!({"download_rate_mbit": LINK_MBIT});
+        if let Some(of_rate) = of_rate {
+            configuration["link"] = json!({"download_rate_mbit": of_rate * LINK_MBIT});
         }
         let mut daemon = Daemon::launch(device, &configuration, &run.file(""))?;
         daemon.wait_until_up(device)?;
-        if is_known {
+        if of_rate.is_some() {
             wait_for("what arrives is ordered", IN_FORCE_WITHIN, || {
                 let downloads = answers::status(device)?.network.downloads;
                 Ok((!downloads.orders.is_empty()).then_some(()))

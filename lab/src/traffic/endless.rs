@@ -195,7 +195,7 @@ pub fn run_sink(description: &str) -> Result<()> {
         let listening = || format!("cannot listen on port {port}");
         let datagrams = UdpSocket::bind((at, port)).with_context(listening)?;
         let of = arrivals.clone();
-        std::thread::spawn(move || note(|buffer| datagrams.recv(buffer), port, &of));
+        std::thread::spawn(move || note(|buffer| receive(&datagrams, buffer), port, &of));
         let listener = TcpListener::bind((at, port)).with_context(listening)?;
         let of = arrivals.clone();
         std::thread::spawn(move || {
@@ -210,6 +210,14 @@ pub fn run_sink(description: &str) -> Result<()> {
     let arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{}", serde_json::to_string(&*arrivals)?);
     Ok(())
+}
+
+/// Who only listens is not known: it sends something, as receivers of real streams do.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<usize> {
+    let (bytes, from) = socket.recv_from(buffer)?;
+    // What is refused is lost like any other.
+    let _ = socket.send_to(&[0], from);
+    Ok(bytes)
 }
 
 fn note_probe(socket: &UdpSocket, arrivals: &Mutex<Arrivals>) -> Result<()> {
