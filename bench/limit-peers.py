@@ -10,7 +10,8 @@ Needs root, ip, wget, trickle, and in the interpreter's environment traffictoll 
 
 Prints one line a cell and writes DIR/peers.json: `window_min` and `window_max` of all windows of ten seconds from the second
 second on, `first_second`, all of the limit (payload; the limit counts headers, so at most 0.956); `excess_kb`, the most that
-came before its time at the limit; `cpu_s`, user and system time of the tool and the client.
+came before its time at the limit; `cpu_s`, user and system time of the tool and the client. Cells `beside` have what another
+download gets on a link of 100 Mbit/s beside 20 Mbit/s that a limit of giveway's holds, or that their sender paces.
 """
 
 import argparse
@@ -31,6 +32,8 @@ PORT = 5401
 DEVICE, FAR = "10.79.1.1", "10.79.1.2"
 LINK = "wlan0"
 STEP_S = 0.25
+SO_MAX_PACING_RATE = 47
+LOAD_MBIT, LOAD_CONNECTIONS = 20.0, 4
 WINDOW_S = 10.0
 TOOLS = ["giveway-rule", "giveway-exec", "trickle", "traffictoll"]
 
@@ -42,12 +45,14 @@ def run(line, **options):
 # --- The two ends: this script again, inside a namespace. ---
 
 
-def serve_tcp():
-    listener = socket.create_server(("0.0.0.0", PORT), backlog=64)
+def serve_tcp(port=PORT, pace_bytes_per_s=None):
+    listener = socket.create_server(("0.0.0.0", port), backlog=64)
     print("ready", flush=True)
     zeros = bytes(1 << 16)
     while True:
         connection, _ = listener.accept()
+        if pace_bytes_per_s:
+            connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, pace_bytes_per_s)
         if os.fork() == 0:
             try:
                 # For wget; the others count these bytes with the rest.
@@ -59,8 +64,8 @@ def serve_tcp():
         connection.close()
 
 
-def receive_tcp(connections, seconds):
-    count([socket.create_connection((FAR, PORT)) for _ in range(connections)], seconds)
+def receive_tcp(connections, seconds, port=PORT):
+    count([socket.create_connection((FAR, port)) for _ in range(connections)], seconds)
 
 
 def receive_by_wget(connections, seconds, before):
@@ -267,6 +272,25 @@ def quic(name, serve, receive, limit, seconds, giveway):
         return judge(samples, limit, seconds)
 
 
+def beside(is_limited, seconds, giveway):
+    """A download without a limit on a link of 100 Mbit/s, beside one that is held to 20 by giveway, or paced so by its sender."""
+    paced = int(LOAD_MBIT * 125_000 * 0.956 / LOAD_CONNECTIONS)
+    with Place() as place, tempfile.TemporaryDirectory() as folder:
+        run(f"tc -n {place.far} qdisc add dev {LINK} root tbf rate 100mbit burst 16k latency 50ms")
+        load_port, other_port = PORT, PORT + 1
+        for role in (f"serve_tcp({load_port},{None if is_limited else paced})", f"serve_tcp({other_port})"):
+            place.start(place.far, me(role), stdout=subprocess.PIPE).stdout.readline()
+        if is_limited:
+            put_up(place, "giveway-rule", LOAD_MBIT, folder, giveway)
+        load = place.start(
+            place.device, me(f"receive_tcp({LOAD_CONNECTIONS},{seconds + 2},{load_port})"), stdout=subprocess.PIPE
+        )
+        time.sleep(2)
+        other = place.start(place.device, me(f"receive_tcp(1,{seconds},{other_port})"), stdout=subprocess.PIPE)
+        mbit = [json.loads(end.stdout.read())["samples"][-1][1] * 8e-6 for end in (other, load)]
+        return {"other_mbit": round(mbit[0] / seconds, 3), "load_mbit": round(mbit[1] / (seconds + 2), 3)}
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--role", help=argparse.SUPPRESS)
@@ -277,6 +301,7 @@ def main():
     arguments.add_argument("--connections", type=int, nargs="+", default=[1, 4])
     arguments.add_argument("--tools", nargs="*", default=TOOLS)
     arguments.add_argument("--quic-limits", type=float, nargs="*", default=[2.5, 20.0])
+    arguments.add_argument("--beside-rounds", type=int, default=5)
     arguments.add_argument(
         "--quic",
         nargs=3,
@@ -303,6 +328,10 @@ def main():
         for connections in given.connections:
             for tool in given.tools:
                 note(f"{tool}/{connections}/{limit:g}", tcp(tool, limit, connections, given.seconds, giveway))
+    for round_ in range(given.beside_rounds):
+        for is_limited in (True, False):
+            name = f"beside/{'limited' if is_limited else 'paced'}/{round_ + 1}"
+            note(name, beside(is_limited, given.seconds, giveway))
     own = ("aioquic", me('serve_quic("{folder}")'), me("receive_quic({seconds})"))
     for name, serve, receive in [own, *given.quic]:
         for limit in given.quic_limits:
