@@ -43,7 +43,7 @@ const volatile bool is_fair;
 /* The device was found down: nothing takes the detour any more. The daemon sees to what comes next. */
 bool is_closed;
 
-/* Of a connection that netfilter knows (net/netfilter/nf_conntrack_bpf.c); where the kernel has none, nothing is translated. */
+/* Of a connection that netfilter knows (net/netfilter/nf_conntrack_bpf.c); where that is not loaded yet, nothing is known to be translated. */
 struct gw_ct_options {
 	__s32 netns_id;
 	__s32 error;

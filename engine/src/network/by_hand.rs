@@ -392,7 +392,10 @@ impl Network {
                 set: set.clone(),
                 flows: flows.len(),
                 not_enforced: match set.limit {
-                    Some(_) => lacks.flat_map(LimitsView::reasons).take(MOST_REASONS).collect(),
+                    Some(_) => {
+                        let reasons: BTreeSet<String> = lacks.flat_map(LimitsView::reasons).collect();
+                        reasons.into_iter().take(MOST_REASONS).collect()
+                    }
                     None => BTreeSet::new(),
                 },
                 upload_limit_mbit: rates.up.map(rate::mbit),

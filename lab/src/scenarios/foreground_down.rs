@@ -174,7 +174,7 @@ impl Load {
             let (ours, over) = (format!("{name}/get/{kb}"), format!("{alone}/get/{kb}"));
             let most = if is_background { PAGE } else { PAGE_BESIDE_BULK };
             let holds = Relation::AtMost(most);
-            let check = Check::ratio(format!("{ours} / alone"), &ours, &over, "completion_mean_s", holds);
+            let check = Check::ratio(format!("{ours} / {over}"), &ours, &over, "completion_mean_s", holds);
             // Beside bulk nothing is promised without a rate.
             if is_background || is_known { check } else { check.goal() }
         };
