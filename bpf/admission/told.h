@@ -12,7 +12,8 @@
 /* What the daemon says of sockets, by their cookies, whatever their packets are marked with. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 3072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16 * 1024);
 	__type(key, __u64);
 	__type(value, struct gw_treated_socket);
 } treated_sockets SEC(".maps");

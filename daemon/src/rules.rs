@@ -89,7 +89,7 @@ impl RuleFiles {
             units: units::read(&self.units),
         };
         let (mut rules, problems) = Rules::of(folders, &uid_of);
-        rules.note_scripts(&is_script);
+        rules.note_idle(&is_script);
         (rules, problems)
     }
 }

@@ -174,12 +174,13 @@ impl Undoing {
         };
         let (tell, told) = mpsc::channel();
         let (of, wanted) = (place.clone(), files.clone());
-        in_background(move || {
+        in_background(move |under_way| {
             // Whoever has waited too long hears nothing more.
             let _ = tell.send(Read::LeftBy(of.left_by()));
             for file in wanted {
                 let _ = tell.send(Read::Journal(file, Written::read(of.journal(file))));
             }
+            drop(under_way);
         });
         let (end, mut left_by) = (Instant::now() + PATIENCE, LeftBy::This);
         while let Ok(read) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -347,7 +348,11 @@ fn within<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RecvTimeoutError> {
     let (tell, told) = mpsc::channel();
-    in_background(move || drop(tell.send(work())));
+    in_background(move |under_way| {
+        let done = work();
+        drop(under_way);
+        let _ = tell.send(done);
+    });
     told.recv_timeout(patience)
 }
 
@@ -360,8 +365,9 @@ pub fn goes_on() -> bool {
     UNDER_WAY.load(Ordering::Acquire) > 0 || walker::check(Sockets::Tcp).is_err()
 }
 
-/// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had.
-fn in_background(work: impl FnOnce() + Send + 'static) {
+/// In a thread that may get stuck, with the priority of this one; in this one only where no other can be had. It lets go of
+/// [`UnderWay`] before it gives its last answer: who has that finds nothing that goes on.
+fn in_background(work: impl FnOnce(UnderWay) + Send + 'static) {
     // It must not have to run to get it: something without end may be computing.
     let own = Attributes::of(0).ok().filter(Attributes::is_realtime);
     let set = |attributes: Option<Attributes>| {
@@ -379,18 +385,17 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn do_once(work: &Mutex<Option<impl FnOnce()>>) {
+fn do_once(work: &Mutex<Option<impl FnOnce(UnderWay)>>) {
     let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(work) = taken {
-        let _ended = Ended;
-        work();
+        work(UnderWay);
     }
 }
 
-/// One thread less is under way, also where it panics.
-struct Ended;
+/// While a thread has this it is under way; it lets go also where it panics.
+struct UnderWay;
 
-impl Drop for Ended {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
     }
@@ -408,4 +413,18 @@ pub fn undo_all(place: &Place) -> Result<Undone> {
         undone.failed.join("; ")
     );
     Ok(undone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a guardian that has undone everything takes it for something that goes on, and stays.
+    #[test]
+    fn who_has_an_answer_finds_nothing_under_way() {
+        for _ in 0..1000 {
+            within(Duration::from_secs(10), || ()).unwrap();
+            assert_eq!(UNDER_WAY.load(Ordering::Acquire), 0);
+        }
+    }
 }

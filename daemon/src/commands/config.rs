@@ -398,7 +398,13 @@ fn idle(rules: &Rules) -> impl Iterator<Item = Remark> {
     });
     let scripts = rules.by_script(&is_script).into_iter();
     let scripts = scripts.map(|(rule, why)| format!("{rule}: {why}"));
-    let here = idle.chain(shared).chain(elsewhere).chain(no_units).chain(scripts);
+    let of_nobody = rules.for_nobody().map(|(rule, why)| format!("{rule}: {why}"));
+    let here = idle
+        .chain(shared)
+        .chain(elsewhere)
+        .chain(no_units)
+        .chain(scripts)
+        .chain(of_nobody);
     anywhere.chain(here.map(Remark::of_machine))
 }
 

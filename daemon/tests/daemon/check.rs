@@ -68,6 +68,17 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
             1,
         ),
         (
+            "interface = \"gwv\"\n[link]\ndownload_rate_mbit = 20\n[[uplink]]\ninterface = \"gwv\"\nrate_mbit = 5\n"
+                .to_owned(),
+            "[link] download_rate_mbit does not count for gwv, which has an [[uplink]]",
+            1,
+        ),
+        (
+            "interface = \"gwv\"\n[[rule]]\nuser = \"no-such-user\"\nclass = \"bulk\"\n".to_owned(),
+            "holds for nothing here: there is no user `no-such-user`",
+            1,
+        ),
+        (
             "interface = \"gwv\"\n[queue]\nbackend = \"htb\"\n[[deadline]]\nport = 5005\ndeadline_ms = 10\n".to_owned(),
             "[[deadline]] promises nothing on gwv",
             1,

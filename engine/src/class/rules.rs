@@ -63,6 +63,8 @@ pub struct Rules {
     pub(super) rules: Vec<Rule>,
     /// Those that are known to match nothing on this machine: where each is, and why.
     idle_here: Vec<(String, String)>,
+    /// Those for a user who is unknown here: where each is, and the user's name.
+    for_nobody: Vec<(String, String)>,
 }
 
 impl Rules {
@@ -71,19 +73,23 @@ impl Rules {
         let (mut all, mut problems) = (Self::default(), Vec::new());
         for written in folders.written() {
             match written.and_then(|(path, written)| all.with(&path, written, uid)) {
-                Ok(with) => all.rules.extend(with),
+                Ok((with, of_nobody)) => {
+                    all.rules.extend(with);
+                    all.for_nobody.extend(of_nobody);
+                }
                 Err(problem) => problems.push(problem),
             }
         }
         (all, problems)
     }
 
+    /// Those of a file; and those that are for a user whom this machine does not have.
     fn with(
         &self,
         path: &str,
         written: Vec<(usize, ClassRule)>,
         uid: &dyn Fn(&str) -> Option<u32>,
-    ) -> Result<Vec<Rule>, Located> {
+    ) -> Result<(Vec<Rule>, Vec<(String, String)>), Located> {
         let refused = |line, problem: String| Located {
             file: path.to_owned(),
             line,
@@ -95,18 +101,30 @@ impl Rules {
             return Err(refused(Some(*line), problem));
         }
         let mut limits = self.rules.iter().filter(|rule| !rule.rates.is_none()).count();
-        let made = |(line, rule): (usize, ClassRule)| {
+        let (mut made, mut of_nobody) = (Vec::new(), Vec::new());
+        for (line, rule) in written {
             let place = format!("{path}:{line}");
-            let refused = |problem| refused(Some(line), problem);
+            let user = rule.conditions.user.as_deref();
+            let uid = user.and_then(uid);
+            if let (Some(user), None) = (user, uid) {
+                of_nobody.push((place, user.to_owned()));
+                continue;
+            }
             limits += usize::from(!rates_of(&rule).is_none());
             if limits > MOST_LIMITS {
-                return Err(refused(format!(
-                    "there are more than {MOST_LIMITS} rate limits in all files together"
-                )));
+                let problem = format!("there are more than {MOST_LIMITS} rate limits in all files together");
+                return Err(refused(Some(line), problem));
             }
-            Rule::new(place, &rule, limits as LimitNumber, uid).map_err(refused)
-        };
-        written.into_iter().map(made).collect()
+            let rule = Rule::new(place, &rule, limits as LimitNumber, uid);
+            made.push(rule.map_err(|problem| refused(Some(line), problem))?);
+        }
+        Ok((made, of_nobody))
+    }
+
+    /// The rules for a user whom this machine does not have: where each is, and why it holds for nothing.
+    pub fn for_nobody(&self) -> impl Iterator<Item = (&str, String)> {
+        let why = |user: &str| format!("holds for nothing here: there is no user `{user}`");
+        self.for_nobody.iter().map(move |(rule, user)| (&**rule, why(user)))
     }
 
     pub fn len(&self) -> usize {
@@ -225,9 +243,9 @@ impl Rules {
         rules.filter_map(|rule| Some((&*rule.place, why(rule)?))).collect()
     }
 
-    /// Has what [`Self::by_script`] finds among its remarks.
-    pub fn note_scripts(&mut self, is_script: &dyn Fn(&str) -> bool) {
-        let found = self.by_script(is_script).into_iter();
+    /// Has what [`Self::by_script`] and [`Self::for_nobody`] find among its remarks.
+    pub fn note_idle(&mut self, is_script: &dyn Fn(&str) -> bool) {
+        let found = self.by_script(is_script).into_iter().chain(self.for_nobody());
         self.idle_here = found.map(|(rule, why)| (rule.to_owned(), why)).collect();
     }
 
@@ -449,15 +467,8 @@ impl Rule {
     }
 
     /// `number`: of its rate limit, where it has one.
-    fn new(
-        place: String,
-        rule: &ClassRule,
-        number: LimitNumber,
-        uid: &dyn Fn(&str) -> Option<u32>,
-    ) -> Result<Self, String> {
-        let user = rule.conditions.user.as_deref();
-        let known = |name| uid(name).ok_or_else(|| format!("`rule.user`: there is no user `{name}`"));
-        let matcher = Matcher::new(&rule.conditions, user.map(known).transpose()?);
+    fn new(place: String, rule: &ClassRule, number: LimitNumber, uid: Option<u32>) -> Result<Self, String> {
+        let matcher = Matcher::new(&rule.conditions, uid);
         let rates = rates_of(rule);
         let limited = (!rates.is_none()).then(|| format!("; all its flows together {}", rates.shown()));
         let why = match &rule.reason {

@@ -487,6 +487,17 @@ fn a_broken_file_costs_only_its_own_rules() {
     assert_eq!(problems[1], "/etc/c: permission denied");
 }
 
+/// Users come and go, and are not known before a directory service is.
+#[test]
+fn a_rule_for_a_user_who_is_unknown_holds_for_nothing_and_costs_no_other() {
+    let mut rules =
+        rules("[[rule]]\nuser = \"nobody-here\"\nclass = \"background\"\n[[rule]]\nport = 443\nclass = \"bulk\"\n");
+    assert_eq!(class_by(&rules, &seen(None)), (Class::Bulk, "/etc/a.toml:4".to_owned()));
+    rules.note_idle(&|_| false);
+    let why = "holds for nothing here: there is no user `nobody-here`".to_owned();
+    assert_eq!(rules.remarks(), [("/etc/a.toml:1", why)]);
+}
+
 #[test]
 fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
     let long = "a*".repeat(200);
@@ -496,10 +507,6 @@ fn what_cannot_be_meant_is_refused_in_one_line_with_its_place() {
         (
             "port = 1\nclass = \"slow\"",
             "/etc/a.toml:3: `rule.class`: must be \"realtime\"",
-        ),
-        (
-            "user = \"nobody-here\"\nclass = \"bulk\"",
-            "/etc/a.toml:1: `rule.user`: there is no user",
         ),
         (
             "protocol = \"udp\"\nexe = \"/usr/bin/restic\"\nclass = \"bulk\"",
@@ -868,7 +875,7 @@ fn a_limit_that_an_earlier_destination_lifts_for_sockets_that_are_not_connected_
 fn a_command_line_that_begins_with_a_script_is_told_with_what_matches_it() {
     let told = |cmdline: &str| {
         let mut rules = rules(&format!("[[rule]]\ncmdline = \"{cmdline}\"\nclass = \"background\"\n"));
-        rules.note_scripts(&|path| path == "/srv/backup.sh");
+        rules.note_idle(&|path| path == "/srv/backup.sh");
         let remarks = rules.remarks().into_iter();
         remarks.map(|(_, why)| why).collect::<Vec<_>>().join("; ")
     };

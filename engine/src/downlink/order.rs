@@ -34,7 +34,8 @@ const PACKET_BYTES: f64 = 1500.0;
 
 /// What takes so long stands in a queue; less is one packet of many segments.
 pub const WAITS: Duration = Duration::from_millis(25);
-/// Where packets of bulk and background wait before the link and none waits here for so long, more is let through than it carries.
+/// Where packets of bulk and background wait before the link and none waits here for so much longer than not, more is let through
+/// than it carries.
 const TOO_HIGH_AFTER: Duration = Duration::from_secs(3);
 
 /// What is said of a link's rate downwards, and where.
@@ -111,8 +112,9 @@ pub struct Order {
     busy: Option<Duration>,
     /// What its queues let pass: bulk's and background's.
     pub queues: [Passing; 2],
-    /// Since when packets wait before the link and not here.
-    waits_before: Option<Duration>,
+    /// For how much longer packets have waited before the link than not, since some last waited here.
+    waited_before: Duration,
+    judged: Option<Duration>,
     is_too_high: bool,
 }
 
@@ -128,7 +130,8 @@ impl Order {
             latest: None,
             busy: None,
             queues: Default::default(),
-            waits_before: None,
+            waited_before: Duration::ZERO,
+            judged: None,
             is_too_high: false,
         }
     }
@@ -137,12 +140,14 @@ impl Order {
     pub fn judge(&mut self, now: Duration, waits_before: bool) {
         let waiting: u64 = self.queues.iter().map(|queue| queue.passed.waiting_bytes).sum();
         let waits_here = waiting as f64 > self.available as f64 * WAITS.as_secs_f64();
+        let took = now.saturating_sub(self.judged.replace(now).unwrap_or(now)).min(LULL);
+        self.waited_before = match (waits_here, waits_before) {
+            (true, _) => Duration::ZERO,
+            (false, true) => (self.waited_before + took).min(TOO_HIGH_AFTER),
+            (false, false) => self.waited_before.saturating_sub(took),
+        };
         self.is_too_high &= !waits_here;
-        let since = self.waits_before.unwrap_or(now);
-        self.waits_before = (waits_before && !waits_here).then_some(since);
-        self.is_too_high |= self
-            .waits_before
-            .is_some_and(|since| now.saturating_sub(since) >= TOO_HIGH_AFTER);
+        self.is_too_high |= self.waited_before >= TOO_HIGH_AFTER;
     }
 
     /// More than the link carries is let through: the queue stands before it, and this order does nothing.
@@ -347,8 +352,9 @@ mod tests {
         assert!(judge(3, true, 50), "a packet of many segments");
         assert!(judge(4, false, 0), "its windows hold it now");
         assert!(!judge(5, true, 100), "the order holds it");
-        assert!((6..9).all(|s| !judge(s, true, 0)));
-        assert!(!judge(9, false, 0) && !judge(12, true, 0), "not in a row");
+        assert!((6..8).all(|s| !judge(s, true, 0)));
+        assert!(!judge(8, false, 0) && !judge(9, true, 0), "now and then");
+        assert!(judge(10, true, 0), "more often than not");
     }
 
     proptest! {

@@ -117,7 +117,21 @@ impl Network {
         }
         match self.classes.target_of_limit(number) {
             Some(target) => (LimitedBy::Hand, target.shown()),
-            None => (LimitedBy::Command, "a command of `giveway exec`".to_owned()),
+            None => (LimitedBy::Command, self.command_of_limit(number)),
+        }
+    }
+
+    /// Of several processes the one that started first.
+    fn command_of_limit(&self, number: LimitNumber) -> String {
+        let has = |tracked: &&Tracked| tracked.judged.verdict.limits.iter().any(|of| of == number);
+        let owners = self
+            .flows
+            .iter()
+            .filter(has)
+            .filter_map(|tracked| tracked.flow.owner.as_ref());
+        match owners.min_by_key(|owner| owner.start_ns) {
+            Some(owner) => format!("`giveway exec` ({}, process {})", owner.command, owner.pid),
+            None => "a command of `giveway exec`".to_owned(),
         }
     }
 }

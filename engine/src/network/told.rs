@@ -11,7 +11,7 @@ use crate::class::Treatment;
 use crate::model::Cookie;
 
 /// Entries of the kernel's table.
-const PLACES: usize = 3072;
+const PLACES: usize = 16_384;
 const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]

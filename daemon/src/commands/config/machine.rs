@@ -77,6 +77,12 @@ impl Machine {
                 Err(error) => self.missing.push(format!("{name}: {error:#}")),
             }
         }
+        self.missing.extend(
+            uplinks
+                .first()
+                .into_iter()
+                .flat_map(|first| elsewhere(config, &first.name)),
+        );
         let limits = rules.limits();
         let orders = config.link.download_rate_mbit.is_some()
             || config.uplink.iter().any(|uplink| uplink.download_rate_mbit.is_some());
@@ -194,6 +200,24 @@ fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> 
         }
     }
     links.views(Duration::ZERO)
+}
+
+/// Rates of `[link]` that do not count for the link that they would be for.
+fn elsewhere(config: &Config, first: &str) -> Vec<String> {
+    let Some(own) = config.uplink.iter().find(|own| own.interface.as_deref() == Some(first)) else {
+        return Vec::new();
+    };
+    let keys = [
+        ("rate_mbit", config.link.rate_mbit.is_some(), own.rate_mbit.is_some()),
+        (
+            "download_rate_mbit",
+            config.link.download_rate_mbit.is_some(),
+            own.download_rate_mbit.is_some(),
+        ),
+    ];
+    let idle = keys.into_iter().filter(|(_, is_given, is_own)| *is_given && !is_own);
+    idle.map(|(key, ..)| format!("[link] {key} does not count for {first}, which has an [[uplink]]: write it there"))
+        .collect()
 }
 
 /// Why no process of a unit of this name can be here now: it has no file, and does not run.

@@ -243,7 +243,7 @@ fn told(actions: &[Action]) -> usize {
 
 pub(super) const HOG: u32 = 1000;
 pub(super) const OTHER: u32 = 1001;
-const TABLE: u64 = 3072;
+const TABLE: u64 = 16_384;
 
 #[test]
 fn one_user_cannot_keep_others_from_the_queues_table() {
