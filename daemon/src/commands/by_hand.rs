@@ -109,7 +109,7 @@ fn line(view: &HandView, part: Part) -> String {
         Part::Class => class_shown(view),
         Part::Limit => limit_shown(view),
     };
-    format!("{}: {what}", view.set.target.shown())
+    format!("{}: {what}{}", view.set.target.shown(), lacks_shown(view))
 }
 
 fn class_shown(view: &HandView) -> String {
@@ -131,14 +131,17 @@ fn limit_shown(view: &HandView) -> String {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let flows = counted(view.flows, "flow");
-    let lacks = match view.not_enforced.is_empty() {
+    format!("{} (by uid {}; {flows} now)", parts.join("; "), view.set.uid)
+}
+
+fn lacks_shown(view: &HandView) -> String {
+    match view.not_enforced.is_empty() {
         true => String::new(),
         false => format!(
             "; not enforced for all: {}",
             Vec::from_iter(view.not_enforced.clone()).join("; ")
         ),
-    };
-    format!("{} (by uid {}; {flows} now){lacks}", parts.join("; "), view.set.uid)
+    }
 }
 
 /// What is set, in a few words, for `status`.
@@ -146,7 +149,7 @@ pub fn shown(view: &HandView) -> String {
     let class = view.set.class.map(|_| class_shown(view));
     let limit = view.set.limit.map(|_| limit_shown(view));
     let what: Vec<String> = class.into_iter().chain(limit).collect();
-    format!("{}: {}", view.set.target.shown(), what.join("; "))
+    format!("{}: {}{}", view.set.target.shown(), what.join("; "), lacks_shown(view))
 }
 
 fn named(target: &str) -> Result<Named> {

@@ -38,6 +38,7 @@ const LEAST_MBIT: f64 = 3.2;
 const MOST_MBIT: f64 = 4.4;
 /// Far above the limit.
 const FREE_MBIT: f64 = 40.0;
+const WINDOW: Duration = Duration::from_secs(2);
 const DEVICE: &str = "giveway-down";
 
 /// Something at the far end that sends far more than the limit to whoever connects, and leaves the processors to others.
@@ -578,5 +579,54 @@ fn datagrams_in_fragments_arrive_whole_beside_a_limit() {
             far.send_to(&vec![0; size], to).unwrap();
             assert_eq!(near.recv(&mut [0; 8000]).unwrap(), size);
         }
+    }
+}
+
+/// What arrives for it is for another address when giveway sees it.
+#[test]
+fn an_own_flow_whose_address_is_translated_is_not_limited_and_that_is_said() {
+    const OTHER_V4: &str = "10.99.0.9";
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    run(&format!("ip address add {OTHER_V4}/24 dev gwv"));
+    run("nft add table ip gwtest");
+    run("nft add chain ip gwtest out { type nat hook postrouting priority 100; }");
+    run(&format!(
+        "nft add rule ip gwtest out oifname gwv tcp dport {port} snat to {OTHER_V4}"
+    ));
+    rules.write("50-test.toml", &limited(&format!("port = {port}")));
+    let daemon = start(&rules);
+    let received = Received::over_tcp(FAR_V4, port);
+    until("it is said", || {
+        let status = daemon.status();
+        let said = status["not_enforced"].as_array().unwrap();
+        said.iter().any(|one| one["cause"] == "passes_by")
+    });
+    assert!(received.is_free(), "as it is said");
+    run("nft flush chain ip gwtest out");
+    let other = Received::over_tcp(FAR_V4, port);
+    until("one that is not translated is limited", || other.is_held());
+}
+
+#[test]
+fn the_limit_of_a_command_outlives_its_daemon_whatever_starts_meanwhile() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let port = source(&lab, FAR_V4);
+    let mut daemon = start(&rules);
+    let file = Scratch::new("received", "");
+    let script = format!("cat < /dev/tcp/{FAR_V4}/{port} > {}", file.path());
+    let _command = exec(&["--down", "4mbit"], &["bash", "-c", &script]);
+    until("it is limited", || size_of(&file) > 0 && limiting(&daemon));
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        daemon.signal(signal);
+        await_some("the daemon ends", || daemon.0.try_wait().unwrap());
+        // It looks for what other namespaces have left behind.
+        let elsewhere = Command::new("unshare").args(["-n", &program(), "revert"]).output();
+        assert!(elsewhere.unwrap().status.success());
+        assert!(mbit_of(|| size_of(&file), WINDOW) > FREE_MBIT, "nothing holds it");
+        daemon = start(&rules);
+        until("its limit holds again", || limiting(&daemon));
+        thread::sleep(Duration::from_secs(1));
+        assert_held(mbit_of(|| size_of(&file), WINDOW));
     }
 }

@@ -262,6 +262,23 @@ fn what_a_container_receives_is_limited_by_its_cgroup_and_not_what_the_host_send
 }
 
 #[test]
+fn where_a_class_is_set_for_a_container_it_is_said_that_what_it_receives_is_not_ordered() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let container = downloading(&lab);
+    let _daemon = daemon_with_queue(&rules);
+    let cgroup = format!("/{}", container.cgroup);
+    assert!(giveway(&["link", "set", "gwv", "--down", "100mbit"]).status.success());
+    let unordered = "is not ordered by its class";
+    until("it is said", || {
+        let set = giveway(&["class", "set", &cgroup, "bulk"]);
+        set.status.success() && String::from_utf8_lossy(&set.stderr).contains(unordered)
+    });
+    let listed = giveway(&["class", "list"]).stdout;
+    assert!(String::from_utf8_lossy(&listed).contains(unordered));
+    assert!(giveway(&["class", "clear", &cgroup]).status.success());
+}
+
+#[test]
 fn a_container_downloads_freely_again_when_the_daemon_is_killed_and_nothing_is_left() {
     let (lab, rules) = (Lab::enter(), Rules::new());
     let container = downloading(&lab);

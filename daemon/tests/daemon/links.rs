@@ -251,6 +251,30 @@ fn the_queue_follows_the_default_route_to_another_link_and_back() {
 }
 
 #[test]
+fn a_link_that_is_renamed_goes_by_its_new_name() {
+    let _lab = Lab::enter();
+    run(&format!("ip route add default via {FAR_V4} dev gwv"));
+    let text = format!(
+        "[link]\nrate_mbit = 20\ndownload_rate_mbit = 20\n[queue]\nbackend = \"{}\"\n\
+         [[rule]]\nport = {LIMITED_PORT}\nclass = \"bulk\"\nrate_limit_mbit = 2\n",
+        backend()
+    );
+    let config = Scratch::new("renamed.toml", &text);
+    let daemon = Daemon::start(&["--config", config.path()]);
+    let is_known_as = |name: &str| {
+        let status = daemon.status();
+        let orders = &status["downloads"]["orders"];
+        has_queue(&daemon, name)
+            && status["interface"]["name"] == name
+            && [&status["uploads"]["links"], &status["downloads"]["links"]].map(|links| links[0] == name) == [true; 2]
+            && orders[0]["interface"] == name
+    };
+    until("it is managed", || is_known_as("gwv"));
+    run("ip link set gwv name gwr");
+    until("it is known by its new name", || is_known_as("gwr"));
+}
+
+#[test]
 fn every_link_with_a_default_route_is_managed() {
     let _lab = two_links();
     run(&format!("ip route add default via {FAR_2} dev {SECOND} metric 600"));

@@ -3,7 +3,8 @@
 //! and during a transfer, by what arrives at the receiver; who may set what, and when it ends.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use super::active::Group as Cgroup;
 use super::download::{passed_mbit, source};
 use super::limits::{as_user, ask};
 use super::nice::{Group, NICE, ORDINARY, is};
-use crate::support::lab::{FAR_V4, Lab};
+use crate::support::lab::{FAR_V4, Lab, run};
 use crate::support::process::{Copy, Daemon, KillOnDrop, failure, giveway, program};
 use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::wait::{await_some, until};
@@ -547,6 +548,107 @@ fn a_user_lifts_neither_roots_class_nor_roots_limit() {
     // What is root's is cleared by root, and then the user's own holds.
     done(&["class", "clear", &pid]);
     until("its flow is bulk", || stage.is_class("bulk"));
+}
+
+/// Each transfer is a new process, which has what it is told as it connects.
+#[test]
+fn a_user_who_limits_the_other_direction_lifts_nothing_of_roots_for_short_processes() {
+    const ROOTS_MBIT: f64 = 4.0;
+    let stage = Stage::set();
+    let copy = Copy::new("live-short");
+    let port = source(&stage.lab, FAR_V4);
+    let received = Scratch::new("received", "");
+    fs::set_permissions(&received.0, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!(
+        "while :; do head -c 200000 < /dev/tcp/{FAR_V4}/{port} >> {}; done",
+        received.path()
+    );
+    let mut command = Command::new("setpriv");
+    let user = NOBODY.to_string();
+    command.args([
+        "--reuid",
+        &user,
+        "--regid",
+        &user,
+        "--clear-groups",
+        "bash",
+        "-c",
+        &script,
+    ]);
+    let receiver = Group::spawn(&mut command);
+    let mbit = || {
+        let size = || fs::metadata(&received.0).unwrap().len();
+        let (before, began) = (size(), Instant::now());
+        thread::sleep(WINDOW);
+        (size() - before) as f64 * 8e-6 / began.elapsed().as_secs_f64()
+    };
+    until("it receives", || mbit() > 3.0 * ROOTS_MBIT);
+    let pid = receiver.id().to_string();
+    done(&["limit", "set", &pid, "--down", "4mbit"]);
+    thread::sleep(SECOND);
+    let alone = mbit();
+    assert!(
+        copy.as_nobody(&["limit", "set", &pid, "--up", "30mbit"])
+            .status
+            .success()
+    );
+    let [beside, later] = [mbit(), mbit()];
+    assert!(copy.as_nobody(&["limit", "clear", &pid]).status.success());
+    let cleared = mbit();
+    for held in [alone, beside, later, cleared] {
+        assert!(held < 1.1 * ROOTS_MBIT, "{:?}", [alone, beside, later, cleared]);
+    }
+}
+
+/// A small file system. Unmounted when dropped.
+struct Small(String);
+
+impl Small {
+    fn at(folder: String) -> Self {
+        fs::create_dir_all(&folder).unwrap();
+        run(&format!("mount -t tmpfs -o size=256k,mode=0711 gwtest {folder}"));
+        Self(folder)
+    }
+
+    /// Until nothing more has room.
+    fn fill(&self) -> fs::File {
+        let mut filler = fs::File::create(format!("{}/filler", self.0)).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        filler
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-R", "-l", &self.0]).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_is_not_set_and_what_was_set_before_stays() {
+    let mut stage = Stage::set();
+    let mut daemon = stage.daemon.take().unwrap();
+    daemon.signal(Signal::SIGTERM);
+    await_some("the daemon ends", || daemon.0.try_wait().unwrap());
+    let folder = format!("/run/giveway/netns-{}", giveway::kernel::own_netns().unwrap());
+    let small = Small::at(folder.clone());
+    stage.start();
+    let process = Target::of(Kind::Process, &stage);
+    process.send(&stage);
+    done(&["limit", "set", &process.name, "--up", "4mbit"]);
+    let filler = small.fill();
+    let (line, _) = failure(&giveway(&["limit", "set", &process.name, "--up", "30mbit"]));
+    assert!(line.contains("No space left"), "{line}");
+    assert_eq!(by_hand()[0]["upload_limit_mbit"], 4.0);
+    thread::sleep(SECOND);
+    let mbit = stage.mbit();
+    assert!(mbit < 4.3, "{mbit}");
+    drop(filler);
+    fs::remove_file(format!("{folder}/filler")).unwrap();
+    done(&["limit", "set", &process.name, "--up", "30mbit"]);
+    until("the other limit holds", || stage.mbit() > 8.0);
+    drop(stage);
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct Source {
 /// Of a file: its path, and its rules with the line of each.
 pub(super) type Written = (String, Vec<(usize, ClassRule)>);
 
+/// A rule for a user who is unknown here: where it is, and the user's name.
+type ForNobody = (String, String);
+
 /// Where rules come from.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
@@ -63,8 +66,7 @@ pub struct Rules {
     pub(super) rules: Vec<Rule>,
     /// Those that are known to match nothing on this machine: where each is, and why.
     idle_here: Vec<(String, String)>,
-    /// Those for a user who is unknown here: where each is, and the user's name.
-    for_nobody: Vec<(String, String)>,
+    for_nobody: Vec<ForNobody>,
 }
 
 impl Rules {
@@ -89,7 +91,7 @@ impl Rules {
         path: &str,
         written: Vec<(usize, ClassRule)>,
         uid: &dyn Fn(&str) -> Option<u32>,
-    ) -> Result<(Vec<Rule>, Vec<(String, String)>), Located> {
+    ) -> Result<(Vec<Rule>, Vec<ForNobody>), Located> {
         let refused = |line, problem: String| Located {
             file: path.to_owned(),
             line,

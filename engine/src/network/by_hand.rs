@@ -84,7 +84,7 @@ pub struct HandView {
     pub download_limit_mbit: Option<f64>,
     pub sent_mbit: Option<f64>,
     pub received_mbit: Option<f64>,
-    /// Why its limit does not hold for some of these flows.
+    /// Why its limit, or its class, does not hold for some of these flows, or of what is forwarded.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_enforced: BTreeSet<String>,
 }
@@ -391,12 +391,12 @@ impl Network {
             HandView {
                 set: set.clone(),
                 flows: flows.len(),
-                not_enforced: match set.limit {
-                    Some(_) => {
-                        let reasons: BTreeSet<String> = lacks.flat_map(LimitsView::reasons).collect();
-                        reasons.into_iter().take(MOST_REASONS).collect()
-                    }
-                    None => BTreeSet::new(),
+                not_enforced: {
+                    let of_limit = set
+                        .limit
+                        .map(|_| lacks.flat_map(LimitsView::reasons).collect::<BTreeSet<_>>());
+                    let of_limit = of_limit.unwrap_or_default().into_iter().take(MOST_REASONS);
+                    of_limit.chain(self.unordered(set)).collect()
                 },
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
@@ -405,6 +405,20 @@ impl Network {
             }
         };
         self.classes.hand.all.iter().map(view).collect()
+    }
+
+    /// What a container receives has no class here.
+    fn unordered(&self, set: &SetByHand) -> Option<String> {
+        let Target::Cgroup { path, .. } = &set.target else {
+            return None;
+        };
+        let yields = set.class.is_some_and(|class| class > Class::Standard);
+        let is_ordered = self.downloads.ordering().next().is_some();
+        let is_container = yields && is_ordered && self.forwarded.paths().any(|of| is_in(of, path));
+        is_container.then(|| {
+            "what a container with a network of its own receives is not ordered by its class: set a download limit for it"
+                .to_owned()
+        })
     }
 
     /// The numbers of limits that were set by hand.

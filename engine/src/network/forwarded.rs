@@ -120,6 +120,11 @@ impl Cgroups {
         (actions, changes)
     }
 
+    /// Those that have sent lately, as far as their paths are known.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.values().filter_map(|known| known.path.as_deref())
+    }
+
     /// Those of which something is said.
     pub fn views(&self) -> Vec<ForwardedView> {
         let view = |known: &Known| {

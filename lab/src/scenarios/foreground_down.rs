@@ -90,8 +90,12 @@ impl Way {
     const SHAPED: Self = Self::Cake(PART);
     const KNOWN: Self = Self::Giveway(Some(1.0));
     const ALL: [Self; 4] = [Self::Plain, Self::Cake(CAKE), Self::Giveway(None), Self::KNOWN];
-    /// They have 75 and 90% of the link.
-    const OTHER_PARTS: [Self; 2] = [Self::Giveway(Some(0.75 / PART)), Self::Giveway(Some(0.9 / PART))];
+    /// Bulk and background have so much of the link.
+    const OTHER_PARTS: [Self; 3] = [
+        Self::Giveway(Some(0.75 / PART)),
+        Self::Giveway(Some(0.8 / PART)),
+        Self::Giveway(Some(0.9 / PART)),
+    ];
 
     fn name(self) -> String {
         match self {
@@ -134,12 +138,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         let alone = [Way::Plain, Way::KNOWN, Way::SHAPED].map(|way| variant("alone", way, None));
         let [plain_alone, known_alone, shaped_alone] = alone;
         if (rtt_ms, queue) == (RTTS_MS[0], QUEUES[0]) {
-            let load = Load {
-                class: "bulk",
-                connections: 8,
-            };
-            for way in Way::OTHER_PARTS {
-                variant("bulk-8", way, Some(load));
+            for (class, way) in CLASSES
+                .into_iter()
+                .flat_map(|class| Way::OTHER_PARTS.map(|way| (class, way)))
+            {
+                let load = Load { class, connections: 8 };
+                variant(&format!("{class}-8"), way, Some(load));
             }
         }
         for class in CLASSES {
