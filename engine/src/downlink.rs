@@ -532,7 +532,11 @@ impl Downlink {
     fn changes(&self, new: Option<&Plan>, why: &str) -> Vec<Change> {
         let (before, after) = (self.states(self.in_force.as_ref()), self.states(new));
         let all: BTreeSet<&(u32, Setting)> = before.keys().chain(after.keys()).collect();
-        let changed = all.into_iter().filter(|key| before.get(key) != after.get(key));
+        // Another name alone is no change.
+        let state = |of: Option<&State>| of.map(|(_, state)| state.clone());
+        let changed = all
+            .into_iter()
+            .filter(|key| state(before.get(key)) != state(after.get(key)));
         changed
             .map(|key| self.change(key, before.get(key), after.get(key), why))
             .collect()

@@ -176,7 +176,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!((changes.len(), next), (1, None));
     assert_eq!(changes[0].setting, Setting::DownloadOrder);
     assert!(
-        changes[0].why.contains("85% of the 20 Mbit/s that [link] says"),
+        changes[0].why.contains("80% of the 20 Mbit/s that [link] says"),
         "{}",
         changes[0].why
     );
@@ -200,7 +200,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
         changes.iter().all(|change| change.setting == Setting::DownloadLimit),
         "{changes:?}"
     );
-    assert!((downlink.view().orders[0].available_mbit - 7.0).abs() < 0.01);
+    assert!((downlink.view().orders[0].available_mbit - 6.0).abs() < 0.01);
     assert_eq!(downlink.follow_rates(Vec::new()), Some(plan(&both, &[1])));
     let (changes, _) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert!(

@@ -93,7 +93,7 @@ impl Way {
     /// Bulk and background have so much of the link.
     const OTHER_PARTS: [Self; 3] = [
         Self::Giveway(Some(0.75 / PART)),
-        Self::Giveway(Some(0.8 / PART)),
+        Self::Giveway(Some(0.85 / PART)),
         Self::Giveway(Some(0.9 / PART)),
     ];
 

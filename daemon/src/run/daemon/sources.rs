@@ -244,7 +244,14 @@ impl Running {
             let way = Way::Sent;
             self.step_alone(Input::DetourLost { way, why })?;
         }
-        let links = self.daemon.queue.in_force();
+        // By the names that they have now.
+        let mut links = self.daemon.queue.in_force();
+        for (ifindex, name) in &mut links {
+            let now = self.found.links.iter().find(|(found, _)| found == ifindex);
+            if let Some((_, now)) = now {
+                name.clone_from(now);
+            }
+        }
         let arrivals = self.daemon.download.arrivals(&links).and_then(|arrivals| {
             let departures = self.daemon.upload.departures(&arrivals)?;
             Ok((arrivals, departures))

@@ -252,7 +252,7 @@ fn one_user_cannot_keep_others_from_the_queues_table() {
         obey(&mut engine, 100, BACKGROUND);
         let mut flows = flows_of(HOG, 1, TABLE + 100);
         assert_eq!(told(&see(&mut engine, 200, flows.clone(), true)), TABLE as usize);
-        flows.extend(flows_of(uid, 10_000, 10));
+        flows.extend(flows_of(uid, 100_000, 10));
         assert_eq!(told(&see(&mut engine, 300, flows, true)), 10, "of uid {uid}");
     }
 }
