@@ -1,6 +1,6 @@
 # giveway's commands. Each target installs what it needs first; nothing has to be done by hand.
 .DEFAULT_GOAL := help
-.PHONY: help need build demo test test-kernels kernels bench lint deb static clean
+.PHONY: help need build demo test test-all test-kernels kernels bench lint deb static clean
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PROFILE := release
@@ -18,8 +18,11 @@ build: need ## Build giveway and giveway-lab
 demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (5 minutes)
 	@$(SUDO) packaging/demo
 
-test: need ## Every test: unit, property, simulation, kernel, and a short form of each scenario (about an hour on two cores)
+test: need ## The tests that CI runs: unit, property, simulation, the daemon in the kernel, a short form of some scenarios (25 minutes on two cores)
 	@packaging/check
+
+test-all: need ## And a short form of every scenario, and some fuzzing (about an hour)
+	@packaging/check all
 
 test-kernels: build ## The daemon's kernel tests on Debian 13's own kernel and the newest 7.x, in emulated guests
 	@packaging/test-kernels
