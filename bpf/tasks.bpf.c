@@ -315,7 +315,7 @@ int gw_list_elsewhere(struct bpf_iter__task *ctx)
 	if (found.netns_inum == netns_inum)
 		return 0;
 	record = bpf_task_storage_get(&gw_records_3, task, NULL, 0);
-	if (!record || !(record->class || record->by_hand))
+	if (!record || !(record->class || record->limit || record->by_hand))
 		return 0;
 	found.start_ns = task->start_boottime;
 	found.tgid = task->tgid;

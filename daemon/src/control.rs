@@ -131,6 +131,9 @@ pub struct ByHandNow {
     /// False where a request changed nothing.
     #[serde(default)]
     pub changed: bool,
+    /// What was cleared could not be forgotten for good, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comes_back: Option<String>,
     /// Where it is not enforced, and why.
     #[serde(default)]
     pub not_enforced: Vec<String>,
@@ -157,6 +160,9 @@ pub struct Chosen {
     pub limits_sent: Vec<String>,
     #[serde(default)]
     pub limits_received: Vec<String>,
+    /// The limits that hold in place of the one that was chosen.
+    #[serde(default)]
+    pub in_place: Vec<String>,
     /// On which packets are ordered as they leave, and on which bulk and background give way as they arrive.
     #[serde(default)]
     pub orders_sent: Vec<String>,

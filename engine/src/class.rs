@@ -32,8 +32,8 @@ pub use packets::{
     Forwarded, Limit, LimitNumber, LimitNumbers, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Rates,
     Treatment,
 };
-use rules::Rule;
 pub use rules::{Folders, RuleId, Rules, Source};
+use rules::{Rule, Undecided};
 pub use sessions::{Session, active_session, is_seat};
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
@@ -163,16 +163,12 @@ fn limits_with(
 /// Decides. A user may choose a class and a rate limit, but not get out of a rule's rate limit by it.
 pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
     let hand = seen.by_hand;
+    let choice = seen.process.and_then(|process| process.chosen);
     let by_rule = match rules.judge(seen) {
         Ok(own) => own.or_else(|| rules.inherited(seen.process?)),
-        Err(_) if hand.is_some_and(|hand| hand.class.is_some()) => None,
-        Err(undecided) => {
-            let limits = limits_with(LimitNumbers::NONE, LimitNumbers::NONE, None, hand);
-            return with_limits_by_hand(undecided, limits, hand);
-        }
+        Err(undecided) => return undecided_by_rules(rules, seen, undecided, choice, hand),
     };
     let of_rule = by_rule.as_ref().map(|verdict| verdict.limits).unwrap_or_default();
-    let choice = seen.process.and_then(|process| process.chosen);
     let before = limits_of(rules, of_rule, choice);
     let limits = limits_with(before, of_rule, choice, hand);
     let is_rules = |number: &LimitNumber| limits.iter().any(|limit| limit == *number);
@@ -199,6 +195,47 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
     }
     with_limits_by_hand(verdict, limits, hand)
+}
+
+/// Of what sends to anyone, of which rules say something packet by packet. What was set or chosen for it comes before them; but a
+/// user does not get out of their limits by that.
+fn undecided_by_rules(
+    rules: &Rules,
+    seen: &Seen<'_>,
+    Undecided { verdict, is_limited }: Undecided,
+    choice: Option<Choice>,
+    hand: Option<&ByHand>,
+) -> Verdict {
+    let counts = |uid: u32| uid == ROOT || !is_limited;
+    let choice = choice.filter(|choice| counts(choice.uid));
+    let hand = hand.map(|hand| hand.of(counts));
+    let hand = hand.as_ref();
+    let before = limits_of(rules, LimitNumbers::NONE, choice);
+    let limits = limits_with(before, LimitNumbers::NONE, choice, hand);
+    let first = set_by_hand(hand)
+        .or_else(|| named(seen))
+        .or_else(|| choice.and_then(of_choice));
+    let mut verdict = first.unwrap_or(verdict);
+    if let Some(chosen) = choice.and_then(|choice| choice.limit)
+        && verdict.by != By::Choice
+        && limits.iter().any(|limit| limit == chosen.number)
+    {
+        let shown = chosen.rates.shown();
+        verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
+    }
+    with_limits_by_hand(verdict, limits, hand)
+}
+
+impl ByHand {
+    /// Of the users that count.
+    fn of(&self, counts: impl Fn(u32) -> bool) -> Self {
+        let limit = |set: &Option<(ChosenLimit, Word)>| set.clone().filter(|(_, word)| counts(word.uid));
+        Self {
+            class: self.class.clone().filter(|(_, word)| counts(word.uid)),
+            up: limit(&self.up),
+            down: limit(&self.down),
+        }
+    }
 }
 
 /// With these limits, and what is said where they were set by hand.

@@ -283,7 +283,8 @@ impl Downlink {
 
     /// The links on which bulk and background give way.
     pub fn ordering(&self) -> impl Iterator<Item = &str> {
-        let links = self.orders.keys();
+        let links = self.orders.iter().filter(|(_, order)| !order.is_too_high());
+        let links = links.map(|(ifindex, _)| ifindex);
         links.filter_map(|ifindex| Some(self.in_force.as_ref()?.links.get(ifindex)?.as_str()))
     }
 

@@ -234,6 +234,14 @@ impl DownloadActuator {
             .collect()
     }
 
+    /// These local ports are looked at, although nothing may leave by them any more.
+    pub fn note_ports(&self, ports: &BTreeSet<u16>) -> Result<()> {
+        match &self.standing {
+            Some(standing) if !ports.is_empty() => standing.note_ports(ports),
+            _ => Ok(()),
+        }
+    }
+
     /// What each limit, and what gives way, has let pass; None: not looked at now.
     pub fn counted(&mut self) -> Option<Counted> {
         let Some(standing) = &mut self.standing else {
@@ -506,19 +514,45 @@ impl Standing {
             return Ok(());
         }
         self.cleared = now();
+        self.change_ports(|newer, noted| {
+            let older = usize::from(newer[0] & 1 == 0);
+            newer[0] = u8::from(older == 1);
+            let sets = noted.chunks_mut(PORT_BYTES);
+            sets.skip(older).take(1).for_each(|set| set.fill(0));
+        })
+    }
+
+    fn note_ports(&self, ports: &BTreeSet<u16>) -> Result<()> {
+        self.change_ports(|newer, noted| {
+            let newer = usize::from(newer[0] & 1) * PORT_BYTES;
+            for port in ports {
+                // The kernel's words are of 64 bits.
+                let (word, bit) = (usize::from(port >> 6) * 8, u64::from(port & 63));
+                let Some(bytes) = noted.get_mut(newer + word..newer + word + 8) else {
+                    continue;
+                };
+                let mut value = [0; 8];
+                value.copy_from_slice(bytes);
+                bytes.copy_from_slice(&(u64::from_ne_bytes(value) | 1 << bit).to_ne_bytes());
+            }
+        })
+    }
+
+    /// Which of both sets is the newer one, and both, as struct gw_ports of bpf/ports.h has them.
+    fn change_ports(&self, change: impl FnOnce(&mut [u8], &mut [u8])) -> Result<()> {
         let key = 0u32.to_ne_bytes();
         let mut ports = self.ports.lookup(&key, MapFlags::ANY)?.context("there are no ports")?;
-        // struct gw_ports of bpf/ports.h: which of both sets is the newer one, then both.
+        let before = ports.clone();
         let (newer, noted) = ports
             .split_at_mut_checked(PORTS_AT)
             .context("the ports have another size")?;
-        let older = usize::from(newer[0] & 1 == 0);
-        newer[0] = u8::from(older == 1);
-        let sets = noted.chunks_mut(PORT_BYTES);
-        sets.skip(older).take(1).for_each(|set| set.fill(0));
+        change(newer, noted);
+        if ports == before {
+            return Ok(());
+        }
         self.ports
             .update(&key, &ports, MapFlags::ANY)
-            .context("cannot forget ports")
+            .context("cannot note ports")
     }
 }
 

@@ -71,6 +71,9 @@ fn change(request: Request, json: bool, done: &str) -> Result<()> {
         true => print_line(format_args!("{target}: {done}"))?,
         false => print_line(format_args!("{target}: {done}; nothing has changed"))?,
     }
+    if let Some(why) = &now.comes_back {
+        note(format_args!("warning: {why}"));
+    }
     for why in now.not_enforced.iter().take(MOST_LINES) {
         note(format_args!("warning: not enforced everywhere: {why}"));
     }

@@ -93,15 +93,21 @@ fn say_what_is_not_enforced(args: &ExecArgs, rates: Rates, chosen: Option<&Chose
             "warning: and not on {more} more interfaces: `giveway status` lists the managed ones"
         ));
     }
-    limit_lines(rates, chosen).iter().for_each(note);
+    chosen
+        .in_place
+        .iter()
+        .for_each(|why| note(format_args!("warning: its limit does not hold: {why}")));
+    if chosen.in_place.is_empty() {
+        limit_lines(rates, chosen).iter().for_each(note);
+    }
     if args.class == Some(Class::Bulk)
         && rates.is_none()
         && chosen.orders_sent.is_empty()
         && chosen.orders_received.is_empty()
     {
         note(
-            "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or is said how fast \
-             downloads arrive (`download_rate_mbit`)",
+            "warning: nothing orders bulk here: no managed link has a queue of giveway's (`rate_mbit`), or orders downloads \
+             (`download_rate_mbit`; `giveway status` says why one that is given does not)",
         );
     }
     let gives_way = matches!(args.class, Some(Class::Bulk | Class::Background)) && !chosen.orders_received.is_empty();
@@ -173,6 +179,7 @@ mod tests {
             let [not_enforced, enforced_by] =
                 [not_enforced, enforced_by].map(|names| names.iter().map(ToString::to_string).collect());
             let chosen = Chosen {
+                in_place: Vec::new(),
                 not_enforced,
                 limits_received: enforced_by,
                 limits_sent: Vec::new(),

@@ -93,6 +93,12 @@ fn a_check_tells_what_does_not_hold_and_strict_makes_it_an_error() {
             "no-such-user",
             1,
         ),
+        (
+            "interface = \"gwv\"\n[[rule]]\ninterface = \"lo\"\nclass = \"bulk\"\nrate_limit_mbit = 2\n".to_owned(),
+            "neither its class nor its limit holds now: lo is not managed",
+            1,
+        ),
+        ("interface = \"lo\"\n".to_owned(), "`lo` is never managed", 1),
         ("interface = \"wlan7\"\n".to_owned(), "there is no interface `wlan7`", 1),
         (
             "interface = \"gwv\"\n[group]\nkey_file = \"/nowhere/group.key\"\n".to_owned(),

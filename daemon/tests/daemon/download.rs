@@ -630,3 +630,31 @@ fn the_limit_of_a_command_outlives_its_daemon_whatever_starts_meanwhile() {
         assert_held(mbit_of(|| size_of(&file), WINDOW));
     }
 }
+
+/// As one that shows video does: it has sent once, before anything limited it.
+#[test]
+fn a_udp_socket_that_only_receives_has_the_limit_that_comes_later() {
+    let (lab, rules) = (Lab::enter(), Rules::new());
+    let _daemon = start(&rules);
+    let near = UdpSocket::bind((NEAR_V4, 0)).unwrap();
+    near.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let far = lab.far(|| UdpSocket::bind((FAR_V4, 0)).unwrap());
+    near.send_to(b"x", far.local_addr().unwrap()).unwrap();
+    let to = near.local_addr().unwrap();
+    let received = Received::by(move || near.recv(&mut [0; 2000]));
+    let stop = Arc::clone(&received.stop);
+    let sender = thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let _ = far.send_to(&[0; 1000], to);
+            thread::sleep(Duration::from_micros(300));
+        }
+    });
+    until("it comes", || received.mbit(WINDOW) > 2.0 * MOST_MBIT);
+    rules.write("50-test.toml", &limited(&format!("local_port = {}", to.port())));
+    reload();
+    until("it is limited", || received.mbit(WINDOW) < MOST_MBIT);
+    let mbit = received.mbit(WINDOW);
+    assert!((LEAST_MBIT..MOST_MBIT).contains(&mbit), "{mbit} Mbit/s");
+    drop(received);
+    sender.join().unwrap();
+}

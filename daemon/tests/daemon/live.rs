@@ -780,3 +780,31 @@ fn a_links_rate_is_set_and_goes_back_to_what_is_configured() {
     until("the queue has the configured one", || (rate() - LINK_MBIT).abs() < 0.1);
     assert!(!stage.lab.near.is_empty());
 }
+
+#[test]
+fn where_the_limit_of_a_rule_holds_in_place_of_a_users_own_that_is_said() {
+    let stage = Stage::set();
+    let copy = Copy::new("live-rule");
+    let rule = format!("[[rule]]\nuser = \"{NOBODY}\"\nclass = \"standard\"\nupload_limit_mbit = 8\n");
+    fs::write(&stage.config.0, fs::read_to_string(&stage.config.0).unwrap() + &rule).unwrap();
+    done(&["reload"]);
+    let in_place = "which all its flows share, holds in place of it";
+    let exec = copy.as_nobody(&["exec", "--up", "2mbit", "--", "true"]);
+    let said = String::from_utf8_lossy(&exec.stderr);
+    assert!(exec.status.success() && said.contains(in_place), "{said}");
+    assert!(!said.contains("sends at most"), "{said}");
+    let sends = Sends::new();
+    let mut command = Command::new("setpriv");
+    let user = NOBODY.to_string();
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "bash", "-c"]);
+    let sender = Group::spawn(command.arg(sends.script(stage.port)));
+    sends.go("go");
+    sends.go("send");
+    until("its class is known", || stage.is_class("standard"));
+    let pid = sender.id().to_string();
+    until("it is said where it is set", || {
+        let set = copy.as_nobody(&["limit", "set", &pid, "--up", "2mbit"]);
+        assert!(set.status.success(), "{set:?}");
+        String::from_utf8_lossy(&set.stderr).contains(in_place)
+    });
+}

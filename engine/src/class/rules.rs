@@ -60,6 +60,14 @@ pub(super) struct Rule {
     why: String,
 }
 
+/// Where each packet goes decides.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub verdict: Verdict,
+    /// A rule that packets alone may match limits them.
+    pub is_limited: bool,
+}
+
 /// Rules; the first that matches counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -380,7 +388,7 @@ impl Rules {
 
     /// The verdict of the first that matches. Err: where the packet goes decides whether it does, so that each packet is
     /// judged by itself, by those rules that ask for nothing but the packet.
-    pub(super) fn judge(&self, seen: &Seen<'_>) -> Result<Option<Verdict>, Verdict> {
+    pub(super) fn judge(&self, seen: &Seen<'_>) -> Result<Option<Verdict>, Undecided> {
         let cgroup = if seen.process.is_none() { seen.cgroup } else { "" };
         let unnamed = Process {
             cgroup: cgroup.to_owned(),
@@ -395,15 +403,23 @@ impl Rules {
                 }
             }
         };
-        for rule in &self.rules {
+        for (at, rule) in self.rules.iter().enumerate() {
             if seen.sends_anywhere
                 && let Some(wherever) = rule.matcher.wherever_it_goes()
                 && matches(&wherever)
             {
-                return Err(Verdict {
+                let verdict = Verdict {
                     rule: rule.place.clone(),
                     why: format!("where each packet goes decides ({})", rule.why),
                     ..Verdict::default()
+                };
+                let may_match =
+                    |rule: &Rule| matches(rule.matcher.wherever_it_goes().as_ref().unwrap_or(&rule.matcher));
+                let of_packets = self.rules[at..].iter().filter(|rule| rule.matcher.asks_only_packet());
+                let mut limited = of_packets.filter(|rule| !rule.rates.is_none());
+                return Err(Undecided {
+                    verdict,
+                    is_limited: limited.any(may_match),
                 });
             }
             if matches(&rule.matcher) {

@@ -606,6 +606,43 @@ fn of_what_sends_to_anyone_rules_decide_up_to_the_first_on_the_far_end_that_may_
     );
 }
 
+/// Whose words they are: no user gets out of a rule's limit.
+#[test]
+fn what_was_chosen_for_a_command_holds_for_what_sends_to_anyone_unless_rules_for_packets_limit_it() {
+    let of_port = |more: &str| format!("[[rule]]\nport = 53\nclass = \"stream\"\n{more}");
+    for (uid, class, rule, expected) in [
+        (UNPRIVILEGED, None, "", (Class::Standard, Some(2))),
+        (UNPRIVILEGED, Some(Class::Bulk), "", (Class::Bulk, Some(2))),
+        (
+            UNPRIVILEGED,
+            Some(Class::Bulk),
+            "rate_limit_mbit = 1\n",
+            (Class::Standard, None),
+        ),
+        (0, None, "rate_limit_mbit = 1\n", (Class::Standard, Some(2))),
+    ] {
+        let limit = ChosenLimit {
+            number: 2,
+            rates: Rates {
+                up: None,
+                down: Some(1_000_000),
+            },
+        };
+        let process = Process {
+            chosen: Some(Choice {
+                class,
+                uid,
+                limit: Some(limit),
+            }),
+            ..backup()
+        };
+        let mut udp = seen(Some(&process));
+        (udp.ends.protocol, udp.sends_anywhere) = (Protocol::Udp, true);
+        let verdict = judge(&rules(&of_port(rule)), &udp);
+        assert_eq!((verdict.class, verdict.limits.down), expected, "{uid} {class:?} {rule}");
+    }
+}
+
 #[test]
 fn ssh_is_one_class_whatever_its_port_and_mark() {
     // CS1, the old TOS for throughput, AF21 and EF: what versions of OpenSSH mark with.

@@ -165,7 +165,8 @@ impl Order {
         self.is_too_high.then(|| {
             format!(
                 "download_rate_mbit = {} seems more than {interface} carries: packets wait before it, while {:.1} Mbit/s arrive; \
-                 background keeps its receive windows, and bulk is not ordered",
+                 nothing is ordered, and background gives way by its receive windows alone (`giveway link set {interface} \
+                 --down RATE`, a lower one)",
                 self.rate.mbit,
                 self.ordered_mbit() + mbit(self.rate_passing() as u64)
             )

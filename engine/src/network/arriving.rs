@@ -2,11 +2,13 @@
 //! What connections receive beside what the queues for it let pass. Input: flows, and what these queues have just counted.
 //! Output: which flows pass by the queue that they should pass, and which links have a rate that seems too high.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Network;
 use super::flows::Tracked;
 use crate::class::Class;
+use crate::config::Protocol;
 use crate::downlink::WAITS;
 use crate::model::Cookie;
 
@@ -37,6 +39,16 @@ impl Network {
         });
         let background: Vec<Cookie> = background.map(|tracked| tracked.flow.cookie).collect();
         self.control(now, &background);
+    }
+
+    /// The local ports of UDP sockets whose downloads are limited, or ordered: they may only receive.
+    pub fn ports_of_datagrams_held(&self) -> BTreeSet<u16> {
+        let is_held = |tracked: &&Tracked| {
+            let is_limited = tracked.judged.verdict.limits.down.is_some();
+            tracked.flow.protocol == Protocol::Udp && (is_limited || self.ordered_by(tracked).is_some())
+        };
+        let held = self.flows.iter().filter(is_held);
+        held.map(|tracked| tracked.flow.local.port()).collect()
     }
 
     /// More of it arrives than its queue lets pass; None: it has none.

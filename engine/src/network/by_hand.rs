@@ -22,7 +22,7 @@ use super::limit_use::passing as passing_of;
 use super::queue::BackgroundFlow;
 use super::{Network, classes};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{ByHand, Class, LimitNumber, Word};
+use crate::class::{ByHand, Class, LimitNumber, Rates, Word};
 use crate::downlink::Passing;
 use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
 use crate::model::{Cookie, Flow};
@@ -396,7 +396,14 @@ impl Network {
                         .limit
                         .map(|_| lacks.flat_map(LimitsView::reasons).collect::<BTreeSet<_>>());
                     let of_limit = of_limit.unwrap_or_default().into_iter().take(MOST_REASONS);
-                    of_limit.chain(self.unordered(set)).collect()
+                    let others: BTreeSet<String> = flows
+                        .iter()
+                        .flat_map(|tracked| self.in_place_of(set, tracked))
+                        .collect();
+                    of_limit
+                        .chain(others.into_iter().take(MOST_REASONS))
+                        .chain(self.unordered(set))
+                        .collect()
                 },
                 upload_limit_mbit: rates.up.map(rate::mbit),
                 download_limit_mbit: rates.down.map(rate::mbit),
@@ -407,12 +414,48 @@ impl Network {
         self.classes.hand.all.iter().map(view).collect()
     }
 
+    /// The limits that hold for the flow in place of this one.
+    fn in_place_of(&self, set: &SetByHand, tracked: &Tracked) -> Vec<String> {
+        let Some(ChosenLimit { number, rates }) = set.limit else {
+            return Vec::new();
+        };
+        let limits = tracked.judged.verdict.limits;
+        let ways = [(rates.up, limits.up), (rates.down, limits.down)];
+        let others = ways.into_iter().filter(|(rate, _)| rate.is_some());
+        let others = others.filter_map(|(_, holds)| holds.filter(|holds| *holds != number));
+        others
+            .map(|other| format!("{} holds in place of it", self.limit_shown(other)))
+            .collect()
+    }
+
+    fn limit_shown(&self, number: LimitNumber) -> String {
+        if let Some(place) = self.classes.rule_of_limit(number) {
+            return format!("the limit of the rule at {place}, which all its flows share,");
+        }
+        match self.classes.target_of_limit(number) {
+            Some(target) => format!("the limit that is set for {}", target.shown()),
+            None => "the limit of its command (`giveway exec`)".to_owned(),
+        }
+    }
+
+    /// The limits of rules that bind this process, whatever limit a user who is not root chooses for it.
+    pub fn rules_that_bind(&self, process: &Process, rates: Rates) -> Vec<String> {
+        let limits = self.classes.limits_by_rules(process);
+        let ways = [(rates.up, limits.up), (rates.down, limits.down)];
+        let bound: BTreeSet<LimitNumber> = ways.into_iter().filter_map(|(rate, holds)| rate.and(holds)).collect();
+        bound
+            .into_iter()
+            .map(|number| format!("{} holds in place of it", self.limit_shown(number)))
+            .collect()
+    }
+
     /// What a container receives has no class here.
     fn unordered(&self, set: &SetByHand) -> Option<String> {
         let Target::Cgroup { path, .. } = &set.target else {
             return None;
         };
-        let yields = set.class.is_some_and(|class| class > Class::Standard);
+        let is_limited = set.limit.is_some_and(|limit| limit.rates.down.is_some());
+        let yields = !is_limited && set.class.is_some_and(|class| class > Class::Standard);
         let is_ordered = self.downloads.ordering().next().is_some();
         let is_container = yields && is_ordered && self.forwarded.paths().any(|of| is_in(of, path));
         is_container.then(|| {

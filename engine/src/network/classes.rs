@@ -229,6 +229,12 @@ impl Classes {
         of_command.copied().or_else(|| self.rules.limit(number))
     }
 
+    /// Of a process that has sent nothing yet.
+    pub fn limits_by_rules(&self, process: &Process) -> crate::class::LimitNumbers {
+        let verdict = crate::class::judge_process(&self.rules, process, None);
+        verdict.map(|verdict| verdict.limits).unwrap_or_default()
+    }
+
     /// Where the rule stands that has it.
     pub fn rule_of_limit(&self, number: LimitNumber) -> Option<&str> {
         self.rules.place_of_limit(number)

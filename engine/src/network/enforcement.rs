@@ -160,6 +160,9 @@ pub struct DownloadOrder {
     /// What arrives for it does not pass the queue of its class, so it does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_by: bool,
+    /// More is let through than the link carries, so nothing waits here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rate_too_high: bool,
 }
 
 impl DownloadOrder {
@@ -169,9 +172,15 @@ impl DownloadOrder {
             most_mbit,
             why,
             passes_by,
+            rate_too_high,
         } = self;
         if *passes_by {
             return format!("what arrives for it does not give way: {PASSES_BY}");
+        }
+        if *rate_too_high {
+            return format!(
+                "what arrives for it by {interface} is not ordered: packets wait before the link, which carries less than {why}"
+            );
         }
         format!(
             "what arrives for it by {interface} gives way to all that is no bulk or background, within {most_mbit} Mbit/s: {why}"
@@ -631,6 +640,7 @@ impl Network {
             most_mbit: mbit(rate.most()),
             why: rate.shown(),
             passes_by: tracked.trace.passes_by(),
+            rate_too_high: order.is_too_high(),
         })
     }
 

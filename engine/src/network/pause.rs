@@ -14,6 +14,11 @@ use crate::model::Cookie;
 pub(super) const PAUSE: &str = "pause";
 
 impl Network {
+    /// Why nothing is in force for a while.
+    pub fn paused(&self) -> Option<&str> {
+        self.paused.as_deref()
+    }
+
     pub(super) fn pause(&mut self, now: Duration, why: Option<String>) {
         let was_paused = std::mem::replace(&mut self.paused, why);
         let wanted = self.links.pause(self.paused.as_ref());

@@ -51,6 +51,11 @@ impl Machine {
         let absent = named.iter().filter(|name| if_nametoindex(name.as_str()).is_err());
         this.missing
             .extend(absent.map(|name| format!("there is no interface `{name}`, and giveway waits for it")));
+        if named.iter().any(|name| name == "lo") {
+            this.missing.push(
+                "giveway does not start with this: `lo` is never managed, there is no one to give way to".to_owned(),
+            );
+        }
         match choice.find() {
             Ok(found) => this.links(config, rules, &choice, &found),
             Err(error) => this
@@ -83,6 +88,13 @@ impl Machine {
                 .into_iter()
                 .flat_map(|first| elsewhere(config, &first.name)),
         );
+        let is_managed = |interface: &str| found.links.iter().any(|(_, name)| name == interface);
+        let elsewhere = rules
+            .by_interface()
+            .filter(|(_, interface)| !is_managed(interface) && if_nametoindex(*interface).is_ok());
+        self.missing.extend(elsewhere.map(|(rule, interface)| {
+            format!("{rule}: neither its class nor its limit holds now: {interface} is not managed")
+        }));
         let limits = rules.limits();
         let orders = config.link.download_rate_mbit.is_some()
             || config.uplink.iter().any(|uplink| uplink.download_rate_mbit.is_some());

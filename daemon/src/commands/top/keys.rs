@@ -12,7 +12,10 @@ pub const KEYS: [(&str, &str); 12] = [
         "sockets, processes, queue, neighbours, real time, limits",
     ),
     ("Up, Down, k, j", "choose a line; PgUp, PgDn, Home, End"),
-    ("Enter, w", "why: what `giveway why` says of the chosen line"),
+    (
+        "Enter, w",
+        "why: what `giveway why` says of the chosen line (of limits nothing)",
+    ),
     ("s, S", "sort by the next column, or the one before"),
     ("r", "turn the order around"),
     ("/", "show only lines with these words in any of their texts"),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::class::{Class, Limit, Rates, Treatment};
 use giveway_engine::matcher::{ChosenLimit, Process, ProcessId};
 use giveway_engine::network::action::Input;
@@ -206,6 +206,7 @@ impl Running {
             by_hand,
             target: None,
             changed: false,
+            comes_back: None,
             not_enforced: Vec::new(),
         }
     }
@@ -216,6 +217,9 @@ impl Running {
             asked.class.is_some() || !asked.rates.is_none(),
             "neither a class nor a limit is given"
         );
+        if let Some(why) = self.daemon.engine.paused().filter(|_| !asked.rates.is_none()) {
+            bail!("giveway is paused ({why}): no limit is put up before `giveway resume`");
+        }
         let mut found = self.find(named, asker)?;
         if uid != ROOT {
             self.by_hand.check(&found, asked)?;
@@ -321,6 +325,10 @@ impl Running {
         }
         let mut answer = self.by_hand_now(asker);
         (answer.target, answer.changed) = (Some(found.target.shown()), changed);
+        let problem = self.by_hand.problem.iter().filter(|_| changed);
+        answer.comes_back = problem
+            .map(|why| format!("a daemon that is started again will not know of it: {why}"))
+            .next();
         Ok(answer)
     }
 
@@ -585,7 +593,10 @@ impl Running {
             } else {
                 links.join(", ")
             };
-            return Ok(Err(format!("`{name}` is no link that giveway manages now ({links})")));
+            return Ok(Err(format!(
+                "`{name}` is no link that giveway manages now ({links}): it has to be up, and named in `interfaces` or have a \
+                 default route"
+            )));
         }
         let links = &mut self.by_hand.links;
         let before = links.remove(&name);

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use giveway_engine::class::{Class, LimitNumber, Rates};
-use giveway_engine::matcher::{Choice, ChosenLimit};
+use giveway_engine::matcher::{Choice, ChosenLimit, Process};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::queue::Backend;
 use giveway_engine::network::queue::links::LinkView;
@@ -20,6 +20,8 @@ use crate::control::Chosen;
 use crate::control::server::Call;
 use crate::kernel::libbpf_log::one_line;
 use crate::kernel::{now, walker};
+
+const ROOT: u32 = 0;
 
 impl Running {
     /// Returns the connection of a client that asked for the end. A client that has gone meanwhile is no error.
@@ -177,6 +179,11 @@ impl Running {
         rates: Rates,
         require: bool,
     ) -> Result<(Input<'static>, Chosen)> {
+        if let Some(why) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
+            bail!(
+                "giveway is paused ({why}); `giveway resume` ends that, and limits no command that was started before"
+            );
+        }
         if !rates.is_none() {
             self.look_at_arrivals()?;
         }
@@ -189,6 +196,8 @@ impl Running {
             anyhow::Ok(())
         };
         refuse(&self.daemon.engine.shortfalls_of(class, rates))?;
+        let in_place = self.rules_that_bind(pid, uid, rates)?;
+        refuse(&in_place)?;
         let limit = (!rates.is_none()).then(|| self.limit_command(uid, class, rates));
         let limit = limit.transpose()?;
         // Where nothing stood before, a link may have refused.
@@ -198,12 +207,28 @@ impl Running {
         let process = self.daemon.owners.choose(pid, choice)?;
         let chosen = Chosen {
             not_enforced,
+            in_place,
             limits_sent: self.daemon.engine.limiting_sent(),
             limits_received: self.daemon.engine.limiting_received(),
             orders_sent: self.daemon.engine.enforcing(),
             orders_received: self.daemon.engine.ordering_received(),
         };
         Ok((Input::Chosen { process, choice }, chosen))
+    }
+
+    /// Of what is known before the process becomes the command: whose it is, and its cgroup.
+    fn rules_that_bind(&self, pid: u32, uid: u32, rates: Rates) -> Result<Vec<String>> {
+        let facts = match uid {
+            ROOT => None,
+            _ => self.daemon.owners.tasks().process(pid)?,
+        };
+        let process = facts.map(|facts| Process {
+            uid,
+            euid: uid,
+            cgroup: facts.cgroup,
+            ..Process::default()
+        });
+        Ok(process.map_or_else(Vec::new, |process| self.daemon.engine.rules_that_bind(&process, rates)))
     }
 
     pub(super) fn limit_command(&mut self, uid: u32, class: Option<Class>, rates: Rates) -> Result<ChosenLimit> {

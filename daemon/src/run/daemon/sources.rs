@@ -283,6 +283,10 @@ impl Running {
             arrivals: departures,
             counted,
         })?;
+        let ports = self.daemon.engine.ports_of_datagrams_held();
+        if let Err(error) = self.daemon.download.note_ports(&ports) {
+            tracing::debug!("{error:#}");
+        }
         let counted = self.daemon.download.counted();
         self.sign.give();
         self.step_alone(Input::Arrivals {

@@ -9,7 +9,7 @@ use crate::commands::top::draw::line;
 use crate::commands::top::look::Look;
 use crate::commands::top::model::{Listing, Model};
 
-const KEYS: &str = "q quit  h help  1-5 view  Enter why  s sort  r reverse  / filter  p pause";
+const KEYS: &str = "q quit  h help  1-6 view  Enter why  s sort  r reverse  / filter  p pause";
 
 pub fn draw(model: &Model, listing: &Listing<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
     let chosen = listing
