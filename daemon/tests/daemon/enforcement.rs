@@ -359,7 +359,8 @@ fn a_command_that_goes_to_another_network_namespace_is_told_of() {
     let lab = Lab::enter();
     let managed = Managed::start(Some(50.0), "", &[]);
     let script = format!("exec ip netns exec {} sleep 60", lab.far);
-    let elsewhere = exec(&LIMITED, &script);
+    // A limit alone is enough.
+    let elsewhere = exec(&["exec", "--down", "2mbit"], &script);
     let pid = elsewhere.id();
     let status = await_some("it is seen there", || {
         let status = managed.daemon.status();
