@@ -18,7 +18,7 @@ build: need ## Build giveway and giveway-lab
 demo: build ## Eight stations on one access point, packets with deadlines, timers under load: with and without giveway (5 minutes)
 	@$(SUDO) packaging/demo
 
-test: need ## The tests that CI runs: unit, property, simulation, the daemon in the kernel, a short form of some scenarios (25 minutes on two cores)
+test: need ## The tests that CI runs: unit, property, simulation, the daemon in the kernel, a short form of some scenarios (half an hour on two cores)
 	@packaging/check
 
 test-all: need ## And a short form of every scenario, and some fuzzing (about an hour)

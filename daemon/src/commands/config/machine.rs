@@ -86,13 +86,13 @@ impl Machine {
             uplinks
                 .first()
                 .into_iter()
-                .flat_map(|first| elsewhere(config, &first.name)),
+                .flat_map(|first| idle_rates_of_link(config, &first.name)),
         );
         let is_managed = |interface: &str| found.links.iter().any(|(_, name)| name == interface);
-        let elsewhere = rules
+        let unmanaged = rules
             .by_interface()
             .filter(|(_, interface)| !is_managed(interface) && if_nametoindex(*interface).is_ok());
-        self.missing.extend(elsewhere.map(|(rule, interface)| {
+        self.missing.extend(unmanaged.map(|(rule, interface)| {
             format!("{rule}: neither its class nor its limit holds now: {interface} is not managed")
         }));
         let limits = rules.limits();
@@ -215,7 +215,7 @@ fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> 
 }
 
 /// Rates of `[link]` that do not count for the link that they would be for.
-fn elsewhere(config: &Config, first: &str) -> Vec<String> {
+fn idle_rates_of_link(config: &Config, first: &str) -> Vec<String> {
     let Some(own) = config.uplink.iter().find(|own| own.interface.as_deref() == Some(first)) else {
         return Vec::new();
     };
