@@ -183,17 +183,13 @@ pub fn judge(rules: &Rules, seen: &Seen<'_>) -> Verdict {
         .or_else(|| evidence::judge(seen))
         .unwrap_or_default();
     let chosen = choice.and_then(|choice| choice.limit);
-    let is_chosens = chosen.is_some_and(|chosen| limits.iter().any(|limit| limit == chosen.number));
     if let Some(rule) = limited_by.filter(|_| ![By::Rule, By::Inheritance].contains(&verdict.by)) {
         verdict.why += &match chosen {
             Some(_) => format!("; the rate limit of {rule} holds in place of the command's own"),
             None => format!("; the rate limit of {rule} is for it too"),
         };
     }
-    if let Some(chosen) = chosen.filter(|_| is_chosens && verdict.by != By::Choice) {
-        let shown = chosen.rates.shown();
-        verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
-    }
+    let verdict = with_limit_of_command(verdict, limits, choice);
     with_limits_by_hand(verdict, limits, hand)
 }
 
@@ -215,15 +211,19 @@ fn undecided_by_rules(
     let first = set_by_hand(hand)
         .or_else(|| named(seen))
         .or_else(|| choice.and_then(of_choice));
-    let mut verdict = first.unwrap_or(verdict);
-    if let Some(chosen) = choice.and_then(|choice| choice.limit)
-        && verdict.by != By::Choice
-        && limits.iter().any(|limit| limit == chosen.number)
-    {
+    let verdict = with_limit_of_command(first.unwrap_or(verdict), limits, choice);
+    with_limits_by_hand(verdict, limits, hand)
+}
+
+/// Says that the command's limit holds, where its class does not say so.
+fn with_limit_of_command(mut verdict: Verdict, limits: LimitNumbers, choice: Option<Choice>) -> Verdict {
+    let chosen = choice.and_then(|choice| choice.limit);
+    let holds = chosen.filter(|chosen| limits.iter().any(|limit| limit == chosen.number));
+    if let Some(chosen) = holds.filter(|_| verdict.by != By::Choice) {
         let shown = chosen.rates.shown();
         verdict.why += &format!("; all that its command starts may together {shown} (giveway exec)");
     }
-    with_limits_by_hand(verdict, limits, hand)
+    verdict
 }
 
 impl ByHand {

@@ -460,6 +460,21 @@ fn it_ends_with_what_it_was_set_for() {
     assert!(!failure(&giveway(&["class", "set", "4194303", "bulk"])).0.is_empty());
 }
 
+fn shell_of_nobody(script: &str) -> Group {
+    let user = NOBODY.to_string();
+    let as_nobody = [
+        "--reuid",
+        &user,
+        "--regid",
+        &user,
+        "--clear-groups",
+        "bash",
+        "-c",
+        script,
+    ];
+    Group::spawn(Command::new("setpriv").args(as_nobody))
+}
+
 /// A command of nobody's that waits.
 fn waits(uid: u32) -> KillOnDrop {
     let mut command = Command::new("setpriv");
@@ -516,10 +531,7 @@ fn a_user_lifts_neither_roots_class_nor_roots_limit() {
     let stage = Stage::set();
     let copy = Copy::new("live-lifts");
     let sends = Sends::new();
-    let mut command = Command::new("setpriv");
-    let user = NOBODY.to_string();
-    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "bash", "-c"]);
-    let sender = Group::spawn(command.arg(sends.script(stage.port)));
+    let sender = shell_of_nobody(&sends.script(stage.port));
     sends.go("go");
     sends.go("send");
     until("its class is known", || stage.is_class("standard"));
@@ -563,19 +575,7 @@ fn a_user_who_limits_the_other_direction_lifts_nothing_of_roots_for_short_proces
         "while :; do head -c 200000 < /dev/tcp/{FAR_V4}/{port} >> {}; done",
         received.path()
     );
-    let mut command = Command::new("setpriv");
-    let user = NOBODY.to_string();
-    command.args([
-        "--reuid",
-        &user,
-        "--regid",
-        &user,
-        "--clear-groups",
-        "bash",
-        "-c",
-        &script,
-    ]);
-    let receiver = Group::spawn(&mut command);
+    let receiver = shell_of_nobody(&script);
     let mbit = || {
         let size = || fs::metadata(&received.0).unwrap().len();
         let (before, began) = (size(), Instant::now());
@@ -794,10 +794,7 @@ fn where_the_limit_of_a_rule_holds_in_place_of_a_users_own_that_is_said() {
     assert!(exec.status.success() && said.contains(in_place), "{said}");
     assert!(!said.contains("sends at most"), "{said}");
     let sends = Sends::new();
-    let mut command = Command::new("setpriv");
-    let user = NOBODY.to_string();
-    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "bash", "-c"]);
-    let sender = Group::spawn(command.arg(sends.script(stage.port)));
+    let sender = shell_of_nobody(&sends.script(stage.port));
     sends.go("go");
     sends.go("send");
     until("its class is known", || stage.is_class("standard"));

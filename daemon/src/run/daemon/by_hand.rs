@@ -327,7 +327,7 @@ impl Running {
         (answer.target, answer.changed) = (Some(found.target.shown()), changed);
         let problem = self.by_hand.problem.iter().filter(|_| changed);
         answer.comes_back = problem
-            .map(|why| format!("a daemon that is started again will not know of it: {why}"))
+            .map(|why| format!("it is in force again once giveway is restarted: {why}"))
             .next();
         Ok(answer)
     }

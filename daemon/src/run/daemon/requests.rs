@@ -180,9 +180,7 @@ impl Running {
         require: bool,
     ) -> Result<(Input<'static>, Chosen)> {
         if let Some(why) = self.daemon.engine.paused().filter(|_| !rates.is_none()) {
-            bail!(
-                "giveway is paused ({why}); `giveway resume` ends that, and limits no command that was started before"
-            );
+            bail!("giveway is paused ({why}): a command that starts now has no limit, also after `giveway resume`");
         }
         if !rates.is_none() {
             self.look_at_arrivals()?;
@@ -220,6 +218,7 @@ impl Running {
     fn rules_that_bind(&self, pid: u32, uid: u32, rates: Rates) -> Result<Vec<String>> {
         let facts = match uid {
             ROOT => None,
+            _ if rates.is_none() => None,
             _ => self.daemon.owners.tasks().process(pid)?,
         };
         let process = facts.map(|facts| Process {
