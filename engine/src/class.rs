@@ -18,7 +18,7 @@ mod commands;
 mod evidence;
 mod marks;
 mod packets;
-mod rules;
+pub(crate) mod rules;
 mod sessions;
 #[cfg(test)]
 mod tests;

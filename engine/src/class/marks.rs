@@ -72,6 +72,13 @@ impl LinkMarks {
     }
 }
 
+#[cfg(any(test, feature = "corpus"))]
+impl FromIterator<ClassMark> for LinkMarks {
+    fn from_iter<I: IntoIterator<Item = ClassMark>>(marks: I) -> Self {
+        Self(marks.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

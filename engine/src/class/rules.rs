@@ -47,17 +47,17 @@ pub struct Folders {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     pub matcher: Matcher,
     pub class: Class,
     /// How much all its flows may have together; this number is theirs, then.
     pub rates: Rates,
     pub number: LimitNumber,
-    id: RuleId,
+    pub id: RuleId,
     /// It is for what the process starts, too.
-    children: bool,
-    place: String,
-    why: String,
+    pub children: bool,
+    pub place: String,
+    pub why: String,
 }
 
 /// Where each packet goes decides.
@@ -71,7 +71,7 @@ pub(super) struct Undecided {
 /// Rules; the first that matches counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    pub(super) rules: Vec<Rule>,
+    pub(crate) rules: Vec<Rule>,
     /// Those that are known to match nothing on this machine: where each is, and why.
     idle_here: Vec<(String, String)>,
     for_nobody: Vec<ForNobody>,

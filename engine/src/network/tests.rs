@@ -78,12 +78,17 @@ pub fn upload() -> Flow {
 const CONSTANT: &str = "[cap]\nfixed_segments = 20";
 
 fn engine(config: &str, dry_run: bool) -> Network {
+    engine_with(config, dry_run, Background::default())
+}
+
+/// Where background connections can be made to yield so.
+fn engine_with(config: &str, dry_run: bool, background: Background) -> Network {
     let config = Config::parse(config).expect("a configuration");
     let setup = Setup {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
-        background: Background::default(),
+        background,
         holds_windows: false,
         dry_run,
         backends: Backends::none(),

@@ -52,11 +52,11 @@ fn new_connections_are_not_capped_meanwhile() {
 
 #[test]
 fn congestion_control_goes_back_and_returns() {
-    let mut engine = engine("", false);
-    engine.control = Control::new(Background {
+    let background = Background {
         control: Some("gives_way".to_owned()),
         receive_window: false,
-    });
+    };
+    let mut engine = engine_with("", false, background);
     let asked = |actions: &[Action]| -> Vec<Value> {
         let value = |action: &Action| match action {
             Action::Limit { limits, .. } => Some(limits[0].1.clone()),
