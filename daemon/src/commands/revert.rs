@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::cli::RevertArgs;
 use crate::commands::{counted, print, print_json};
 use crate::control::client::{self, Silent};
-use crate::holder::{For, end_silent, take_over};
 use crate::inherited::raise_limits;
 use crate::place::{Ended, Place};
 use crate::say::print_line;
+use crate::takeover::{For, end_silent, take_over};
 use crate::undo::{threads, undo, unnoted};
 
 pub fn run(args: &RevertArgs) -> Result<()> {

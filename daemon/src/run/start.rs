@@ -32,7 +32,6 @@ use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::guardian::guarded::Guarded;
-use crate::holder::{self, For};
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
@@ -47,6 +46,7 @@ use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
+use crate::takeover::{self, For};
 use crate::undo;
 
 /// The configuration where none is named.
@@ -97,7 +97,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
     let what_for = if args.dry_run { For::DryRun } else { For::Daemon };
-    let lock = holder::take_over(&place, what_for)?;
+    let lock = takeover::take_over(&place, what_for)?;
     begun.check(&place)?;
     let left_over = undo::undo(&place, args.dry_run);
     // What it wrote here later would undo what is done from now on.
