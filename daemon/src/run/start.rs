@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
 use giveway_engine::change::Setting;
 use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::queue::Backends;
@@ -28,7 +29,6 @@ use crate::actuate::sockets::Sockets;
 use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
 use crate::actuate::upload::UploadActuator;
-use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::guardian::guarded::Guarded;
@@ -54,6 +54,26 @@ pub const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
 
 /// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
 const RULES_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The configuration (see `giveway config`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A managed interface, once for each, that of the access point first; those with a default route if absent
+    #[arg(long, value_name = "IF")]
+    pub interface: Vec<String>,
+    /// Decide and explain, but change nothing here; neighbours still hear what this device sends
+    #[arg(long)]
+    pub dry_run: bool,
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d, what units say, and /usr/share/giveway/rules.d;
+    /// where there are several, those of the first come first
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Vec<PathBuf>,
+    /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub sessions: Option<String>,
+}
 
 /// `begun`: when this process did, as [`Begun::now`] says.
 pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
