@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuate::download::containers::Receiving;
 use crate::actuate::{download, upload};
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::libbpf_log::one_line;
@@ -32,7 +33,7 @@ use crate::kernel::now;
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
 use crate::kernel::uplink;
 use crate::pins::QDISC;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 pub mod admission;
 mod bpf_qdisc;
@@ -70,6 +71,8 @@ pub struct Before {
     #[serde(default)]
     pub identity: Option<Identity>,
 }
+
+pub const UNDO: Undo = Undo::of::<Before>(JournalFile::Queue);
 
 fn of_earlier_versions() -> bool {
     true
@@ -146,7 +149,7 @@ impl QueueActuator {
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
-            journal: Journal::at(place.journal(JournalFile::Queue)),
+            journal: Journal::at(place.journal(UNDO.file)),
             left: Vec::new(),
             links: BTreeMap::new(),
             rules: config.deadline.clone(),

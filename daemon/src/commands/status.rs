@@ -15,7 +15,7 @@ use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
 
-use crate::cli::Json;
+use crate::commands::args::Json;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;

@@ -18,8 +18,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapHandle};
 
 use super::cpu_time;
+use super::ids::start_of;
 use super::libbpf_log::explain;
-use super::process::start_of;
 use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
 use super::skeletons::flow_monitor as skeleton;

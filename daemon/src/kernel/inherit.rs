@@ -18,8 +18,8 @@ use giveway_engine::matcher::{Choice, ProcessId};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
+use super::ids::{FileId, start_of};
 use super::libbpf_log::{explain, one_line};
-use super::process::{FileId, start_of};
 use super::records::{bytes_of, record};
 use super::skeletons::inherit as skeleton;
 use super::tasks::{Tasks, class_of, run_over_all};

@@ -24,11 +24,10 @@ use serde::{Deserialize, Serialize};
 pub mod end;
 mod executed;
 
+use super::ids::{FileId, TICK_NS};
 use super::tasks::{Facts, Listed, Tasks, shown};
 pub use executed::{Executed, forget_most};
 
-/// The kernel shows starts in units of this (USER_HZ, the same on every machine).
-const TICK_NS: u64 = 10_000_000;
 /// As much of a command line as is matched.
 pub const CMDLINE_BYTES: u64 = 4096;
 /// Of a process's clock: all its threads, in user and kernel mode (CPUCLOCK_SCHED).
@@ -37,23 +36,6 @@ const CPU_CLOCK: libc::clockid_t = 2;
 pub const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 /// include/uapi/linux/magic.h
 const PID_FS_MAGIC: FsWord = 0x5049_4446;
-
-/// A start as /proc shows it, of one in nanoseconds. Whatever tells of a process must name it alike.
-pub fn start_of(start_ns: u64) -> u64 {
-    start_ns - start_ns % TICK_NS
-}
-
-/// A file, whatever name it goes by. On btrfs device and inode are not enough: each subvolume numbers its files anew, and any
-/// user makes subvolumes.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct FileId {
-    /// Of its file system, as mountinfo numbers it: major << 20 | minor.
-    pub device: u32,
-    pub inode: u64,
-    /// So that no user's file is taken for somebody else's. Where an idmapped mount shows another owner by the path than the
-    /// file has, the rule does not match.
-    pub owner: u32,
-}
 
 /// A file that a rule names.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -13,9 +13,10 @@ use giveway_engine::matcher::ProcessId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
+use super::ids::start_of;
 use super::libbpf_log::explain;
 use super::namespace;
-use super::process::{cmdline, start_of};
+use super::process::cmdline;
 use super::records;
 use super::ring::Ring;
 use super::skeletons::task_watch as skeleton;

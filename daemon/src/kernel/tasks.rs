@@ -19,8 +19,8 @@ use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
 
+use super::ids::{FileId, start_of};
 use super::libbpf_log::explain;
-use super::process::{FileId, start_of};
 use super::records::{Record, read_all};
 use super::skeletons::tasks as skeleton;
 use crate::pins::{Pins, THREADS};

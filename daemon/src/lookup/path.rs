@@ -16,7 +16,8 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, CWD, FileType, FsWord, Mode, OFlags, Statx, StatxFlags, fstatfs, openat, readlinkat, statx};
 
 use super::Looked;
-use crate::kernel::process::{FileId, Place, Target};
+use crate::kernel::ids::FileId;
+use crate::kernel::process::{Place, Target};
 
 /// The kernel follows no more.
 const LINKS: usize = 40;

@@ -12,8 +12,8 @@ use giveway_engine::matcher::ProcessId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
+use crate::kernel::ids::start_of;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::process::start_of;
 use crate::kernel::records::bytes_of;
 use crate::kernel::skeletons::nice as skeleton;
 use crate::kernel::tasks::{run_over_all, run_over_process};

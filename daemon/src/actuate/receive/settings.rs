@@ -22,6 +22,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::netlink::Netlink;
@@ -39,6 +40,8 @@ pub struct Setting {
     before: String,
     ours: String,
 }
+
+pub const UNDO: Undo = Undo::of::<Setting>(JournalFile::Settings);
 
 const SYSFS: &str = "/sys";
 const BUSY_POLL: [&str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];

@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::kernel::arrival::{Arrival, Handlers, Rule};
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, napi, now, uid_of};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 /// So often NAPI threads are named anew, though they are the same: what could not be raised is tried again.
 const NAMED_EVERY: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl Receiver {
             tracing::warn!("requests of [[chain]] get no priority: {error:#}");
         }
         Self {
-            journal: Journal::at(place.journal(JournalFile::Settings)),
+            journal: Journal::at(place.journal(settings::UNDO.file)),
             section: if dry_run {
                 ReceiveSection::default()
             } else {
