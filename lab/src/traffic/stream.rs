@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
-use crate::cell::SERVER_ADDRESS;
+use crate::air::SERVER_ADDRESS;
 use crate::namespace::Namespace;
 use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;
