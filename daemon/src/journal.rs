@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context as _, Result};
+use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -420,7 +421,11 @@ fn is_there(file: &File) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<String>> {
-    let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
+    let mut file = match OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+    {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         file => file?,
     };

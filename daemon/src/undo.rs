@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::fcntl::OFlag;
 
 use crate::actuate::download::Taken;
 use crate::actuate::nice::{MadeNice, Unnoted};
@@ -133,7 +134,7 @@ impl Held {
             let mut options = File::options();
             let Ok(now) = options
                 .read(true)
-                .custom_flags(libc::O_NONBLOCK)
+                .custom_flags(OFlag::O_NONBLOCK.bits())
                 .open(place.journal(file))
             else {
                 continue;
