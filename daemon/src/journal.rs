@@ -5,6 +5,7 @@
 //!
 //! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
 //! open too ([`crate::undo::Held`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
+//! No crate's: those keep a log for the process that writes it, and here another one undoes from the open file.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
