@@ -24,6 +24,9 @@ pub mod trial;
 pub mod web;
 pub mod why;
 
+use std::borrow::Cow;
+
+use crate::kernel::calls::terminal_size;
 pub use crate::say::{print, print_json};
 
 /// Columns from which a table shows all that it has.
@@ -33,8 +36,8 @@ const LONGEST: usize = 100;
 
 /// Of the terminal at standard output; none elsewhere, where lines stay whole.
 fn terminal_columns() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    Some(match size.ws_col {
+    let (columns, _) = terminal_size(std::io::stdout()).ok()?;
+    Some(match columns {
         // A serial line does not tell.
         0 => WIDE,
         columns => usize::from(columns).min(LONGEST),
@@ -58,18 +61,11 @@ fn counted(count: usize, of: &str) -> String {
 
 /// Breaks a text between words. A word that is longer than a line stays whole.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    let between_words = textwrap::Options::new(columns)
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let lines = textwrap::wrap(text, between_words);
+    lines.into_iter().map(Cow::into_owned).collect()
 }
 
 #[cfg(test)]

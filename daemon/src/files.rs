@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 use crate::inherited::umask;
@@ -21,7 +22,9 @@ const STICKY: u32 = 0o1000;
 /// What is giveway's own: for its owner alone. Neither a link nor a named pipe leads elsewhere or keeps anybody waiting.
 pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    options
+        .mode(0o600)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits());
     options
 }
 

@@ -20,19 +20,19 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd;
-use rustix::process::{Pid, pidfd_open};
 
 use crate::actuate::nice;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::{leave_priority, take_priority};
 use crate::holder::Holder;
 use crate::journal::Undone;
-use crate::kernel::give_back_memory;
+use crate::kernel::calls::pidfd_of_thread;
+use crate::kernel::process::Handle;
 use crate::kernel::process::end::Named;
-use crate::kernel::process::{Handle, PIDFD_THREAD};
 use crate::kernel::tasks::Threads;
+use crate::kernel::{give_back_memory, signals};
 use crate::life::{DAEMON, LONG_WORK, Life, Sight, Sign, Watch, Who};
 use crate::place::Place;
 use crate::presence::{Role, announce};
@@ -82,8 +82,7 @@ enum End {
 pub fn run() -> Result<()> {
     // A Ctrl-C, a Ctrl-Z or a service manager's SIGTERM reaches the whole group; the guardian must outlive the daemon.
     for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTSTP] {
-        // SAFETY: ignoring a signal installs no handler, so no code runs in signal context.
-        unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
+        signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     let life = Life::of(std::io::stdout()).context("the guardian is started by `giveway run` itself")?;
     let named = life.daemon().context("the page of signs of life names no daemon")?;
@@ -194,8 +193,7 @@ impl Guardian {
         }
         let tid = self.life.tid(Who::Rules).filter(|tid| self.ended != Some(*tid));
         if tid != self.thread.as_ref().map(|(tid, _)| *tid) {
-            let open = |tid: u32| pidfd_open(Pid::from_raw(tid.cast_signed())?, PIDFD_THREAD).ok();
-            self.thread = tid.and_then(|tid| Some((tid, open(tid)?)));
+            self.thread = tid.and_then(|tid| Some((tid, pidfd_of_thread(tid).ok()?)));
         }
     }
 

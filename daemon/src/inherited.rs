@@ -6,27 +6,31 @@
 use std::sync::OnceLock;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::stat::{self, Mode};
+
+use crate::kernel::descriptors::open_standard_files;
+use crate::kernel::signals;
 
 /// What a shell ignores so that the terminal does not reach a command: nohup(1), a job in the background.
-const OF_THE_TERMINAL: [libc::c_int; 6] = [
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
+const OF_THE_TERMINAL: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
 ];
 /// A write that fails is an error, and no signal.
-const OF_WRITES: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
-const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
+const OF_WRITES: [Signal; 2] = [Signal::SIGPIPE, Signal::SIGXFSZ];
 /// Nobody else may write what this process makes; what it is to be for root alone is made so (`files`).
-const UMASK: libc::mode_t = 0o022;
+const UMASK: Mode = Mode::from_bits_truncate(0o022);
 
 struct Caller {
-    umask: libc::mode_t,
-    blocked: libc::sigset_t,
+    umask: Mode,
+    blocked: SigSet,
     /// Of those that were changed.
-    ignored: Vec<libc::c_int>,
+    ignored: Vec<i32>,
 }
 
 static CALLER: OnceLock<Caller> = OnceLock::new();
@@ -35,32 +39,22 @@ static CALLER: OnceLock<Caller> = OnceLock::new();
 pub fn leave_behind() {
     open_standard_files();
     let mut ignored = Vec::new();
-    for signal in SIGNALS.filter(|signal| !OF_THE_TERMINAL.contains(signal)) {
-        // SAFETY: sets no handler but the two that run no code; a signal that cannot be set is left alone.
-        let before = unsafe {
-            libc::signal(
-                signal,
-                if OF_WRITES.contains(&signal) {
-                    libc::SIG_IGN
-                } else {
-                    libc::SIG_DFL
-                },
-            )
+    let is_in = |all: &[Signal], signal: i32| all.iter().any(|one| *one as i32 == signal);
+    for signal in signals::ALL.filter(|signal| !is_in(&OF_THE_TERMINAL, *signal)) {
+        let before = if is_in(&OF_WRITES, signal) {
+            signals::ignore(signal)
+        } else {
+            signals::set_default(signal)
         };
-        if before == libc::SIG_IGN {
+        // One that cannot be set is left alone.
+        if before == Ok(true) {
             ignored.push(signal);
         }
     }
-    // SAFETY: both sets are this function's own, and written before they are read.
-    let (umask, blocked) = unsafe {
-        let (mut none, mut blocked) = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigemptyset(&raw mut blocked);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, &raw mut blocked);
-        (libc::umask(UMASK), blocked)
-    };
+    let mut blocked = SigSet::empty();
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut blocked));
     let _ = CALLER.set(Caller {
-        umask,
+        umask: stat::umask(UMASK),
         blocked,
         ignored,
     });
@@ -69,22 +63,19 @@ pub fn leave_behind() {
 /// For the program that this process becomes. What was closed is closed by the execution.
 pub fn give_back() {
     let Some(caller) = CALLER.get() else { return };
-    // SAFETY: sets no handler but the two that run no code; the set is as the kernel gave it.
-    unsafe {
-        for signal in OF_WRITES {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        for signal in &caller.ignored {
-            libc::signal(*signal, libc::SIG_IGN);
-        }
-        libc::umask(caller.umask);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const caller.blocked, std::ptr::null_mut());
+    for signal in OF_WRITES {
+        let _ = signals::set_default(signal as i32);
     }
+    for signal in &caller.ignored {
+        let _ = signals::ignore(*signal);
+    }
+    stat::umask(caller.umask);
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&caller.blocked), None);
 }
 
 /// The bits that the caller wants no new file to have.
 pub fn umask() -> u32 {
-    CALLER.get().map_or(UMASK, |caller| caller.umask)
+    CALLER.get().map_or(UMASK, |caller| caller.umask).bits()
 }
 
 /// For what changes the machine and undoes it: no limit of the caller's, as far as it can be raised, keeps it from writing
@@ -101,22 +92,6 @@ pub fn raise_limits() {
     for limit in limits {
         if let Ok((_, hard)) = getrlimit(limit) {
             let _ = setrlimit(limit, hard, hard);
-        }
-    }
-}
-
-/// Nothing that is opened takes the place of a standard file. One that was closed stays useless, as it was, so that who reads
-/// or writes it has an error, and is closed in what is executed.
-fn open_standard_files() {
-    for (standard, useless) in [(0, libc::O_WRONLY), (1, libc::O_RDONLY), (2, libc::O_RDONLY)] {
-        // SAFETY: takes no pointers but a path that ends with a zero; the first free descriptor is the one that is closed.
-        unsafe {
-            if libc::fcntl(standard, libc::F_GETFD) < 0 {
-                let opened = libc::open(c"/dev/null".as_ptr(), useless | libc::O_CLOEXEC);
-                if opened < 0 {
-                    libc::abort()
-                }
-            }
         }
     }
 }

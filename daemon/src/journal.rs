@@ -5,6 +5,7 @@
 //!
 //! A journal whose file is removed by another is written anew from the file, which the writer has open. The guardian has it
 //! open too ([`crate::undo::Held`]). A writer that takes entries out, or clears the journal, empties the file that it leaves.
+//! No crate's: those keep a log for the process that writes it, and here another one undoes from the open file.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context as _, Result};
+use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -424,7 +426,11 @@ fn is_there(file: &File) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<String>> {
-    let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
+    let mut file = match OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+    {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         file => file?,
     };

@@ -2,7 +2,6 @@
 //! What the kernel tells: the programs of `bpf/` are loaded here and their records become the engine's types.
 //! Nothing in here changes a socket or decides anything.
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,16 +9,16 @@ use anyhow::{Context, Result, bail, ensure};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, User, sysconf};
-use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::thread::{CapabilitySet, capabilities, disable_transparent_huge_pages};
 
 pub mod apart;
 pub mod arrival;
 pub mod boot;
+pub mod bpf;
+pub mod calls;
 pub mod cgroup;
+pub mod descriptors;
 pub mod devices;
 pub mod elsewhere;
 pub mod flow_monitor;
@@ -29,8 +28,10 @@ pub mod inherit;
 pub mod lending;
 pub mod libbpf_files;
 pub mod libbpf_log;
+pub mod life_page;
 pub mod links;
 pub mod local_wait;
+pub mod memory;
 pub mod namespace;
 pub mod napi;
 pub mod netlink;
@@ -45,6 +46,7 @@ pub mod report_filter;
 pub mod response;
 pub mod ring;
 pub mod routes;
+pub mod signals;
 pub mod skeletons;
 pub mod task_watch;
 pub mod tasks;
@@ -54,7 +56,9 @@ pub mod uplink;
 pub mod walker;
 pub mod way_in;
 
-pub use namespace::net as own_netns;
+use calls::CapabilitySet;
+pub use memory::{give_back_memory, hold_little_memory};
+pub use namespace::{is_netns_gone, net as own_netns, own_netns_cookie};
 use walker::Unwalked;
 
 /// The map of this number; None where nobody holds it any more. Every other failure, as for want of descriptors, may be none
@@ -71,65 +75,6 @@ pub fn map_of(map_id: u32) -> Result<Option<MapHandle>> {
 pub fn is_refused(error: &anyhow::Error) -> bool {
     let told = error.downcast_ref::<libbpf_rs::Error>();
     told.is_some_and(|error| error.kind() == libbpf_rs::ErrorKind::PermissionDenied)
-}
-
-/// The calling thread's network namespace, by a number that no later one gets (kernel 5.14 or newer).
-pub fn own_netns_cookie() -> Result<u64> {
-    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, which is the size of what the pointer is to.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    Errno::result(done).context("the kernel tells no cookie of a network namespace")?;
-    Ok(cookie)
-}
-
-/// Whether no network namespace of this number and cookie is left. False where the kernel cannot tell (before Linux
-/// 6.18, whose handles of namespaces hold both).
-pub fn is_netns_gone(inum: u32, cookie: u64) -> bool {
-    /// `struct file_handle` with a `struct nsfs_file_handle` (include/uapi/linux/nsfs.h).
-    #[repr(C)]
-    struct Handle {
-        bytes: u32,
-        kind: i32,
-        cookie: u64,
-        of: u32,
-        inum: u32,
-    }
-    let mut handle = Handle {
-        bytes: 16,
-        kind: 0,
-        cookie: 0,
-        of: 0,
-        inum: 0,
-    };
-    let (Ok(own), Ok(own_cookie)) = (namespace::open_net(), own_netns_cookie()) else {
-        return false;
-    };
-    let (fd, mut mount) = (own.as_raw_fd(), 0);
-    let at = (&raw mut handle).cast::<libc::file_handle>();
-    // SAFETY: the kernel fills as many bytes after the two first fields as the first one says, which the struct has.
-    let named = unsafe { libc::name_to_handle_at(fd, c"".as_ptr(), at, &raw mut mount, libc::AT_EMPTY_PATH) };
-    if named != 0 || (handle.bytes, handle.cookie) != (16, own_cookie) {
-        return false;
-    }
-    (handle.cookie, handle.inum) = (cookie, inum);
-    // SAFETY: the handle is as long as it says.
-    let opened = unsafe { libc::open_by_handle_at(fd, (&raw mut handle).cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if opened >= 0 {
-        // SAFETY: just opened, and nobody else's.
-        drop(unsafe { OwnedFd::from_raw_fd(opened) });
-        return false;
-    }
-    Errno::last() == Errno::ESTALE
 }
 
 /// Says in one line what no program could be loaded without, before the loader says it in thirty.
@@ -173,28 +118,6 @@ pub fn array(name: &str, value_bytes: u32, values: u32) -> Result<MapHandle> {
         .with_context(|| format!("cannot make the BPF map {name}"))
 }
 
-/// What a request needs goes back when it is answered: without it the allocator keeps megabytes once it had them, and a huge
-/// page is two at once. Call this before the first thread.
-pub fn hold_little_memory() {
-    const KEPT_BYTES: i32 = 512 * 1024;
-    let _ = disable_transparent_huge_pages(true);
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointers. Either stops the allocator from raising both by itself.
-    unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES);
-    }
-}
-
-/// Loading takes several megabytes for the kernel's types, for a moment. Call this when everything is loaded.
-pub fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointers and may be called at any time.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// The number of a user's name, or the number itself.
 pub fn uid_of(name: &str) -> Option<u32> {
     let named = || Some(User::from_name(name).ok()??.uid.as_raw());
@@ -204,7 +127,7 @@ pub fn uid_of(name: &str) -> Option<u32> {
 /// For keys, seeds and seals: the kernel's own, drawn by this call.
 pub fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).context("no randomness from the kernel")?;
+    let filled = calls::random(&mut bytes).context("no randomness from the kernel")?;
     ensure!(
         filled == bytes.len(),
         "the kernel gave {filled} random bytes in place of 32"
@@ -224,9 +147,7 @@ pub fn online_cpus() -> usize {
 
 /// The capabilities that loading and attaching our programs takes and the calling thread lacks.
 pub fn missing_privileges() -> Result<Vec<&'static str>> {
-    let effective = capabilities(None)
-        .context("cannot read this thread's capabilities")?
-        .effective;
+    let effective = calls::effective_capabilities().context("cannot read this thread's capabilities")?;
     // CAP_SYS_ADMIN includes the two newer ones.
     let needed = [
         ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
@@ -322,21 +243,13 @@ fn read(clock: ClockId) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use rustix::thread::{CapabilitySets, set_capabilities};
-
     use super::*;
 
     #[test]
     fn only_a_map_that_the_kernel_does_not_know_is_gone() {
         assert!(map_of(u32::MAX).unwrap().is_none());
         let refused = std::thread::spawn(|| {
-            let none = CapabilitySet::empty();
-            let sets = CapabilitySets {
-                effective: none,
-                permitted: none,
-                inheritable: none,
-            };
-            set_capabilities(None, sets).unwrap();
+            calls::drop_capabilities().unwrap();
             map_of(u32::MAX).is_err_and(|error| is_refused(&error))
         });
         assert!(refused.join().unwrap(), "one that may not be asked for may be there");

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Subcommand;
 use giveway_engine::wire::{Key, Keyring};
+use nix::fcntl::OFlag;
 
 use crate::files::{not_the_callers, private};
 use crate::kernel::{is_shortage, random};
@@ -70,7 +71,7 @@ impl KeyFile {
         // O_NONBLOCK: a FIFO put there must not hold the daemon up.
         let file = OpenOptions::new()
             .read(true)
-            .custom_flags(libc::O_NONBLOCK)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&self.path);
         let file = file.map_err(|error| anyhow!("{error}: make one with `giveway key new {}`", self.path.display()))?;
         let about = file.metadata()?;

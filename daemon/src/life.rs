@@ -8,15 +8,13 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nix::unistd::gettid;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
 
+use crate::kernel::life_page::{self, Page, SLOTS, Slot};
 use crate::kernel::now;
 use crate::kernel::process::end::Named;
 use crate::kernel::tasks::{Thread, Threads};
@@ -47,7 +45,6 @@ pub enum Who {
 
 /// The threads of the daemon.
 pub const DAEMON: [Who; 3] = [Who::MainLoop, Who::Rules, Who::Chains];
-const ALL: usize = 4;
 
 impl Display for Who {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -60,42 +57,14 @@ impl Display for Who {
     }
 }
 
-/// All zero: nobody is watched.
-#[repr(C)]
-struct Shared {
-    daemon: [AtomicU64; 4],
-    /// The number of the program that lists threads; 0: not loaded yet.
-    threads: AtomicU32,
-    /// The number of the map with the marks of sockets; 0: none yet.
-    marks: AtomicU32,
-    /// The same of the notes of nice tasks.
-    nice_notes: AtomicU32,
-    is_over: AtomicBool,
-    slots: [Slot; ALL],
-}
-
-#[repr(C)]
-struct Slot {
-    /// 0: not watched.
-    tid: AtomicU32,
-    /// CLOCK_MONOTONIC.
-    due_ns: AtomicU64,
-}
-
 /// The page. It stays mapped for as long as the process lives.
 #[derive(Clone, Copy)]
-pub struct Life(&'static Shared);
+pub struct Life(&'static Page);
 
 impl Life {
     /// A new page for this process, the daemon, and the file by which the guardian maps it too.
     pub fn new() -> Result<(Self, OwnedFd)> {
-        let make = || -> rustix::io::Result<OwnedFd> {
-            let file = memfd_create("giveway-life", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            ftruncate(&file, size_of::<Shared>() as u64)?;
-            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-            Ok(file)
-        };
-        let file = make().context("cannot make the page of signs of life")?;
+        let file = life_page::new_file().context("cannot make the page of signs of life")?;
         let life = Self::of(&file)?;
         for (word, own) in life.0.daemon.iter().zip(Named::own()?.to_words()) {
             word.store(own, Ordering::Release);
@@ -120,18 +89,7 @@ impl Life {
 
     /// The page of this file.
     pub fn of(file: impl AsFd) -> Result<Self> {
-        let length = size_of::<Shared>();
-        let found = fstat(&file).context("there is no page of signs of life")?;
-        ensure!(found.st_size == length as i64, "this is not a page of signs of life");
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping that is never removed, as long as the file, which is sealed and cannot become shorter.
-        let page = unsafe { mmap(null_mut(), length, flags, MapFlags::SHARED, &file, 0) };
-        let page = page.context("cannot map the page of signs of life")?;
-        // What computes above everything must not wait for a disk. Where locking is refused, nothing else changes.
-        // SAFETY: the mapping is as long as that.
-        let _ = unsafe { mlock(page, length) };
-        // SAFETY: mapped for good, page-aligned, and made of atomics, for which every content is valid.
-        Ok(Self(unsafe { &*page.cast::<Shared>() }))
+        life_page::of(file).map(Self)
     }
 
     /// The guardian holds these marks from its next look on, should their pin be removed.
@@ -234,7 +192,7 @@ pub enum Sight<'a> {
 pub struct Watch {
     looked: Duration,
     planned: Duration,
-    seen: [Seen; ALL],
+    seen: [Seen; SLOTS],
 }
 
 /// Of one thread.

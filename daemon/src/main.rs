@@ -8,6 +8,7 @@
 // A test of this program has Rust's own, and there is nothing in it.
 #![cfg_attr(test, allow(dead_code))]
 
+use std::ffi::{c_char, c_int};
 use std::io::IsTerminal as _;
 use std::panic::catch_unwind;
 
@@ -31,7 +32,7 @@ const LINES_KEPT: usize = 1024;
 const PANICKED: i32 = 101;
 
 #[cfg_attr(not(test), unsafe(export_name = "main"))]
-extern "C" fn c_main(_: libc::c_int, _: *const *const libc::c_char) -> libc::c_int {
+extern "C" fn c_main(_: c_int, _: *const *const c_char) -> c_int {
     inherited::leave_behind();
     let code = catch_unwind(run_command).map_or(PANICKED, i32::from);
     // Not by returning: what was printed is written first.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tells the service manager how the daemon is (sd_notify(3)). Without one, which is the case unless it set NOTIFY_SOCKET,
-//! nothing is told. Nobody waits for it.
+//! nothing is told. Nobody waits for it. Not by the crate sd-notify: that one waits for a manager that does not read, opens a
+//! socket for each word, which fails where descriptors are short, and knows no abstract names.
 
 use std::env;
 use std::os::linux::net::SocketAddrExt as _;

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, IoSliceMut};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use libbpf_rs::{MapCore as _, MapHandle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -20,8 +20,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::kill;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::kernel::calls::pidfd_of_process;
 use crate::kernel::{is_refused, map_of};
 
 /// All that is ever pinned. Another name in the folder is not giveway's to remove.
@@ -44,6 +44,7 @@ const ALL: [&str; 7] = [
 ];
 
 const SHARED: &str = "/sys/fs/bpf";
+const INIT: i32 = 1;
 /// It lives in the machine's mount namespace, as init does, which may not always be looked at.
 const KTHREADD: i32 = 2;
 
@@ -232,11 +233,14 @@ fn in_machines_mounts<T: Send>(act: impl FnOnce(bool) -> Result<T> + Send) -> Re
     let enter = || -> Result<()> {
         unshare(CloneFlags::CLONE_FS)?;
         // By their numbers: a look into /proc could be kept waiting.
-        if enter_mounts_of(Pid::INIT).is_ok() {
+        if enter_mounts_of(INIT).is_ok() {
             return Ok(());
         }
-        let kthreadd = Pid::from_raw(KTHREADD).filter(|_| is_kernels(KTHREADD));
-        enter_mounts_of(kthreadd.context("no process of the machine's mount namespace can be seen")?)
+        ensure!(
+            is_kernels(KTHREADD),
+            "no process of the machine's mount namespace can be seen"
+        );
+        enter_mounts_of(KTHREADD)
     };
     std::thread::scope(|scope| {
         // Where the machine has no room for a thread, this must be told like any other failure.
@@ -255,11 +259,9 @@ fn is_kernels(pid: i32) -> bool {
 }
 
 /// Of the calling thread, which shares its folder with no other.
-fn enter_mounts_of(process: Pid) -> Result<()> {
-    Ok(setns(
-        pidfd_open(process, PidfdFlags::empty())?,
-        CloneFlags::CLONE_NEWNS,
-    )?)
+fn enter_mounts_of(process: i32) -> Result<()> {
+    let process = pidfd_of_process(process.cast_unsigned())?;
+    Ok(setns(process, CloneFlags::CLONE_NEWNS)?)
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ pub fn is_any_unseen() -> bool {
 }
 
 fn bound() -> Result<Vec<Bound>> {
-    let mut fixed = vec![libc::AF_UNIX as u8, 0, 0, 0];
+    let mut fixed = vec![AddressFamily::Unix as u8, 0, 0, 0];
     fixed.extend_from_slice(&u32::MAX.to_ne_bytes());
     fixed.extend_from_slice(&0u32.to_ne_bytes());
     fixed.extend_from_slice(&(UDIAG_SHOW_NAME | UDIAG_SHOW_UID).to_ne_bytes());
@@ -288,8 +288,7 @@ mod tests {
     fn a_name_that_another_user_has_bound_does_not_count() {
         std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            // SAFETY: of this thread only; takes no pointers.
-            unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+            crate::kernel::calls::become_user(65534).unwrap();
             let folder = Folder(1, 2);
             let _announced = announce(Role::Daemon, folder).unwrap();
             assert_eq!(all().unwrap(), []);

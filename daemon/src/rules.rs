@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{Located, differing_sections};
+use nix::fcntl::OFlag;
 
 use crate::kernel::uid_of;
 
@@ -151,7 +152,10 @@ fn names(folder: &Path, must_be_there: bool) -> Result<Vec<PathBuf>, String> {
 pub fn text(path: &Path, must_be_roots: bool) -> Result<String, String> {
     let read = || {
         // A named pipe must not keep us waiting.
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let file = File::options()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(path)?;
         let about = file.metadata()?;
         let mut bytes = Vec::new();
         if about.is_file() {

@@ -8,8 +8,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use anyhow::{Context as _, Result};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::words::{json_line, one_line, printable};
@@ -100,8 +100,8 @@ impl Write for Log {
 /// Waits where the caller has left the descriptor without waiting (O_NONBLOCK).
 fn write(to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     loop {
-        match rustix::io::write(to, bytes) {
-            Err(Errno::AGAIN) => {
+        match nix::unistd::write(to, bytes) {
+            Err(Errno::EAGAIN) => {
                 poll(&mut [PollFd::new(to, PollFlags::POLLOUT)], PollTimeout::NONE)?;
             }
             written => return Ok(written?),

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::fcntl::OFlag;
 
 use crate::actuate::nice::Unnoted;
 use crate::actuate::queue::take_down_unjournalled;
@@ -122,7 +123,7 @@ impl Held {
             let mut options = File::options();
             let Ok(now) = options
                 .read(true)
-                .custom_flags(libc::O_NONBLOCK)
+                .custom_flags(OFlag::O_NONBLOCK.bits())
                 .open(place.journal(file))
             else {
                 continue;

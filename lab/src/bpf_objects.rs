@@ -8,14 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::ops::Sub;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats, bpf_prog_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, MapInfoIter, ProgInfoIter};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType};
-use nix::errno::Errno;
+
+use crate::calls::{count_run_times, program_info};
 
 skeleton!("nothing");
 
@@ -129,11 +129,7 @@ pub fn values_of_maps(name: &str) -> BTreeMap<(u32, Vec<u8>), Vec<u8>> {
 
 /// The kernel counts run times for as long as the descriptor is open.
 pub fn enable_statistics() -> Result<OwnedFd> {
-    // SAFETY: the call takes a number and opens a descriptor.
-    let fd = Errno::result(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) });
-    let fd = fd.context("cannot switch on the kernel's BPF statistics")?;
-    // SAFETY: the kernel has just opened this descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    count_run_times().context("cannot switch on the kernel's BPF statistics")
 }
 
 /// A loaded program.
@@ -191,11 +187,8 @@ impl Program {
     }
 
     pub fn runs(&self) -> Result<Runs> {
-        let mut info = bpf_prog_info::default();
-        let mut bytes = size_of_val(&info) as u32;
-        // SAFETY: the kernel writes at most `bytes` into the struct, whose every value is valid.
-        let done = unsafe { bpf_prog_get_info_by_fd(self.fd.as_raw_fd(), &raw mut info, &raw mut bytes) };
-        Errno::result(done).with_context(|| format!("cannot ask about the BPF program {}", self.name))?;
+        let info = program_info(&self.fd);
+        let info = info.with_context(|| format!("cannot ask about the BPF program {}", self.name))?;
         Ok(Runs {
             time_ns: info.run_time_ns,
             count: info.run_cnt,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How often something took how long, in classes. Pure: counts in, percentiles out; two can be added.
+//! How often something took how long, in classes. Pure: counts in, percentiles out; two can be added. Not by hdrhistogram: the
+//! classes are those of who measured (`giveway jitter`, cyclictest), and results keep them as they are.
 
 use std::collections::BTreeMap;
 

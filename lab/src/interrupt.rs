@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::Signal;
+
+use crate::calls::handle;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -17,10 +19,8 @@ extern "C" fn note(_signal: i32) {
 
 /// Turns SIGINT and SIGTERM into an error at the next wait.
 pub fn install() -> Result<()> {
-    let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
-        unsafe { sigaction(signal, &action) }?;
+        handle(signal, note)?;
     }
     Ok(())
 }

@@ -7,11 +7,12 @@ pub mod wire;
 
 use std::mem::MaybeUninit;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::namespace::Namespace;
+use crate::records::record;
 
 /// Since the link was loaded.
 pub use skeleton::types::bss as Passed;
@@ -82,34 +83,6 @@ impl Link {
         let queued = |flow: &[Stamps]| flow.iter().filter(|stamps| stamps.queued_ns > 0).copied().collect();
         Ok(all.chunks(self.packets_of_flow).map(queued).collect())
     }
-}
-
-/// A plain struct of link.bpf.c.
-///
-/// # Safety
-/// Every combination of bytes of this size is a valid value.
-unsafe trait Record: Copy {}
-// SAFETY: integers only.
-unsafe impl Record for Stamps {}
-// SAFETY: integers only.
-unsafe impl Record for Payload {}
-// SAFETY: integers only.
-unsafe impl Record for Passed {}
-
-fn record<T: Record>(bytes: &[u8]) -> Result<T> {
-    ensure!(
-        bytes.len() == size_of::<T>(),
-        "a record of the link has {} bytes",
-        bytes.len()
-    );
-    // SAFETY: exactly the type's size is read, without asking for its alignment, and every value is valid.
-    Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
-}
-
-/// What a packet with a deadline begins with.
-pub fn payload_bytes(payload: &Payload) -> [u8; size_of::<Payload>()] {
-    // SAFETY: the struct is integers without padding (see link.bpf.c), and both have the same size.
-    unsafe { std::mem::transmute_copy(payload) }
 }
 
 /// The payload that these bytes begin with, if it is one.

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use crate::calls::set_nice;
 use crate::scheduling;
 use driver::Driver;
 use lines::Lines;
@@ -66,8 +67,7 @@ fn emulate() -> Result<()> {
 /// which the lateness in its counters shows, so a refusal is no error.
 fn wake_up_on_time() {
     if scheduling::take_fifo(1).is_err() {
-        // SAFETY: takes no pointers, and 0 is the calling thread.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
+        let _ = set_nice(0, -10);
     }
     let _ = nix::sys::prctl::set_timerslack(1);
 }

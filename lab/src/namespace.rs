@@ -4,15 +4,13 @@
 //! Removed when dropped. Never enters a namespace with a thread of the lab itself.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sched::{CloneFlags, setns};
 
+use crate::calls::start_in;
 use crate::interrupt::wait_for;
 use crate::process::{keep, run};
 
@@ -79,10 +77,7 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
         let handle = self.handle.try_clone()?;
         let mut command = Command::new(program);
-        // SAFETY: setns is async-signal-safe; the descriptor lives in the closure.
-        unsafe {
-            command.pre_exec(move || setns(handle.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Into::into));
-        }
+        start_in(&mut command, handle.into());
         Ok(command)
     }
 

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::calls::end_with_this_thread;
+
 /// A running child, killed when dropped unless it was told to stay.
 pub struct Process {
     child: Child,
@@ -23,10 +25,7 @@ impl Process {
     pub fn spawn(mut command: Command) -> Result<Self> {
         command.process_group(0); // a Ctrl-C is for the lab, which ends its children in order
         if !keep() {
-            // SAFETY: prctl is async-signal-safe and touches only the new child.
-            unsafe {
-                command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
-            }
+            end_with_this_thread(&mut command);
         }
         let child = command.spawn().with_context(|| cannot_start(&command))?;
         Ok(Self { child, stays: false })

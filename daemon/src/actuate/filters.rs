@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::refusals::Refusals;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::netlink::{Body, Netlink, Refused};
+use crate::kernel::netlink::{
+    Body, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER, Refused,
+};
 use crate::kernel::qdisc::{KIND, OPTIONS, tcmsg};
 use crate::kernel::skeletons::upload as skeleton;
 use crate::kernel::tcx::{self, Way};
@@ -137,7 +139,7 @@ impl Filters {
         if filtered.made_clsact {
             let clsact = tcmsg(filtered.ifindex, CLSACT_HANDLE, CLSACT).text(KIND, "clsact");
             netlink
-                .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &clsact)
+                .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &clsact)
                 .context("cannot put clsact at the egress")?;
         }
         // struct tc_mirred: index, capabilities, action, two counts, direction, interface.
@@ -154,7 +156,7 @@ impl Filters {
         let message = filter_message(filtered.ifindex)
             .text(KIND, "bpf")
             .nested(OPTIONS, options);
-        let put = netlink.change(libc::RTM_NEWTFILTER, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &message);
+        let put = netlink.change(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, &message);
         put.map_err(|error| match refused(&error) {
             Some(Errno::ENOENT) => {
                 error.context("this kernel has no cls_bpf or no mirred (CONFIG_NET_CLS_BPF, CONFIG_NET_ACT_MIRRED)")
@@ -229,12 +231,12 @@ fn take_off(
 ) -> Result<()> {
     let delete = filter_message(*ifindex).text(KIND, "bpf");
     let gone = |error: &anyhow::Error| matches!(refused(error), Some(Errno::ENOENT | Errno::ENODEV | Errno::EINVAL));
-    match netlink.change(libc::RTM_DELTFILTER, 0, &delete) {
+    match netlink.change(RTM_DELTFILTER, 0, &delete) {
         Err(error) if gone(&error) => {}
         deleted => deleted.with_context(|| format!("cannot take the filter off the egress of {name}"))?,
     }
     if *made_clsact && way_in::is_clsact_free(netlink, *ifindex)? {
-        match netlink.change(libc::RTM_DELQDISC, 0, &tcmsg(*ifindex, CLSACT_HANDLE, CLSACT)) {
+        match netlink.change(RTM_DELQDISC, 0, &tcmsg(*ifindex, CLSACT_HANDLE, CLSACT)) {
             Err(error) if gone(&error) => {}
             deleted => deleted.with_context(|| format!("cannot take clsact off {name}"))?,
         }

@@ -28,7 +28,10 @@ use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::libbpf_log::one_line;
-use crate::kernel::netlink::{Netlink, Refused};
+use crate::kernel::netlink::{
+    IFLA_GROUP, IFLA_GSO_MAX_SEGS, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_NEWLINK, RTM_NEWQDISC,
+    Refused,
+};
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
 use crate::kernel::uplink;
@@ -879,7 +882,7 @@ pub fn take_down_unjournalled() -> Result<Vec<String>> {
         let Ok(name) = if_indextoname(ifindex) else { continue };
         let name = name.to_string_lossy().into_owned();
         netlink
-            .change(libc::RTM_DELQDISC, 0, &tcmsg(ifindex, HANDLE, ROOT))
+            .change(RTM_DELQDISC, 0, &tcmsg(ifindex, HANDLE, ROOT))
             .with_context(|| {
                 format!("giveway's queue on {name}, which no journal has: `tc qdisc del dev {name} root`")
             })?;
@@ -965,14 +968,14 @@ fn restore(netlink: &mut Netlink, before: &Before) -> Result<()> {
     let Before { ifindex, qdisc, .. } = before;
     if qdisc.handle == 0 {
         // The kernel puts its default there.
-        netlink.change(libc::RTM_DELQDISC, 0, &tcmsg(*ifindex, HANDLE, ROOT))?;
+        netlink.change(RTM_DELQDISC, 0, &tcmsg(*ifindex, HANDLE, ROOT))?;
     } else {
         let message = tcmsg(*ifindex, qdisc.handle, ROOT).text(qdisc::KIND, &qdisc.kind);
         let message = match &qdisc.options {
             Some(options) => message.attribute(qdisc::OPTIONS, options),
             None => message,
         };
-        netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)?;
+        netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message)?;
     }
     let now = qdisc::find_root(netlink, *ifindex)?.map(|root| root.qdisc);
     let is_back = match &now {
@@ -996,10 +999,10 @@ fn set_gso_max_segments(netlink: &mut Netlink, ifindex: u32, segments: u32) -> R
     // whoever lists that folder can keep it waiting.) IPv6 has no such means: its open connections keep the old limit, until
     // they end or their route changes.
     let message = uplink::ifinfomsg(ifindex)
-        .attribute(libc::IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes())
-        .attribute(libc::IFLA_GROUP, &group.to_ne_bytes());
+        .attribute(IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes())
+        .attribute(IFLA_GROUP, &group.to_ne_bytes());
     netlink
-        .change(libc::RTM_NEWLINK, 0, &message)
+        .change(RTM_NEWLINK, 0, &message)
         .context("cannot set gso_max_segs")?;
     Ok(())
 }

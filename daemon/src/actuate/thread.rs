@@ -57,7 +57,7 @@ impl Changed {
         match ThreadMark::of(self.pid, self.tid) {
             Ok(mark) if mark == Some(self.mark) && process.is_alive() => Ok(()),
             Ok(_) => Err(Errno::ESRCH),
-            Err(error) => Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
+            Err(error) => Err(Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))),
         }
     }
 

@@ -29,6 +29,7 @@ use ratatui::layout::Rect;
 use crate::commands::print;
 use crate::control::client;
 use crate::exit::Usage;
+use crate::kernel::calls::terminal_size;
 use crate::place::Place;
 use feed::Answer;
 use keys::Wish;
@@ -166,12 +167,12 @@ fn print_once(mut model: Model, look: &Look) -> Result<()> {
 
 /// Of the terminal, or as COLUMNS and LINES say.
 fn size() -> Result<(u16, u16)> {
-    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout())
-        && size.ws_col > 0
-        && size.ws_row > 1
+    if let Ok((columns, lines)) = terminal_size(std::io::stdout())
+        && columns > 0
+        && lines > 1
     {
         // The prompt needs a line.
-        return Ok((size.ws_col, size.ws_row - 1));
+        return Ok((columns, lines - 1));
     }
     Ok((said("COLUMNS", COLUMNS)?, said("LINES", LINES)?))
 }

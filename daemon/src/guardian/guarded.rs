@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::actuate::thread::take_priority;
+use crate::kernel::descriptors::keep_only;
 use crate::kernel::process::Handle;
 use crate::kernel::program::{self, Child};
 use crate::kernel::tasks::Threads;
@@ -110,7 +111,7 @@ fn spawn(life: Life, pipe: &PipeReader, page: &OwnedFd) -> Result<Child> {
 /// pipe: when it dies, which it does with the process, the pipe is closed.
 fn start_witness(life: Life, writer: PipeWriter) -> Result<Thread> {
     let (ready, readied) = std::sync::mpsc::channel();
-    let own = writer.as_raw_fd().cast_unsigned();
+    let own = writer.as_raw_fd();
     let witness = thread::Builder::new()
         .name("gw-witness".to_owned())
         .stack_size(STACK_BYTES)
@@ -122,20 +123,7 @@ fn start_witness(life: Life, writer: PipeWriter) -> Result<Thread> {
                 thread::park();
             }
         })?;
-    readied.recv().context("it has ended")??;
+    let done = readied.recv().context("it has ended")?;
+    done.context("cannot have a file table of its own")?;
     Ok(witness.thread().clone())
-}
-
-/// Leaves the calling thread a file table of its own with this one descriptor.
-fn keep_only(descriptor: u32) -> Result<()> {
-    let close = |from: u32, to: u32, flags: u32| {
-        // SAFETY: takes no pointers; the descriptors are closed in a table of this thread's own, and it uses none.
-        let done = unsafe { libc::syscall(libc::SYS_close_range, from, to, flags) };
-        nix::errno::Errno::result(done).context("cannot have a file table of its own")
-    };
-    close(descriptor + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
-    if descriptor > 0 {
-        close(0, descriptor - 1, 0)?;
-    }
-    Ok(())
 }

@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::descriptors::close_others;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What is told is no longer.
@@ -56,7 +60,7 @@ fn in_child(path: &CStr, act: impl FnOnce()) -> Result<Vec<u8>> {
         unsafe {
             if libc::fork() == 0 && libc::dup2(writer.as_raw_fd(), 0) == 0 {
                 // Nobody is to wait for the end of what this process had open.
-                libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+                close_others(0);
                 act();
             }
             libc::_exit(0)
@@ -65,8 +69,7 @@ fn in_child(path: &CStr, act: impl FnOnce()) -> Result<Vec<u8>> {
     drop(writer);
     let child = Errno::result(child)?;
     // It waits for nobody.
-    // SAFETY: takes no pointers but one that may be null; the child has not been collected, so its number is its own.
-    while Errno::result(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }) == Err(Errno::EINTR) {}
+    while waitpid(Pid::from_raw(child), None) == Err(Errno::EINTR) {}
     let (end, mut told, mut is_told) = (Instant::now() + PATIENCE, Vec::new(), false);
     while !is_told && Instant::now() < end {
         let left = end.saturating_duration_since(Instant::now());

@@ -2,13 +2,15 @@
 //! Cgroups by their files: the mount of version 2, and the groups by which the scheduler shares out real time. Reads only.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat, openat2};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::calls::mount_apart;
 
 /// systemd's mount points, which the kernel remembers the names of.
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -37,9 +39,10 @@ impl Root {
     /// Of the cgroup at this path below, where it does not lead through links.
     pub fn id_of(&self, path: &str) -> std::io::Result<u64> {
         let path = if path.is_empty() { "." } else { path };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let directory = openat2(&self.directory, path, flags, Mode::empty(), beneath)?;
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let directory = openat2(&self.directory, path, how)?;
         Ok(fstat(directory)?.st_ino)
     }
 
@@ -73,14 +76,12 @@ impl Root {
     }
 
     fn detached() -> Result<Self> {
-        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(context.as_fd())?;
-        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let mount = mount_apart("cgroup2")?;
         // What fsmount gives names the mount, but cannot be read.
         let directory = openat(
             mount,
             ".",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?;
         Ok(Self {

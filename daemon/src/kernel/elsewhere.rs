@@ -5,7 +5,7 @@
 //! namespace has to be entered (CAP_SYS_ADMIN), by its file or by a process in it. It decides nothing.
 
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
+use super::calls::pidfd_of_process;
 use super::netlink::{Body, Netlink, attribute, text, u32_at};
 use super::uplink::{IFINFOMSG_BYTES, ifinfomsg, kind_of};
 
@@ -178,11 +179,10 @@ fn open(namespace: u32) -> Result<OwnedFd> {
         if !is_it(NETNSA_PID, pid) {
             continue;
         }
-        // SAFETY: takes no pointers.
-        let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if process >= 0 && is_it(NETNSA_PID, pid) {
-            // SAFETY: just opened, and nobody else's.
-            return Ok(unsafe { OwnedFd::from_raw_fd(process as i32) });
+        if let Ok(process) = pidfd_of_process(pid)
+            && is_it(NETNSA_PID, pid)
+        {
+            return Ok(process);
         }
     }
     Err(anyhow!(

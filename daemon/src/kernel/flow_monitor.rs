@@ -24,6 +24,7 @@ use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
 use super::skeletons::flow_monitor as skeleton;
 use super::walker::{self, Sockets};
+use nix::sys::socket::SockProtocol;
 use skeleton::types;
 
 /// How many events are handed over in one go, so that a flood does not keep the caller from its other work.
@@ -295,7 +296,7 @@ fn flow(f: &types::gw_flow) -> Flow {
     let limit = |segments: u32| (segments < types::gw_limit::GW_UNLIMITED.0).then_some(segments);
     Flow {
         cookie: Cookie(f.cookie),
-        protocol: if f.protocol == libc::IPPROTO_UDP as u16 {
+        protocol: if f.protocol == SockProtocol::Udp as u16 {
             Protocol::Udp
         } else {
             Protocol::Tcp

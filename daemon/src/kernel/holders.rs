@@ -138,8 +138,7 @@ mod tests {
             found.any(|holding| holding.pid == std::process::id())
         };
         assert!(is_told(by_kernel(netns).unwrap()) && is_told(by_proc(netns).unwrap()));
-        // SAFETY: takes no pointers.
-        assert_eq!(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
         assert!(!is_told(by_kernel(netns).unwrap()) && !is_told(by_proc(netns).unwrap()));
     }
 }

@@ -14,9 +14,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::{getpid, gettid};
 
 use super::apart;
+use super::calls::{netns_cookie, pidfd_of_process, pidfd_of_thread};
 
-// include/uapi/linux/pidfd.h, Linux 6.9 and 6.11
-const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+// include/uapi/linux/pidfd.h, Linux 6.11
 const PIDFD_GET_NET_NAMESPACE: libc::c_ulong = 0xff04;
 const PIDFD_GET_PID_NAMESPACE: libc::c_ulong = 0xff05;
 /// include/linux/proc_ns.h: PROC_PID_INIT_INO.
@@ -35,7 +35,8 @@ pub fn net() -> Result<u32> {
 
 /// The calling thread's network namespace. Before Linux 6.11 that takes CAP_NET_ADMIN there.
 pub fn open_net() -> Result<OwnedFd> {
-    if let Ok(namespace) = of_pidfd(gettid().as_raw(), PIDFD_THREAD, PIDFD_GET_NET_NAMESPACE) {
+    let own = pidfd_of_thread(gettid().as_raw().cast_unsigned());
+    if let Ok(namespace) = own.and_then(|own| asked(&own, PIDFD_GET_NET_NAMESPACE)) {
         return Ok(namespace);
     }
     let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
@@ -48,7 +49,8 @@ pub fn pid() -> Result<u64> {
     if let Some(known) = OWN.get() {
         return Ok(*known);
     }
-    let inode = match of_pidfd(getpid().as_raw(), 0, PIDFD_GET_PID_NAMESPACE) {
+    let own = pidfd_of_process(getpid().as_raw().cast_unsigned());
+    let inode = match own.and_then(|own| asked(&own, PIDFD_GET_PID_NAMESPACE)) {
         Ok(namespace) => inode(namespace)?,
         Err(_) => apart::inode(c"/proc/self/ns/pid").context("cannot tell the own pid namespace")?,
     };
@@ -60,11 +62,51 @@ pub fn is_initial_pid() -> Result<bool> {
     Ok(pid()? == INITIAL_PID)
 }
 
-fn of_pidfd(id: i32, flags: libc::c_int, question: libc::c_ulong) -> nix::Result<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let opened = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, id, flags) })?;
-    // SAFETY: just opened, and nobody else's.
-    asked(&unsafe { OwnedFd::from_raw_fd(opened as i32) }, question)
+/// The calling thread's network namespace, by a number that no later one gets (kernel 5.14 or newer).
+pub fn own_netns_cookie() -> Result<u64> {
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    netns_cookie(&socket).context("the kernel tells no cookie of a network namespace")
+}
+
+/// Whether no network namespace of this number and cookie is left. False where the kernel cannot tell (before Linux
+/// 6.18, whose handles of namespaces hold both).
+pub fn is_netns_gone(inum: u32, cookie: u64) -> bool {
+    /// `struct file_handle` with a `struct nsfs_file_handle` (include/uapi/linux/nsfs.h).
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        cookie: u64,
+        of: u32,
+        inum: u32,
+    }
+    let mut handle = Handle {
+        bytes: 16,
+        kind: 0,
+        cookie: 0,
+        of: 0,
+        inum: 0,
+    };
+    let (Ok(own), Ok(own_cookie)) = (open_net(), own_netns_cookie()) else {
+        return false;
+    };
+    // By libc: nix knows no handles of files.
+    let (fd, mut mount) = (own.as_raw_fd(), 0);
+    let at = (&raw mut handle).cast::<libc::file_handle>();
+    // SAFETY: the kernel fills as many bytes after the two first fields as the first one says, which the struct has.
+    let named = unsafe { libc::name_to_handle_at(fd, c"".as_ptr(), at, &raw mut mount, libc::AT_EMPTY_PATH) };
+    if named != 0 || (handle.bytes, handle.cookie) != (16, own_cookie) {
+        return false;
+    }
+    (handle.cookie, handle.inum) = (cookie, inum);
+    // SAFETY: the handle is as long as it says.
+    let opened = unsafe { libc::open_by_handle_at(fd, (&raw mut handle).cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if opened >= 0 {
+        // SAFETY: just opened, and nobody else's.
+        drop(unsafe { OwnedFd::from_raw_fd(opened) });
+        return false;
+    }
+    Errno::last() == Errno::ESTALE
 }
 
 fn asked(of: &OwnedFd, question: libc::c_ulong) -> nix::Result<OwnedFd> {

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Netlink: one request, its answers. A message is made of its fixed part and attributes; the answer is the kernel's messages
 //! or its refusal. Blocking, with a time limit; it knows no device and no qdisc. Works on the namespace in which it
-//! was opened.
+//! was opened. No crate's: the guardian undoes by it, without a runtime and with a time limit, and rtnetlink, generic netlink,
+//! sock_diag and nftables have one way to make a message.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, bail, ensure};
+/// nix has no messages of rtnetlink.
+pub use libc::{
+    IFA_ADDRESS, IFA_LOCAL, IFF_UP, IFLA_AF_SPEC, IFLA_GROUP, IFLA_GSO_MAX_SEGS, IFLA_IFALIAS, IFLA_IFNAME,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_NET_NS_FD, IFLA_NUM_RX_QUEUES, IFLA_NUM_TX_QUEUES, IFLA_TXQLEN, NLM_F_CREATE,
+    NLM_F_EXCL, NLM_F_REPLACE, RTM_DELLINK, RTM_DELQDISC, RTM_DELTCLASS, RTM_DELTFILTER, RTM_GETLINK, RTM_GETTCLASS,
+    RTM_NEWADDR, RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTCLASS, RTM_NEWTFILTER,
+};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt, socket,
     sockopt,
 };
 use nix::sys::time::TimeVal;
+
+use super::calls::set_option;
 
 /// The kernel answers at once; this is for a kernel that does not.
 const PATIENCE_S: i64 = 2;
@@ -44,19 +54,10 @@ impl Netlink {
     /// Rtnetlink that filters a dump by what the request's fixed part says.
     pub fn open_strict() -> Result<Self> {
         // include/uapi/linux/netlink.h; libc has none of it
-        const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
-        let (this, on) = (Self::open()?, 1);
-        // SAFETY: the kernel reads as many bytes as the integer has.
-        let set = unsafe {
-            libc::setsockopt(
-                this.socket.as_raw_fd(),
-                libc::SOL_NETLINK,
-                NETLINK_GET_STRICT_CHK,
-                (&raw const on).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        };
-        Errno::result(set).context("the kernel filters no list by netlink")?;
+        const NETLINK_GET_STRICT_CHK: i32 = 12;
+        let this = Self::open()?;
+        set_option(&this.socket, libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
+            .context("the kernel filters no list by netlink")?;
         Ok(this)
     }
 

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::socket::{AddressFamily, SockProtocol};
 
 use super::netlink::{Body, Netlink, u32_at};
 
@@ -43,11 +44,11 @@ impl Peers {
 fn request(local: SocketAddr, remote: SocketAddr) -> Body {
     let (local_ip, remote_ip) = (local.ip().to_canonical(), remote.ip().to_canonical());
     let family = if local_ip.is_ipv4() {
-        libc::AF_INET
+        AddressFamily::Inet
     } else {
-        libc::AF_INET6
+        AddressFamily::Inet6
     };
-    let mut fixed = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
+    let mut fixed = vec![family as u8, SockProtocol::Tcp as u8, 0, 0];
     fixed.extend_from_slice(&u32::MAX.to_ne_bytes());
     fixed.extend_from_slice(&local.port().to_be_bytes());
     fixed.extend_from_slice(&remote.port().to_be_bytes());

@@ -14,16 +14,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use giveway_engine::matcher::{Process, ProcessId};
 use giveway_engine::priority::Started;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
 use nix::time::{ClockId, clock_gettime};
-use rustix::fs::{FsWord, fstat, fstatfs};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 pub mod end;
 mod executed;
 
+use super::calls::{pidfd_of_process, pidfd_of_thread};
 use super::ids::{FileId, TICK_NS};
 use super::tasks::{Facts, Listed, Tasks, shown};
 pub use executed::{Executed, forget_most};
@@ -32,10 +33,8 @@ pub use executed::{Executed, forget_most};
 pub const CMDLINE_BYTES: u64 = 4096;
 /// Of a process's clock: all its threads, in user and kernel mode (CPUCLOCK_SCHED).
 const CPU_CLOCK: libc::clockid_t = 2;
-/// pidfd_open(2): of one thread, not of its whole process (kernel 6.9 or newer).
-pub const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 /// include/uapi/linux/magic.h
-const PID_FS_MAGIC: FsWord = 0x5049_4446;
+const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
 
 /// A file that a rule names.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -147,8 +146,7 @@ pub struct Found {
 
 impl Handle {
     pub fn open(pid: u32) -> io::Result<Self> {
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let pidfd = pidfd_open(number.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        let pidfd = pidfd_of_process(pid)?;
         Ok(Self { pid, pidfd })
     }
 
@@ -252,13 +250,12 @@ impl ThreadMark {
     /// # Errors
     /// Where that cannot be told now.
     pub fn of(pid: u32, tid: u32) -> io::Result<Option<Self>> {
-        let Some(number) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
-            return Ok(None);
-        };
-        match pidfd_open(number, PIDFD_THREAD) {
-            Ok(thread) if fstatfs(&thread)?.f_type == PID_FS_MAGIC => Ok(Some(Self::Inode(fstat(&thread)?.st_ino))),
-            Err(Errno::SRCH) => Ok(None),
-            Err(error) if error != Errno::INVAL => Err(error.into()),
+        match pidfd_of_thread(tid) {
+            Ok(thread) if fstatfs(&thread)?.filesystem_type() == PID_FS_MAGIC => {
+                Ok(Some(Self::Inode(fstat(&thread)?.st_ino)))
+            }
+            Err(Errno::ESRCH) => Ok(None),
+            Err(error) if error != Errno::EINVAL => Err(error.into()),
             _ => Ok(thread_start(pid, tid)?.map(Self::StartNs)),
         }
     }
@@ -277,7 +274,9 @@ pub fn thread_start(pid: u32, tid: u32) -> io::Result<Option<u64>> {
 /// None for what a file of /proc says of one that has ended, while it was being read too.
 pub fn unless_ended<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
-        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32) => {
+            Ok(None)
+        }
         read => read.map(Some),
     }
 }
@@ -380,7 +379,7 @@ mod tests {
     fn ways_to_say_that_nobody_waits_are_told_apart() {
         let none = Idleness::default();
         // nice(1) counts from where it is.
-        let own = rustix::process::getpriority_process(None).unwrap();
+        let own = crate::kernel::calls::nice(0).unwrap();
         let [eighteen, nineteen] = [18, 19].map(|nice| (nice - own).to_string());
         assert_eq!(idleness_of(&["nice", "-n", &eighteen]), none);
         assert_eq!(idleness_of(&["ionice", "-c", "2"]), none);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Starts this program anew: the same file, whatever its path leads to by now. It is opened once and executed by its
-//! descriptor: /proc/self/exe would be looked up in folders whose lock any user can hold.
+//! descriptor: /proc/self/exe would be looked up in folders whose lock any user can hold. Between fork and execution there are
+//! libc's calls alone, which allocate nothing.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -13,6 +14,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
 
 static OWN: OnceLock<File> = OnceLock::new();
 
@@ -26,10 +31,10 @@ pub fn open() -> io::Result<&'static File> {
     }
     // SAFETY: the kernel leaves a text there for as long as the process lives, or nothing.
     let name = unsafe {
-        let at = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
+        let at = libc::getauxval(libc::AT_EXECFN) as *const c_char;
         (!at.is_null()).then(|| CStr::from_ptr(at))
     };
-    let by = |path: &OsStr| File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    let by = |path: &OsStr| File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(path);
     // Who starts it by a descriptor (fexecve) leaves the descriptor's name, which may be another file's by now.
     let name = name.filter(|name| !name.to_bytes().starts_with(b"/dev/fd/"));
     let own = match name.map(|name| by(OsStr::from_bytes(name.to_bytes()))) {
@@ -49,7 +54,7 @@ pub fn again(argument: &CStr, hidden: Option<&str>, files: [BorrowedFd<'_>; 3]) 
     let line =
         |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     let variables: Vec<CString> = kept.filter_map(line).collect();
-    let pointers = |texts: &[&CStr]| -> Vec<*const libc::c_char> {
+    let pointers = |texts: &[&CStr]| -> Vec<*const c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
     let arguments = pointers(&[c"giveway", argument]);
@@ -78,7 +83,7 @@ pub fn again(argument: &CStr, hidden: Option<&str>, files: [BorrowedFd<'_>; 3]) 
         }
     }
     drop(writer);
-    let mut child = Child { pid, has_ended: false };
+    let mut child = Child::of(pid);
     let mut why = [0; size_of::<i32>()];
     // The pipe ends with the execution. Where it cannot be read, the child's own signs of life must tell.
     match reader.read(&mut why) {
@@ -90,33 +95,47 @@ pub fn again(argument: &CStr, hidden: Option<&str>, files: [BorrowedFd<'_>; 3]) 
     }
 }
 
+/// A child of this process that does this, and ends without cleaning up what is its parent's. For a process with one thread:
+/// of several, another might hold a lock that nobody would release in the child.
+pub fn fork_alone(act: impl FnOnce()) -> nix::Result<Pid> {
+    // SAFETY: this process has one thread.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(child),
+        ForkResult::Child => {
+            act();
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
 /// A program that was started here, and whose number nobody else has until it was waited for.
 #[derive(Debug)]
 pub struct Child {
-    pid: libc::pid_t,
+    pid: Pid,
     has_ended: bool,
 }
 
 impl Child {
     /// A child of this process that nobody has waited for.
-    pub(super) fn of(pid: libc::pid_t) -> Self {
+    pub(super) fn of(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid);
         Self { pid, has_ended: false }
     }
 
     pub fn id(&self) -> u32 {
-        self.pid.cast_unsigned()
+        self.pid.as_raw().cast_unsigned()
     }
 
     pub fn kill(&self) {
         if !self.has_ended {
-            // SAFETY: takes no pointers; the number is the child's.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
 
     pub fn wait(&mut self) {
         while !self.has_ended {
-            self.ask(0);
+            self.ask(WaitPidFlag::empty());
         }
     }
 
@@ -132,14 +151,13 @@ impl Child {
 
     pub fn has_ended(&mut self) -> bool {
         if !self.has_ended {
-            self.ask(libc::WNOHANG);
+            self.ask(WaitPidFlag::WNOHANG);
         }
         self.has_ended
     }
 
-    fn ask(&mut self, flags: libc::c_int) {
-        // SAFETY: takes no pointers but one that may be null.
-        let answer = Errno::result(unsafe { libc::waitpid(self.pid, ptr::null_mut(), flags) });
-        self.has_ended = !matches!(answer, Ok(0) | Err(Errno::EINTR));
+    fn ask(&mut self, flags: WaitPidFlag) {
+        let answer = waitpid(self.pid, Some(flags));
+        self.has_ended = !matches!(answer, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR));
     }
 }

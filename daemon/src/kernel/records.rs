@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Iter, Link, MapCore as _, MapFlags, MapHandle};
+use nix::sys::socket::AddressFamily;
 
 /// The kernel fills at most this much in one read.
 pub const READ_BYTES: usize = 32 * 1024;
@@ -58,7 +59,7 @@ pub fn text(name: &[i8; 16]) -> String {
 
 /// An end of a `struct gw_tuple`. An IPv6 socket that speaks IPv4 is described by its IPv4 address.
 pub fn socket_address(family: u32, bytes: [u8; 16], port: u16, scope_id: u32) -> SocketAddr {
-    if family == libc::AF_INET as u32 {
+    if family == AddressFamily::Inet as u32 {
         return (Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]), port).into();
     }
     match Ipv6Addr::from(bytes).to_canonical() {

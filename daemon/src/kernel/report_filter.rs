@@ -11,6 +11,7 @@ use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use socket2::Socket;
 
+use super::calls::set_option;
 use super::libbpf_log::explain;
 use super::records::{self, socket_address};
 use super::skeletons::report_filter as skeleton;
@@ -36,19 +37,8 @@ impl ReportFilter {
         constants.max_bytes = MAX_DATAGRAM_BYTES as u32;
         let skeleton = explain("load the filter of reports", || open.load())?;
         let program = skeleton.progs.gw_filter_report.as_fd().as_raw_fd();
-        // SAFETY: the option's value is the descriptor of a program, which the kernel reads during the call.
-        let set = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_BPF,
-                (&raw const program).cast(),
-                size_of_val(&program) as libc::socklen_t,
-            )
-        };
-        if set != 0 {
-            return Err(std::io::Error::last_os_error()).context("cannot attach the filter of reports");
-        }
+        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program)
+            .context("cannot attach the filter of reports")?;
         Ok(Self {
             counters: MapHandle::try_from(&skeleton.maps.bss).context("cannot keep the counters of the filter")?,
             told: Filtered::default(),

@@ -14,6 +14,7 @@ use super::uplink;
 
 mod rules;
 
+use nix::sys::socket::AddressFamily;
 use rules::Way;
 
 /// Bytes of a message before its attributes (struct rtmsg, struct nhmsg), and of a next hop before its own (struct
@@ -36,8 +37,8 @@ const NHA_GROUP: u16 = 2;
 const NHA_OIF: u16 = 5;
 /// struct nexthop_grp
 const GROUP_MEMBER_BYTES: usize = 8;
-const IPV4: u8 = libc::AF_INET as u8;
-const IPV6: u8 = libc::AF_INET6 as u8;
+const IPV4: u8 = AddressFamily::Inet as u8;
+const IPV6: u8 = AddressFamily::Inet6 as u8;
 /// What VPN software sets in place of a default route, since it wins over one without replacing it: one half of all
 /// addresses, or of those that are in use.
 const HALVES_OF_IPV6: [(u8, u8); 3] = [(1, 0), (3, 0x20), (4, 0x20)];

@@ -42,4 +42,5 @@ records! {
     rledbat: gw_receiver_lost gw_receiver_outcome gw_receiver_wanted;
     task_watch: bss gw_task_event;
     tasks: gw_cgroup gw_elsewhere gw_fingerprint gw_process gw_thread;
+    wakeup_trace: gw_interval gw_introduction gw_waking;
 }

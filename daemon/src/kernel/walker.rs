@@ -8,6 +8,7 @@
 //! lock is let go; before that nobody else is sent there.
 
 use std::io::{self, IoSlice, Read};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -18,10 +19,11 @@ use giveway_engine::back_off::BackOff;
 use libbpf_rs::{Link, libbpf_sys};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use super::descriptors::close_others;
 use super::program::Child;
 use super::records::{READ_BYTES, Record, read_all};
 
@@ -32,6 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOMENT_MS: u8 = 50;
 /// What is read between two answers.
 const WINDOW_BYTES: usize = 8 * READ_BYTES;
+const WINDOW: NonZeroUsize = NonZeroUsize::new(WINDOW_BYTES).expect("it is not empty");
 /// After so long without a walk that was stuck, the next one is the first again.
 const QUIET: Duration = Duration::from_secs(300);
 
@@ -367,18 +370,18 @@ struct Memory(NonNull<u8>);
 unsafe impl Send for Memory {}
 
 impl Memory {
-    fn new() -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+    fn new() -> nix::Result<Self> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new memory, wherever the kernel puts it.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), WINDOW_BYTES, protection, MapFlags::SHARED) }?;
-        NonNull::new(at.cast()).map(Self).ok_or_else(|| Errno::ENOMEM.into())
+        let at = unsafe { mmap_anonymous(None, WINDOW, protection, MapFlags::MAP_SHARED) }?;
+        Ok(Self(at.cast()))
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: mapped with this length, and nothing refers to it any more.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), WINDOW_BYTES) };
+        let _ = unsafe { munmap(self.0.cast(), WINDOW_BYTES) };
     }
 }
 
@@ -387,16 +390,12 @@ impl Drop for Memory {
 /// # Safety
 /// Right after a fork; the memory has [`WINDOW_BYTES`].
 unsafe fn serve(socket: RawFd, memory: *mut u8) -> ! {
-    // SAFETY: the names end with a zero; nothing here uses the descriptors that are closed.
+    // SAFETY: the names end with a zero.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"giveway-walk".as_ptr());
         libc::chdir(c"/".as_ptr());
-        let own = socket.cast_unsigned();
-        libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0);
-        if own > 0 {
-            libc::syscall(libc::SYS_close_range, 0, own - 1, 0);
-        }
     }
+    close_others(socket);
     // SAFETY: as of this function.
     while let Some(iterator) = unsafe { asked(socket) } {
         // SAFETY: the descriptor was just handed over.

@@ -13,13 +13,16 @@ use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::MsgFlags;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
 
 use super::{Answer, Looked, Question, Subject, hear, pair, path, sessions, tell};
+use crate::kernel::descriptors::close_others;
 use crate::kernel::process::{CMDLINE_BYTES, cmdline};
+use crate::kernel::program::fork_alone;
+use crate::kernel::signals;
 
 /// A question without an answer after so long has none.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,8 +43,7 @@ const WAITING: usize = 64;
 pub fn serve() -> Result<()> {
     // A Ctrl-C or a service manager's SIGTERM reaches the whole group; the daemon says when it needs this no more.
     for ignored in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: ignoring a signal installs no handler, so no code runs in signal context.
-        unsafe { signal(ignored, SigHandler::SigIgn) }.context("cannot ignore signals")?;
+        signals::ignore(ignored as i32).context("cannot ignore signals")?;
     }
     std::env::set_current_dir("/").context("cannot leave the daemon's folder")?;
     let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context("cannot hear the daemon");
@@ -327,30 +329,19 @@ impl Broker {
 impl Worker {
     fn start() -> Result<Self> {
         let (socket, theirs) = pair()?;
-        // SAFETY: this process has one thread, so that no lock is held in the child that nobody would release.
-        match unsafe { fork() }.context("cannot fork")? {
-            ForkResult::Parent { child } => Ok(Self {
-                pid: child,
-                socket,
-                asked: None,
-                since: Instant::now(),
-            }),
-            ForkResult::Child => {
-                work(&theirs);
-                // SAFETY: ends the process at once; nothing of the broker's is to be cleaned up by it.
-                unsafe { libc::_exit(0) }
-            }
-        }
+        Ok(Self {
+            // The broker has one thread.
+            pid: fork_alone(|| work(&theirs)).context("cannot fork")?,
+            socket,
+            asked: None,
+            since: Instant::now(),
+        })
     }
 }
 
 /// A worker's whole life. It keeps one descriptor of the broker's.
 fn work(socket: &OwnedFd) {
-    let own = socket.as_raw_fd().cast_unsigned();
-    for (first, last) in [(0, own.wrapping_sub(1)), (own + 1, u32::MAX)] {
-        // SAFETY: takes no pointers; nothing here uses these descriptors any more.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    }
+    close_others(socket.as_raw_fd());
     if set_pdeathsig(Signal::SIGKILL).is_err() {
         return;
     }

@@ -6,24 +6,24 @@
 //! kernel shows their mask, which bounds what they give to other users, as the rights of the group (acl(5)).
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, CWD, FileType, FsWord, Mode, OFlags, Statx, StatxFlags, fstatfs, openat, readlinkat, statx};
+use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
+use nix::sys::stat::{Mode, SFlag};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 
 use super::Looked;
+use crate::kernel::calls::{Status, status};
 use crate::kernel::ids::FileId;
 use crate::kernel::process::{Place, Target};
 
 /// The kernel follows no more.
 const LINKS: usize = 40;
-/// include/uapi/linux/magic.h: a program says what is in it.
-const FUSE_SUPER_MAGIC: FsWord = 0x6573_5546;
-const LOOK_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const LOOK_ONLY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
@@ -32,26 +32,21 @@ pub(super) fn look(path: &str) -> Looked {
 }
 
 fn identify(path: &str) -> io::Result<Target> {
-    let file = openat(CWD, path, LOOK_ONLY, Mode::empty())?;
-    let found = about(&file)?;
+    let file = openat(AT_FDCWD, path, LOOK_ONLY, Mode::empty())?;
+    let found = status(&file)?;
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let device = device_of(&mounts, found.stx_mnt_id).ok_or(io::ErrorKind::NotFound)?;
+    let device = device_of(&mounts, found.mount).ok_or(io::ErrorKind::NotFound)?;
     let way = follow(Path::new(path)).ok();
     let place = way.as_ref().and_then(|way| way.place_of(&found));
     Ok(Target {
         file: FileId {
             device,
-            inode: found.stx_ino,
-            owner: found.stx_uid,
+            inode: found.inode,
+            owner: found.owner,
         },
         place,
         is_roots: way.is_some_and(|way| way.is_roots),
     })
-}
-
-fn about(file: &impl AsFd) -> io::Result<Statx> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    Ok(statx(file, "", AtFlags::EMPTY_PATH, mask)?)
 }
 
 /// As the kernel numbers a mount's file system. What statx tells may be another number (btrfs has one for each subvolume).
@@ -74,23 +69,23 @@ struct Way {
 
 impl Way {
     /// Of this file, where it is the end of the way, and has a name in a directory of the same mount.
-    fn place_of(&self, found: &Statx) -> Option<Place> {
+    fn place_of(&self, found: &Status) -> Option<Place> {
         let [.., (directory, _), (file, name)] = &*self.at else {
             return None;
         };
-        let [directory, file] = [about(directory).ok()?, about(file).ok()?];
-        let is_it = file.stx_ino == found.stx_ino && [directory.stx_mnt_id, file.stx_mnt_id] == [found.stx_mnt_id; 2];
+        let [directory, file] = [status(directory).ok()?, status(file).ok()?];
+        let is_it = file.inode == found.inode && [directory.mount, file.mount] == [found.mount; 2];
         is_it.then(|| Place {
-            directory: directory.stx_ino,
+            directory: directory.inode,
             name: name.to_string_lossy().into_owned(),
-            owner: file.stx_uid,
+            owner: file.owner,
         })
     }
 }
 
 /// Follows the path as the kernel does, a name at a time.
 fn follow(path: &Path) -> io::Result<Way> {
-    let root = openat(CWD, "/", LOOK_ONLY, Mode::empty())?;
+    let root = openat(AT_FDCWD, "/", LOOK_ONLY, Mode::empty())?;
     let mut is_roots = is_roots_own(&root)?;
     let mut at = vec![(root, OsString::new())];
     let (mut names, mut links) = (names_of(path), 0);
@@ -100,9 +95,9 @@ fn follow(path: &Path) -> io::Result<Way> {
             continue;
         }
         let (above, _) = at.last().ok_or(io::ErrorKind::NotFound)?;
-        let here = openat(above, &name, LOOK_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
+        let here = openat(above, name.as_os_str(), LOOK_ONLY | OFlag::O_NOFOLLOW, Mode::empty())?;
         is_roots &= is_roots_own(&here)?;
-        if kind(&about(&here)?) != FileType::Symlink {
+        if status(&here)?.kind != SFlag::S_IFLNK {
             at.push((here, name));
             continue;
         }
@@ -110,8 +105,8 @@ fn follow(path: &Path) -> io::Result<Way> {
         if links > LINKS {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let target = readlinkat(&here, "", Vec::new())?;
-        let target = Path::new(OsStr::from_bytes(target.to_bytes()));
+        let target = readlinkat(&here, "")?;
+        let target = Path::new(&target);
         if target.is_absolute() {
             at.truncate(1);
         }
@@ -131,22 +126,17 @@ fn names_of(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-fn kind(about: &Statx) -> FileType {
-    FileType::from_raw_mode(about.stx_mode.into())
-}
-
 /// Whether nobody but root may write to it, or, of a directory, replace what is root's in it.
 fn is_roots_own(file: &OwnedFd) -> io::Result<bool> {
-    let about = about(file)?;
-    let (mode, kind) = (u32::from(about.stx_mode), kind(&about));
-    let is_closed = match kind {
+    let found = status(file)?;
+    let is_closed = match found.kind {
         // Its mode means nothing.
-        FileType::Symlink => true,
-        FileType::Directory if mode & STICKY != 0 => true,
-        _ => mode & WRITABLE_BY_OTHERS == 0,
+        SFlag::S_IFLNK => true,
+        SFlag::S_IFDIR if found.mode & STICKY != 0 => true,
+        _ => found.mode & WRITABLE_BY_OTHERS == 0,
     };
-    let is_served = fstatfs(file)?.f_type == FUSE_SUPER_MAGIC;
-    Ok(about.stx_uid == 0 && is_closed && !is_served)
+    let is_served = fstatfs(file)?.filesystem_type() == FUSE_SUPER_MAGIC;
+    Ok(found.owner == 0 && is_closed && !is_served)
 }
 
 #[cfg(test)]
@@ -208,9 +198,9 @@ mod tests {
         chown(&path, Some(USER), None).unwrap();
         let link = scratch.path().join("link");
         symlink("folder/../folder/file", &link).unwrap();
-        let about_folder = about(&File::open(folder).unwrap()).unwrap();
+        let about_folder = status(File::open(folder).unwrap()).unwrap();
         let expected = Place {
-            directory: about_folder.stx_ino,
+            directory: about_folder.inode,
             name: "file".to_owned(),
             owner: USER,
         };

@@ -16,7 +16,6 @@ use giveway_engine::network::queue::Uplink;
 use giveway_engine::status::Cost;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -30,6 +29,7 @@ use crate::control::server::{self, Call, Handlers};
 use crate::guardian::guarded::Guarded;
 use crate::interface::{Choice, Found, Interface};
 use crate::journal;
+use crate::kernel::descriptors::awaited;
 use crate::kernel::flow_monitor::FlowMonitor;
 use crate::kernel::netlink::LinkEvents;
 use crate::kernel::owner::OwnerReader;
@@ -198,11 +198,9 @@ impl Running {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let period = Duration::from_secs(1) / self.daemon.config.monitor.passes_per_second;
-        // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
-        let passes = unsafe { AsyncFd::register(every(period)?) }.context("cannot wait for the time of a pass")?;
+        let passes = awaited(every(period)?).context("cannot wait for the time of a pass")?;
         let events = self.daemon.monitor.events_fd().try_clone_to_owned()?;
-        // SAFETY: an owned descriptor, which AsyncFd keeps open for as long as it is registered.
-        let events = unsafe { AsyncFd::register(events) }.context("cannot wait for kernel events")?;
+        let events = awaited(events).context("cannot wait for kernel events")?;
         loop {
             self.sign.give();
             let deadline = self.daemon.engine.next_deadline().map(instant_of);

@@ -14,8 +14,8 @@ use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::queue::Backends;
 use giveway_engine::network::{Background, Network, Setup};
 use giveway_engine::priority::{Names, Priority};
+use nix::sys::prctl::set_dumpable;
 use nix::unistd::Group;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::asked::{Begun, Reverted};
 use super::daemon::Daemon;
@@ -113,7 +113,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     raise_limits();
     let place = Place::here()?;
     // No image of this process's memory is ever written to a file: it holds the group's key.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot keep core dumps from being written")?;
+    set_dumpable(false).context("cannot keep core dumps from being written")?;
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
     let what_for = if args.dry_run { For::DryRun } else { For::Daemon };

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::time::ClockId;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::traffic::realtime::{monotonic_ns, send_due, send_with_deadlines};
@@ -102,7 +103,7 @@ fn send_datagrams(far: &str) -> Result<()> {
 fn is_refused(far: &str, after_ns: u64) -> Result<bool> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((far, DEADLINE))?;
-    send_with_deadlines(&socket, libc::CLOCK_MONOTONIC)?;
+    send_with_deadlines(&socket, ClockId::CLOCK_MONOTONIC)?;
     let due_ns = monotonic_ns()? + after_ns;
     send_due::<BYTES>(&socket, (1, 1), (due_ns, due_ns), due_ns)
 }

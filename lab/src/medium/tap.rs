@@ -7,16 +7,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
 
 use super::marking::mark_packets_of;
 use super::spec::Attachment;
+use crate::calls::become_tap;
 use crate::namespace::ip;
 use crate::process::run;
 
@@ -65,18 +67,10 @@ fn create_in_this_thread(at: &Attachment, mac: [u8; 6], marks: bool) -> Result<T
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .custom_flags(libc::O_NONBLOCK)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
         .open("/dev/net/tun")
         .context("cannot open /dev/net/tun")?;
-    // SAFETY: ifreq is plain data; all zeroes is a valid value of every member of its union.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(at.device.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one ifreq, and `request` is one that outlives the call.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &mut request) };
-    nix::errno::Errno::result(done).context("TUNSETIFF was refused")?;
+    become_tap(&file, &at.device).context("TUNSETIFF was refused")?;
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
     run(ip(&["-n", &at.netns, "link", "set", &at.device, "address", &mac])).context("cannot set its MAC address")?;
     if marks {

@@ -6,15 +6,14 @@
 
 use std::io::{BufReader, Read, Write, stdin};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
+use crate::calls::tcp_info;
 use crate::namespace::Namespace;
 use crate::role::Role;
 use crate::traffic::realtime::{monotonic_ns, sleep_until};
@@ -171,25 +170,6 @@ fn sample(socket: &TcpStream) -> Result<Sample> {
         cwnd: info.tcpi_snd_cwnd,
         rtt_us: info.tcpi_rtt,
     })
-}
-
-pub fn tcp_info(socket: &TcpStream) -> Result<libc::tcp_info> {
-    // SAFETY: plain integers, of which zero is a valid value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` into the struct, whose every value is valid.
-    let told = unsafe {
-        let to = (&raw mut info).cast();
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            to,
-            &raw mut bytes,
-        )
-    };
-    Errno::result(told)?;
-    Ok(info)
 }
 
 /// The role `application-sink`.

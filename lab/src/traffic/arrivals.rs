@@ -3,14 +3,16 @@
 //! Input: packets of all devices of a namespace. Output: bytes by where they went, on request. Sends nothing.
 
 use std::collections::BTreeMap;
-use std::io::stdin;
-use std::mem::MaybeUninit;
+use std::io::{IoSliceMut, stdin};
+use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
+use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::calls::{ETH_P_ALL, PACKET_OUTGOING};
 use crate::namespace::Namespace;
 use crate::role::Role;
 
@@ -53,25 +55,19 @@ pub fn of(counts: &Counts, kind: &str) -> u64 {
 
 /// The role `arrivals`.
 pub fn run(_description: &str) -> Result<()> {
-    let protocol = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+    let protocol = Protocol::from(i32::from((ETH_P_ALL as u16).to_be()));
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol)).context("cannot see packets")?;
     // What it has no room for would not be counted.
     socket.set_recv_buffer_size(32 << 20).context("no room for packets")?;
     let counts = Arc::new(Mutex::new(Counts::new()));
     let counted = counts.clone();
     thread::spawn(move || {
-        let mut head = [MaybeUninit::uninit(); HEAD];
-        // With this flag the length is that of the packet, not of what there was room for.
-        while let Ok((length, from)) = socket.recv_from_with_flags(&mut head, libc::MSG_TRUNC) {
-            // SAFETY: of a packet socket the kernel writes a sockaddr_ll, which is plain data.
-            let from = unsafe { &*from.as_ptr().cast::<libc::sockaddr_ll>() };
-            if from.sll_pkttype == libc::PACKET_OUTGOING {
+        let mut head = [0; HEAD];
+        while let Ok((length, from)) = receive(&socket, &mut head) {
+            let Some(from) = from.filter(|from| from.pkttype() != PACKET_OUTGOING) else {
                 continue;
-            }
-            let known = length.min(HEAD);
-            // SAFETY: so many bytes were written.
-            let head = unsafe { std::slice::from_raw_parts(head.as_ptr().cast::<u8>(), known) };
-            let kind = kind(u16::from_be(from.sll_protocol), head);
+            };
+            let kind = kind(u16::from_be(from.protocol()), &head[..length.min(HEAD)]);
             let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
             *counts.entry(kind).or_default() += length as u64;
         }
@@ -83,6 +79,13 @@ pub fn run(_description: &str) -> Result<()> {
         println!("{}", serde_json::to_string(&*counts)?);
     }
     Ok(())
+}
+
+/// How long the packet is, not what there was room for.
+fn receive(socket: &Socket, head: &mut [u8]) -> nix::Result<(usize, Option<LinkAddr>)> {
+    let mut room = [IoSliceMut::new(head)];
+    let received = recvmsg::<LinkAddr>(socket.as_raw_fd(), &mut room, None, MsgFlags::MSG_TRUNC)?;
+    Ok((received.bytes, received.address))
 }
 
 fn kind(ethertype: u16, packet: &[u8]) -> String {

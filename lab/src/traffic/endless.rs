@@ -19,10 +19,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockRef, Socket, Type};
 
+use crate::calls::tcp_info;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::role::Role;
-use crate::traffic::application::tcp_info;
 use crate::traffic::realtime::{monotonic_ns, sleep_until};
 
 pub const BIN_NS: u64 = 20_000_000;

@@ -25,7 +25,9 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg, setsockopt
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
-use crate::link::{PAYLOAD_MAGIC, Payload, payload_bytes, read_payload};
+use crate::calls::{SOF_TXTIME_DEADLINE_MODE, sock_txtime};
+use crate::link::{PAYLOAD_MAGIC, Payload, read_payload};
+use crate::records::bytes_of;
 
 pub const PORT: u16 = 5_005;
 /// How long it may take to notice that standard input ended.
@@ -72,20 +74,12 @@ fn spin(turns: u64) {
     }
 }
 
-/// Any option, also such as the kernel will refuse.
-pub fn set_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> Result<(), Errno> {
-    let length = value.len() as libc::socklen_t;
-    // SAFETY: the pointer is good for `length` bytes, which the kernel only reads.
-    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) };
-    Errno::result(set).map(drop)
-}
-
 /// SO_TXTIME in deadline mode, by this clock, and IP_RECVERR, so that a refusal is told.
-pub fn send_with_deadlines(socket: &UdpSocket, clock: libc::clockid_t) -> Result<()> {
+pub fn send_with_deadlines(socket: &UdpSocket, clock: ClockId) -> Result<()> {
     setsockopt(socket, sockopt::Ipv4RecvErr, &true)?;
-    let in_deadline_mode = libc::sock_txtime {
-        clockid: clock,
-        flags: libc::SOF_TXTIME_DEADLINE_MODE,
+    let in_deadline_mode = sock_txtime {
+        clockid: clock.as_raw(),
+        flags: SOF_TXTIME_DEADLINE_MODE,
     };
     setsockopt(socket, sockopt::TxTime, &in_deadline_mode).context("cannot set SO_TXTIME")
 }
@@ -114,8 +108,8 @@ pub fn send_due<const BYTES: usize>(
         made_ns,
     };
     let mut packet = [0; BYTES];
-    let start = payload_bytes(&payload);
-    packet[..start.len()].copy_from_slice(&start);
+    let start = bytes_of(&payload);
+    packet[..start.len()].copy_from_slice(start);
     let control = [ControlMessage::TxTime(&due_ns)];
     let (flags, nobody): (_, Option<&SockaddrIn>) = (MsgFlags::empty(), None);
     match sendmsg(socket.as_raw_fd(), &[IoSlice::new(&packet)], &control, flags, nobody) {

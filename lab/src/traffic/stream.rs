@@ -6,7 +6,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
 use crate::air::SERVER_ADDRESS;
+use crate::calls::unsent_bytes;
 use crate::namespace::Namespace;
 use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;
@@ -22,8 +23,6 @@ use crate::traffic::realtime::monotonic_ns;
 const PORT: u16 = 5100;
 /// The application never runs far ahead of TCP, so that a stop drains in a moment.
 const UNSENT_LIMIT_BYTES: u32 = 64 * 1024;
-
-nix::ioctl_read_bad!(unsent_bytes, libc::SIOCOUTQNSD, libc::c_int);
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
@@ -78,7 +77,7 @@ pub fn run_source(description: &str) -> Result<()> {
         match word?.as_str() {
             "start" => write_until_input(&mut socket)?,
             "stop" => {
-                while unsent(&socket)? > 0 {
+                while unsent_bytes(&socket)? > 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 say(monotonic_ns()?, 0)?;
@@ -122,13 +121,6 @@ fn write_until_input(socket: &mut TcpStream) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-fn unsent(socket: &TcpStream) -> Result<libc::c_int> {
-    let mut bytes = 0;
-    // SAFETY: the request writes one int to the pointer, which is valid for it.
-    unsafe { unsent_bytes(socket.as_raw_fd(), &raw mut bytes) }?;
-    Ok(bytes)
 }
 
 fn say(t_ns: u64, cookie: u64) -> Result<()> {

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{DEVICE_MAC, PACKET_BYTES, Queue, Shape};
 use crate::air::STATION_DEVICE;
+use crate::calls::set_nice;
 use crate::namespace::{Namespace, ip};
 use crate::network::{End, add_pair};
 use crate::process::run;
@@ -104,11 +105,7 @@ fn thread_per_queue(device: &Namespace, end: &str) -> Result<()> {
             threads.len()
         );
     };
-    // SAFETY: the call takes and gives plain numbers.
-    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, last, 19) };
-    nix::errno::Errno::result(result)
-        .map(drop)
-        .context("cannot make a NAPI thread nice")
+    set_nice(last, 19).context("cannot make a NAPI thread nice")
 }
 
 /// Kernel threads `napi/DEVICE-ID` do the device's packet work from now on, in place of the softirq.

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::records::now;
 use crate::traffic::realtime::monotonic_ns;
 use skeleton::types;
 
@@ -75,14 +76,14 @@ impl Watch {
 
     pub fn reading(&self) -> Result<Reading> {
         let counters = self.counters()?;
-        let now = monotonic_ns()?;
+        let now_ns = monotonic_ns()?;
         let halted_ns = (0..self.processors).map(|cpu| {
             let since = counters.halted_since_ns[cpu];
-            let halting_ns = if since > 0 { now.saturating_sub(since) } else { 0 };
+            let halting_ns = if since > 0 { now_ns.saturating_sub(since) } else { 0 };
             counters.halted_ns[cpu] + halting_ns
         });
         Ok(Reading {
-            busy_ns: (now * self.processors as u64).saturating_sub(halted_ns.sum()),
+            busy_ns: (now_ns * self.processors as u64).saturating_sub(halted_ns.sum()),
             foreground_bytes: counters.foreground.bytes,
             background_bytes: counters.background.bytes,
         })
@@ -104,7 +105,6 @@ impl Watch {
         Ok(())
     }
 
-    /// A copy, as the kernel writes them while we look.
     fn counters(&self) -> Result<types::bss> {
         let counters = self
             .skeleton
@@ -112,7 +112,6 @@ impl Watch {
             .bss_data
             .as_deref()
             .context("the watch has no counters")?;
-        // SAFETY: the reference is valid for reads, and its integers have no invalid values.
-        Ok(unsafe { std::ptr::read_volatile(counters) })
+        Ok(now(counters))
     }
 }

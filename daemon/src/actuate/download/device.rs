@@ -4,8 +4,13 @@
 
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
+use nix::sys::socket::AddressFamily;
 
-use crate::kernel::netlink::{Body, Netlink, Refused, attribute, text, u32_at};
+use crate::kernel::netlink::{
+    Body, IFF_UP, IFLA_AF_SPEC, IFLA_IFALIAS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MASTER, IFLA_NUM_RX_QUEUES,
+    IFLA_NUM_TX_QUEUES, IFLA_TXQLEN, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Refused,
+    attribute, text, u32_at,
+};
 use crate::kernel::uplink::{ifinfomsg, kind_of};
 
 /// Which of both.
@@ -36,67 +41,63 @@ const QUEUE_PACKETS: u32 = 1000;
 /// Its number. It is switched off.
 pub fn make(netlink: &mut Netlink, Device { name, alias }: Device) -> Result<u32> {
     let message = ifinfomsg(0)
-        .text(libc::IFLA_IFNAME, name)
-        .attribute(libc::IFLA_TXQLEN, &QUEUE_PACKETS.to_ne_bytes())
-        .attribute(libc::IFLA_NUM_TX_QUEUES, &1u32.to_ne_bytes())
-        .attribute(libc::IFLA_NUM_RX_QUEUES, &1u32.to_ne_bytes())
-        .nested(libc::IFLA_LINKINFO, Body::default().text(IFLA_INFO_KIND, KIND));
-    let made = netlink.change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &message);
+        .text(IFLA_IFNAME, name)
+        .attribute(IFLA_TXQLEN, &QUEUE_PACKETS.to_ne_bytes())
+        .attribute(IFLA_NUM_TX_QUEUES, &1u32.to_ne_bytes())
+        .attribute(IFLA_NUM_RX_QUEUES, &1u32.to_ne_bytes())
+        .nested(IFLA_LINKINFO, Body::default().text(IFLA_INFO_KIND, KIND));
+    let made = netlink.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &message);
     made.map_err(|error| match refused(&error) {
         Some(Errno::EOPNOTSUPP) => error.context("this kernel has no ifb (CONFIG_IFB), which such limits take"),
         Some(Errno::EEXIST) => error.context(format!("there is an interface {name} that is not giveway's")),
         _ => error.context("cannot make the intermediate device"),
     })?;
-    let named = Body::new(&[0; IFINFOMSG_BYTES]).text(libc::IFLA_IFNAME, name);
+    let named = Body::new(&[0; IFINFOMSG_BYTES]).text(IFLA_IFNAME, name);
     let found = netlink
-        .get(libc::RTM_GETLINK, &named)
+        .get(RTM_GETLINK, &named)
         .context("the intermediate device is not there")?;
     let ifindex = u32_at(&found, 4)?;
     // The kernel takes no alias for what it only makes.
     netlink
-        .change(
-            libc::RTM_NEWLINK,
-            0,
-            &ifinfomsg(ifindex).text(libc::IFLA_IFALIAS, alias),
-        )
+        .change(RTM_NEWLINK, 0, &ifinfomsg(ifindex).text(IFLA_IFALIAS, alias))
         .context("cannot mark the intermediate device")?;
     // Nor an order to give itself no address of IPv6; where there is none, it has none.
     let of_ipv6 = Body::default().attribute(IFLA_INET6_ADDR_GEN_MODE, &[WITHOUT_ADDRESS]);
-    let family = u16::try_from(libc::AF_INET6)?;
-    let without = ifinfomsg(ifindex).nested(libc::IFLA_AF_SPEC, Body::default().nested(family, of_ipv6));
-    let _ = netlink.change(libc::RTM_NEWLINK, 0, &without);
+    let family = AddressFamily::Inet6 as u16;
+    let without = ifinfomsg(ifindex).nested(IFLA_AF_SPEC, Body::default().nested(family, of_ipv6));
+    let _ = netlink.change(RTM_NEWLINK, 0, &without);
     Ok(ifindex)
 }
 
 pub fn switch_on(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
-    let up = libc::IFF_UP.cast_unsigned();
+    let up = IFF_UP.cast_unsigned();
     let message = Body::new(&[0, ifindex, up, up].map(u32::to_ne_bytes).concat());
     netlink
-        .change(libc::RTM_NEWLINK, 0, &message)
+        .change(RTM_NEWLINK, 0, &message)
         .context("cannot switch the intermediate device on")
 }
 
 /// Those of giveway's in this namespace, by number and name.
 pub fn ours(netlink: &mut Netlink, Device { name, alias: mark }: Device) -> Result<Vec<(u32, String)>> {
     let all = netlink
-        .dump(libc::RTM_GETLINK, &ifinfomsg(0))
+        .dump(RTM_GETLINK, &ifinfomsg(0))
         .context("cannot list the interfaces")?;
     let get = |message: &[u8], kind| attribute(message, IFINFOMSG_BYTES, kind).and_then(text);
     // One that was made and not yet marked has the name alone.
     let is_ours = |message: &&Vec<u8>| {
-        let alias = get(message, libc::IFLA_IFALIAS);
-        let is_named = alias.is_none() && get(message, libc::IFLA_IFNAME).as_deref() == Some(name);
+        let alias = get(message, IFLA_IFALIAS);
+        let is_named = alias.is_none() && get(message, IFLA_IFNAME).as_deref() == Some(name);
         kind_of(message).as_deref() == Some(KIND) && (is_named || alias.as_deref() == Some(mark))
     };
     let found = all.iter().filter(is_ours);
     found
-        .map(|message| Ok((u32_at(message, 4)?, get(message, libc::IFLA_IFNAME).unwrap_or_default())))
+        .map(|message| Ok((u32_at(message, 4)?, get(message, IFLA_IFNAME).unwrap_or_default())))
         .collect()
 }
 
 pub fn remove(netlink: &mut Netlink, device: Device) -> Result<()> {
     for (ifindex, name) in ours(netlink, device)? {
-        match netlink.change(libc::RTM_DELLINK, 0, &ifinfomsg(ifindex)) {
+        match netlink.change(RTM_DELLINK, 0, &ifinfomsg(ifindex)) {
             Err(error) if refused(&error) == Some(Errno::ENODEV) => {}
             removed => {
                 removed.with_context(|| format!("cannot remove the intermediate device: `ip link del {name}`"))?;
@@ -108,9 +109,9 @@ pub fn remove(netlink: &mut Netlink, device: Device) -> Result<()> {
 
 /// The bridge that this device is a port of.
 pub fn bridge_of(netlink: &mut Netlink, ifindex: u32) -> Result<Option<u32>> {
-    let look = |netlink: &mut Netlink, ifindex| netlink.get(libc::RTM_GETLINK, &ifinfomsg(ifindex));
+    let look = |netlink: &mut Netlink, ifindex| netlink.get(RTM_GETLINK, &ifinfomsg(ifindex));
     let message = look(netlink, ifindex).context("cannot look at the interface")?;
-    let master = attribute(&message, IFINFOMSG_BYTES, libc::IFLA_MASTER);
+    let master = attribute(&message, IFINFOMSG_BYTES, IFLA_MASTER);
     let Some(master) = master.and_then(|value| u32_at(value, 0).ok()) else {
         return Ok(None);
     };

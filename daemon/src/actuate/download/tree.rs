@@ -16,7 +16,10 @@ use giveway_engine::downlink::{Counted, Passed};
 use nix::errno::Errno;
 
 use crate::actuate::queue::htb::{self, Shape};
-use crate::kernel::netlink::{Body, Netlink, Refused, u32_at};
+use crate::kernel::netlink::{
+    Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_DELTCLASS, RTM_GETTCLASS, RTM_NEWQDISC,
+    RTM_NEWTCLASS, Refused, u32_at,
+};
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
 
@@ -108,7 +111,7 @@ impl Tree {
     pub fn put_up(netlink: &mut Netlink, ifindex: u32) -> Result<Self> {
         // Nothing passes yet: whether the kernel has it is found by having it there.
         let fair = tcmsg(ifindex, 0, ROOT).text(KIND, FQ_CODEL);
-        let is_fair = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fair);
+        let is_fair = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &fair);
         htb::put_root_of(netlink, ifindex, HANDLE, 0).context("cannot give the intermediate device its queue")?;
         Ok(Self {
             ifindex,
@@ -251,7 +254,7 @@ impl Tree {
         // Those below first.
         for minor in all.iter().rev() {
             netlink
-                .change(libc::RTM_DELTCLASS, 0, &tcmsg(self.ifindex, HANDLE | minor, 0))
+                .change(RTM_DELTCLASS, 0, &tcmsg(self.ifindex, HANDLE | minor, 0))
                 .context("cannot take down a limit of what arrives")?;
         }
         self.limits.retain(|number, _| limits.contains(number));
@@ -368,8 +371,8 @@ fn shape(rate: u64, ceil: u64, priority: u32, packet_bytes: u32) -> Shape {
 fn put_class(netlink: &mut Netlink, ifindex: u32, minor: u32, parent: u32, shape: &Shape) -> Result<()> {
     netlink
         .change(
-            libc::RTM_NEWTCLASS,
-            libc::NLM_F_CREATE,
+            RTM_NEWTCLASS,
+            NLM_F_CREATE,
             &shape.message(ifindex, HANDLE | minor, parent),
         )
         .with_context(|| format!("cannot make the class {minor:x}"))
@@ -386,7 +389,7 @@ fn whole(rate: u64, largest_packet: u32) -> u32 {
 fn drop_queue(netlink: &mut Netlink, ifindex: u32, minor: u32) -> Result<()> {
     let message = tcmsg(ifindex, minor << 16, HANDLE | minor);
     netlink
-        .change(libc::RTM_DELQDISC, 0, &message)
+        .change(RTM_DELQDISC, 0, &message)
         .context("cannot drop what waits behind a limit that is lowered")
 }
 
@@ -408,7 +411,7 @@ fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest
     let message = tcmsg(ifindex, minor << 16, HANDLE | minor)
         .text(KIND, "tbf")
         .nested(OPTIONS, options);
-    let put = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message);
+    let put = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message);
     put.map_err(|error| match error.downcast_ref::<Refused>() {
         Some(Refused(Errno::ENOENT)) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
         _ => error,
@@ -431,7 +434,7 @@ fn put_fair(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64) -> Resul
         .text(KIND, FQ_CODEL)
         .nested(OPTIONS, options);
     netlink
-        .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)
+        .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message)
         .context("cannot put fq_codel below a limit")
 }
 
@@ -442,7 +445,7 @@ pub fn lift(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
 
 fn lift_those(netlink: &mut Netlink, ifindex: u32, is_meant: impl Fn(u32) -> bool) -> Result<()> {
     let classes = netlink
-        .dump(libc::RTM_GETTCLASS, &tcmsg(ifindex, 0, 0))
+        .dump(RTM_GETTCLASS, &tcmsg(ifindex, 0, 0))
         .context("cannot list the classes of the intermediate device")?;
     for class in &classes {
         let (handle, parent) = (u32_at(class, 8)?, u32_at(class, 12)?);

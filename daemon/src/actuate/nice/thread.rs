@@ -8,14 +8,14 @@ use anyhow::{Context as _, Result};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::process::{Pid, PidfdFlags, getpriority_process, pidfd_open, setpriority_process};
 
 use super::notes::{IO_CLASS, NICE, Task};
-use crate::kernel::process::PIDFD_THREAD;
+use crate::kernel::calls::{
+    self, SCHED_DEADLINE, SCHED_FIFO, SCHED_IDLE, SCHED_RR, pidfd_of_process, pidfd_of_thread, set_io_priority,
+};
 
 const NICE_19: i32 = 19;
 /// ioprio_set(2)
-const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const CLASS_SHIFT: u32 = 13;
 const CLASSES: [&str; 4] = ["none", "realtime", "best effort", "idle"];
 const IDLE: u32 = 3 << CLASS_SHIFT;
@@ -40,8 +40,8 @@ pub fn shown(nice: i32, ioprio: u32) -> String {
 /// Why a thread of this scheduling policy, that is not lowered, is not.
 pub fn why_left(policy: u32) -> String {
     match policy.cast_signed() {
-        libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE => "it has real-time priority",
-        libc::SCHED_IDLE => "it is scheduled as idle (SCHED_IDLE)",
+        SCHED_FIFO | SCHED_RR | SCHED_DEADLINE => "it has real-time priority",
+        SCHED_IDLE => "it is scheduled as idle (SCHED_IDLE)",
         _ => "it is at nice 19 and in the idle I/O class, or another tool has set it",
     }
     .to_owned()
@@ -89,13 +89,9 @@ fn io_class(thread: &Named, wanted: &Wanted) -> Result<(), Errno> {
     Ok(())
 }
 
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
-
 /// A thread that has a note.
 struct Named {
-    tid: Pid,
+    tid: u32,
     /// None before Linux 6.9, where only main threads can be held.
     held: Option<OwnedFd>,
 }
@@ -103,18 +99,15 @@ struct Named {
 impl Named {
     /// None where it has ended, or its number is another's.
     fn open(tid: u32, notes: &MapHandle) -> Result<Option<Self>> {
-        let Some(tid) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
-            return Ok(None);
-        };
-        let held = match pidfd_open(tid, PIDFD_THREAD) {
-            Err(rustix::io::Errno::INVAL) => pidfd_open(tid, PidfdFlags::empty()),
+        let held = match pidfd_of_thread(tid) {
+            Err(Errno::EINVAL) => pidfd_of_process(tid),
             opened => opened,
         };
         let held = match held {
             Ok(held) => Some(held),
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(Errno::ESRCH) => return Ok(None),
             // Not a main thread, and the kernel is too old.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => None,
+            Err(Errno::EINVAL | Errno::ENOENT) => None,
             Err(error) => return Err(error).context("cannot hold a thread"),
         };
         if let Some(held) = &held {
@@ -134,38 +127,25 @@ impl Named {
     }
 
     fn nice(&self) -> Result<i32, Errno> {
-        getpriority_process(Some(self.tid)).map_err(errno)
+        calls::nice(self.tid)
     }
 
     fn set_nice(&self, to: i32, from: i32) -> Result<(), Errno> {
-        setpriority_process(Some(self.tid), to).map_err(errno)?;
+        calls::set_nice(self.tid, to)?;
         if self.has_ended() {
-            let _ = setpriority_process(Some(self.tid), from);
+            let _ = calls::set_nice(self.tid, from);
         }
         Ok(())
     }
 
     fn ioprio(&self) -> Result<u32, Errno> {
-        // SAFETY: takes no pointers.
-        let found = unsafe {
-            libc::syscall(
-                libc::SYS_ioprio_get,
-                IOPRIO_WHO_PROCESS,
-                self.tid.as_raw_nonzero().get(),
-            )
-        };
-        Ok(u32::try_from(Errno::result(found)?).unwrap_or_default())
+        calls::io_priority(self.tid)
     }
 
     fn set_ioprio(&self, to: u32, from: u32) -> Result<(), Errno> {
-        let set = |value: u32| {
-            let tid = self.tid.as_raw_nonzero().get();
-            // SAFETY: takes no pointers.
-            Errno::result(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, value) })
-        };
-        set(to)?;
+        set_io_priority(self.tid, to)?;
         if self.has_ended() {
-            let _ = set(from);
+            let _ = set_io_priority(self.tid, from);
         }
         Ok(())
     }

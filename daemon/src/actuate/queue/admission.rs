@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::ptr;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -17,18 +16,19 @@ use giveway_engine::matcher::ProcessId;
 use giveway_engine::model::Cookie;
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
-use libbpf_rs::libbpf_sys::bpf_raw_tracepoint_open;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 use nix::net::if_::if_nametoindex;
 
 use super::htb;
+use crate::kernel::bpf::attach_to_tracepoint;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::{self, bytes_of, socket_address};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
-use crate::kernel::tcx::{self, Way, answered};
+use crate::kernel::tcx::{self, Way};
 use crate::kernel::{cgroup, check_release, now};
+use nix::sys::socket::AddressFamily;
 use skeleton::types;
 
 pub use types::gw_admission_counters as Counters;
@@ -324,11 +324,8 @@ impl Admission {
         if !serves {
             self.leaving = None;
         } else if self.leaving.is_none() {
-            // SAFETY: the descriptor is open; this kind of program names its tracepoint itself.
-            let link = unsafe { bpf_raw_tracepoint_open(ptr::null(), self.leave.as_raw_fd()) };
-            let link = answered(link).context("cannot see what leaves htb (tracepoint qdisc_dequeue)")?;
-            // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
-            self.leaving = Some(unsafe { OwnedFd::from_raw_fd(link) });
+            let link = attach_to_tracepoint(&self.leave);
+            self.leaving = Some(link.context("cannot see what leaves htb (tracepoint qdisc_dequeue)")?);
         }
         Ok(())
     }
@@ -553,9 +550,9 @@ fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
     let (remote, mask) = rule.address.map(|address| address.masked()).unwrap_or_default();
     let family = |address: Prefix| {
         if address.is_ipv4() {
-            libc::AF_INET
+            AddressFamily::Inet
         } else {
-            libc::AF_INET6
+            AddressFamily::Inet6
         }
     };
     // One that is not there has no packets.
@@ -563,7 +560,7 @@ fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
     types::gw_packet_rule {
         remote,
         mask,
-        family: rule.address.map_or(0, family) as u32,
+        family: rule.address.map_or(0, |address| family(address) as u32),
         ifindex: rule.interface.as_ref().map_or(0, ifindex),
         remote_port: rule.port.unwrap_or(0),
         local_port: rule.local_port.unwrap_or(0),
@@ -582,11 +579,11 @@ fn key_of(flow: &BackgroundFlow) -> types::gw_background_key {
     };
     match flow.address {
         IpAddr::V4(ip) => {
-            key.family = libc::AF_INET as u32;
+            key.family = AddressFamily::Inet as u32;
             key.remote[..4].copy_from_slice(&ip.octets());
         }
         IpAddr::V6(ip) => {
-            key.family = libc::AF_INET6 as u32;
+            key.family = AddressFamily::Inet6 as u32;
             key.remote = ip.octets();
         }
     }

@@ -6,24 +6,23 @@
 
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::ptr::null;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::network::queue::traffic::{ByQdisc, Served};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, libbpf_sys};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle};
 
 use super::admission::Shared;
 use super::sojourn::percentile_us;
 use super::{BANDS, HANDLE};
+use crate::kernel::bpf::attach_to_tracepoint;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::netlink::Netlink;
+use crate::kernel::netlink::{NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC};
 use crate::kernel::qdisc::{self, ROOT, tcmsg};
 use crate::kernel::records::lookup;
 use crate::kernel::skeletons::qdisc as skeleton;
-use crate::kernel::tcx::answered;
 use skeleton::types;
 
 const _: () = assert!(types::gw_band::GW_BANDS.0 as usize == BANDS);
@@ -95,13 +94,8 @@ impl BpfQdisc {
         if is_wanted == self.gate.is_some() {
             return;
         }
-        self.gate = is_wanted.then(|| {
-            // SAFETY: no pointer but the null one, which stands for what the program says itself; the result is checked.
-            let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(null(), self.gate_program.as_raw_fd()) };
-            let link = answered(link).context("cannot watch what the CPUs run")?;
-            // SAFETY: a descriptor that was just made and that nobody else owns.
-            Ok(unsafe { OwnedFd::from_raw_fd(link) })
-        });
+        self.gate =
+            is_wanted.then(|| attach_to_tracepoint(&self.gate_program).context("cannot watch what the CPUs run"));
     }
 
     /// Puts it up at the root, unless it stands there. The link must have been configured before.
@@ -112,7 +106,7 @@ impl BpfQdisc {
         }
         let message = tcmsg(ifindex, HANDLE, ROOT).text(qdisc::KIND, &self.kind);
         netlink
-            .change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message)
+            .change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message)
             .context("cannot put the BPF qdisc up")
     }
 

@@ -21,7 +21,7 @@ use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
 
 use super::{BANDS, HANDLE, refused};
-use crate::kernel::netlink::{Body, Netlink};
+use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
 
 pub const KIND: &str = "htb";
@@ -117,7 +117,7 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
     for class in classes(plan, rate) {
         let message = class.message(plan);
         netlink
-            .change(libc::RTM_NEWTCLASS, libc::NLM_F_CREATE, &message)
+            .change(RTM_NEWTCLASS, NLM_F_CREATE, &message)
             .with_context(|| format!("cannot make htb's class {:x}", class.minor))?;
     }
     for (minor, fair) in [
@@ -152,7 +152,7 @@ pub fn put_root_of(netlink: &mut Netlink, ifindex: u32, handle: u32, default: u3
     let message = tcmsg(ifindex, handle, ROOT)
         .text(qdisc::KIND, KIND)
         .nested(OPTIONS, Body::default().attribute(TCA_HTB_INIT, &init));
-    let put = netlink.change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &message);
+    let put = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message);
     put.map_err(|error| match refused(&error) {
         Some(Errno::ENOENT) => error.context("this kernel has no htb (CONFIG_NET_SCH_HTB)"),
         _ => error,
@@ -279,7 +279,7 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, target_us
         let handle = HANDLE + ((minor + offset) << 16);
         tcmsg(plan.ifindex, handle, HANDLE | minor).text(qdisc::KIND, kind)
     };
-    let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let flags = NLM_F_CREATE | NLM_F_REPLACE;
     let fair = minor != REALTIME;
     // A target of 0 stands for none.
     if target_us > 0 {
@@ -293,11 +293,7 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, target_us
             )
             .attribute(TCA_FQ_CODEL_LIMIT, &number(MOST_PACKETS as u32))
             .attribute(TCA_FQ_CODEL_ECN, &number(1));
-        match netlink.change(
-            libc::RTM_NEWQDISC,
-            flags,
-            &message("fq_codel", 1).nested(OPTIONS, options),
-        ) {
+        match netlink.change(RTM_NEWQDISC, flags, &message("fq_codel", 1).nested(OPTIONS, options)) {
             Err(error) if refused(&error) == Some(Errno::ENOENT) => {}
             done => return done,
         }
@@ -310,7 +306,7 @@ fn put_leaf(netlink: &mut Netlink, plan: &Plan, rate: u64, minor: u32, target_us
     };
     // struct tc_fifo_qopt: the limit.
     netlink.change(
-        libc::RTM_NEWQDISC,
+        RTM_NEWQDISC,
         flags,
         &message("pfifo", 0).attribute(OPTIONS, &limit.to_ne_bytes()),
     )

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the qdisc's distribution of sojourn times: eight steps to an octave from 1 us, as `count_sojourn` in
-//! bpf/qdisc.bpf.c fills them. Input: counts by step. Output: percentiles.
+//! bpf/qdisc.bpf.c fills them. Input: counts by step. Output: percentiles. Not by hdrhistogram, whose steps are others.
 
 /// A sojourn of so many microseconds more would be in a higher step: time + 8 is a number of 8 to 15, shifted by the
 /// octave.

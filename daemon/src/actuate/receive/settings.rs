@@ -18,12 +18,12 @@ use giveway_engine::change::{self, Change, Subject};
 use giveway_engine::config::ReceiveSection;
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
 use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
+use crate::kernel::calls::mount_apart;
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::netlink::Netlink;
 
@@ -179,16 +179,16 @@ fn reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result
     let Ok(below) = path.strip_prefix(SYSFS) else {
         return act(path);
     };
-    let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&sysfs)?;
-    let mount = fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let mount = mount_apart("sysfs")?;
     let folder = Path::new("/proc/self/fd").join(mount.as_raw_fd().to_string());
     act(&folder.join(below))
 }
 
 fn unless_missing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
-        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ENODEV as i32) => {
+            Ok(None)
+        }
         found => found.map(Some),
     }
 }

@@ -7,6 +7,11 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::calls::{
+    self, NO_SCHEDULING, SCHED_BATCH, SCHED_DEADLINE, SCHED_FIFO, SCHED_IDLE, SCHED_OTHER, SCHED_RR,
+    SchedulingAttributes,
+};
+
 /// Children have no real time: it is given to a process, not to what it starts.
 const RESET_ON_FORK: u64 = 1;
 
@@ -26,7 +31,7 @@ pub struct Attributes {
 impl Default for Attributes {
     fn default() -> Self {
         Self {
-            policy: libc::SCHED_OTHER.cast_unsigned(),
+            policy: SCHED_OTHER.cast_unsigned(),
             flags: RESET_ON_FORK,
             nice: 0,
             priority: 0,
@@ -40,10 +45,7 @@ impl Default for Attributes {
 impl Attributes {
     /// Of a thread; 0 is the calling one.
     pub fn of(tid: u32) -> Result<Self, Errno> {
-        let mut raw = EMPTY;
-        // SAFETY: the kernel writes at most the size that is told, which is that of the struct.
-        let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &mut raw, EMPTY.size, 0) };
-        Errno::result(done)?;
+        let raw = calls::scheduling(tid)?;
         Ok(Self {
             policy: raw.sched_policy,
             flags: raw.sched_flags & RESET_ON_FORK,
@@ -56,7 +58,7 @@ impl Attributes {
     }
 
     pub fn set(&self, tid: u32) -> Result<(), Errno> {
-        let raw = libc::sched_attr {
+        let raw = SchedulingAttributes {
             sched_policy: self.policy,
             sched_flags: self.flags,
             sched_nice: self.nice,
@@ -64,11 +66,9 @@ impl Attributes {
             sched_runtime: self.runtime_ns,
             sched_deadline: self.deadline_ns,
             sched_period: self.period_ns,
-            ..EMPTY
+            ..NO_SCHEDULING
         };
-        // SAFETY: the kernel reads as much as the struct's own size field says.
-        let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw, 0) };
-        Errno::result(done).map(drop)
+        calls::set_scheduling(tid, &raw)
     }
 
     /// The same, which threads that are started by it have too.
@@ -85,8 +85,8 @@ impl Attributes {
         };
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         match policy {
-            Policy::Fifo { priority } => by_turns(libc::SCHED_FIFO, priority),
-            Policy::RoundRobin { priority } => by_turns(libc::SCHED_RR, priority),
+            Policy::Fifo { priority } => by_turns(SCHED_FIFO, priority),
+            Policy::RoundRobin { priority } => by_turns(SCHED_RR, priority),
             Policy::Deadline {
                 runtime,
                 deadline,
@@ -95,7 +95,7 @@ impl Attributes {
                 runtime_ns: ns(runtime),
                 deadline_ns: ns(deadline),
                 period_ns: ns(period),
-                ..by_turns(libc::SCHED_DEADLINE, 0)
+                ..by_turns(SCHED_DEADLINE, 0)
             },
         }
     }
@@ -125,18 +125,18 @@ impl Attributes {
     }
 
     pub fn is_deadline(&self) -> bool {
-        self.policy == libc::SCHED_DEADLINE.cast_unsigned()
+        self.policy == SCHED_DEADLINE.cast_unsigned()
     }
 
     pub fn is_realtime(&self) -> bool {
-        [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&self.policy.cast_signed())
+        [SCHED_FIFO, SCHED_RR, SCHED_DEADLINE].contains(&self.policy.cast_signed())
     }
 
     /// Whether what this thread has is what was given to it, or what it made of that by itself: a thread may lower its own
     /// priority, but only with CAP_SYS_NICE clear the flag. So with the flag it is ours to take back, without it another
     /// tool's.
     pub fn is_still(&self, given: &Self) -> bool {
-        let by_turns = |a: &Self| [libc::SCHED_FIFO, libc::SCHED_RR].contains(&a.policy.cast_signed());
+        let by_turns = |a: &Self| [SCHED_FIFO, SCHED_RR].contains(&a.policy.cast_signed());
         let is_lowered = self.flags & RESET_ON_FORK != 0 && self.priority <= given.priority;
         self.is_same_as(given) || (by_turns(self) && by_turns(given) && is_lowered)
     }
@@ -150,32 +150,21 @@ impl Attributes {
     /// In a few words, as `why` shows it.
     pub fn shown(&self) -> String {
         match self.policy.cast_signed() {
-            libc::SCHED_FIFO => format!("FIFO {}", self.priority),
-            libc::SCHED_RR => format!("RR {}", self.priority),
-            libc::SCHED_DEADLINE => format!(
+            SCHED_FIFO => format!("FIFO {}", self.priority),
+            SCHED_RR => format!("RR {}", self.priority),
+            SCHED_DEADLINE => format!(
                 "DEADLINE {}/{}/{} us",
                 self.runtime_ns / 1000,
                 self.deadline_ns / 1000,
                 self.period_ns / 1000
             ),
-            libc::SCHED_OTHER => format!("OTHER (nice {})", self.nice),
-            libc::SCHED_BATCH => format!("BATCH (nice {})", self.nice),
-            libc::SCHED_IDLE => "IDLE".to_owned(),
+            SCHED_OTHER => format!("OTHER (nice {})", self.nice),
+            SCHED_BATCH => format!("BATCH (nice {})", self.nice),
+            SCHED_IDLE => "IDLE".to_owned(),
             other => format!("policy {other}"),
         }
     }
 }
-
-const EMPTY: libc::sched_attr = libc::sched_attr {
-    size: size_of::<libc::sched_attr>() as u32,
-    sched_policy: 0,
-    sched_flags: 0,
-    sched_nice: 0,
-    sched_priority: 0,
-    sched_runtime: 0,
-    sched_deadline: 0,
-    sched_period: 0,
-};
 
 /// The CPUs on which a thread may run; 0 is the calling one.
 pub fn cpus_of(tid: u32) -> Result<Vec<u32>, Errno> {

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 
 use giveway_engine::priority::Policy;
 use nix::errno::Errno;
-use rustix::thread::{CapabilitySet, capabilities};
 
 use super::attributes::cpus_of;
+use crate::kernel::calls::{CapabilitySet, effective_capabilities};
 use crate::kernel::online_cpus;
 use crate::kernel::tasks::Share;
 
@@ -40,7 +40,7 @@ impl Surroundings {
     pub fn of(tid: u32, share: Option<Share>) -> Self {
         let machine = machine(|| None);
         Self {
-            may_set: capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_NICE)),
+            may_set: effective_capabilities().is_ok_and(|held| held.contains(CapabilitySet::SYS_NICE)),
             rt_runtime_us: machine.rt_runtime_us.as_ref().and_then(number),
             share,
             cpus: (cpus_of(tid).map_or(0, |cpus| cpus.len()), machine.online_cpus),

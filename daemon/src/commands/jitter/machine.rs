@@ -6,8 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 
 use anyhow::Result;
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{Resource, setrlimit};
-use rustix::mm::{MlockAllFlags, mlockall};
 use tracing::warn;
 
 /// A measuring thread computes for microseconds. One that does so for this long is broken, and the kernel ends it.
@@ -16,8 +16,11 @@ const LONGEST_COMPUTING_US: u64 = 2_000_000;
 /// Keeps this process's memory where it is, and, if asked, the CPUs out of deep idle states for as long as the file is
 /// open: as cyclictest does with --mlockall and by default.
 pub fn hold_steady(deep_idle: bool) -> Option<File> {
-    if let Err(errno) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
-        warn!("memory is not locked ({errno}): a wake-up may wait for the disk");
+    if let Err(errno) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
+        warn!(
+            "memory is not locked ({}): a wake-up may wait for the disk",
+            errno.desc()
+        );
     }
     // With no limit at all a faulty thread of real-time priority would keep its CPU.
     if let Err(errno) = setrlimit(Resource::RLIMIT_RTTIME, LONGEST_COMPUTING_US, LONGEST_COMPUTING_US) {

@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::args::WantedPolicy;
 use crate::actuate::thread::attributes::Attributes;
+use crate::kernel::calls;
 
 /// A deadline thread may compute for this share of each period, and for no longer than [`LONGEST_BUDGET`].
 const BUDGET_SHARE: u32 = 10;
@@ -28,19 +29,19 @@ const NICE_ZERO: i32 = 120;
 pub struct Policy(pub u32);
 
 impl Policy {
-    pub const OTHER: Self = Self(libc::SCHED_OTHER as u32);
-    pub const FIFO: Self = Self(libc::SCHED_FIFO as u32);
-    pub const RR: Self = Self(libc::SCHED_RR as u32);
-    pub const DEADLINE: Self = Self(libc::SCHED_DEADLINE as u32);
+    pub const OTHER: Self = Self(calls::SCHED_OTHER as u32);
+    pub const FIFO: Self = Self(calls::SCHED_FIFO as u32);
+    pub const RR: Self = Self(calls::SCHED_RR as u32);
+    pub const DEADLINE: Self = Self(calls::SCHED_DEADLINE as u32);
 
     pub fn name(self) -> &'static str {
         match i32::try_from(self.0) {
-            Ok(libc::SCHED_OTHER) => "other",
-            Ok(libc::SCHED_FIFO) => "fifo",
-            Ok(libc::SCHED_RR) => "rr",
-            Ok(libc::SCHED_BATCH) => "batch",
-            Ok(libc::SCHED_IDLE) => "idle",
-            Ok(libc::SCHED_DEADLINE) => "deadline",
+            Ok(calls::SCHED_OTHER) => "other",
+            Ok(calls::SCHED_FIFO) => "fifo",
+            Ok(calls::SCHED_RR) => "rr",
+            Ok(calls::SCHED_BATCH) => "batch",
+            Ok(calls::SCHED_IDLE) => "idle",
+            Ok(calls::SCHED_DEADLINE) => "deadline",
             Ok(7) => "ext",
             _ => "unknown",
         }

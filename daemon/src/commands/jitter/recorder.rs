@@ -2,20 +2,17 @@
 //! The flight recorder of `bpf/wakeup_trace.bpf.c`: loaded here, read by the measuring threads. It yields the intervals
 //! of one CPU back to a moment, and when a measuring thread was woken. It decides nothing.
 
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::ptr;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd as _, OwnedFd};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use libbpf_rs::Link;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Link, MapCore, libbpf_sys};
-use memmap2::{MmapOptions, MmapRaw};
-use nix::errno::Errno;
 
 use super::policy::{Policy, Scheduling};
+use crate::kernel::bpf::{self, Mapping};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::skeletons::wakeup_trace as skeleton;
 use skeleton::types;
@@ -105,27 +102,15 @@ impl Recorder {
     /// The calling thread is measuring thread `number` from now on. Its id as the kernel counts is the answer.
     pub fn introduce(&self, number: u16) -> Result<u32> {
         let introduction = types::gw_introduction { number: number.into() };
-        let mut run = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            ctx_in: ptr::from_ref(&introduction).cast(),
-            ctx_size_in: size_of_val(&introduction) as u32,
-            ..Default::default()
-        };
-        // SAFETY: `run` and what it points to live until the call returns, and state their sizes.
-        let outcome = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.introduce.as_raw_fd(), &mut run) };
-        ensure!(
-            outcome == 0,
-            "a thread cannot be made known to the recorder: {}",
-            Errno::from_raw(-outcome).desc()
-        );
-        ensure!(run.retval != 0, "the recorder knows too many threads");
-        Ok(run.retval)
+        let id = bpf::run(&self.introduce, &introduction)
+            .map_err(|errno| anyhow!("a thread cannot be made known to the recorder: {}", errno.desc()))?;
+        ensure!(id != 0, "the recorder knows too many threads");
+        Ok(id)
     }
 
     /// When this measuring thread was woken last; None: never yet.
     pub fn waking(&self, number: u16) -> Option<Waking> {
-        // SAFETY: the kernel writes there, so it is read as something that changes; integers only.
-        let waking = unsafe { ptr::read_volatile(self.wakings.at(number.into())?) };
+        let waking: types::gw_waking = self.wakings.read(number.into(), 0)?;
         (waking.t_ns > 0).then_some(Waking {
             t_ns: waking.t_ns,
             cpu: waking.cpu as usize,
@@ -134,24 +119,21 @@ impl Recorder {
 
     /// What a CPU did, newest first, back to the interval that was running at this time if the ring reaches so far.
     pub fn intervals(&self, cpu: usize, since_ns: u64) -> Vec<Interval> {
-        let Some(ring) = self.rings.at(cpu) else {
+        let Some(next) = self.rings.read::<u64>(cpu, offset_of!(types::gw_ring, next)) else {
             return Vec::new();
         };
-        // SAFETY: `ring` points into the mapping; the kernel writes there, so it is read as something that changes.
-        let next = unsafe { ptr::read_volatile(&raw const (*ring).next) };
-        // SAFETY: only the address is computed.
-        let places = unsafe { &raw const (*ring).intervals };
-        let count = places_in(places) as u64;
+        let count = places_in(|ring| &ring.intervals) as u64;
         let mut intervals: Vec<Interval> = Vec::new();
         for position in (next.saturating_sub(count)..next).rev() {
-            // SAFETY: the remainder is a place of the array; integers only.
-            let read =
-                || unsafe { ptr::read_volatile(places.cast::<types::gw_interval>().add((position % count) as usize)) };
-            let found = read();
+            let place = (position % count) as usize * size_of::<types::gw_interval>();
+            let read = || {
+                let found: types::gw_interval = self.rings.read(cpu, offset_of!(types::gw_ring, intervals) + place)?;
+                (found.position == position + 1).then_some(found)
+            };
             // Whatever was being written meanwhile is left out.
-            if found.position != position + 1 || read().position != position + 1 {
+            let (Some(found), Some(_)) = (read(), read()) else {
                 continue;
-            }
+            };
             if let Some(next) = intervals.last_mut() {
                 next.stolen_after_ns = found.to_ns;
             }
@@ -164,7 +146,7 @@ impl Recorder {
     }
 }
 
-fn places_in<T, const N: usize>(_: *const [T; N]) -> usize {
+fn places_in<T, const N: usize>(_: fn(&types::gw_ring) -> &[T; N]) -> usize {
     N
 }
 
@@ -200,31 +182,4 @@ fn vector(id: u32) -> Option<&'static str> {
         types::gw_vector::GW_VECTOR_WORK => "irq-work",
         _ => return None,
     })
-}
-
-/// A map of the kernel's in this process's memory: an array of `T`, integers only, which only the kernel writes.
-#[derive(Debug)]
-struct Mapping<T> {
-    memory: MmapRaw,
-    count: usize,
-    of: PhantomData<T>,
-}
-
-impl<T> Mapping<T> {
-    fn of(map: &impl MapCore) -> Result<Self> {
-        let count = map.max_entries() as usize;
-        let stride = (map.value_size() as usize).next_multiple_of(8);
-        ensure!(stride == size_of::<T>(), "a map has values of {stride} bytes");
-        let memory = MmapOptions::new().len(count * stride).map_raw_read_only(&map.as_fd())?;
-        Ok(Self {
-            memory,
-            count,
-            of: PhantomData,
-        })
-    }
-
-    fn at(&self, index: usize) -> Option<*const T> {
-        // SAFETY: the index is within the mapping.
-        (index < self.count).then(|| unsafe { self.memory.as_ptr().cast::<T>().add(index) })
-    }
 }

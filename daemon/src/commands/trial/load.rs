@@ -6,12 +6,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -20,6 +19,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, interval_at, sleep_until, timeout};
 
 use crate::commands::peer::wire::{Frame, Kind, hello, read_frame, tune, write_frame};
+use crate::kernel::calls::tcp_info;
 
 /// For a connection to the peer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -106,19 +106,20 @@ async fn transfer(plan: Plan, kind: Kind, window: Window) -> Result<Carried> {
         marked.context("cannot mark a transfer as background")?;
     }
     let (reader, writer) = stream.into_split();
-    let socket = writer.as_ref().as_raw_fd();
+    let socket = writer.as_ref().as_fd().try_clone_to_owned();
+    let socket = socket.context("cannot hold the socket of a transfer")?;
+    let told = || tcp_info(&socket).context("cannot read what a transfer has carried");
     let (questions, asked) = mpsc::unbounded_channel();
     let waits = Rc::new(RefCell::new(Waits::default()));
     let measure = async {
         sleep_until(window.start).await;
-        let (before, begun) = (tcp_info(socket)?, Instant::now());
+        let (before, begun) = (told()?, Instant::now());
         ask(&questions, &waits, window.end).await;
-        let (after, seconds) = (tcp_info(socket)?, begun.elapsed().as_secs_f64());
-        let segments = |info: &libc::tcp_info| u64::from(info.tcpi_data_segs_out);
+        let (after, seconds) = (told()?, begun.elapsed().as_secs_f64());
         Ok::<_, anyhow::Error>(Carried {
             up_bytes_per_s: (after.tcpi_bytes_acked - before.tcpi_bytes_acked) as f64 / seconds,
             down_bytes_per_s: (after.tcpi_bytes_received - before.tcpi_bytes_received) as f64 / seconds,
-            sent: segments(&after) - segments(&before),
+            sent: u64::from(after.tcpi_data_segs_out) - u64::from(before.tcpi_data_segs_out),
             retransmitted: u64::from(after.tcpi_total_retrans - before.tcpi_total_retrans),
             waits: Vec::new(),
         })
@@ -191,17 +192,4 @@ async fn say(mut writer: OwnedWriteHalf, mut asked: UnboundedReceiver<u64>, fill
         };
         write_frame(&mut writer, frame).await?;
     }
-}
-
-fn tcp_info(socket: i32) -> Result<libc::tcp_info> {
-    // SAFETY: plain integers, of which zero is a valid value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` into the struct, whose every value is valid.
-    let told = unsafe {
-        let to = (&raw mut info).cast();
-        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut bytes)
-    };
-    Errno::result(told).context("cannot read what a transfer has carried")?;
-    Ok(info)
 }

@@ -11,10 +11,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::process::{Signal, pidfd_send_signal};
 
 use super::{Handle, ThreadMark};
+use crate::kernel::calls::kill_by_pidfd;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{namespace, own_netns};
 
@@ -119,7 +120,7 @@ fn is_over_by(process: Named, tasks: &Tasks) -> Result<bool> {
 /// Where it is something else, or may not be killed.
 pub fn kill(process: Named) -> Result<()> {
     let handle = match Handle::open(process.pid) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(()),
         handle => handle.with_context(|| format!("cannot open process {}", process.pid))?,
     };
     let tasks = Tasks::load(0)?;
@@ -157,8 +158,8 @@ impl Handle {
 
     /// Kills it, whatever it is. Where it has ended, nothing is done.
     pub fn kill(&self) -> Result<()> {
-        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        match kill_by_pidfd(&self.pidfd) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
             Err(errno) => Err(io::Error::from(errno)).with_context(|| format!("cannot kill process {}", self.pid)),
         }
     }

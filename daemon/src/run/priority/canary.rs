@@ -13,6 +13,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use crate::actuate::thread::attributes::{cpus_of, set_cpus};
+use crate::kernel::calls::set_nice;
+use crate::kernel::descriptors::keep_none;
 
 /// How often a canary moves, and is looked at.
 pub const PERIOD: Duration = Duration::from_millis(100);
@@ -118,11 +120,9 @@ fn live(cpu: u32, state: &State, moves: &AtomicU64) {
     let _ = set_cpus(0, &[cpu]);
     // Bound to a CPU where something computes, this thread is the last to die. What the daemon has open must not wait
     // for that: its end tells the guardian.
-    // SAFETY: takes no pointers; the descriptors are closed in a table of this thread's own, and it uses none.
-    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    let _ = keep_none();
     // Crowds of other work are none of real time's doing: among threads without it this one comes first.
-    // SAFETY: takes no pointers; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    let _ = set_nice(0, -20);
     while !state.ended.load(Ordering::Acquire) {
         if state.awake.load(Ordering::Acquire) {
             thread::sleep(PERIOD);

@@ -16,6 +16,7 @@ use giveway_engine::model::CaState;
 use giveway_engine::wire::codec::{Class, Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
 use giveway_engine::wire::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::time::ClockId;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -123,7 +124,7 @@ fn send_without_end(has_deadlines: bool) -> Result<()> {
     let socket = || -> Result<UdpSocket> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         if has_deadlines {
-            send_with_deadlines(&socket, libc::CLOCK_MONOTONIC)?;
+            send_with_deadlines(&socket, ClockId::CLOCK_MONOTONIC)?;
         }
         socket.set_nonblocking(true)?;
         socket.connect((NOBODY_ADDRESS, NOBODY_PORT))?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{Signal, kill};
@@ -227,7 +228,7 @@ fn limit_descriptors(process: i32, most: u64) -> Result<()> {
     };
     // SAFETY: the call reads the struct, which is valid for it, and writes nothing.
     let done = unsafe { libc::prlimit(process, libc::RLIMIT_NOFILE, &raw const wanted, std::ptr::null_mut()) };
-    nix::errno::Errno::result(done).context("cannot limit the daemon's descriptors")?;
+    Errno::result(done).context("cannot limit the daemon's descriptors")?;
     Ok(())
 }
 
@@ -255,7 +256,7 @@ impl State {
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(none, &self.folder, none, flags, none)?;
         match fs::write(self.folder.join("filler"), "") {
-            Err(error) if error.raw_os_error() == Some(libc::EROFS) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(Errno::EROFS as i32) => Ok(()),
             other => bail!("{} did not become read-only: {other:?}", self.folder.display()),
         }
     }
@@ -263,7 +264,7 @@ impl State {
     fn fill(&self) -> Result<()> {
         let filler = self.folder.join("filler");
         match fs::write(&filler, vec![0; 1 << 20]) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
             other => bail!("{} did not become full: {other:?}", self.folder.display()),
         }
     }

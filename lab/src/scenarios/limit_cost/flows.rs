@@ -14,10 +14,10 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockRef, Socket, Type};
 
+use crate::calls::tcp_info;
 use crate::namespace::Namespace;
 use crate::network::PEER_ADDRESS;
 use crate::role::Role;
-use crate::traffic::application::tcp_info;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Before it connects: giveway leaves alone what is chosen after it has seen the socket.

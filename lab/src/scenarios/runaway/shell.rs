@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
+use crate::calls::{SCHED_FIFO, SCHED_RESET_ON_FORK};
 use crate::process::Process;
 use crate::scheduling;
 
@@ -73,7 +74,7 @@ impl Shell {
 }
 
 fn ask(stop: &AtomicBool, programs: &[PathBuf], mut requests: ChildStdin, mut from: ChildStdout) -> Result<Answers> {
-    scheduling::set(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, PRIORITY)?;
+    scheduling::set(0, SCHED_FIFO | SCHED_RESET_ON_FORK, PRIORITY)?;
     let mut answers = Answers::default();
     let mut asked: Option<Instant> = None;
     let begun = Instant::now();

@@ -96,7 +96,7 @@ fn receive(programs: &mut HandoverSkel, to: Worker) -> Result<Option<Link>> {
         (Worker::NapiThread | Worker::CpumapThread, [thread]) => *thread as i32,
         _ => bail!("{} kernel threads take packets", threads.len()),
     };
-    scheduling::set(thread, libc::SCHED_FIFO, 1)?;
+    scheduling::set(thread, crate::calls::SCHED_FIFO, 1)?;
     counters(programs)?.thread = thread;
     Ok(link)
 }
@@ -139,8 +139,7 @@ fn give(programs: &mut HandoverSkel, packets: u32) -> Result<(f64, types::counte
     }
     let seconds = begun.elapsed().as_secs_f64();
     let counters = counters(programs)?;
-    // SAFETY: the reference is valid for reads, and its integers have no invalid values.
-    let counted = unsafe { std::ptr::read_volatile(&raw const counters.counted) };
+    let counted = crate::records::now(&counters.counted);
     let taken = counted.taken;
     ensure!(taken == u64::from(packets), "of {packets} packets {taken} were taken");
     Ok((seconds, counted))

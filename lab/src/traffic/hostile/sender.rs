@@ -6,21 +6,28 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, send, sendmsg, socket,
 };
+use nix::time::ClockId;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use strum::VariantArray;
 
 use super::{BACKGROUND_PORT, Ends, Kind, RULE_PORT, below, deadline_us, frames, is_one_in, pick, some_noise};
-use crate::traffic::realtime::{monotonic_ns, set_option};
+use crate::calls::{
+    IP_OPTIONS, IP_RECVERR, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPV6_DSTOPTS, IPV6_RECVERR, IPV6_TCLASS, PACKET_VNET_HDR,
+    SO_MAX_PACING_RATE, SO_PRIORITY, SO_TXTIME, SOL_PACKET, SOL_SOCKET, SOL_UDP, UDP_SEGMENT, bind_to_device,
+    set_option,
+};
+use crate::traffic::realtime::monotonic_ns;
 
 pub const NEAR_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 pub const FAR_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 2);
@@ -78,25 +85,14 @@ fn note<T>(counts: &mut Counts, what: &str, done: Result<T, Errno>) {
     *counts.entry(format!("{outcome}_{what}")).or_default() += 1;
 }
 
-fn bind_to(socket: &OwnedFd, interface: &str) -> io::Result<()> {
-    // SAFETY: integers only, for which all zero is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = nix::net::if_::if_nametoindex(interface)? as i32;
-    let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: a sockaddr_ll of this length, which the kernel only reads.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    Ok(Errno::result(bound).map(drop)?)
-}
-
 /// Whole frames, some with a claim that they are to be segmented further down.
 fn send_frames(interface: &str, ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
-    bind_to(&socket, interface)?;
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    bind_to_device(&socket, if_nametoindex(interface)?)?;
+    set_option(&socket, SOL_SOCKET, SO_PRIORITY, &any_priority(random))?;
     let claims = is_one_in(random, 4);
     if claims {
-        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32.to_ne_bytes())?;
+        set_option(&socket, SOL_PACKET, PACKET_VNET_HDR, &1_i32.to_ne_bytes())?;
     }
     for _ in 0..BATCH {
         let kind = pick(random, Kind::VARIANTS);
@@ -131,7 +127,7 @@ fn offload_claim(random: &mut ChaCha8Rng, bytes: usize) -> Vec<u8> {
 fn send_raw(ends: &Ends, random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
     let (family, protocol) = (AddressFamily::Inet, SockProtocol::Raw);
     let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    set_option(&socket, SOL_SOCKET, SO_PRIORITY, &any_priority(random))?;
     let to = SockaddrStorage::from(SocketAddr::from((FAR_V4, 0)));
     for _ in 0..BATCH {
         let kind = pick(random, &[Kind::Ipv4Header, Kind::Ipv4Options]);
@@ -184,16 +180,16 @@ fn mark(socket: &UdpSocket, is_v4: bool, random: &mut ChaCha8Rng) -> bool {
     let us = deadline_us(random).to_be_bytes();
     let (level, [tos_name, errors, options], value) = if is_v4 {
         let option = [&[0x9e, 6][..], &us, &[1, 0]].concat();
-        let names = [libc::IP_TOS, libc::IP_RECVERR, libc::IP_OPTIONS];
-        (libc::IPPROTO_IP, names, option)
+        let names = [IP_TOS, IP_RECVERR, IP_OPTIONS];
+        (IPPROTO_IP, names, option)
     } else {
         // Next header and length are the kernel's to fill in.
         let option = [&[0, 0, 0x1e, 4][..], &us].concat();
-        let names = [libc::IPV6_TCLASS, libc::IPV6_RECVERR, libc::IPV6_DSTOPTS];
-        (libc::IPPROTO_IPV6, names, option)
+        let names = [IPV6_TCLASS, IPV6_RECVERR, IPV6_DSTOPTS];
+        (IPPROTO_IPV6, names, option)
     };
     let _ = set_option(socket, level, tos_name, &tos);
-    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random));
+    let _ = set_option(socket, SOL_SOCKET, SO_PRIORITY, &any_priority(random));
     if is_one_in(random, 2) {
         let _ = set_option(socket, level, errors, &on);
     }
@@ -201,7 +197,7 @@ fn mark(socket: &UdpSocket, is_v4: bool, random: &mut ChaCha8Rng) -> bool {
         let _ = set_option(socket, level, options, &value);
     }
     let bytes = 1 + below(random, 1_400) as i32;
-    is_one_in(random, 4) && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes()).is_ok()
+    is_one_in(random, 4) && set_option(socket, SOL_UDP, UDP_SEGMENT, &bytes.to_ne_bytes()).is_ok()
 }
 
 fn any_priority(random: &mut ChaCha8Rng) -> [u8; 4] {
@@ -214,11 +210,11 @@ fn any_port(random: &mut ChaCha8Rng) -> u16 {
 
 /// SO_TXTIME, mostly as giveway wants it.
 fn ask_for_deadlines(socket: &UdpSocket, random: &mut ChaCha8Rng) -> Result<(), Errno> {
-    let monotonic = libc::CLOCK_MONOTONIC;
-    let clock = pick(random, &[monotonic, monotonic, monotonic, libc::CLOCK_TAI]);
+    let monotonic = ClockId::CLOCK_MONOTONIC;
+    let clock = pick(random, &[monotonic, monotonic, monotonic, ClockId::CLOCK_TAI]);
     let flags = pick(random, &[1_u32, 1, 1, 0, 3]);
-    let value = [clock.to_ne_bytes(), flags.to_ne_bytes()].concat();
-    set_option(socket, libc::SOL_SOCKET, libc::SO_TXTIME, &value)
+    let value = [clock.as_raw().to_ne_bytes(), flags.to_ne_bytes()].concat();
+    set_option(socket, SOL_SOCKET, SO_TXTIME, &value)
 }
 
 /// Past, near, far, and where arithmetic overflows.
@@ -242,9 +238,9 @@ fn send_stream(random: &mut ChaCha8Rng, counts: &mut Counts) -> io::Result<()> {
     stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     if is_one_in(random, 2) {
         let rate = pick(random, &[10_000_u32, 1_000_000, u32::MAX]);
-        set_option(&stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes())?;
+        set_option(&stream, SOL_SOCKET, SO_MAX_PACING_RATE, &rate.to_ne_bytes())?;
     }
-    set_option(&stream, libc::SOL_SOCKET, libc::SO_PRIORITY, &any_priority(random))?;
+    set_option(&stream, SOL_SOCKET, SO_PRIORITY, &any_priority(random))?;
     for _ in 0..below(random, BATCH) {
         let data = some_noise(random, 30_000);
         let written = stream.write(&data);

@@ -14,6 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
 use super::{PACKET_BYTES, monotonic_ns, shortest_ns, sleep_until, spin};
+use crate::calls::SCHED_IDLE;
 use crate::link::BEST_EFFORT_PORT;
 use crate::link::wire::NOBODY_ADDRESS;
 use crate::namespace::Namespace;
@@ -73,7 +74,7 @@ static SPINS: AtomicU64 = AtomicU64::new(0);
 
 fn count_what_is_left() {
     // Without it the busy machine is noticed by `await_idleness`.
-    let _ = scheduling::set(0, libc::SCHED_IDLE, 0);
+    let _ = scheduling::set(0, SCHED_IDLE, 0);
     loop {
         spin_once();
     }

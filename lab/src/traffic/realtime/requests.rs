@@ -12,9 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
+use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use super::{PORT, monotonic_ns, send_due, send_with_deadlines, set_option};
+use super::{PORT, monotonic_ns, send_due, send_with_deadlines};
+use crate::calls::{IP_OPTIONS, IPPROTO_IP, set_option};
 use crate::link::read_payload;
 use crate::link::wire::RECEIVER_ADDRESS;
 use crate::scheduling::{keep_in_memory, take_fifo};
@@ -71,10 +73,10 @@ pub fn run(description: Description) -> Result<Vec<Asked>> {
 
 fn open(description: &Description) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(("0.0.0.0", ANSWER_PORT))?;
-    send_with_deadlines(&socket, libc::CLOCK_MONOTONIC)?;
+    send_with_deadlines(&socket, ClockId::CLOCK_MONOTONIC)?;
     let mut option = [OPTION_DEADLINE, 6, 0, 0, 0, 0, 0, 0];
     option[2..6].copy_from_slice(&description.answer_within_us.to_be_bytes());
-    set_option(&socket, libc::IPPROTO_IP, libc::IP_OPTIONS, &option).context("cannot set the IP option")?;
+    set_option(&socket, IPPROTO_IP, IP_OPTIONS, &option).context("cannot set the IP option")?;
     socket.connect((RECEIVER_ADDRESS, PORT))?;
     socket.set_nonblocking(true)?;
     Ok(socket)

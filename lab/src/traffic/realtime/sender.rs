@@ -69,9 +69,9 @@ pub fn open(flow: &Flow, to: &str) -> Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
     let clock = if flow.in_tai {
-        libc::CLOCK_TAI
+        ClockId::CLOCK_TAI
     } else {
-        libc::CLOCK_MONOTONIC
+        ClockId::CLOCK_MONOTONIC
     };
     send_with_deadlines(&socket, clock)?;
     if let Some(marking) = flow.marking {
@@ -85,7 +85,7 @@ pub fn open(flow: &Flow, to: &str) -> Result<UdpSocket> {
 pub fn send(socket: &UdpSocket, flow: &Flow, number: u32, deadline_ns: u64) -> Result<bool> {
     let made_ns = monotonic_ns()?;
     let due_ns = if flow.in_tai {
-        deadline_ns - made_ns + now_ns(ClockId::from_raw(libc::CLOCK_TAI))?
+        deadline_ns - made_ns + now_ns(ClockId::CLOCK_TAI)?
     } else {
         deadline_ns
     };

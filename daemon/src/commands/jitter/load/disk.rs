@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::fcntl::OFlag;
 use nix::sys::statvfs::statvfs;
 
 const FILE_BYTES: u64 = 64 << 20;
@@ -40,7 +41,7 @@ fn open(folder: &Path) -> Result<File> {
     );
     OpenOptions::new()
         .write(true)
-        .custom_flags(libc::O_TMPFILE)
+        .custom_flags(OFlag::O_TMPFILE.bits())
         .mode(0o600)
         .open(folder)
         .context("cannot make a file")

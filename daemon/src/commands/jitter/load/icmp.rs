@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::link::Link;
@@ -44,7 +45,7 @@ fn exchange(socket: &mut Socket, request: &[u8], requests: usize) -> Result<usiz
     for _ in 0..requests {
         match socket.send(request) {
             Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
+            Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => break,
             Err(error) => return Err(error).context("cannot send an echo request"),
         }
     }

@@ -9,8 +9,12 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::AddressFamily;
 
-use crate::kernel::netlink::{Body, Netlink, u32_at};
+use crate::kernel::netlink::{
+    Body, IFA_ADDRESS, IFA_LOCAL, IFF_UP, IFLA_IFNAME, IFLA_LINKINFO, IFLA_NET_NS_FD, NLM_F_CREATE, NLM_F_EXCL,
+    Netlink, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, u32_at,
+};
 use crate::kernel::uplink::ifinfomsg;
 
 /// include/uapi/linux/if_link.h and veth.h.
@@ -61,32 +65,30 @@ impl Link {
 
 /// struct ifinfomsg, with the flags that are to be set.
 fn up(index: u32) -> Body {
-    let flag = libc::IFF_UP as u32;
+    let flag = IFF_UP as u32;
     Body::new(&[0, index, flag, flag].map(u32::to_ne_bytes).concat())
 }
 
 fn make_pair(netlink: &mut Netlink, name: &str, outside: &File) -> Result<()> {
     let peer = ifinfomsg(0)
-        .text(libc::IFLA_IFNAME, name)
-        .attribute(libc::IFLA_NET_NS_FD, &outside.as_raw_fd().to_ne_bytes());
+        .text(IFLA_IFNAME, name)
+        .attribute(IFLA_NET_NS_FD, &outside.as_raw_fd().to_ne_bytes());
     let data = Body::default().nested(VETH_INFO_PEER, peer);
     let information = Body::default()
         .text(IFLA_INFO_KIND, "veth")
         .nested(IFLA_INFO_DATA, data);
-    let body = ifinfomsg(0)
-        .text(libc::IFLA_IFNAME, name)
-        .nested(libc::IFLA_LINKINFO, information);
-    netlink.change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
+    let body = ifinfomsg(0).text(IFLA_IFNAME, name).nested(IFLA_LINKINFO, information);
+    netlink.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &body)
 }
 
 fn bring_up(netlink: &mut Netlink, name: &str, address: Ipv4Addr) -> Result<()> {
-    let by_name = ifinfomsg(0).text(libc::IFLA_IFNAME, name);
-    let index = u32_at(&netlink.get(libc::RTM_GETLINK, &by_name)?, 4)?;
-    let mut ifaddrmsg = [libc::AF_INET as u8, PREFIX_BITS, 0, 0, 0, 0, 0, 0];
+    let by_name = ifinfomsg(0).text(IFLA_IFNAME, name);
+    let index = u32_at(&netlink.get(RTM_GETLINK, &by_name)?, 4)?;
+    let mut ifaddrmsg = [AddressFamily::Inet as u8, PREFIX_BITS, 0, 0, 0, 0, 0, 0];
     ifaddrmsg[4..].copy_from_slice(&index.to_ne_bytes());
     let local = Body::new(&ifaddrmsg)
-        .attribute(libc::IFA_LOCAL, &address.octets())
-        .attribute(libc::IFA_ADDRESS, &address.octets());
-    netlink.change(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &local)?;
-    netlink.change(libc::RTM_NEWLINK, 0, &up(index))
+        .attribute(IFA_LOCAL, &address.octets())
+        .attribute(IFA_ADDRESS, &address.octets());
+    netlink.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &local)?;
+    netlink.change(RTM_NEWLINK, 0, &up(index))
 }
