@@ -23,7 +23,18 @@ pub struct Scenario {
     pub warmup_s: u64,
     /// Parameters of its own.
     pub parameters: &'static [Parameter],
-    pub plan: fn(&Parameters) -> Result<Plan>,
+    pub plan: &'static dyn Plans,
+}
+
+/// What gives the plan: a row of a table, or a function for what is no row of one.
+pub trait Plans: Sync {
+    fn at(&self, parameters: &Parameters) -> Result<Plan>;
+}
+
+impl<F: Fn(&Parameters) -> Result<Plan> + Sync> Plans for F {
+    fn at(&self, parameters: &Parameters) -> Result<Plan> {
+        self(parameters)
+    }
 }
 
 /// A scenario at given parameters.
@@ -250,6 +261,11 @@ impl Check {
     pub fn ratio(name: String, variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
         let (variant, over) = (variant.into(), over.into());
         Self::of(name, Quantity::Ratio { variant, over, metric }, holds)
+    }
+
+    /// A bound on the metric of one variant over that of another, named after all three.
+    pub fn over(variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
+        Self::ratio(format!("{variant} over {over}, {metric}"), variant, over, metric, holds)
     }
 
     /// A bound on the metric of one variant less that of another.

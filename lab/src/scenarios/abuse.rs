@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
         &["host"],
         "this machine's instead of a guest's, with the queue that it can have",
     )],
-    plan,
+    plan: &plan,
 };
 
 const ABUSERS: [(&str, Abuser); 4] = [

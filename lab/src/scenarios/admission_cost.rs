@@ -42,7 +42,7 @@ pub const SCENARIO: Scenario = Scenario {
             "measured behind each number of queued ones",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 const QUEUED: [u64; 4] = [10, 100, 1_000, 4_000];

@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 25,
     warmup_s: 10,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 /// It has the BPF qdisc, and a clock that the machine does not disturb.

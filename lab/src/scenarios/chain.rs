@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
             "of the threads that take packets in; the service has 40",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// P3, table 1: the longest that a packet took from the network to the process.

@@ -36,7 +36,7 @@ pub const SCENARIO: Scenario = Scenario {
             "this machine's instead of a guest's, with the queues it has",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 const RATE_MBIT: u64 = 100;

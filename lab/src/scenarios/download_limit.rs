@@ -36,7 +36,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 30,
     warmup_s: 10,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMITS_MBIT: [f64; 4] = [0.5, 2.5, 20.0, 200.0];

@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("kills", 200, 1, 10_000, "kills of the daemon alone"),
         Parameter::range("others", 20, 1, 10_000, "times that it ends in each other way"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// A tenth of what a station's cwnd grows to without a cap.

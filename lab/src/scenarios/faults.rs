@@ -26,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("share", 1, 1, 1_000, "which of these runs this is"),
         Parameter::list("calls", "", "only those that contain one of these words"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// For the progress line.

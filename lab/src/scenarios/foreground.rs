@@ -21,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("requests", 50, 1, 1_000, "how often each is made"),
         Parameter::list("sizes_kb", "1,10,100,400,1000", "bodies of the requests"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// It has every queue discipline and TCP-LP, and its clock counts instructions. One processor, as the phone.

@@ -34,7 +34,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("requests", 10, 1, 1_000, "of each size"),
         Parameter::list("sizes_kb", "100,1000", "bodies of the requests"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// It has every queue, a delay, and a clock that the machine does not disturb.

@@ -21,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("runs", 5, 1, 1_000, "how often the program runs"),
         Parameter::range("steps_m", 100, 1, 100_000, "what it computes each time, in millions"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// The upload's far end works on the same processor: its share is in the run time of every variant without a gate.

@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("limits", 1_000, 1, 1_000, "at once"),
         Parameter::range("active", 20, 2, 100, "of these, how many have traffic"),
     ],
-    plan,
+    plan: &plan,
 };
 
 const MANY: &str = "thousand-limits";

@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 2,
     warmup_s: 1,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const PORT: u16 = 5_640;

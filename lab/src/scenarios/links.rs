@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 4,
     warmup_s: 1,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 /// Of the first link, and of the second.

@@ -28,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 1,
     warmup_s: 0,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const PROGRAMS: &[&str] = &["hostapd", "iw"];

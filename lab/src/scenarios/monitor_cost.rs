@@ -38,7 +38,7 @@ pub const SCENARIO: Scenario = Scenario {
         ),
         Parameter::range("active", 100, 1, 1_000, "of these, how many send 20 messages a second"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// What a device has that does nothing.

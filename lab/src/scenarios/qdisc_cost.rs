@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
         10_000,
         "of 64 packets, one each 10 ms",
     )],
-    plan,
+    plan: &plan,
 };
 
 const RATE_MBIT: u64 = 100;

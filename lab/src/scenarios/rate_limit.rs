@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 20,
     warmup_s: 3,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMITS_MBIT: [f64; 3] = [0.5, 5.0, 50.0];

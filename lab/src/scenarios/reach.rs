@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 4,
     warmup_s: 2,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMIT_MBIT: f64 = 2.0;

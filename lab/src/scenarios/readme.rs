@@ -22,7 +22,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 5,
     warmup_s: 2,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 /// Of the laptop's second command and the download, and of the edge box's rule.

@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("limit_ms", 1_000, 5, 10_000, "for which such a one lives"),
         Parameter::range("rules", 200, 1, 5_000, "of which the last one counts"),
     ],
-    plan,
+    plan: &plan,
 };
 
 const PORT: u16 = 5_530;

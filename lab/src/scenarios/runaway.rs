@@ -32,7 +32,7 @@ pub const SCENARIO: Scenario = Scenario {
             "that each is tried, with a daemon of its own; a metric is the worst of them",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// From the first moment of priority.

@@ -28,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::list("strangers", "1,3,5,7", "stations without giveway among eight"),
         Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// What limits the stations of a cell.

@@ -49,7 +49,7 @@ pub const SCENARIO: Scenario = Scenario {
             "for a reload, and half as often for a neighbour and a link that goes down",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 const NAME: &str = "host";

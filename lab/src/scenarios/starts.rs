@@ -26,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("one_in", 10, 1, 1_000, "of so many is one that a rule means"),
         Parameter::range("limit_ms", 50, 5, 1_000, "after which such a one has lived long enough"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// What each is allowed, of one processor, in all its threads and BPF programs.

@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
         36_000,
         "for which a program computes",
     )],
-    plan,
+    plan: &plan,
 };
 
 /// 3,600 s in virtual time.

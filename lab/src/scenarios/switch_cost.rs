@@ -32,7 +32,7 @@ pub const SCENARIO: Scenario = Scenario {
         10_000_000,
         "handed over in each way",
     )],
-    plan,
+    plan: &plan,
 };
 
 /// P0's share: 2,177 of 5,484.

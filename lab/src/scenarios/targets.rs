@@ -30,7 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 2,
     warmup_s: 1,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMIT_MBIT: f64 = 6.0;

@@ -20,7 +20,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 600,
     warmup_s: 0,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const NAME: &str = "guest";

@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
         ),
         Parameter::choice("causes", &["named"], "of the worst wake-ups, in the raw results"),
     ],
-    plan,
+    plan: &plan,
 };
 
 const PERIOD_US: u64 = 30_000;

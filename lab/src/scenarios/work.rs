@@ -23,7 +23,7 @@ pub const SCENARIO: Scenario = Scenario {
     seconds: 10,
     warmup_s: 3,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LINK_MBIT: f64 = 20.0;

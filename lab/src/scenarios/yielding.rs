@@ -34,7 +34,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second"),
         Parameter::range("pair_s", 120, 1, 3_600, "for which two background transfers run"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// It has every queue and congestion control, and a clock that the machine does not disturb.

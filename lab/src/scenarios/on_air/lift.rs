@@ -1,78 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What becomes of a connection when its cap is lifted at once (its daemon ends), beside one that never had a
-//! cap; and, as a control, the same two places with no cap at all.
+//! The first station's cap is lifted at once, again and again, beside stations that never had one.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::access_point::{ARF_LOSSY, AccessPoint, Cap, FIXED54, media};
+use super::{Air, Case};
+use crate::access_point::Cap;
 use crate::cell::{Cell, connections};
 use crate::experiment::Run;
 use crate::interrupt::{pause_until, wait_for};
 use crate::namespace::Namespace;
 use crate::outcome::{Curve, Outcome};
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::scenario::Trace;
 use crate::statistics::{mean, percentile};
 
-pub const SCENARIO: Scenario = Scenario {
-    name: "lift",
-    about: "a cap is lifted at once, beside a connection that never had one",
-    stations: Some(2),
-    seconds: 5,
-    warmup_s: 20,
-    parameters: &[Parameter::range(
-        "lifts",
-        10,
-        1,
-        1_000,
-        "how often; each is held for 10 s first",
-    )],
-    plan,
-};
-
 /// P1's cap for eight stations.
-const CAP_SEGMENTS: u64 = 43;
+pub const CAP_SEGMENTS: u64 = 43;
 const HELD_S: f64 = 10.0;
 /// How many more retransmits than beside it, on average over the lifts, are put down to chance. Two connections that
 /// never had a cap differed by up to 7.8 in the control (ten windows of 5 s): this is a quarter of that.
-const TOLERATED_EXCESS: f64 = 2.0;
+pub const TOLERATED_EXCESS: f64 = 2.0;
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let media = media(parameters, &[FIXED54, ARF_LOSSY]);
-    let stations = parameters.count("stations").max(2) as usize;
-    let variant = |name: String, medium, cap_segments: Option<u64>| {
-        let access_point = AccessPoint {
-            stations,
-            ..AccessPoint::new(parameters, medium, cap_segments.map(Cap::Segments))
-        };
-        let lift = Lift {
-            repetitions: parameters.count("lifts"),
-            cap_segments,
-            warmup_s: parameters.count("warmup_s") as f64,
-            seconds: parameters.count("seconds") as f64,
-        };
-        let estimated_s = lift.warmup_s + lift.repetitions as f64 * (HELD_S + lift.seconds + 2.0);
-        let act = move |cell: &mut Cell, run: &Run| lift_repeatedly(cell, &lift, run);
-        Variant::on(access_point, name, estimated_s, act)
+pub fn case(air: &Air, name: &str, cap_segments: Option<u64>) -> Case {
+    let lift = Lift {
+        repetitions: air.parameters.count("lifts"),
+        cap_segments,
+        warmup_s: air.seconds("warmup_s"),
+        seconds: air.seconds("seconds"),
     };
-    let mut variants = Vec::new();
-    let mut checks = Vec::new();
-    for &medium in &media {
-        let lifted = format!("lifted/{medium}");
-        let holds = Relation::AtMost(TOLERATED_EXCESS);
-        checks.push(Check::metric(&lifted, "retransmits_excess", holds).goal());
-        variants.push(variant(lifted, medium, Some(CAP_SEGMENTS)));
-        variants.push(variant(format!("control/{medium}"), medium, None));
-    }
-    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::timeline(Trace::Cwnd, &names)],
-        columns: "retransmits retransmits_p50 retransmits_max goodput_before_mbit goodput_mbit cwnd_segments",
-    })
+    let estimated_s = lift.warmup_s + lift.repetitions as f64 * (HELD_S + lift.seconds + 2.0);
+    air.case((name, cap_segments.map(Cap::Segments)))
+        .act(estimated_s, move |cell, run| lift_repeatedly(cell, &lift, run))
 }
 
 const CAPPED: usize = 0;

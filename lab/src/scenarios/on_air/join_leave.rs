@@ -1,93 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P1, experiments 1 and 2: senders join one by one, or leave one by one (figures 16 to 21); and how
-//! soon after a start, a stop or a death every other sender has the right cap.
+//! Senders that join one by one, or leave one by one; and how soon after a start, a stop or a death every other sender has the
+//! right cap.
 
 mod converge;
 mod convergence;
 
 use anyhow::Result;
 
-use crate::access_point::{ARF_LOSSY, AccessPoint, Cap, FIXED54, media};
-use crate::cell::Cell;
-use crate::experiment::Run;
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Plot, Quantity, Relation, Scenario, Trace, Variant};
+use super::{Air, BALANCED, Besides, Case, PLAIN};
+use crate::access_point::{ARF_LOSSY, Cap};
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plot, Quantity, Relation, Trace, Variant};
 use crate::testbed::probe::transfers::Transfers;
-use crate::traffic::iperf3::{Protocol, Span};
+use crate::traffic::iperf3::Span;
 use crate::usage::usage;
 use converge::{Change, Right};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "join-leave",
-    about: "senders join or leave; how soon the others' caps are right (P1, 4.1)",
-    stations: Some(8),
-    seconds: 240,
-    warmup_s: 0,
-    parameters: &[Parameter::range(
-        "events",
-        40,
-        1,
-        10_000,
-        "starts, stops and deaths to measure",
-    )],
-    plan,
-};
 
 /// Three of the paper's eight senders change, one at each quarter of the time.
 const CHANGES: usize = 3;
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let stations = parameters.count("stations") as usize;
-    if stations < 3 {
-        return Err(usage(
+pub fn stations(parameters: &Parameters) -> Result<Vec<usize>> {
+    match parameters.count("stations") {
+        ..3 => Err(usage(
             "`stations`: join-leave needs at least 3, so that someone can join".into(),
-        ));
+        )),
+        stations => Ok(vec![stations as usize]),
     }
-    let media = media(parameters, &[ARF_LOSSY, FIXED54]);
-    let rtt_ms = parameters.count("rtt_ms");
-    let cap = Cap::Formula { rtt_ms };
+}
+
+pub fn changing(air: &Air) -> Vec<Case> {
+    let total_s = air.seconds("warmup_s") + air.seconds("seconds");
+    let mut cases = Vec::new();
+    for (kind, joins) in [("join", true), ("leave", false)] {
+        let fixed = Some(Cap::Formula { rtt_ms: air.rtt_ms });
+        for (what, giveway) in [PLAIN, ("fixed-cap", fixed), BALANCED] {
+            let case = air.case((&format!("{kind}/{what}"), giveway));
+            cases.push(case.transfers(|transfers| Transfers {
+                senders: spans(total_s, air.stations, joins),
+                record: true,
+                ..transfers
+            }));
+        }
+    }
+    cases
+}
+
+/// On the first medium; and the bounds of all.
+pub fn converging(airs: &[Air], changing: &[Variant]) -> Besides {
+    let air = &airs[0];
+    let events = air.parameters.count("events");
+    let start_stop = Change::StartStop { events, settle_s: 3.5 };
+    let death = Change::Death { events, settle_s: 7.0 };
+    let rtt_ms = air.rtt_ms;
+    let fixed = Cap::Formula { rtt_ms };
     let found = Cap::Found("balanced");
-    let access_point = |medium, giveway| AccessPoint::new(parameters, medium, giveway);
-    let mut variants = Vec::new();
+    let mut cases = Vec::new();
+    for (name, change, cap, right) in [
+        ("converge", start_stop, fixed, Right::Formula { rtt_ms }),
+        ("converge/death", death, fixed, Right::Formula { rtt_ms }),
+        ("found/converge", start_stop, found, Right::Settled),
+        ("found/converge/death", death, found, Right::Settled),
+    ] {
+        let case = Case {
+            name: name.into(),
+            ..air.case((name, Some(cap)))
+        };
+        let estimated_s = change.estimated_s(air.stations, right);
+        cases.push(case.act(estimated_s, move |cell, run| {
+            converge::observe(cell, right, change, run)
+        }));
+    }
+    let converging: Vec<_> = cases.into_iter().map(Case::variant).collect();
+    let all: Vec<_> = changing.iter().chain(&converging).collect();
+    let checks = checks(&all, air.medium);
+    (converging, checks)
+}
+
+pub fn plots(airs: &[Air]) -> Vec<Plot> {
     let mut plots = Vec::new();
-    for &medium in &media {
-        for (kind, joins) in [("join", true), ("leave", false)] {
-            let mut names = Vec::new();
-            for (what, giveway) in [("plain", None), ("fixed-cap", Some(cap)), ("balanced", Some(found))] {
-                let name = format!("{kind}/{what}/{medium}");
-                let transfers = changing(parameters, stations, joins);
-                variants.push(transfers.on(access_point(medium, giveway), name.clone()));
-                names.push(name);
-            }
+    for air in airs {
+        for kind in ["join", "leave"] {
+            let names = ["plain", "fixed-cap", "balanced"].map(|what| air.name(&format!("{kind}/{what}")));
             plots.extend([
                 Plot::timeline(Trace::Goodput, &names),
                 Plot::timeline(Trace::Cwnd, &names),
                 Plot::timeline(Trace::Cap, &names[1..]),
+                Plot::Stations {
+                    file: format!("goodput-{kind}-{}", air.medium),
+                    title: format!("Senders {kind}, {}: goodput of each while it sends", air.medium),
+                    variants: names.into(),
+                },
             ]);
-            plots.push(Plot::Stations {
-                file: format!("goodput-{kind}-{medium}"),
-                title: format!("Senders {kind}, {medium}: goodput of each while it sends"),
-                variants: names,
-            });
         }
-    }
-    let events = parameters.count("events");
-    let start_stop = Change::StartStop { events, settle_s: 3.5 };
-    let death = Change::Death { events, settle_s: 7.0 };
-    for (name, change, cap, right) in [
-        ("converge", start_stop, cap, Right::Formula { rtt_ms }),
-        ("converge/death", death, cap, Right::Formula { rtt_ms }),
-        ("found/converge", start_stop, found, Right::Settled),
-        ("found/converge/death", death, found, Right::Settled),
-    ] {
-        let estimated_s = change.estimated_s(stations, right);
-        let observe = move |cell: &mut Cell, run: &Run| converge::observe(cell, right, change, run);
-        variants.push(Variant::on(
-            access_point(media[0], Some(cap)),
-            name,
-            estimated_s,
-            observe,
-        ));
     }
     for (file, title, under) in [
         ("converge", "Time until every sender's cap is right", "converge"),
@@ -104,17 +108,11 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             ["start", "stop", "death"].map(|kind| format!("{under}/{kind}")),
         ));
     }
-    Ok(Plan {
-        checks: checks(&variants, media[0]),
-        variants,
-        plots,
-        columns: "goodput_mbit jain retransmits converge_p50_s converge_p95_s off_p50_percent off_p95_percent false_expiries",
-    })
+    plots
 }
 
 /// All but three send throughout; the others join at, or have left by, each quarter of the time.
-fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfers {
-    let total_s = (parameters.count("warmup_s") + parameters.count("seconds")) as f64;
+fn spans(total_s: f64, stations: usize, joins: bool) -> Vec<Span> {
     let changing = CHANGES.min(stations - 2);
     let span = |station: usize| {
         let change = (station + changing).checked_sub(stations);
@@ -134,15 +132,10 @@ fn changing(parameters: &Parameters, stations: usize, joins: bool) -> Transfers 
             ..Span::default()
         }
     };
-    Transfers {
-        senders: (0..stations).map(span).collect(),
-        per_station: true,
-        record: true,
-        ..Transfers::steady(parameters, Protocol::Tcp, stations)
-    }
+    (0..stations).map(span).collect()
 }
 
-fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
+fn checks(variants: &[&Variant], converge_medium: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     if converge_medium == ARF_LOSSY {
         for under in ["converge", "found/converge"] {
@@ -161,7 +154,7 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
     }
     // `converge/death` too: it counts only those that were alive. (In the trial of a capacity that is found the full queue drops
     // reports, and members expire for seconds.)
-    let is_fixed = |variant: &&Variant| {
+    let is_fixed = |variant: &&&Variant| {
         let cap = variant.access_point.and_then(|place| place.giveway);
         matches!(cap, Some(Cap::Formula { .. }))
     };
@@ -186,11 +179,8 @@ fn checks(variants: &[Variant], converge_medium: &str) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     fn spans(joins: bool) -> Vec<(f64, f64)> {
-        let parameters = Parameters::new(&SCENARIO.all_parameters(), &[]).expect("defaults");
-        let senders = changing(&parameters, 8, joins).senders;
+        let senders = super::spans(240.0, 8, joins);
         senders.iter().map(|span| (span.from_s, span.to_s)).collect()
     }
 

@@ -1,69 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Eight stations, of which the first one wants all that it can get, then little, then all again (P1, open point 2): how soon
-//! the others use what it leaves, and how soon it has its share again.
+//! The first station wants all that it can get, then little, then all again: how soon the others use what it leaves, and how
+//! soon it has its share again.
 
 use anyhow::Result;
 
-use crate::access_point::{AccessPoint, Cap, FIXED54};
+use super::{Air, Case};
 use crate::cell::Cell;
 use crate::experiment::{Run, pause};
 use crate::outcome::Outcome;
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
 use crate::traffic::uploads::{Uploads, Wants};
 
-pub const SCENARIO: Scenario = Scenario {
-    name: "demand",
-    about: "one of eight stations wants much, then little, then much",
-    stations: None,
-    seconds: 40,
-    warmup_s: 20,
-    parameters: &[
-        Parameter::range("stations", 8, 2, 16, "on the access point"),
-        Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
-        Parameter::range("repeats", 3, 1, 100, "rounds; a metric is the mean over them"),
-    ],
-    plan,
-};
-
-const POLICIES: [(&str, Option<Cap>); 4] = [
-    ("plain", None),
-    ("fixed-cap", Some(Cap::Formula { rtt_ms: 256 })),
-    ("balanced", Some(Cap::Found("balanced"))),
-    ("delay", Some(Cap::Found("delay"))),
-];
-const LITTLE_MBIT: f64 = 0.5;
+pub const LITTLE_MBIT: f64 = 0.5;
 /// Of what all had before, less what the light one wants; and of an equal share of it.
 const USED: f64 = 0.97;
 const HAS: f64 = 0.9;
-/// Its limit is there again, and then three round trips.
-const LIMIT_S: f64 = 0.5;
-const ROUND_TRIPS: f64 = 3.0;
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let [warmup_s, seconds, rtt_ms] = ["warmup_s", "seconds", "rtt_ms"].map(|name| parameters.count(name) as f64);
+pub fn case(air: &Air, case: Case) -> Case {
+    let (warmup_s, seconds) = (air.seconds("warmup_s"), air.seconds("seconds"));
     let demand = Demand {
         falls_s: warmup_s,
         rises_s: warmup_s + seconds / 2.0,
         end_s: warmup_s + seconds,
     };
-    let variant = |(name, cap): (&str, _)| {
-        let access_point = AccessPoint::new(parameters, FIXED54, cap);
-        Variant::on(access_point, name, demand.end_s, move |cell, run| demand.run(cell, run))
-    };
-    let names = POLICIES.map(|(name, _)| name.to_owned());
-    let has_s = LIMIT_S + ROUND_TRIPS * rtt_ms / 1e3;
-    Ok(Plan {
-        variants: POLICIES.into_iter().map(variant).collect(),
-        checks: vec![
-            Check::metric("balanced", "used_s", Relation::AtMost(1.0)),
-            Check::metric("balanced", "has_s", Relation::AtMost(has_s)),
-            // What it wants it has meanwhile.
-            Check::metric("balanced", "light_mbit", Relation::AtLeast(0.97 * LITTLE_MBIT)),
-        ],
-        plots: vec![Plot::timeline(Trace::Goodput, &names)],
-        columns: "before_mbit little_mbit light_mbit after_mbit used_s has_s rtt_p50_ms lateness_p99_us",
-    })
+    case.act(demand.end_s, move |cell, run| demand.run(cell, run))
 }
 
 #[derive(Clone, Copy)]

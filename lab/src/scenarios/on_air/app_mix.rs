@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P2, section 6: a live stream and three transfers of a file on four devices of one access point; what each program
-//! gets alone, and what the paper's two ways to prefer one kind cost the other.
+//! A live stream and three transfers of a file on four devices of one access point.
 
 mod playout;
 
@@ -8,41 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::access_point::{ARF_LOSSY_EDCA, AccessPoint, Background, Cap, FIXED54_EDCA, Managed, media, name_on};
+use super::{Air, Case};
+use crate::access_point::{Background, Cap, Managed};
 use crate::cell::{Cell, SERVER_ADDRESS};
 use crate::experiment::Run;
 use crate::giveway::answers::caps_in_force;
 use crate::interrupt::{pause_until, wait_for};
 use crate::outcome::{Curve, Outcome};
-use crate::parameters::{Parameter, Parameters};
 use crate::role::Role;
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::scenario::{Check, Relation, Trace};
 use crate::statistics::mean;
 use crate::traffic::application::{Kind, SAMPLE_EVERY, Sent, prepare, start_sink};
 use playout::play;
 
-pub const SCENARIO: Scenario = Scenario {
-    name: "app-mix",
-    about: "a live stream and three file transfers on one access point (P2, section 6)",
-    stations: Some(TRANSFERS as u64 + 1),
-    // P2's stream alone.
-    seconds: 60,
-    warmup_s: 0,
-    parameters: &[
-        Parameter::range("stations", TRANSFERS as u64 + 1, 4, 4, "one streams, three transfer"),
-        Parameter::range("rtt_ms", 80, 2, 2_000, "round trip behind the access point"),
-        Parameter::range("repeats", 3, 1, 100, "rounds; a metric is the mean over them"),
-        Parameter::count("file_kb", 67_000, "of each transfer"),
-        Parameter::count("photo_kb", 12_000, "of each of ten photos"),
-        // Of a picture that somebody steers by. With a second nothing ever stalls.
-        Parameter::count("buffer_ms", 150, "of the stream, before it is shown"),
-    ],
-    plan,
-};
-
-/// The first station streams, the others transfer.
+/// The first station streams, the other three transfer.
 const STREAMS: usize = 1;
-const TRANSFERS: usize = 3;
 const PHOTOS: u64 = 10;
 /// 2.5 Mbit/s.
 const STREAM: Kind = Kind::Stream {
@@ -102,69 +81,53 @@ fn mixes(rtt_ms: u64) -> [Mix; 6] {
     ]
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let kilobytes = |name| parameters.count(name) * 1_000;
+pub fn variants(air: &Air) -> Vec<Case> {
+    let bytes = |name| air.parameters.count(name) * 1_000;
     let transfer = Kind::Files {
         count: 1,
-        bytes: kilobytes("file_kb"),
+        bytes: bytes("file_kb"),
     };
     let photos = Kind::Files {
         count: PHOTOS,
-        bytes: kilobytes("photo_kb"),
+        bytes: bytes("photo_kb"),
     };
-    let media = media(parameters, &[FIXED54_EDCA, ARF_LOSSY_EDCA]);
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
-    for &medium in &media {
-        let name = |what: &str| name_on(parameters, what, medium);
-        let variant = |what: &str, mix: Option<Mix>, kinds: Vec<_>| {
-            let programs = Programs {
-                point: name(what),
-                kinds,
-                stream_s: parameters.count("seconds") as f64,
-                buffer_ns: parameters.count("buffer_ms") * 1_000_000,
-            };
-            let mut access_point = AccessPoint::new(parameters, medium, mix.and_then(|mix| mix.giveway));
-            if let Some(mix) = mix {
-                (access_point.managed, access_point.background) = (mix.managed, mix.background);
-            }
-            let estimated_s = programs.estimated_s();
-            Variant::on(access_point, name(what), estimated_s, move |cell, run| {
-                run_all(&programs, cell, run)
-            })
+    let case = |what: &str, giveway, kinds: &[_]| {
+        let programs = Programs {
+            point: air.name(what),
+            kinds: kinds.to_vec(),
+            stream_s: air.seconds("seconds"),
+            buffer_ns: air.parameters.count("buffer_ms") * 1_000_000,
         };
-        for (what, kind) in [("stream", STREAM), ("transfer", transfer), ("photos", photos)] {
-            variants.push(variant(&format!("alone/{what}"), None, vec![(what, kind)]));
-        }
-        let mut kinds = vec![("stream", STREAM)];
-        kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
-        for mix in mixes(parameters.count("rtt_ms")) {
-            let what = mix.name;
-            variants.push(variant(what, Some(mix), kinds.clone()));
-            let in_time = Relation::AtMost(parameters.count("buffer_ms") as f64);
-            checks.push(Check::metric(&name(what), "pause_max_ms", in_time).goal());
-            if let Some(Cap::Segments(cap)) = mix.giveway {
-                checks.push(Check::metric(&name(what), "cap_segments", Relation::Exactly(cap as f64)).always());
-            }
-        }
-        checks.extend(better_than_both_trades(name));
+        let case = air.case((what, giveway));
+        case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
+    };
+    let mut cases = Vec::new();
+    for (what, kind) in [("stream", STREAM), ("transfer", transfer), ("photos", photos)] {
+        cases.push(case(&format!("alone/{what}"), None, &[(what, kind)]));
     }
-    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::timeline(Trace::Cwnd, &names)],
-        columns: "completion_s stalls stalled_s late_kb delay_p99_ms cwnd_p50 cwnd_p95 cap_segments",
-    })
+    let mut kinds = vec![("stream", STREAM)];
+    kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
+    let in_time = Relation::AtMost(air.seconds("buffer_ms"));
+    for mix in mixes(air.rtt_ms) {
+        let case = case(mix.name, mix.giveway, &kinds)
+            .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
+            .check(|name| Check::metric(name, "pause_max_ms", in_time).goal());
+        cases.push(match mix.giveway {
+            Some(Cap::Segments(cap)) => case.holds_cap(cap),
+            _ => case,
+        });
+    }
+    cases
 }
 
 /// The stream as good as alone, and the last transfer hardly later than without any control.
-fn better_than_both_trades(name: impl Fn(&str) -> String) -> Vec<Check> {
-    let (ours, alone) = (name("giveway") + "/stream", name("alone/stream"));
+pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
+    let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
     let stream = |metric: &'static str| {
         let check = format!("{ours} {metric} - alone");
         Check::difference(check, &ours, &alone, metric, Relation::AtMost(0.0)).goal()
     };
-    let (mixed, plain) = (name("giveway"), name("plain"));
+    let [mixed, plain] = air.names(["giveway", "plain"]);
     let later = format!("{mixed} completion_s / plain");
     vec![
         stream("stalls"),
