@@ -62,6 +62,8 @@ pub struct Variant {
     pub access_point: Option<AccessPoint>,
     /// One run, in a place of its own that is gone afterwards. It judges nothing.
     pub run: Box<Act>,
+    /// What is expected of its numbers, until they are the plan's.
+    pub checks: Vec<Check>,
 }
 
 /// A number that the project promises (`Bound`) or strives for (`Goal`).
@@ -312,7 +314,13 @@ impl Variant {
             programs: &[],
             access_point: None,
             run: Box::new(run),
+            checks: Vec::new(),
         }
+    }
+
+    pub fn expect(mut self, checks: impl IntoIterator<Item = Check>) -> Self {
+        self.checks.extend(checks);
+        self
     }
 
     /// One where the others have one: side by side, each lab is asked for a single round.

@@ -3,23 +3,15 @@
 
 pub mod abuse;
 pub mod admission_cost;
-mod auto_rate;
 mod chain;
-mod deadline;
-mod download_limit;
 pub mod fails_open;
 pub mod faults;
-mod foreground;
-mod foreground_down;
-mod gate;
 pub mod limit_cost;
-mod line_rate;
 mod links;
 pub mod marking;
 mod monitor_cost;
 mod on_air;
-mod qdisc_cost;
-mod rate_limit;
+mod queues;
 pub mod reach;
 mod readme;
 mod rules_cost;
@@ -27,13 +19,12 @@ pub mod runaway;
 mod shares;
 mod soak;
 mod starts;
-mod starve;
 pub mod switch_cost;
+mod table;
 pub mod targets;
 mod turmoil;
 mod wakeup;
 mod work;
-mod yielding;
 
 use anyhow::Result;
 
@@ -44,22 +35,13 @@ use crate::usage::{nearest, usage};
 const OWN: &[Scenario] = &[
     abuse::SCENARIO,
     admission_cost::SCENARIO,
-    auto_rate::SCENARIO,
     chain::SCENARIO,
-    deadline::SCENARIO,
-    download_limit::SCENARIO,
     fails_open::SCENARIO,
     faults::SCENARIO,
-    foreground::SCENARIO,
-    foreground_down::SCENARIO,
-    gate::SCENARIO,
     limit_cost::SCENARIO,
-    line_rate::SCENARIO,
     links::SCENARIO,
     marking::SCENARIO,
     monitor_cost::SCENARIO,
-    qdisc_cost::SCENARIO,
-    rate_limit::SCENARIO,
     reach::SCENARIO,
     readme::SCENARIO,
     rules_cost::SCENARIO,
@@ -67,18 +49,16 @@ const OWN: &[Scenario] = &[
     shares::SCENARIO,
     soak::SCENARIO,
     starts::SCENARIO,
-    starve::SCENARIO,
     switch_cost::SCENARIO,
     targets::SCENARIO,
     turmoil::SCENARIO,
     wakeup::SCENARIO,
     work::SCENARIO,
-    yielding::SCENARIO,
 ];
 
 /// By name.
 pub fn all() -> Vec<&'static Scenario> {
-    let mut all: Vec<_> = [on_air::papers::ROWS, on_air::sharing::ROWS, OWN]
+    let mut all: Vec<_> = [on_air::papers::ROWS, on_air::sharing::ROWS, queues::ROWS, OWN]
         .into_iter()
         .flatten()
         .collect();

@@ -124,9 +124,10 @@ impl Plans for OnAir {
             let of_policies = air.cases(self.policies).into_iter();
             let mut cases: Vec<_> = of_policies.map(|case| (self.each)(air, case)).collect();
             cases.extend((self.variants)(air)?);
-            for mut case in cases {
-                checks.append(&mut case.checks);
-                variants.push(case.variant());
+            for case in cases {
+                let mut variant = case.variant();
+                checks.append(&mut variant.checks);
+                variants.push(variant);
             }
             checks.extend((self.bounds)(air));
         }
@@ -281,6 +282,7 @@ impl Case {
         };
         Variant {
             times: self.times,
+            checks: self.checks,
             ..variant
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Steps;
 use crate::experiment::Run;
@@ -12,6 +12,7 @@ use crate::giveway::Daemon;
 use crate::guest::Guest;
 use crate::modem::{FAR_ADDRESS, Link, Modem};
 use crate::outcome::Outcome;
+use crate::scenarios::queues::modem_queue::start_queue;
 use crate::traffic::endless::{start_observed_sender, start_probe, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::traffic::uploads::{FIRST_PORT, Uploaded};
@@ -54,24 +55,18 @@ pub fn upload(run: &Run, method: Method, steps: Steps) -> Result<Outcome> {
 }
 
 fn start_daemon(modem: &Modem, method: Method, run: &Run) -> Result<Option<Daemon>> {
-    let configuration: Value = match method {
-        Method::Plain => return Ok(None),
-        Method::Auto => json!({
-            "cap": {"policy": "none"},
-            "link": {"rate_mbit": "auto"},
-            // The upload is what it is without giveway.
-            "classes": {"congestion_control": false},
-        }),
-        Method::Found => json!({
-            "cap": {"policy": "found"},
-            "queue": {"backend": "none"},
-            "classes": {"congestion_control": false},
-        }),
-    };
-    let mut daemon = Daemon::launch(&modem.device, &configuration, &run.file(""))?;
     match method {
-        Method::Auto => daemon.wait_until_queueing(&modem.device)?,
-        _ => daemon.wait_until_up(&modem.device)?,
+        Method::Plain => Ok(None),
+        Method::Auto => start_queue(modem, json!("auto"), run).map(Some),
+        Method::Found => {
+            let configuration = json!({
+                "cap": {"policy": "found"},
+                "queue": {"backend": "none"},
+                "classes": {"congestion_control": false},
+            });
+            let mut daemon = Daemon::launch(&modem.device, &configuration, &run.file(""))?;
+            daemon.wait_until_up(&modem.device)?;
+            Ok(Some(daemon))
+        }
     }
-    Ok(Some(daemon))
 }

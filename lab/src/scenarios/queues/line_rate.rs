@@ -2,35 +2,24 @@
 //! TCP as fast as the machine is, where no link holds it back: what each queue leaves of the throughput, and takes of the
 //! processor. And what is lost when giveway's queue comes in place of the kernel's, since something is to be held.
 
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::iperf3;
+use super::passed::counted;
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
 use crate::interrupt::wait_for;
-use crate::link::wire::{RECEIVER_ADDRESS, Wire};
+use crate::link::wire::Wire;
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::proc::numbers;
-use crate::process::Process;
-use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "line-rate",
-    about: "throughput and processor time with each queue where nothing holds the link back",
-    stations: None,
-    seconds: 2,
-    warmup_s: 1,
-    parameters: &[],
-    plan: &plan,
-};
+use crate::scenario::{Check, Relation, Variant};
 
 const PORT: u16 = 5_640;
 const BACKGROUND_PORT: u16 = 5_641;
@@ -59,8 +48,8 @@ const QUEUES: [(&str, Stands); 6] = [
     ("giveway-queue", Stands::Giveway),
 ];
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let (warmup_s, seconds) = (parameters.seconds("warmup_s"), parameters.seconds("seconds"));
     let mut variants = Vec::new();
     for (queue, stands) in QUEUES {
         for flows in FLOWS {
@@ -76,21 +65,17 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
         ..Guest::VIRTUAL
     };
     variants.push(Variant::new("comes", Some(two), 60.0, come));
-    let mut checks: Vec<_> = FLOWS
-        .iter()
-        .map(|flows| {
-            let [ours, other] = ["giveway", "fq_codel"].map(|queue| format!("{queue}/{flows}"));
-            let name = format!("giveway over fq_codel, {flows} flows");
-            Check::ratio(name, &ours, &other, "mbit", Relation::AtLeast(0.97)).always()
-        })
-        .collect();
-    checks.push(Check::metric("comes", "comes_ms", Relation::AtMost(300.0)).always());
-    Ok(Plan {
-        variants,
-        checks,
-        plots: Vec::new(),
-        columns: "mbit busy_percent busy_ns_per_kb comes_ms sent lost",
-    })
+    Ok(variants)
+}
+
+pub fn bounds() -> Vec<Check> {
+    let beside = |flows| {
+        let [ours, other] = ["giveway", "fq_codel"].map(|queue| format!("{queue}/{flows}"));
+        let name = format!("giveway over fq_codel, {flows} flows");
+        Check::ratio(name, &ours, &other, "mbit", Relation::AtLeast(0.97)).always()
+    };
+    let comes = Check::metric("comes", "comes_ms", Relation::AtMost(300.0)).always();
+    FLOWS.into_iter().map(beside).chain([comes]).collect()
 }
 
 fn configuration(stands: Stands) -> Value {
@@ -117,18 +102,18 @@ fn send(run: &Run, stands: Stands, flows: u32, warmup_s: f64, seconds: f64) -> R
             Some(daemon)
         }
     };
-    let _server = serve(&wire, PORT, None)?;
+    let _server = iperf3::serve(&wire, PORT, None)?;
     // Longer than it is looked at: it is ended.
-    let length = warmup_s + seconds + 60.0;
-    let words = format!("--client {RECEIVER_ADDRESS} --port {PORT} --parallel {flows} --time {length}");
-    let client = iperf3(&wire, false, &words, None)?;
+    let length_s = warmup_s + seconds + 60.0;
+    let client = iperf3::send(&wire, PORT, length_s, &format!("--parallel {flows}"))?;
     run.progress.tick("sending");
     pause(warmup_s)?;
-    let (began, before, busy_before) = (Instant::now(), sent_bytes(&wire)?, busy_ns()?);
+    let sent_bytes = || counted(&wire.sender, STATION_DEVICE, "tx/bytes");
+    let (began, before, busy_before) = (Instant::now(), sent_bytes()?, busy_ns()?);
     pause(seconds)?;
     let (elapsed_s, bytes, busy) = (
         began.elapsed().as_secs_f64(),
-        sent_bytes(&wire)? - before,
+        sent_bytes()? - before,
         busy_ns()? - busy_before,
     );
     let mut outcome = Outcome::default();
@@ -149,15 +134,6 @@ fn busy_ns() -> Result<f64> {
         anyhow::bail!("/proc/stat is not readable");
     };
     Ok((user + nice + system + irq + softirq) * TICK_NS)
-}
-
-fn sent_bytes(wire: &Wire) -> Result<f64> {
-    let shown = wire
-        .sender
-        .run("ip", &format!("-json -statistics link show dev {STATION_DEVICE}"))?;
-    let shown: Value = serde_json::from_slice(&shown.stdout)?;
-    let count = shown.pointer("/0/stats64/tx/bytes").and_then(Value::as_f64);
-    count.context("the device counts nothing")
 }
 
 #[derive(Deserialize)]
@@ -182,16 +158,12 @@ fn come(run: &Run) -> Result<Outcome> {
     let mut daemon = Daemon::launch(&wire.sender, &configuration(Stands::Watching), &run.file(""))?;
     daemon.wait_until_watching(&wire.sender)?;
     let file = run.file("-received.json");
-    let mut plain = serve(&wire, PORT, Some(file.clone()))?;
-    let _background = serve(&wire, BACKGROUND_PORT, None)?;
-    let words = format!("--client {RECEIVER_ADDRESS} --port {PORT} --udp --length 1000 --bitrate 80M --time 4");
-    let _client = iperf3(&wire, false, &words, None)?;
+    let mut plain = iperf3::serve(&wire, PORT, Some(file.clone()))?;
+    let _background = iperf3::serve(&wire, BACKGROUND_PORT, None)?;
+    let _client = iperf3::send(&wire, PORT, 4.0, "--udp --length 1000 --bitrate 80M")?;
     pause(1.5)?;
     // DSCP LE: background by its own mark.
-    let words = format!(
-        "--client {RECEIVER_ADDRESS} --port {BACKGROUND_PORT} --udp --tos 4 --length 100 --bitrate 80K --time 1"
-    );
-    let _low = iperf3(&wire, false, &words, None)?;
+    let _low = iperf3::send(&wire, BACKGROUND_PORT, 1.0, "--udp --tos 4 --length 100 --bitrate 80K")?;
     let marked = || {
         let shown = wire.sender.run("tc", &format!("qdisc show dev {STATION_DEVICE}"))?;
         Ok(String::from_utf8_lossy(&shown.stdout)
@@ -212,23 +184,4 @@ fn come(run: &Run) -> Result<Outcome> {
     outcome.set(run.name, "stays", f64::from(in_force));
     daemon.stop()?;
     Ok(outcome)
-}
-
-fn serve(wire: &Wire, port: u16, report: Option<PathBuf>) -> Result<Process> {
-    let words = format!("--server --one-off --json --port {port}");
-    let server = iperf3(wire, true, &words, report)?;
-    wire.receiver.wait_until_listening(port)?;
-    Ok(server)
-}
-
-fn iperf3(wire: &Wire, is_server: bool, words: &str, report: Option<PathBuf>) -> Result<Process> {
-    let at = if is_server { &wire.receiver } else { &wire.sender };
-    let mut command = at.command("iperf3")?;
-    command.args(words.split_whitespace());
-    let out = report.map(std::fs::File::create).transpose()?;
-    command
-        .stdin(Stdio::null())
-        .stdout(out.map_or_else(Stdio::null, Stdio::from))
-        .stderr(Stdio::null());
-    Process::spawn(command)
 }

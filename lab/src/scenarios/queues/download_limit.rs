@@ -7,14 +7,14 @@
 
 mod path;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use giveway_engine::model::Flow;
 use giveway_engine::network::limit_use::LimitUse;
 use serde_json::{Value, json};
 
-use super::rate_limit::windows;
+use super::passed::{Limit, Samples, counted, sample, stays_near};
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
@@ -24,20 +24,10 @@ use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::process::Process;
 use crate::role::Role;
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Variant};
+use crate::scenario::{Check, Plot, Relation, Variant};
 use crate::statistics::jain;
 use crate::traffic::endless::{Arrivals, start_datagrams, start_sender, start_sink, start_sink_v6};
 use path::{End, Path};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "download-limit",
-    about: "a rule's limit for what its flows receive and send, with 1, 4 and 16 connections",
-    stations: None,
-    seconds: 30,
-    warmup_s: 10,
-    parameters: &[],
-    plan: &plan,
-};
 
 const LIMITS_MBIT: [f64; 4] = [0.5, 2.5, 20.0, 200.0];
 /// Of uploads and of other transports.
@@ -47,15 +37,12 @@ const GUEST_LIMITS_MBIT: [f64; 3] = [0.5, 2.5, 20.0];
 const CONNECTIONS: [usize; 3] = [1, 4, 16];
 const FEW_AND_MANY: [usize; 2] = [1, 16];
 const RTTS_MS: [u64; 2] = [40, 200];
-const WINDOW_S: f64 = 10.0;
-const TOLERANCE: f64 = 0.05;
 /// Where the queue inside a limit is fair.
 const JAIN: f64 = 0.9;
 /// Of the limit, in the first second of a connection.
 const FIRST_SECOND: f64 = 1.5;
 /// Of the limit, what is sent of UDP that does not slow down.
 const TOO_MUCH: f64 = 2.0;
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PUT_UP_WITHIN: Duration = Duration::from_secs(30);
 
 /// What differs from a download by CUBIC.
@@ -158,10 +145,8 @@ impl Way {
     }
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let (warmup_s, seconds) = (parameters.count("warmup_s") as f64, parameters.count("seconds") as f64);
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
-    for (place, rtt_ms, kind, connections, limit_mbit) in cells() {
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let variant = |(place, rtt_ms, kind, connections, limit_mbit): (String, _, Kind, _, _)| {
         let beside = (kind != Kind::Down).then(|| format!("/{}", kind.name()));
         let name = format!("{place}/{connections}/{limit_mbit}{}", beside.unwrap_or_default());
         let trial = Trial {
@@ -169,27 +154,26 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             limit_mbit,
             connections,
             rtt_ms,
-            warmup_s,
-            seconds,
+            warmup_s: parameters.seconds("warmup_s"),
+            seconds: parameters.seconds("seconds"),
         };
-        checks.extend(trial.checks(&name));
-        variants.push(trial.variant(name));
-    }
+        let checks = trial.checks(&name);
+        trial.variant(name).expect(checks)
+    };
+    Ok(cells().into_iter().map(variant).collect())
+}
+
+pub fn figures() -> Vec<Plot> {
     let labels = ["1 connection", "4 connections", "16 connections"];
     let lines = labels.into_iter().zip(CONNECTIONS.map(|count| format!("host/{count}")));
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::Sweep {
-            file: "download-limit",
-            title: "What a rule's flows receive together, beside its limit",
-            x: "limit, Mbit/s",
-            y: ("passed_of_limit", "received, of the limit"),
-            lines: lines.collect(),
-            levels: Vec::new(),
-        }],
-        columns: "window_min_of_limit window_max_of_limit passed_of_limit first_second_of_limit jain",
-    })
+    vec![Plot::Sweep {
+        file: "download-limit",
+        title: "What a rule's flows receive together, beside its limit",
+        x: "limit, Mbit/s",
+        y: ("passed_of_limit", "received, of the limit"),
+        lines: lines.collect(),
+        levels: Vec::new(),
+    }]
 }
 
 /// Place, round trip, kind, connections and limit of each.
@@ -219,15 +203,11 @@ fn cells() -> Vec<(String, Option<u64>, Kind, usize, f64)> {
 
 impl Trial {
     fn checks(&self, name: &str) -> Vec<Check> {
-        let near = Relation::Between(1.0 - TOLERANCE, 1.0 + TOLERANCE);
         let is_possible = self.kind != Kind::Bbr && (self.limit_mbit, self.connections) != (0.5, 16);
         let mut checks = Vec::new();
         for point in self.kind.ways().iter().map(|way| self.kind.point(name, *way)) {
-            for metric in ["window_min_of_limit", "window_max_of_limit"] {
-                let check = Check::metric(&point, metric, near).always();
-                // BBR, and less than three packets a second for each connection: what is possible.
-                checks.push(if is_possible { check } else { check.goal() });
-            }
+            // BBR, and less than three packets a second for each connection: what is possible.
+            checks.extend(stays_near(&point).map(|check| if is_possible { check } else { check.goal() }));
             let first = Check::metric(&point, "first_second_of_limit", Relation::AtMost(FIRST_SECOND));
             checks.push(first.always());
             // Eight queues chosen by a hash are fair only by chance: wanted, and reported.
@@ -277,7 +257,8 @@ impl Trial {
         pause(self.warmup_s)?;
         let transferred = |way| transferred_bytes(device, way);
         let before: Vec<_> = ways.iter().map(|way| transferred(*way)).collect::<Result<_>>()?;
-        let passed = sample(device, ways, self.seconds)?;
+        let passed_bytes = |way: &Way| counted(device, way.device(), "rx/bytes");
+        let passed = sample(self.seconds, || ways.iter().map(passed_bytes).collect())?;
         let after: Vec<_> = ways.iter().map(|way| transferred(*way)).collect::<Result<_>>()?;
         run.keep(&passed)?;
         let dropped = dropped(&answers::status(device)?.network.limits);
@@ -295,15 +276,17 @@ impl Trial {
         Ok(outcome)
     }
 
-    fn tell(self, outcome: &mut Outcome, point: &str, passed: &[(f64, f64)], first_mbit: Option<f64>) -> Result<()> {
-        let (seconds, bytes) = *passed.last().context("nothing was counted")?;
-        let of_limit = |mbit: f64| mbit / self.limit_mbit;
-        let rates = windows(passed, WINDOW_S.min(self.seconds - 0.5));
-        let extreme = |pick: fn(f64, f64) -> f64| rates.iter().copied().reduce(pick).map(of_limit);
-        outcome.set(point, "window_min_of_limit", extreme(f64::min));
-        outcome.set(point, "window_max_of_limit", extreme(f64::max));
-        outcome.set(point, "passed_of_limit", of_limit(bytes * 8e-6 / seconds));
-        outcome.set(point, "first_second_of_limit", first_mbit.map(of_limit));
+    fn tell(self, outcome: &mut Outcome, point: &str, passed: &Samples, first_mbit: Option<f64>) -> Result<()> {
+        let limit = Limit {
+            mbit: self.limit_mbit,
+            seconds: self.seconds,
+        };
+        limit.tell(outcome, point, "passed_of_limit", passed)?;
+        outcome.set(
+            point,
+            "first_second_of_limit",
+            first_mbit.map(|mbit| mbit / self.limit_mbit),
+        );
         Ok(())
     }
 }
@@ -376,31 +359,4 @@ fn dropped(limits: &[LimitUse]) -> Option<f64> {
         .flatten();
     let queues = ways.filter_map(|way| way.queue.map(|queue| queue.passed.dropped_packets as f64));
     queues.reduce(|a, b| a + b)
-}
-
-/// Seconds and bytes since the first look, of each way.
-fn sample(device: &Namespace, ways: &[Way], seconds: f64) -> Result<Vec<Vec<(f64, f64)>>> {
-    let look = || {
-        ways.iter()
-            .map(|way| passed_bytes(device, *way))
-            .collect::<Result<Vec<_>>>()
-    };
-    let (began, first) = (Instant::now(), look()?);
-    let mut samples = vec![vec![(0.0, 0.0)]; ways.len()];
-    while began.elapsed().as_secs_f64() < seconds {
-        pause(LOOK_EVERY.as_secs_f64())?;
-        let at = began.elapsed().as_secs_f64();
-        for ((samples, bytes), first) in samples.iter_mut().zip(look()?).zip(&first) {
-            samples.push((at, bytes - first));
-        }
-    }
-    Ok(samples)
-}
-
-/// What has left the limit's device, as its own counters say.
-fn passed_bytes(device: &Namespace, way: Way) -> Result<f64> {
-    let shown = device.run("ip", &format!("-json -statistics link show dev {}", way.device()))?;
-    let shown: Value = serde_json::from_slice(&shown.stdout)?;
-    let count = shown.pointer("/0/stats64/rx/bytes").and_then(Value::as_f64);
-    count.context("the limit's device counts nothing")
 }

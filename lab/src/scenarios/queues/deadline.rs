@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P3: packets with deadlines beside a flood, over a link of 100 Mbit/s. What each queue of the kernel makes of
-//! them, and giveway's with and without admission; and over a link whose rate nobody has told.
+//! Packets with deadlines beside a flood, over a link of 100 Mbit/s: under each queue of the kernel, and giveway's with and without
+//! admission; and over a link whose rate nobody has told.
 
 mod unknown;
 
@@ -8,36 +8,10 @@ use anyhow::Result;
 
 use crate::guest::Guest;
 use crate::link::wire::{self, Marking, Queue};
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plot, Relation, Variant};
 use crate::testbed::probe::deadlines::{Deadlines, RealtimeFlow, floods};
 use crate::testbed::{Testbed, Topology};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "deadline",
-    about: "packets with deadlines beside floods, under each queue (P3)",
-    stations: None,
-    seconds: 1,
-    warmup_s: 0,
-    parameters: &[
-        Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
-        Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
-        Parameter::range(
-            "unknown_s",
-            60,
-            1,
-            3_600,
-            "of packets with deadlines, where the rate is not told",
-        ),
-        Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
-        Parameter::choice(
-            "kernel",
-            &["host"],
-            "this machine's instead of a guest's, with the queues it has",
-        ),
-    ],
-    plan: &plan,
-};
 
 const RATE_MBIT: u64 = 100;
 /// What admission leaves to traffic without deadlines (giveway's `realtime_percent`), as goodput, less a twentieth: a packet of
@@ -102,9 +76,8 @@ fn queues(guard_us: u64) -> Vec<(&'static str, Queue)> {
     ]
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let mut variants = Vec::new();
-    let mut checks = Vec::new();
     let loads: [(&str, &[RealtimeFlow]); 3] = [("paper", &PAPER), ("tight", &TIGHT), ("overload", &OVERLOAD)];
     for (load, flows) in loads {
         let guest = Guest {
@@ -112,11 +85,12 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             cpus: if flows.len() > 2 { 2 } else { 1 },
             ..Guest::VIRTUAL
         };
+        let guest = parameters.choice("kernel").is_none().then_some(guest);
         for (queue_name, queue) in queues(parameters.count("guard_us")) {
             let name = format!("{queue_name}/{load}");
             let is_ours = queue_name == "giveway";
             let packets = parameters.count(if is_ours { "packets" } else { "packets_others" });
-            checks.push(Check::metric(&name, "sent", Relation::AtLeast(packets as f64)).always());
+            let mut checks = vec![Check::metric(&name, "sent", Relation::AtLeast(packets as f64)).always()];
             if is_ours {
                 checks.extend(promises(&name));
             }
@@ -133,20 +107,19 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
                 warmup_s: 0.0,
                 probes: vec![Box::new(deadlines)],
             };
-            let guest = parameters.choice("kernel").is_none().then_some(guest);
-            variants.push(testbed.variant(name, guest));
+            variants.push(testbed.variant(name, guest).expect(checks));
         }
     }
-    checks.extend(inversion());
-    let (unknown, promises) = unknown::plan(parameters.count("unknown_s") as f64);
-    variants.extend(unknown);
-    checks.extend(promises);
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![figure("paper", "/B"), figure("tight", "/B"), figure("overload", "")],
-        columns: "sent refused refused_told late late_percent promised_percent total_mean_us total_max_us",
-    })
+    variants.extend(unknown::variants(parameters.seconds("unknown_s")));
+    Ok(variants)
+}
+
+pub fn bounds() -> Vec<Check> {
+    inversion().into_iter().chain(unknown::bounds()).collect()
+}
+
+pub fn figures() -> Vec<Plot> {
+    vec![figure("paper", "/B"), figure("tight", "/B"), figure("overload", "")]
 }
 
 fn figure(load: &str, flow: &str) -> Plot {

@@ -12,25 +12,9 @@ use crate::giveway::Daemon;
 use crate::guest::Guest;
 use crate::link::wire::{self, Wire, queue_configuration};
 use crate::outcome::Outcome;
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::realtime::plain::{self, Spent};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "qdisc-cost",
-    about: "instructions of each queue for a plain packet",
-    stations: None,
-    seconds: 1,
-    warmup_s: 0,
-    parameters: &[Parameter::range(
-        "bursts",
-        50,
-        1,
-        10_000,
-        "of 64 packets, one each 10 ms",
-    )],
-    plan: &plan,
-};
 
 const RATE_MBIT: u64 = 100;
 const GUARD_US: u64 = 100;
@@ -75,39 +59,36 @@ fn queues(paced: bool) -> Vec<(&'static str, Stands)> {
     queues
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let mut variants = Vec::new();
-    for load in ["paced", "unpaced"] {
-        for (name, stands) in queues(load == "paced") {
-            let bursts = parameters.count("bursts");
-            let cost = move |run: &Run| cost(run, &stands, bursts);
-            let name = format!("{name}/{load}");
-            variants.push(Variant::new(name, Some(Guest::VIRTUAL), bursts as f64 * 0.05, cost));
-        }
-    }
-    let over = |name: &str, holds| {
-        let name = format!("giveway over fq_codel, {name}");
-        Check::ratio(
-            name,
-            "giveway/paced",
-            "fq_codel/paced",
-            "instructions_per_packet",
-            holds,
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let bursts = parameters.count("bursts");
+    let variant = |(name, stands): (&str, Stands), load: &str| {
+        let cost = move |run: &Run| cost(run, &stands, bursts);
+        Variant::new(
+            format!("{name}/{load}"),
+            Some(Guest::VIRTUAL),
+            bursts as f64 * 0.05,
+            cost,
         )
-        .always()
     };
-    let watching = Check::metric("giveway/unpaced", "gw_enqueue_runs", Relation::Exactly(0.0));
-    Ok(Plan {
-        variants,
-        checks: vec![
-            over("paced", Relation::AtMost(PACED)),
-            over("paced, goal", Relation::AtMost(PACED_GOAL)).goal(),
-            watching.always(),
-        ],
-        plots: Vec::new(),
-        columns: "instructions_per_packet path_instructions_per_packet noqueue_instructions_per_packet \
-                  timer_interrupts_per_packet",
-    })
+    let under = |load: &'static str| {
+        queues(load == "paced")
+            .into_iter()
+            .map(move |queue| variant(queue, load))
+    };
+    Ok(["paced", "unpaced"].into_iter().flat_map(under).collect())
+}
+
+pub fn bounds() -> Vec<Check> {
+    let over = |name: &str, most| {
+        let name = format!("giveway over fq_codel, {name}");
+        let (ours, theirs, metric) = ("giveway/paced", "fq_codel/paced", "instructions_per_packet");
+        Check::ratio(name, ours, theirs, metric, Relation::AtMost(most)).always()
+    };
+    vec![
+        over("paced", PACED),
+        over("paced, goal", PACED_GOAL).goal(),
+        Check::metric("giveway/unpaced", "gw_enqueue_runs", Relation::Exactly(0.0)).always(),
+    ]
 }
 
 const PROGRAMS: [&str; 5] = ["gw_admit", "gw_enqueue", "gw_dequeue", "gw_gate", "gw_mark_send"];

@@ -2,40 +2,25 @@
 //! A background transfer of one device beside a foreground of another, in a router that neither controls: whether the
 //! foreground gets what it has alone, how soon, and what the background moves when nobody else sends.
 
-pub mod crossing;
-
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::json;
 
+use super::crossing::{Crossing, FAR_ADDRESS, Link, Queue};
 use crate::experiment::{Run, pause};
 use crate::giveway::Daemon;
 use crate::guest::Guest;
 use crate::interrupt::pause_until;
 use crate::namespace::Namespace;
 use crate::outcome::{Curve, Outcome};
-use crate::parameters::{Parameter, Parameters};
+use crate::parameters::Parameters;
 use crate::role::Role;
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::scenario::{Check, Relation, Trace, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
 use crate::traffic::http::{Client, FarEnd, KB, Method};
 use crate::traffic::realtime::monotonic_ns;
-use crossing::{Crossing, FAR_ADDRESS, Link, Queue};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "yield",
-    about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
-    stations: None,
-    seconds: 20,
-    warmup_s: 15,
-    parameters: &[
-        Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second"),
-        Parameter::range("pair_s", 120, 1, 3_600, "for which two background transfers run"),
-    ],
-    plan: &plan,
-};
 
 /// It has every queue and congestion control, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
@@ -105,51 +90,44 @@ struct Trial {
     requests: u64,
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let count = |name| parameters.count(name);
-    let (warmup_s, seconds, pair_s) = (
-        count("warmup_s") as f64,
-        count("seconds") as f64,
-        count("pair_s") as f64,
-    );
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let mut variants = Vec::new();
     for queue in QUEUES {
-        let variant = |what: String, background| {
+        let variant = |what: &str, background| {
             let trial = Trial {
                 queue,
                 background,
-                warmup_s,
-                seconds,
-                requests: count("requests"),
+                warmup_s: parameters.seconds("warmup_s"),
+                seconds: parameters.seconds("seconds"),
+                requests: parameters.count("requests"),
             };
-            let estimated_s = IDLE_S + warmup_s + seconds + RETURN_S + trial.requests as f64;
+            let estimated_s = IDLE_S + trial.warmup_s + trial.seconds + RETURN_S + trial.requests as f64;
             let name = format!("{}/{what}", queue.name());
             Variant::new(name, Some(GUEST), estimated_s, move |run| beside(run, trial))
         };
-        variants.push(variant("foreground".to_owned(), Background::Nobody));
+        variants.push(variant("foreground", Background::Nobody));
         for (what, two, background) in WAYS {
-            variants.push(variant(what.to_owned(), background));
-            let estimated_s = SECOND_AFTER_S + pair_s;
+            variants.push(variant(what, background));
+            let pair_s = parameters.seconds("pair_s");
             let name = format!("{}/{two}", queue.name());
-            variants.push(Variant::new(name, Some(GUEST), estimated_s, move |run| {
+            variants.push(Variant::new(name, Some(GUEST), SECOND_AFTER_S + pair_s, move |run| {
                 two_backgrounds(run, queue, background, pair_s)
             }));
         }
         if COMPARED.contains(&queue) {
-            variants.push(variant("download/bbr".to_owned(), Background::Download("bbr")));
-            variants.extend(OTHERS.map(|by| variant(format!("by/{by}"), Background::By(by))));
-        }
-        for (what, two, _) in WAYS {
-            checks.extend(checks_of(queue, what, two));
+            variants.push(variant("download/bbr", Background::Download("bbr")));
+            variants.extend(OTHERS.map(|by| variant(&format!("by/{by}"), Background::By(by))));
         }
     }
-    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::timeline(Trace::Goodput, &names)],
-        columns: "foreground_mbit steady_mbit yield_s yield_after_queue_s added_p95_ms request_mean_s return_s share_ratio",
-    })
+    Ok(variants)
+}
+
+pub fn bounds() -> Vec<Check> {
+    let of = |queue| {
+        WAYS.into_iter()
+            .flat_map(move |(what, two, _)| checks_of(queue, what, two))
+    };
+    QUEUES.into_iter().flat_map(of).collect()
 }
 
 fn checks_of(queue: Queue, what: &str, two: &str) -> Vec<Check> {

@@ -6,31 +6,22 @@ use std::time::Instant;
 
 use anyhow::Result;
 use giveway_engine::network::queue::traffic::QueueCounters;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::modem_queue::start_queue;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::Guest;
 use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario, Trace, Variant};
+use crate::scenario::{Check, Relation, Trace, Variant};
 use crate::statistics::percentile;
 use crate::traffic::endless::{
     Arrivals, BIN_NS, DISCARD_PORT, start_datagrams, start_observed_sender, start_probe, start_sink,
 };
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::PACKET_BYTES;
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "auto-rate",
-    about: "an upload behind a modem whose rate is found from what arrives",
-    stations: None,
-    seconds: 25,
-    warmup_s: 10,
-    parameters: &[],
-    plan: &plan,
-};
 
 /// It has the BPF qdisc, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
@@ -88,53 +79,44 @@ struct Trial {
     seconds: f64,
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let [warmup_s, seconds] = ["warmup_s", "seconds"].map(|name| parameters.count(name) as f64);
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let (warmup_s, seconds) = (parameters.seconds("warmup_s"), parameters.seconds("seconds"));
+    let variant = |name: String, method, link, udp_mbit| {
+        let trial = Trial {
+            method,
+            link,
+            udp_mbit,
+            warmup_s,
+            seconds,
+        };
+        Variant::new(name, Some(GUEST), warmup_s + seconds, move |run| upload(run, trial))
+    };
+    let mut variants = Vec::new();
     for (link_name, link) in LINKS {
         let makes_sense = |method| method != Method::Below || link != Link::Trace;
         for (name, method) in METHODS.into_iter().filter(|(_, method)| makes_sense(*method)) {
-            let trial = Trial {
-                method,
-                link,
-                udp_mbit: None,
-                warmup_s,
-                seconds,
-            };
-            let act = move |run: &Run| upload(run, trial);
-            variants.push(Variant::new(
-                format!("{name}/{link_name}"),
-                Some(GUEST),
-                warmup_s + seconds,
-                act,
-            ));
+            variants.push(variant(format!("{name}/{link_name}"), method, link, None));
         }
-        checks.extend(checks_on(link_name, link));
     }
-    let beside_udp = Trial {
-        method: Method::Auto,
-        link: Link::Steady(10.0),
-        udp_mbit: Some(UDP_MBIT),
-        warmup_s,
-        seconds,
-    };
-    variants.push(Variant::new(BESIDE_UDP, Some(GUEST), warmup_s + seconds, move |run| {
-        upload(run, beside_udp)
-    }));
+    let ten = Link::Steady(10.0);
+    variants.push(variant(BESIDE_UDP.into(), Method::Auto, ten, Some(UDP_MBIT)));
+    variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
+    Ok(variants)
+}
+
+pub fn bounds() -> Vec<Check> {
+    let mut checks: Vec<_> = LINKS
+        .into_iter()
+        .flat_map(|(name, link)| checks_on(name, link))
+        .collect();
+    let zero = |metric| Check::metric(IDLE, metric, Relation::Exactly(0.0)).always();
     checks.extend([
         Check::metric(BESIDE_UDP, "goodput_mbit", Relation::AtLeast(4.0)),
         Check::metric(BESIDE_UDP, "probe_p95_ms", Relation::AtMost(50.0)),
+        zero("sent_packets"),
+        zero("changes"),
     ]);
-    variants.push(Variant::new(IDLE, Some(GUEST), seconds, move |run| idle(run, seconds)));
-    let zero = |metric| Check::metric(IDLE, metric, Relation::Exactly(0.0)).always();
-    checks.extend([zero("sent_packets"), zero("changes")]);
-    let names: Vec<_> = variants.iter().map(|variant| variant.name.clone()).collect();
-    Ok(Plan {
-        variants,
-        checks,
-        plots: vec![Plot::timeline(Trace::Goodput, &names)],
-        columns: "goodput_mbit rtt_p50_ms rtt_p95_ms probe_p50_ms probe_p95_ms found_mbit",
-    })
+    checks
 }
 
 fn checks_on(name: &str, link: Link) -> Vec<Check> {
@@ -169,15 +151,6 @@ fn checks_on(name: &str, link: Link) -> Vec<Check> {
     checks
 }
 
-fn configuration(rate: Value) -> Value {
-    json!({
-        "cap": {"policy": "none"},
-        "link": {"rate_mbit": rate},
-        // The upload is what it is in the other variants.
-        "classes": {"congestion_control": false},
-    })
-}
-
 /// None: giveway takes no part.
 fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>> {
     let rate = match (trial.method, trial.link) {
@@ -187,9 +160,7 @@ fn start_daemon(modem: &Modem, trial: Trial, run: &Run) -> Result<Option<Daemon>
         (Method::Fixed, Link::Trace) => json!(LEAST_MBIT),
         _ => return Ok(None),
     };
-    let mut daemon = Daemon::launch(&modem.device, &configuration(rate), &run.file(""))?;
-    daemon.wait_until_queueing(&modem.device)?;
-    Ok(Some(daemon))
+    start_queue(modem, rate, run).map(Some)
 }
 
 fn upload(run: &Run, trial: Trial) -> Result<Outcome> {
@@ -287,8 +258,7 @@ fn known_as_tcp_percent(counters: &QueueCounters) -> Option<f64> {
 /// Where nobody sends, giveway neither sends nor changes anything.
 fn idle(run: &Run, seconds: f64) -> Result<Outcome> {
     let modem = Modem::raise(None, RTT_MS, Link::Steady(10.0), (run.seed, seconds))?;
-    let mut daemon = Daemon::launch(&modem.device, &configuration(json!("auto")), &run.file(""))?;
-    daemon.wait_until_queueing(&modem.device)?;
+    let mut daemon = start_queue(&modem, json!("auto"), run)?;
     let tuning = || -> Result<_> { Ok(answers::status(&modem.device)?.network.queue.in_force) };
     let (sent, before) = (modem.sent_packets()?, tuning()?);
     pause(seconds)?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use giveway_engine::downlink::PART;
 use serde_json::json;
 
-use super::yielding::crossing::{Crossing, FAR_ADDRESS, Link, Queue, SECOND_ADDRESS};
+use super::crossing::{Crossing, FAR_ADDRESS, Link, Queue, SECOND_ADDRESS};
 use crate::air::STATION_DEVICE;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
@@ -17,25 +17,12 @@ use crate::guest::Guest;
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
 use crate::outcome::Outcome;
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Relation, Variant};
 use crate::statistics::{mean, percentile};
 use crate::traffic::endless::{Arrivals, start_probe, start_sender, start_sink};
 use crate::traffic::http::{Client, FarEnd, KB, Method};
 use crate::traffic::realtime::monotonic_ns;
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "foreground-down",
-    about: "pages and a call beside bulk and background downloads of the same device",
-    stations: None,
-    seconds: 20,
-    warmup_s: 10,
-    parameters: &[
-        Parameter::range("requests", 10, 1, 1_000, "of each size"),
-        Parameter::list("sizes_kb", "100,1000", "bodies of the requests"),
-    ],
-    plan: &plan,
-};
 
 /// It has every queue, a delay, and a clock that the machine does not disturb.
 const GUEST: Guest = Guest::VIRTUAL;
@@ -109,66 +96,67 @@ impl Way {
     }
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let sizes_kb = parameters.counts("sizes_kb")?;
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
+    let variant = |(link, way, load): (Link, Way, Option<Load>)| {
+        let place = format!("{}ms/{}", link.rtt_ms, link.queue.name());
+        let what = load.map_or("alone".to_owned(), |load| {
+            format!("{}-{}", load.class, load.connections)
+        });
+        let name = format!("{place}/{what}/{}", way.name());
+        let checks = match (way, load) {
+            (Way::Giveway(known), Some(load)) if Way::ALL.contains(&way) => {
+                let alone = match (known, load.class) {
+                    (None, _) => Way::Plain,
+                    (Some(_), "background") => Way::SHAPED,
+                    (Some(_), _) => Way::KNOWN,
+                };
+                let alone = format!("{place}/alone/{}", alone.name());
+                load.checks(&name, &alone, known.is_some(), &sizes_kb)
+            }
+            _ => Vec::new(),
+        };
+        let trial = Trial {
+            link,
+            way,
+            load,
+            warmup_s: parameters.seconds("warmup_s"),
+            seconds: parameters.seconds("seconds"),
+            requests: parameters.count("requests"),
+            sizes_kb: sizes_kb.clone(),
+        };
+        trial.variant(name).expect(checks)
+    };
+    Ok(cells().into_iter().map(variant).collect())
+}
+
+/// In each place the page and the call alone, and beside downloads; in the first one with other parts of the rate too.
+fn cells() -> Vec<(Link, Way, Option<Load>)> {
+    let mut cells = Vec::new();
     for (rtt_ms, queue) in RTTS_MS
         .into_iter()
         .flat_map(|rtt_ms| QUEUES.map(|queue| (rtt_ms, queue)))
     {
-        let place = format!("{rtt_ms}ms/{}", queue.name());
-        let mut variant = |what: &str, way: Way, load| {
-            let trial = Trial {
-                link: Link {
-                    queue,
-                    mbit: LINK_MBIT,
-                    rtt_ms,
-                },
-                way,
-                load,
-                warmup_s: parameters.count("warmup_s") as f64,
-                seconds: parameters.count("seconds") as f64,
-                requests: parameters.count("requests"),
-                sizes_kb: sizes_kb.clone(),
-            };
-            let name = format!("{place}/{what}/{}", way.name());
-            variants.push(trial.variant(name.clone()));
-            name
+        let link = Link {
+            queue,
+            mbit: LINK_MBIT,
+            rtt_ms,
         };
-        let alone = [Way::Plain, Way::KNOWN, Way::SHAPED].map(|way| variant("alone", way, None));
-        let [plain_alone, known_alone, shaped_alone] = alone;
+        let mut add = |ways: &[Way], load| cells.extend(ways.iter().map(|way| (link, *way, load)));
+        let load = |class, connections| Some(Load { class, connections });
+        add(&[Way::Plain, Way::KNOWN, Way::SHAPED], None);
         if (rtt_ms, queue) == (RTTS_MS[0], QUEUES[0]) {
-            for (class, way) in CLASSES
+            CLASSES
                 .into_iter()
-                .flat_map(|class| Way::OTHER_PARTS.map(|way| (class, way)))
-            {
-                let load = Load { class, connections: 8 };
-                variant(&format!("{class}-8"), way, Some(load));
-            }
+                .for_each(|class| add(&Way::OTHER_PARTS, load(class, 8)));
         }
         for class in CLASSES {
             for connections in CONNECTIONS {
-                let load = Load { class, connections };
-                for way in Way::ALL {
-                    let name = variant(&format!("{class}-{connections}"), way, Some(load));
-                    let Way::Giveway(known) = way else { continue };
-                    let is_known = known.is_some();
-                    let alone = match (is_known, class) {
-                        (false, _) => &plain_alone,
-                        (true, "background") => &shaped_alone,
-                        (true, _) => &known_alone,
-                    };
-                    checks.extend(load.checks(&name, alone, is_known, &sizes_kb));
-                }
+                add(&Way::ALL, load(class, connections));
             }
         }
     }
-    Ok(Plan {
-        variants,
-        checks,
-        plots: Vec::new(),
-        columns: "completion_mean_s call_waits_p50_ms call_waits_p95_ms load_mbit load_percent_of_left",
-    })
+    cells
 }
 
 impl Load {

@@ -7,8 +7,9 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::super::modem_queue::start_queue;
 use crate::experiment::{Run, pause};
-use crate::giveway::{Daemon, answers};
+use crate::giveway::answers;
 use crate::guest::Guest;
 use crate::modem::{FAR_ADDRESS, LEAST_MBIT, Link, Modem};
 use crate::outcome::Outcome;
@@ -38,13 +39,23 @@ enum Rate {
     Found,
 }
 
-pub fn plan(seconds: f64) -> (Vec<Variant>, Vec<Check>) {
-    let (mut variants, mut checks) = (Vec::new(), Vec::new());
-    for (link_name, link) in [("10", Link::Steady(STEADY_MBIT)), ("trace", Link::Trace)] {
-        for (how, rate) in [("told", Rate::Told), ("auto", Rate::Found)] {
-            let name = format!("{how}/{link_name}");
-            let run = move |run: &Run| experiment(run, link, rate, seconds);
-            variants.push(Variant::new(&name, Some(GUEST), WARMUP_S + seconds, run));
+const LINKS: [(&str, Link); 2] = [("10", Link::Steady(STEADY_MBIT)), ("trace", Link::Trace)];
+const RATES: [(&str, Rate); 2] = [("told", Rate::Told), ("auto", Rate::Found)];
+
+pub fn variants(seconds: f64) -> Vec<Variant> {
+    let variant = |(link_name, link): (&str, Link), (how, rate): (&str, Rate)| {
+        let run = move |run: &Run| experiment(run, link, rate, seconds);
+        Variant::new(format!("{how}/{link_name}"), Some(GUEST), WARMUP_S + seconds, run)
+    };
+    let on = |link| RATES.map(|rate| variant(link, rate));
+    LINKS.into_iter().flat_map(on).collect()
+}
+
+pub fn bounds() -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (link, _) in LINKS {
+        for (how, rate) in RATES {
+            let name = format!("{how}/{link}");
             for metric in ["refused_miscounted", "promised_miscounted"] {
                 checks.push(Check::metric(&name, metric, Relation::Exactly(0.0)).always());
             }
@@ -58,7 +69,7 @@ pub fn plan(seconds: f64) -> (Vec<Variant>, Vec<Check>) {
     let steady = Check::metric("auto/10", "promised_percent", Relation::AtLeast(95.0));
     let varying = Check::metric("auto/trace", "promised_percent", Relation::AtLeast(50.0)).goal();
     checks.extend([steady, varying]);
-    (variants, checks)
+    checks
 }
 
 fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome> {
@@ -69,13 +80,7 @@ fn experiment(run: &Run, link: Link, rate: Rate, seconds: f64) -> Result<Outcome
         (Rate::Told, Link::Steady(mbit)) => json!(mbit),
         (Rate::Told, _) => json!(LEAST_MBIT),
     };
-    let configuration = json!({
-        "cap": {"policy": "none"},
-        "link": {"rate_mbit": rate},
-        "classes": {"congestion_control": false},
-    });
-    let mut daemon = Daemon::launch(&modem.device, &configuration, &run.file(""))?;
-    daemon.wait_until_queueing(&modem.device)?;
+    let mut daemon = start_queue(&modem, rate, run)?;
     let _sink = start_sink(&modem.far, &[UPLOAD])?;
     let receiver = Role::start(&modem.far, "realtime-receiver", &())?;
     let begun = Instant::now();

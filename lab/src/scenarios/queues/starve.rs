@@ -9,28 +9,12 @@ use crate::experiment::{Run, pause};
 use crate::giveway::Daemon;
 use crate::guest::{Clock, Guest};
 use crate::outcome::Outcome;
-use crate::parameters::{Parameter, Parameters};
+use crate::parameters::Parameters;
 use crate::process::Process;
-use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
+use crate::scenario::{Check, Relation, Variant};
 use crate::traffic::endless::{Arrivals, start_sender, start_sink};
 use crate::traffic::realtime::monotonic_ns;
 use crate::uplink::{FAR_ADDRESS, PACKET_BYTES, Queue, Shape, Uplink};
-
-pub const SCENARIO: Scenario = Scenario {
-    name: "starve",
-    about: "background connections below a full uplink for an hour, and beside a program that computes",
-    stations: None,
-    seconds: 3_600,
-    warmup_s: 10,
-    parameters: &[Parameter::range(
-        "computing_s",
-        600,
-        1,
-        36_000,
-        "for which a program computes",
-    )],
-    plan: &plan,
-};
 
 /// 3,600 s in virtual time.
 const FREE: Guest = Guest::VIRTUAL;
@@ -63,42 +47,32 @@ enum Foreground {
     Computing,
 }
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
-    let warmup_s = parameters.count("warmup_s") as f64;
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
+    let warmup_s = parameters.seconds("warmup_s");
     let variant = |name: &str, guest, foreground, seconds: &str, trickle_kbit: Option<u32>| {
-        let seconds = parameters.count(seconds) as f64;
+        let seconds = parameters.seconds(seconds);
         Variant::new(name, Some(guest), warmup_s + seconds + RETURN_S, move |run| {
             starve(run, foreground, warmup_s, seconds, trickle_kbit)
         })
     };
-    let mut checks = vec![Check::ratio(
-        "free/giveway foreground_mbit / free/pure".to_owned(),
-        "free/giveway",
-        "free/pure",
-        "foreground_mbit",
-        Relation::AtLeast(0.99),
-    )];
-    for name in ["free/giveway", "computing/giveway"] {
+    let (transfer, computing) = (Foreground::Transfer, Foreground::Computing);
+    Ok(vec![
+        variant("free/giveway", FREE, transfer, "seconds", None),
+        // P0's rule.
+        variant("free/pure", FREE, transfer, "seconds", Some(0)),
+        variant("computing/giveway", COMPUTING, computing, "computing_s", None),
+    ])
+}
+
+pub fn bounds() -> Vec<Check> {
+    let (ours, pure, metric) = ("free/giveway", "free/pure", "foreground_mbit");
+    let name = format!("{ours} {metric} / {pure}");
+    let mut checks = vec![Check::ratio(name, ours, pure, metric, Relation::AtLeast(0.99))];
+    for name in [ours, "computing/giveway"] {
         checks.push(Check::metric(name, "lost_connections", Relation::Exactly(0.0)));
         checks.push(Check::metric(name, "return_s", Relation::AtMost(1.0)));
     }
-    Ok(Plan {
-        variants: vec![
-            variant("free/giveway", FREE, Foreground::Transfer, "seconds", None),
-            // P0's rule.
-            variant("free/pure", FREE, Foreground::Transfer, "seconds", Some(0)),
-            variant(
-                "computing/giveway",
-                COMPUTING,
-                Foreground::Computing,
-                "computing_s",
-                None,
-            ),
-        ],
-        checks,
-        plots: vec![],
-        columns: "foreground_mbit background_kbit lost_connections return_s",
-    })
+    checks
 }
 
 fn starve(

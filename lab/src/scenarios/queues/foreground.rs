@@ -1,31 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! P0, figures 6 to 12: how long a phone's HTTP requests take while it uploads in the background, what they cost its
-//! processor, and what the upload still gets. P0 wanted "as fast as without the upload" and did not reach it.
+//! A phone's HTTP requests while it uploads in the background. P0 wanted "as fast as without the upload" and did not reach it.
 
 use anyhow::Result;
 
-use crate::guest::Guest;
-use crate::parameters::{Parameter, Parameters};
-use crate::scenario::{Check, Plan, Plot, Relation, Scenario};
+use super::on_uplink;
+use crate::parameters::Parameters;
+use crate::scenario::{Check, Plot, Relation, Variant};
+use crate::testbed::Load;
 use crate::testbed::probe::requests::Requests;
-use crate::testbed::{Load, Testbed, Topology};
 use crate::uplink::{PACKET_BYTES, Queue, Shape};
 
-pub const SCENARIO: Scenario = Scenario {
-    name: "foreground",
-    about: "HTTP on a narrow uplink while the device uploads in the background",
-    stations: None,
-    seconds: 1,
-    warmup_s: 10,
-    parameters: &[
-        Parameter::range("requests", 50, 1, 1_000, "how often each is made"),
-        Parameter::list("sizes_kb", "1,10,100,400,1000", "bodies of the requests"),
-    ],
-    plan: &plan,
-};
-
-/// It has every queue discipline and TCP-LP, and its clock counts instructions. One processor, as the phone.
-const GUEST: Guest = Guest::VIRTUAL;
 const UP_KBIT: u64 = 1_000;
 /// P0's uplink in bad radio conditions: only reported.
 const SLOW_UP_KBIT: u64 = 400;
@@ -63,43 +47,37 @@ const METHODS: &[(&str, Queue, Option<&str>)] = &[
 const ELSEWHERE: [(&str, u64, u64); 2] = [("8k", UP_KBIT, DEEP_DRIVER_BYTES), ("0.4", SLOW_UP_KBIT, PACKET_BYTES)];
 const TRIED_ELSEWHERE: &[&str] = &["none", "plain", "giveway"];
 
-fn plan(parameters: &Parameters) -> Result<Plan> {
+pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
     let sizes_kb = parameters.counts("sizes_kb")?;
     let variant = |name: String, queue, background: Option<&'static str>, up_kbit, driver_bytes| {
+        let shape = Shape {
+            up_kbit,
+            down_kbit: DOWN_KBIT,
+            rtt_ms: RTT_MS,
+            queue,
+            driver_bytes,
+        };
         let requests = Requests {
             sizes_kb: sizes_kb.clone(),
             repetitions: parameters.count("requests"),
         };
-        let testbed = Testbed {
-            topology: Topology::Uplink(Shape {
-                up_kbit,
-                down_kbit: DOWN_KBIT,
-                rtt_ms: RTT_MS,
-                queue,
-                driver_bytes,
-            }),
-            loads: background.map(Load::upload).into_iter().collect(),
-            warmup_s: parameters.count("warmup_s") as f64,
-            probes: vec![Box::new(requests)],
-        };
-        testbed.variant(name, Some(GUEST))
+        on_uplink(parameters, name, shape, background.map(Load::upload), requests)
     };
     let mut variants = Vec::new();
     for &(name, queue, background) in METHODS {
         variants.push(variant(name.into(), queue, background, UP_KBIT, PACKET_BYTES));
         for (place, up_kbit, driver_bytes) in ELSEWHERE.into_iter().filter(|_| TRIED_ELSEWHERE.contains(&name)) {
-            variants.push(variant(
-                format!("{name}/{place}"),
-                queue,
-                background,
-                up_kbit,
-                driver_bytes,
-            ));
+            let name = format!("{name}/{place}");
+            variants.push(variant(name, queue, background, up_kbit, driver_bytes));
         }
     }
-    let mut checks = Vec::new();
+    Ok(variants)
+}
+
+pub fn bounds(parameters: &Parameters) -> Result<Vec<Check>> {
+    let sizes_kb = parameters.counts("sizes_kb")?;
     let left = |method| Check::metric(method, "background_percent_of_left", Relation::AtLeast(90.0));
-    checks.extend([left("giveway").goal(), left(SHORT)]);
+    let mut checks = vec![left("giveway").goal(), left(SHORT)];
     for method in ["giveway", SHORT] {
         checks.push(Check::metric(method, "yield_max_s", Relation::Below(TCP_NICE_YIELDS_S)).goal());
         for direction in ["get", "post"] {
@@ -107,13 +85,7 @@ fn plan(parameters: &Parameters) -> Result<Plan> {
             checks.extend(sizes_kb.iter().flat_map(request));
         }
     }
-    Ok(Plan {
-        variants,
-        checks,
-        plots: FIGURES.into_iter().map(figure).collect(),
-        columns: "completion_mean_s completion_p95_s instructions yield_mean_s background_goodput_mbit \
-                  background_percent_of_left",
-    })
+    Ok(checks)
 }
 
 /// What the issue strives for: nearly the time that the request takes with no upload at all.
@@ -173,6 +145,10 @@ const LINES: [Axis; 9] = [
 ];
 
 /// P0, figures 6 to 12.
+pub fn figures() -> Vec<Plot> {
+    FIGURES.into_iter().map(figure).collect()
+}
+
 fn figure((file, title, method, y): (&'static str, &'static str, &str, Axis)) -> Plot {
     let lines = LINES.map(|(label, variant)| (label, format!("{variant}/{method}")));
     Plot::Sweep {
