@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::access_point::{AccessPoint, MEDIA};
+use crate::access_point::AccessPoint;
 use crate::cell::Cell;
 use crate::experiment::Run;
 use crate::guest::Guest;
@@ -16,8 +16,6 @@ use crate::parameters::{Kind, Parameter, Parameters};
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
-    /// How many stations are on the access point by default; none: it is not about the air.
-    pub stations: Option<u64>,
     /// Defaults of the parameters that every scenario has.
     pub seconds: u64,
     pub warmup_s: u64,
@@ -201,13 +199,6 @@ impl Scenario {
             ),
             Parameter::list("variants", "", "only these, or those below them"),
         ];
-        if let Some(stations) = self.stations {
-            parameters.extend([
-                Parameter::range("stations", stations, 1, 16, "stations on the access point"),
-                Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
-                Parameter::choice("medium", MEDIA, "instead of the scenario's own"),
-            ]);
-        }
         // A scenario may have its own default of what every scenario has.
         parameters.retain(|parameter| self.parameters.iter().all(|own| own.name != parameter.name));
         parameters.extend(self.parameters);

@@ -14,16 +14,14 @@ mod on_air;
 mod queues;
 pub mod reach;
 mod readme;
-mod rules_cost;
 pub mod runaway;
 mod shares;
 mod soak;
-mod starts;
 pub mod switch_cost;
 mod table;
 pub mod targets;
 mod turmoil;
-mod wakeup;
+mod waking;
 mod work;
 
 use anyhow::Result;
@@ -44,24 +42,27 @@ const OWN: &[Scenario] = &[
     monitor_cost::SCENARIO,
     reach::SCENARIO,
     readme::SCENARIO,
-    rules_cost::SCENARIO,
     runaway::SCENARIO,
     shares::SCENARIO,
     soak::SCENARIO,
-    starts::SCENARIO,
     switch_cost::SCENARIO,
     targets::SCENARIO,
     turmoil::SCENARIO,
-    wakeup::SCENARIO,
     work::SCENARIO,
 ];
 
 /// By name.
 pub fn all() -> Vec<&'static Scenario> {
-    let mut all: Vec<_> = [on_air::papers::ROWS, on_air::sharing::ROWS, queues::ROWS, OWN]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut all: Vec<_> = [
+        on_air::papers::ROWS,
+        on_air::sharing::ROWS,
+        queues::ROWS,
+        waking::ROWS,
+        OWN,
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     all.sort_by_key(|scenario| scenario.name);
     all
 }

@@ -23,7 +23,6 @@ use enqueue::{Cost, Enqueue};
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
     about: "instructions of admitting a packet, and random cases against the exact walk",
-    stations: None,
     seconds: 1,
     warmup_s: 0,
     parameters: &[

@@ -15,7 +15,6 @@ use experiment::{Chain, EVERY_US, Parts};
 pub const SCENARIO: Scenario = Scenario {
     name: "chain",
     about: "a request with a deadline, its handling and its answer, beside load on both ends (P3, P4)",
-    stations: None,
     seconds: 1,
     warmup_s: 0,
     parameters: &[

@@ -18,7 +18,6 @@ use injector::Part;
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
     about: "each system call of the daemon and its guardian fails once: nothing may be left",
-    stations: None,
     seconds: 2,
     warmup_s: 0,
     parameters: &[

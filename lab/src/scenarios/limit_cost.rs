@@ -19,7 +19,6 @@ use passing::{Passing, State};
 pub const SCENARIO: Scenario = Scenario {
     name: "limit-cost",
     about: "what limits cost traffic that has none, and a thousand limits at once",
-    stations: None,
     seconds: 20,
     warmup_s: 8,
     parameters: &[

@@ -25,7 +25,6 @@ use crate::traffic::crowd;
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
     about: "CPU and memory of the daemon, busy and idle, beside ss",
-    stations: None,
     seconds: 60,
     warmup_s: 20,
     parameters: &[

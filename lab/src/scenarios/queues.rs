@@ -30,7 +30,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "foreground",
         about: "HTTP on a narrow uplink while the device uploads in the background",
-        stations: None,
         seconds: 1,
         warmup_s: 10,
         parameters: &[
@@ -50,7 +49,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "gate",
         about: "a program that computes beside an upload's packet work",
-        stations: None,
         seconds: 1,
         warmup_s: 3,
         parameters: &[
@@ -103,7 +101,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "starve",
         about: "background connections below a full uplink for an hour, and beside a program that computes",
-        stations: None,
         seconds: 3_600,
         warmup_s: 10,
         parameters: &[Parameter::range(
@@ -124,7 +121,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "deadline",
         about: "packets with deadlines beside floods, under each queue (P3)",
-        stations: None,
         seconds: 1,
         warmup_s: 0,
         parameters: &[
@@ -155,7 +151,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "rate-limit",
         about: "a rule's rate limit over TCP and UDP, with one socket and with twenty",
-        stations: None,
         seconds: 20,
         warmup_s: 3,
         parameters: &[],
@@ -170,7 +165,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "download-limit",
         about: "a rule's limit for what its flows receive and send, with 1, 4 and 16 connections",
-        stations: None,
         seconds: 30,
         warmup_s: 10,
         parameters: &[],
@@ -185,7 +179,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "auto-rate",
         about: "an upload behind a modem whose rate is found from what arrives",
-        stations: None,
         seconds: 25,
         warmup_s: 10,
         parameters: &[],
@@ -200,7 +193,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "yield",
         about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
-        stations: None,
         seconds: 20,
         warmup_s: 15,
         parameters: &[
@@ -218,7 +210,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "foreground-down",
         about: "pages and a call beside bulk and background downloads of the same device",
-        stations: None,
         seconds: 20,
         warmup_s: 10,
         parameters: &[
@@ -235,7 +226,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "line-rate",
         about: "throughput and processor time with each queue where nothing holds the link back",
-        stations: None,
         seconds: 2,
         warmup_s: 1,
         parameters: &[],
@@ -250,7 +240,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "qdisc-cost",
         about: "instructions of each queue for a plain packet",
-        stations: None,
         seconds: 1,
         warmup_s: 0,
         parameters: &[Parameter::range(

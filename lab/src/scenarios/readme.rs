@@ -18,7 +18,6 @@ use recipes::Recipes;
 pub const SCENARIO: Scenario = Scenario {
     name: "readme",
     about: "the recipes of README.md as they stand, and what the far end counts",
-    stations: None,
     seconds: 5,
     warmup_s: 2,
     parameters: &[],

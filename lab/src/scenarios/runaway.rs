@@ -18,7 +18,6 @@ use received::Part;
 pub const SCENARIO: Scenario = Scenario {
     name: "runaway",
     about: "programs with priority that never stop: are they stopped?",
-    stations: None,
     seconds: 5,
     warmup_s: 0,
     parameters: &[

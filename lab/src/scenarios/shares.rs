@@ -20,7 +20,6 @@ use crate::scenario::{Plan, Scenario, Variant};
 pub const SCENARIO: Scenario = Scenario {
     name: "shares",
     about: "policies over radios and numbers of stations, in model time",
-    stations: None,
     seconds: 40,
     warmup_s: 15,
     parameters: &[

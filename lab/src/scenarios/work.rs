@@ -19,7 +19,6 @@ use tool::Tool;
 pub const SCENARIO: Scenario = Scenario {
     name: "work",
     about: "backups, rsync, git and scp beside an upload: the class of all that they start",
-    stations: None,
     seconds: 10,
     warmup_s: 3,
     parameters: &[],

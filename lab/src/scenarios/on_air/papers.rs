@@ -18,15 +18,16 @@ use crate::testbed::probe::transfers::Transfers;
 use crate::traffic::iperf3::Protocol;
 use crate::usage::usage;
 
+const ON_IT: &str = "stations on the access point";
+
 pub const ROWS: &[Scenario] = &[
     // P1, figure 4: what N stations that know nothing of each other get through one access point.
     Scenario {
         name: "contention",
         about: "goodput of N stations without giveway, UDP and TCP (P1, figure 4)",
-        stations: Some(8),
         seconds: 60,
         warmup_s: 20,
-        parameters: &[],
+        parameters: &[stations(8, 1, 16, ON_IT), rtt_ms(256), MEDIUM],
         plan: &OnAir {
             media: Media::Usually(FIXED54),
             variants: |air| {
@@ -71,14 +72,14 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "single-cap",
         about: "one station's goodput over its cap (P1, figure 6)",
-        stations: Some(1),
         seconds: 60,
         warmup_s: 20,
-        parameters: &[Parameter::list(
-            "caps",
-            "10,20,30,40,60,80,120,200,300",
-            "segments, one variant each",
-        )],
+        parameters: &[
+            stations(1, 1, 16, ON_IT),
+            rtt_ms(256),
+            MEDIUM,
+            Parameter::list("caps", "10,20,30,40,60,80,120,200,300", "segments, one variant each"),
+        ],
         plan: &OnAir {
             media: Media::Usually(FIXED54),
             variants: |air| {
@@ -110,7 +111,6 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "cooperative",
         about: "N stations: plain, BBR, the paper's fixed cap (P1, figures 7 to 10), a capacity that is found, the best equal cap",
-        stations: None,
         seconds: 40,
         warmup_s: 15,
         parameters: &[
@@ -146,16 +146,14 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "join-leave",
         about: "senders join or leave; how soon the others' caps are right (P1, 4.1)",
-        stations: Some(8),
         seconds: 240,
         warmup_s: 0,
-        parameters: &[Parameter::range(
-            "events",
-            40,
-            1,
-            10_000,
-            "starts, stops and deaths to measure",
-        )],
+        parameters: &[
+            stations(8, 1, 16, ON_IT),
+            rtt_ms(256),
+            MEDIUM,
+            Parameter::range("events", 40, 1, 10_000, "starts, stops and deaths to measure"),
+        ],
         plan: &OnAir {
             media: Media::Named(&[ARF_LOSSY, FIXED54]),
             stations: join_leave::stations,
@@ -171,10 +169,14 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "strangers",
         about: "what two stations without giveway keep beside one with it (P2, figure 5)",
-        stations: Some(3),
         seconds: 30,
         warmup_s: 8,
-        parameters: &[stations(3, 3, 3, "two strangers and ours"), rtt_ms(80), rounds(5)],
+        parameters: &[
+            MEDIUM,
+            stations(3, 3, 3, "two strangers and ours"),
+            rtt_ms(80),
+            rounds(5),
+        ],
         plan: &OnAir {
             media: Media::Each(&[FIXED54_EDCA, ARF_LOSSY_EDCA]),
             variants: |air| Ok(beside_strangers(air)),
@@ -202,11 +204,11 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "app-mix",
         about: "a live stream and three file transfers on one access point (P2, section 6)",
-        stations: Some(4),
         // P2's stream alone.
         seconds: 60,
         warmup_s: 0,
         parameters: &[
+            MEDIUM,
             stations(4, 4, 4, "one streams, three transfer"),
             rtt_ms(80),
             rounds(3),
@@ -229,16 +231,14 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "lift",
         about: "a cap is lifted at once, beside a connection that never had one",
-        stations: Some(2),
         seconds: 5,
         warmup_s: 20,
-        parameters: &[Parameter::range(
-            "lifts",
-            10,
-            1,
-            1_000,
-            "how often; each is held for 10 s first",
-        )],
+        parameters: &[
+            stations(2, 1, 16, ON_IT),
+            rtt_ms(256),
+            MEDIUM,
+            Parameter::range("lifts", 10, 1, 1_000, "how often; each is held for 10 s first"),
+        ],
         plan: &OnAir {
             media: Media::Named(&[FIXED54, ARF_LOSSY]),
             stations: |parameters| Ok(vec![parameters.count("stations").max(2) as usize]),

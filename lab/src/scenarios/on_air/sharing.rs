@@ -15,7 +15,6 @@ use crate::traffic::liar::Lie;
 const SHARING: Scenario = Scenario {
     name: "",
     about: "",
-    stations: None,
     seconds: 40,
     warmup_s: 15,
     parameters: &[stations(8, 1, 16, "on the access point"), rtt_ms(256), rounds(3)],
@@ -90,8 +89,9 @@ pub const ROWS: &[Scenario] = &[
     Scenario {
         name: "mixed",
         about: "eight stations, of which 1, 3, 5 or 7 have no giveway, against the same seats where none has it",
-        stations: Some(8),
         parameters: &[
+            rtt_ms(256),
+            MEDIUM,
             stations(8, 8, 8, "on the access point"),
             Parameter::range(
                 "repeats",
