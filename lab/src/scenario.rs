@@ -147,8 +147,8 @@ pub enum At {
 pub enum Plot {
     /// A metric over the number at the end of the variants' names; `levels` are drawn across.
     Sweep {
-        file: &'static str,
-        title: &'static str,
+        file: String,
+        title: String,
         x: &'static str,
         /// The metric, and how the axis says it.
         y: (&'static str, &'static str),
@@ -272,6 +272,24 @@ impl Plot {
     pub fn timeline(of: Trace, variants: &[String]) -> Self {
         let variants = variants.to_vec();
         Self::Timeline { of, variants }
+    }
+
+    /// Without levels.
+    pub fn sweep(
+        file: &str,
+        title: &str,
+        x: &'static str,
+        y: (&'static str, &'static str),
+        lines: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Self {
+        Self::Sweep {
+            file: file.into(),
+            title: title.into(),
+            x,
+            y,
+            lines: lines.into_iter().collect(),
+            levels: Vec::new(),
+        }
     }
 
     pub fn distribution(

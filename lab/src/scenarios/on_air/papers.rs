@@ -55,14 +55,10 @@ pub const ROWS: &[Scenario] = &[
                 }
             },
             plots: |_, _| {
-                vec![Plot::Sweep {
-                    file: "totals",
-                    title: "Total goodput over the number of stations",
-                    x: "stations",
-                    y: ("goodput_mbit", "total goodput, Mbit/s"),
-                    lines: vec![("UDP", "udp".into()), ("TCP (CUBIC)", "tcp".into())],
-                    levels: vec![],
-                }]
+                let title = "Total goodput over the number of stations";
+                let y = ("goodput_mbit", "total goodput, Mbit/s");
+                let lines = [("UDP", "udp".into()), ("TCP (CUBIC)", "tcp".into())];
+                vec![Plot::sweep("totals", title, "stations", y, lines)]
             },
             columns: "goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms collisions_percent",
             ..OnAir::ROW
@@ -95,8 +91,8 @@ pub const ROWS: &[Scenario] = &[
             },
             plots: |_, _| {
                 vec![Plot::Sweep {
-                    file: "goodput-over-cap",
-                    title: "Goodput of one station over its cap",
+                    file: "goodput-over-cap".into(),
+                    title: "Goodput of one station over its cap".into(),
                     x: "cap, segments",
                     y: ("goodput_mbit", "total goodput, Mbit/s"),
                     lines: vec![("capped", "cap".into())],

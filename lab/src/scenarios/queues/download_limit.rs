@@ -166,14 +166,10 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
 pub fn figures() -> Vec<Plot> {
     let labels = ["1 connection", "4 connections", "16 connections"];
     let lines = labels.into_iter().zip(CONNECTIONS.map(|count| format!("host/{count}")));
-    vec![Plot::Sweep {
-        file: "download-limit",
-        title: "What a rule's flows receive together, beside its limit",
-        x: "limit, Mbit/s",
-        y: ("passed_of_limit", "received, of the limit"),
-        lines: lines.collect(),
-        levels: Vec::new(),
-    }]
+
+    let title = "What a rule's flows receive together, beside its limit";
+    let y = ("passed_of_limit", "received, of the limit");
+    vec![Plot::sweep("download-limit", title, "limit, Mbit/s", y, lines)]
 }
 
 /// Place, round trip, kind, connections and limit of each.

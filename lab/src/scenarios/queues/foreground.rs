@@ -151,12 +151,5 @@ pub fn figures() -> Vec<Plot> {
 
 fn figure((file, title, method, y): (&'static str, &'static str, &str, Axis)) -> Plot {
     let lines = LINES.map(|(label, variant)| (label, format!("{variant}/{method}")));
-    Plot::Sweep {
-        file,
-        title,
-        x: "body, KB",
-        y,
-        lines: lines.into(),
-        levels: vec![],
-    }
+    Plot::sweep(file, title, "body, KB", y, lines)
 }

@@ -36,47 +36,35 @@ const QUEUE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy)]
 struct LinkQueue {
     name: &'static str,
-    /// Its plot's file, and title.
-    plot: (&'static str, &'static str),
     backend: &'static str,
     /// Of the link, which the limit does not need.
     rate_mbit: Option<f64>,
     /// For what this machine's kernel may not have.
     guest: Option<Guest>,
+    about: &'static str,
 }
 
-const QUEUES: [LinkQueue; 3] = [
-    LinkQueue {
-        name: "htb",
-        plot: (
-            "rate-limit-htb",
-            "What a rule's flows send together, beside its limit: before htb",
-        ),
-        backend: "htb",
-        rate_mbit: Some(LINK_MBIT),
-        guest: None,
-    },
-    LinkQueue {
-        name: "qdisc",
-        plot: (
-            "rate-limit-qdisc",
-            "What a rule's flows send together, beside its limit: before the BPF qdisc",
-        ),
-        backend: "qdisc",
-        rate_mbit: Some(LINK_MBIT),
-        guest: Some(Guest::VIRTUAL),
-    },
-    LinkQueue {
-        name: "qdisc-unpaced",
-        plot: (
-            "rate-limit-qdisc-unpaced",
-            "What a rule's flows send together, beside its limit: before the BPF qdisc, which knows no rate of the link",
-        ),
-        backend: "qdisc",
-        rate_mbit: None,
-        guest: Some(Guest::VIRTUAL),
-    },
-];
+const HTB: LinkQueue = LinkQueue {
+    name: "htb",
+    backend: "htb",
+    rate_mbit: Some(LINK_MBIT),
+    guest: None,
+    about: "htb",
+};
+const QDISC: LinkQueue = LinkQueue {
+    name: "qdisc",
+    backend: "qdisc",
+    guest: Some(Guest::VIRTUAL),
+    about: "the BPF qdisc",
+    ..HTB
+};
+const UNPACED: LinkQueue = LinkQueue {
+    name: "qdisc-unpaced",
+    rate_mbit: None,
+    about: "the BPF qdisc, which knows no rate of the link",
+    ..QDISC
+};
+const QUEUES: [LinkQueue; 3] = [HTB, QDISC, UNPACED];
 
 #[derive(Clone, Copy)]
 struct Trial {
@@ -115,15 +103,13 @@ pub fn variants(parameters: &Parameters) -> Result<Vec<Variant>> {
 pub fn figures() -> Vec<Plot> {
     let figure = |queue: LinkQueue| {
         let line = |(_, _, flood, label)| (label, format!("{}/{flood}", queue.name));
-        let (file, title) = queue.plot;
-        Plot::Sweep {
-            file,
-            title,
-            x: "limit, Mbit/s",
-            y: ("goodput_of_limit", "sent, of the limit"),
-            lines: FLOODS.map(line).into(),
-            levels: Vec::new(),
-        }
+        let file = format!("rate-limit-{}", queue.name);
+        let title = format!(
+            "What a rule's flows send together, beside its limit: before {}",
+            queue.about
+        );
+        let y = ("goodput_of_limit", "sent, of the limit");
+        Plot::sweep(&file, &title, "limit, Mbit/s", y, FLOODS.map(line))
     };
     QUEUES.map(figure).into()
 }
