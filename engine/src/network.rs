@@ -12,11 +12,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Subject};
-use crate::class::{Treatment, of_choice};
-use crate::config::{Config, Protocol};
+use crate::class::of_choice;
+use crate::config::Config;
 use crate::downlink::{self, Way};
-use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
-use crate::model::{Cookie, Flow, FlowEvent, Interface};
+use crate::model::{Choice, Cookie, Fingerprint, Flow, FlowEvent, Interface, Process, ProcessId, Protocol, Treatment};
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
 use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};

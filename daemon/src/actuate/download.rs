@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::back_off::BackOff;
-use giveway_engine::class::LimitNumber;
 use giveway_engine::downlink::{Arrival, Arrived, Counted, LeftOut, Plan};
+use giveway_engine::model::LimitNumber;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};

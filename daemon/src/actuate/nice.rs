@@ -16,7 +16,7 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::network::nice::Niced;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};

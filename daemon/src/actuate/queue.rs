@@ -11,10 +11,8 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Forwarded, Treatment};
-use giveway_engine::config::{Config, Deadline, Prefix};
-use giveway_engine::matcher::ProcessId;
-use giveway_engine::model::Cookie;
+use giveway_engine::config::{Config, Deadline};
+use giveway_engine::model::{Cookie, Forwarded, Prefix, ProcessId, Treatment};
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, RootQdisc, Tuning, Uplink, may_replace};
 use libbpf_rs::MapHandle;

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Given, Schedule};
 use nix::errno::Errno;
 

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::class::LimitNumber;
 use giveway_engine::downlink::{Arrival, Counted, LeftOut, Plan};
+use giveway_engine::model::LimitNumber;
 use serde::{Deserialize, Serialize};
 
 use super::download::device::{self, UP};

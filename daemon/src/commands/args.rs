@@ -3,8 +3,8 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use giveway_engine::class::{Class, Rates};
 use giveway_engine::config::SchedPolicyName;
+use giveway_engine::model::{Class, Rates};
 use giveway_engine::rate;
 
 #[derive(Args)]

@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use giveway_engine::class::Class;
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::rate;

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use giveway_engine::class::{Class, Rates};
 use giveway_engine::config::SchedPolicyName;
+use giveway_engine::model::{Class, Rates};
 use giveway_engine::rate::mbit;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};

@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use giveway_engine::config::Protocol;
-use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};
+use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, Protocol, TcpState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapHandle};
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use giveway_engine::matcher::{Process, ProcessId};
+use giveway_engine::model::{Process, ProcessId};
 use giveway_engine::priority::Started;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -306,7 +306,7 @@ mod tests {
     use std::fs;
     use std::os::linux::fs::MetadataExt as _;
 
-    use giveway_engine::matcher::Idleness;
+    use giveway_engine::model::Idleness;
 
     use super::*;
 

@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Class;
-use crate::config::{Dscp, Mark, MarksSection};
+use crate::config::MarksSection;
+use crate::model::{Class, Dscp, Mark};
 
 /// Of 802.1D: the access category AC_BK.
 const BACKGROUND_PRIORITY: u8 = 1;

@@ -5,17 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::units::{self, UnitFile};
-use super::{By, Class, Limit, LimitNumber, MOST_LIMITS, Rates, Seen, Treatment, Verdict};
+use super::{By, MOST_LIMITS, Seen, Verdict};
 use crate::config::together::CLASS_RULES;
-use crate::config::{ClassRule, Located, Protocol, read, read_rules};
-use crate::matcher::{Glob, Matcher, Process};
+use crate::config::{ClassRule, Located, read, read_rules};
+use crate::matcher::{Glob, Matcher};
+use crate::model::{Class, Limit, LimitNumber, Process, Protocol, Rates, RuleId, Treatment};
 use crate::rate::bytes_per_s;
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
-
-/// Tells rules apart by their words: the same ones are the same rule wherever they stand, for the next daemon, too. Never 0.
-pub type RuleId = u64;
 
 /// A file, as it was read.
 #[derive(Clone, Debug, Eq, PartialEq)]

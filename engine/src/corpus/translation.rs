@@ -7,13 +7,15 @@ use serde_json::{Map, Value, json};
 use super::plain::{Readable, Written, by_text, bytes, fields, hex, kind, kinds, put, unlike};
 use crate::change::{Change, Setting, Subject, Value as Set};
 use crate::class::rules::Rule;
-use crate::class::{
-    Activity, ClassMark, Forwarded, Limit, LimitNumbers, LinkMarks, PacketRule, RateLimit, Rates, Rules, Treatment,
-};
-use crate::config::{Config, Dscp, Prefix, Protocol, RateMbit};
+use crate::class::{Activity, ClassMark, LinkMarks, PacketRule, Rules};
+use crate::config::{Config, RateMbit};
 use crate::downlink::{self, Arrival, Arrived, Counted, Passed, Way};
-use crate::matcher::{Choice, ChosenLimit, Fingerprint, Glob, Idleness, Inherited, Matcher, Nice, Process, ProcessId};
-use crate::model::{CaState, Cookie, Device, Flow, FlowEvent, Interface, Owner, TcpState};
+use crate::matcher::{Glob, Matcher};
+use crate::model::{
+    CaState, Choice, ChosenLimit, Class, Cookie, Device, Dscp, Fingerprint, Flow, FlowEvent, Forwarded, Idleness,
+    Inherited, Interface, Limit, LimitNumbers, Nice, Owner, Prefix, Process, ProcessId, Protocol, RateLimit, Rates,
+    TcpState, Treatment,
+};
 use crate::network::action::{Action, Input, Outcome};
 use crate::network::by_hand::{SetByHand, Target};
 use crate::network::enforcement::Elsewhere;
@@ -23,7 +25,7 @@ use crate::network::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusa
 use crate::network::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};
 use crate::network::{Background, Setup};
 use crate::record::What;
-use crate::wire::{Class, Filtered, Keyring, Outgoing};
+use crate::wire::{Filtered, Keyring, Outgoing};
 
 fields! {
     // What an engine is made with.

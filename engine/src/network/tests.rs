@@ -438,7 +438,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
             .find(|action| matches!(action, Action::Identify { .. }));
         (asked, engine.status(Duration::ZERO).flows.remove(0))
     };
-    let id = crate::matcher::ProcessId { pid: 77, start_ns: 5 };
+    let id = crate::model::ProcessId { pid: 77, start_ns: 5 };
     let (asked, flow) = pass(100);
     assert_eq!(
         asked,
@@ -448,7 +448,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
         })
     );
     assert_eq!((flow.exe, flow.unit), (None, None));
-    let process = crate::matcher::Process {
+    let process = crate::model::Process {
         exe: "/usr/bin/cp".to_owned(),
         ..Default::default()
     };

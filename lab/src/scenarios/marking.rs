@@ -7,7 +7,7 @@ mod radio;
 pub mod sender;
 
 use anyhow::Result;
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use serde_json::{Value, json};
 
 use crate::experiment::Run;

@@ -4,12 +4,12 @@
 //!
 //! Each thread is a process of its own, so that a pidfd holds it and its CPU time is told without opening anything.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::matcher::ProcessId;
 
 use crate::actuate::thread::{self, Changed};
 use crate::journal::Journal;

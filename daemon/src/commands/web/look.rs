@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use giveway_engine::change::Latest;
-use giveway_engine::class::{Activity, Class};
+use giveway_engine::class::Activity;
+use giveway_engine::model::Class;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
 use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::links::LinkView;

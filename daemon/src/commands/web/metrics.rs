@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::limit_use::{LimitedBy, WayUse};
 use giveway_engine::network::queue::Backend;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::back_off::BackOff;
 use giveway_engine::change::{Changes, Latest};
 use giveway_engine::config::{Chain, Config, ReceiveSection};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Service, Terms};
 use libbpf_rs::MapHandle;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::class::{Class, Folders, Rates, RuleId, Rules, Source};
-use crate::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Process, ProcessId};
+use crate::class::{Folders, Rules, Source};
+use crate::model::{Choice, ChosenLimit, Class, Fingerprint, Idleness, Process, ProcessId, Rates, RuleId};
 use crate::network::action::Action;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };

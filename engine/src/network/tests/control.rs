@@ -2,8 +2,8 @@
 //! The congestion control and the receive windows of background connections: who has it, who gets it back, and what somebody else has set.
 
 use super::*;
-use crate::class::Class;
 use crate::downlink::{Arrival, DownloadRate, LeftOut};
+use crate::model::Class;
 
 const GIVES_WAY: &str = "gives_way";
 
