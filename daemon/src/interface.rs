@@ -5,9 +5,9 @@
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;
+use giveway_engine::config::MOST_LINKS;
 use giveway_engine::config::UplinkSection;
 pub use giveway_engine::model::Interface;
-use giveway_engine::network::queue::links::MOST_LINKS;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};

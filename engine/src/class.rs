@@ -20,6 +20,7 @@ mod marks;
 mod packets;
 pub(crate) mod rules;
 mod sessions;
+mod source;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -29,9 +30,10 @@ pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
 pub use packets::{MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
-pub use rules::{Folders, Rules, Source};
+pub use rules::{Folders, Rules};
 use rules::{Rule, Undecided};
 pub use sessions::{Session, active_session, is_seat};
+pub use source::Source;
 pub use units::{KEY as UNIT_KEY, UnitFile};
 
 /// What is known of a flow.

@@ -12,7 +12,10 @@ use thiserror::Error;
 mod conditions;
 mod key;
 mod lines;
+mod matching;
 mod names;
+mod nearest;
+mod section;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -21,9 +24,9 @@ pub(crate) mod together;
 pub use conditions::Conditions;
 pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
-    BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
-    GrantRule, Group, LinkSection, LocalTraffic, MarksSection, Monitor, Prefer, QueueSection, RateMbit, RealtimeLimits,
-    RealtimeRule, ReceiveSection, SchedPolicyName, UplinkSection,
+    BackendName, Background, CEILING, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,
+    GrantRule, Group, LinkSection, LocalTraffic, MOST_LINKS, MarksSection, Monitor, Prefer, QueueSection, RateMbit,
+    RealtimeLimits, RealtimeRule, ReceiveSection, SchedPolicyName, UplinkSection,
 };
 
 use sections::{SECTIONS, TOP_KEYS};

@@ -19,7 +19,7 @@ use crate::model::{Choice, Cookie, Fingerprint, Flow, FlowEvent, Interface, Proc
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
 use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
-use action::{Action, Input};
+use action::{Action, Input, Niced};
 use allotment::{Allotment, Link, Sharing};
 use classes::Classes;
 use control::Control;
@@ -27,10 +27,10 @@ use early::Early;
 use enforcement::Shortfalls;
 use flows::{Flows, Tracked};
 use forwarded::Cgroups;
-use nice::{Niced, Niceness};
+use nice::Niceness;
 use owners::Owners;
 use queue::Backends;
-use queue::links::Links;
+use queue::links::{LinkRequest, Links};
 use queue::traffic::Refusal;
 use receivers::Downlink;
 
@@ -45,6 +45,7 @@ pub mod enforcement;
 mod flows;
 mod forwarded;
 mod goodput;
+mod judged;
 pub mod limit_use;
 mod limiting;
 pub mod limits;
@@ -55,6 +56,7 @@ pub mod queue;
 mod receivers;
 mod receiving;
 mod told;
+mod trace;
 mod turns;
 mod view;
 
@@ -140,7 +142,7 @@ impl Network {
         let mut rng = ChaCha20Rng::from_seed(setup.seed);
         Self {
             #[cfg(feature = "corpus")]
-            recording: crate::corpus::recorder::Recording::of_network(now, config, &setup),
+            recording: crate::corpus::recorder::Recording::of_network(now, config, &setup, setup.seed),
             policy: allotment::from_config(config),
             downlink: Downlink::new(config, setup.holds_windows),
             cooperates: setup.keys.is_some(),
@@ -531,14 +533,11 @@ impl Network {
         self.actions.push(Action::Record(What::Change(Box::new(change))));
     }
 
-    fn ask_queues(&mut self, now: Duration, wanted: Vec<Action>) {
-        if !self.links.dry_run() {
-            self.actions.extend(wanted);
-            return;
-        }
-        for action in wanted {
-            if let Action::Queue { ifindex, .. } = action {
-                self.conclude_queue(now, ifindex, Ok(()));
+    fn ask_queues(&mut self, now: Duration, wanted: Vec<LinkRequest>) {
+        for LinkRequest { ifindex, name, request } in wanted {
+            match self.links.dry_run() {
+                true => self.conclude_queue(now, ifindex, Ok(())),
+                false => self.actions.push(Action::Queue { ifindex, name, request }),
             }
         }
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Change;
+use crate::config::CEILING;
 use crate::model::{Process, ProcessId};
 
 mod budget;
@@ -24,12 +25,14 @@ mod canary;
 mod chain;
 mod configured;
 mod grant;
+mod held;
 mod lending;
 mod napi;
 mod pause;
 mod rule;
 mod rules;
 mod share;
+mod spent;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -39,17 +42,14 @@ use chain::Chains;
 pub use chain::{LOOK_EVERY, Seen, Service, THREADS_KEPT, Terms};
 pub use configured::Names;
 pub use grant::{Grant, Grants};
+use held::Held;
 pub use lending::{Borrower, Lender, Lent};
 use napi::Napi;
 pub use rule::{Policy, Rule, Rules, Schedule, first_match, watched};
-use rules::Held;
 pub use status::{
     BudgetStatus, ChainStatus, ChainThread, Counters, HeldStatus, NapiStatus, PriorityStatus, RuleStatus,
 };
 
-/// The kernel's interrupt threads are FIFO 50, and giveway's own threads must come between: this is the most for all
-/// others.
-pub const CEILING: u32 = 48;
 /// giveway's thread that enforces the budgets: it must run when what it has to demote does.
 pub const OWN_PRIORITY: u32 = CEILING + 1;
 /// giveway's thread that raises handlers of requests. It computes for some microseconds at a time, and must not wait until

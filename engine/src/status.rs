@@ -11,6 +11,7 @@ use crate::change::Latest;
 use crate::class::Activity;
 use crate::downlink::DownlinkView;
 use crate::model::{Class, Dscp, Flow, Interface};
+use crate::network::allotment::FoundView;
 use crate::network::by_hand::HandView;
 use crate::network::enforcement::{DownloadOrder, ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::limit_use::LimitUse;
@@ -169,38 +170,6 @@ pub struct PolicyView {
     pub dry_run: bool,
 }
 
-/// The share of a capacity that is found, and what is done with it (docs/shares.md).
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct FoundView {
-    pub phase: FoundPhase,
-    /// Of a connection that has its device's share to itself; None until something is known of it.
-    pub share_bytes_per_s: Option<u64>,
-    /// What its packets may wait.
-    pub target_queueing_delay_us: u64,
-    /// None while limits are in force.
-    pub limits_return_in_ms: Option<u64>,
-    /// What the group moves with limits, of what unlimited TCP would move; None where that is not known.
-    pub percent_of_unlimited: Option<f64>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FoundPhase {
-    /// No packet waits yet.
-    Start,
-    /// A queue has gone, and the share grows.
-    Search,
-    /// The queue is kept at its target.
-    Hold,
-    /// Half of the share is sent, until a queue has gone.
-    Empty,
-    /// Nothing is limited.
-    Withdrawn,
-    /// Of a newer version.
-    #[serde(other)]
-    Unknown,
-}
-
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ReceivingView {
     /// Devices that receive in bulk, this one included.
@@ -272,6 +241,17 @@ pub struct FlowView {
     /// And the path of its cgroup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cgroup: Option<String>,
+}
+
+impl FlowView {
+    /// Whether its rate limit is enforced, and its class where that is not: for people.
+    pub fn enforcement_shown(&self) -> Vec<String> {
+        let limit = self.limit.iter().flat_map(LimitsView::shown);
+        let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
+        let class = reason.map(|reason| format!("its class is not enforced: {reason}"));
+        let order = self.download_order.as_ref().map(DownloadOrder::shown);
+        limit.chain(class).chain(order).collect()
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -3,6 +3,7 @@
 //! Input: the sender's namespace, the rate, how many packets with deadlines will come. Output: when each of them was
 //! queued, handed to the link, and gone; and what else passed. Delays and drops nothing.
 
+mod layout;
 pub mod wire;
 
 use std::mem::MaybeUninit;

@@ -4,19 +4,11 @@
 
 use anyhow::{Result, ensure};
 
-use crate::link::{Passed, Payload, Stamps};
-
 /// A plain struct of a BPF program's.
 ///
 /// # Safety
 /// Every combination of bytes of this size is a valid value, and none of them is padding.
 pub unsafe trait Record: Copy {}
-// SAFETY: integers only (link.bpf.c).
-unsafe impl Record for Stamps {}
-// SAFETY: integers only (link.bpf.c).
-unsafe impl Record for Payload {}
-// SAFETY: integers only (link.bpf.c).
-unsafe impl Record for Passed {}
 
 pub fn record<T: Record>(bytes: &[u8]) -> Result<T> {
     ensure!(

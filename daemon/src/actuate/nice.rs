@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use giveway_engine::model::ProcessId;
-use giveway_engine::network::nice::Niced;
+use giveway_engine::network::action::Niced;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! (bpf/local_wait.h). Each of them is loaded by itself, so the map is made before all of them.
 
 use anyhow::Result;
-use giveway_engine::network::queue::links::MOST_LINKS;
+use giveway_engine::config::MOST_LINKS;
 use libbpf_rs::MapHandle;
 
 use super::array;

@@ -4,8 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Rules;
-use crate::model::{Dscp, Limit, LimitNumber, Prefix, Protocol, Treatment};
+use crate::model::{Dscp, Prefix, Protocol, Treatment};
 
 /// Of rules. Those of commands come behind them ([`super::CommandLimits`]); together with number 0 these are `GW_LIMITS` of
 /// bpf/queueing.h.
@@ -23,31 +22,4 @@ pub struct PacketRule {
     pub dscp: Option<Dscp>,
     pub interface: Option<String>,
     pub treatment: Treatment,
-}
-
-impl Rules {
-    pub fn limits(&self) -> Vec<Limit> {
-        self.rules.iter().filter_map(super::rules::Rule::limit).collect()
-    }
-
-    /// Of this number.
-    pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
-        let mut limits = self.rules.iter().filter_map(super::rules::Rule::limit);
-        limits.find(|limit| limit.number == number)
-    }
-
-    /// The first ones of those that ask for nothing but the packet.
-    pub fn packet_rules(&self) -> Vec<PacketRule> {
-        let all = self.rules.iter().filter(|rule| rule.matcher.asks_only_packet());
-        let of = |rule: &super::rules::Rule| PacketRule {
-            protocol: rule.matcher.protocol,
-            address: rule.matcher.address,
-            port: rule.matcher.port,
-            local_port: rule.matcher.local_port,
-            dscp: rule.matcher.dscp,
-            interface: rule.matcher.interface.clone(),
-            treatment: rule.treatment(),
-        };
-        all.map(of).take(MOST_PACKET_RULES).collect()
-    }
 }

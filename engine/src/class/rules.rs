@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::packets::{MOST_PACKET_RULES, PacketRule};
+use super::source::{Source, Written};
 use super::units::{self, UnitFile};
 use super::{By, MOST_LIMITS, Seen, Verdict};
 use crate::config::together::CLASS_RULES;
@@ -14,20 +16,6 @@ use crate::rate::bytes_per_s;
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
-
-/// A file, as it was read.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Source {
-    /// By which a problem is told.
-    pub path: String,
-    /// Its name in its folder, by which files are in order.
-    pub name: String,
-    /// Or why it could not be read.
-    pub text: Result<String, String>,
-}
-
-/// Of a file: its path, and its rules with the line of each.
-pub(super) type Written = (String, Vec<(usize, ClassRule)>);
 
 /// A rule for a user who is unknown here: where it is, and the user's name.
 type ForNobody = (String, String);
@@ -587,12 +575,29 @@ impl Folders {
     }
 }
 
-impl Source {
-    pub(super) fn text(&self) -> Result<&str, Located> {
-        self.text.as_deref().map_err(|why| Located {
-            file: self.path.clone(),
-            line: None,
-            problem: why.clone(),
-        })
+impl Rules {
+    pub fn limits(&self) -> Vec<Limit> {
+        self.rules.iter().filter_map(Rule::limit).collect()
+    }
+
+    /// Of this number.
+    pub fn limit(&self, number: LimitNumber) -> Option<Limit> {
+        let mut limits = self.rules.iter().filter_map(Rule::limit);
+        limits.find(|limit| limit.number == number)
+    }
+
+    /// The first ones of those that ask for nothing but the packet.
+    pub fn packet_rules(&self) -> Vec<PacketRule> {
+        let all = self.rules.iter().filter(|rule| rule.matcher.asks_only_packet());
+        let of = |rule: &Rule| PacketRule {
+            protocol: rule.matcher.protocol,
+            address: rule.matcher.address,
+            port: rule.matcher.port,
+            local_port: rule.matcher.local_port,
+            dscp: rule.matcher.dscp,
+            interface: rule.matcher.interface.clone(),
+            treatment: rule.treatment(),
+        };
+        all.map(of).take(MOST_PACKET_RULES).collect()
     }
 }

@@ -5,7 +5,7 @@
 use crate::model::Class;
 use std::collections::BTreeMap;
 
-use super::rules::{Source, Written};
+use super::source::{Source, Written};
 use crate::config::{ClassRule, Conditions, Located};
 use crate::rate;
 

@@ -6,7 +6,6 @@ use crate::model::{Dscp, Prefix, Protocol};
 
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
 use super::key::section;
 
 section! {
@@ -35,44 +34,6 @@ section! {
         dscp: Option<Dscp> = None, example "CS1";
         /// The interface that it leaves by.
         interface: Option<String> = None, example "wlan0";
-    }
-}
-
-/// Those of [`Conditions`] that are about the process; the others are about the ends of its packets.
-const OF_PROCESSES: [&str; 5] = ["exe", "cmdline", "user", "unit", "cgroup"];
-
-/// Whether a table's rules must have a condition.
-pub enum Given {
-    Must,
-    May,
-    /// This value counts where it is not given.
-    Else(&'static str),
-}
-
-/// Which conditions a table can enforce.
-pub struct Matching {
-    pub accepts: &'static [(&'static str, Given)],
-    /// Why it can enforce no others.
-    pub why: &'static str,
-    /// What to do in place of a condition on the process, and on the ends of its packets.
-    pub instead_of_process: &'static str,
-    pub instead_of_ends: &'static str,
-}
-
-impl Matching {
-    /// The refusal of a condition that exists, in this table.
-    pub fn refusal(&self, table: &'static str, condition: &str) -> ConfigError {
-        let instead = if OF_PROCESSES.contains(&condition) {
-            self.instead_of_process
-        } else {
-            self.instead_of_ends
-        };
-        ConfigError::CannotMatch {
-            table,
-            condition: condition.to_owned(),
-            why: self.why,
-            instead,
-        }
     }
 }
 

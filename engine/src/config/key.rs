@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 
-use super::conditions::{Conditions, Given, Matching};
-use super::names::nearest;
+use super::matching::Matching;
+use super::nearest::nearest;
 
 /// The columns of the default file.
 const COLUMNS: usize = 100;
@@ -32,17 +32,6 @@ pub enum Absent {
     Default(toml::Value),
     /// No value, which the documentation explains.
     Nothing,
-}
-
-/// A section of the configuration as it is declared.
-pub struct Section {
-    pub name: &'static str,
-    /// A list: written as often as wanted, each time with two brackets.
-    pub repeated: bool,
-    about: &'static [&'static str],
-    own: &'static [Key],
-    /// Where its entries also have conditions.
-    pub matching: Option<&'static Matching>,
 }
 
 /// The struct that holds a section's values.
@@ -98,7 +87,7 @@ macro_rules! section {
             const KEYS: &'static [$crate::config::key::Key] = &[$(
                 $crate::config::key::key!($([$doc])* $key: $type = $default, [$($example)?] [$($least..=$most)?]),
             )*];
-            const MATCHING: &'static [&'static $crate::config::conditions::Matching] = &[$(&$matching)?];
+            const MATCHING: &'static [&'static $crate::config::matching::Matching] = &[$(&$matching)?];
         }
     };
 }
@@ -223,68 +212,8 @@ pub fn read_as<'a, T: Deserialize<'a>>(value: &toml::Value) -> Result<(), toml::
     T::deserialize(value.clone()).map(drop)
 }
 
-impl Section {
-    pub const fn of<T: Declared>(name: &'static str) -> Self {
-        Self {
-            name,
-            repeated: false,
-            about: T::ABOUT,
-            own: T::KEYS,
-            matching: match T::MATCHING {
-                [matching, ..] => Some(matching),
-                [] => None,
-            },
-        }
-    }
-
-    pub const fn list_of<T: Declared>(name: &'static str) -> Self {
-        Self {
-            repeated: true,
-            ..Self::of::<T>(name)
-        }
-    }
-
-    /// All keys, conditions first, with what counts where they are absent.
-    pub fn keys(&self) -> Vec<(&'static Key, Absent)> {
-        let accepts = self.matching.map(|matching| matching.accepts).unwrap_or_default();
-        let conditions = Conditions::KEYS.iter().filter_map(|key| {
-            let (_, given) = accepts.iter().find(|(name, _)| *name == key.name)?;
-            let absent = match given {
-                Given::Must => Absent::Refused,
-                Given::May => Absent::Nothing,
-                Given::Else(value) => Absent::Default((*value).into()),
-            };
-            Some((key, absent))
-        });
-        conditions
-            .chain(self.own.iter().map(|key| (key, key.absent())))
-            .collect()
-    }
-
-    /// As it stands in the default file.
-    /// As it is written in a file.
-    pub fn written(&self) -> String {
-        if self.repeated {
-            format!("[[{}]]", self.name)
-        } else {
-            format!("[{}]", self.name)
-        }
-    }
-
-    pub fn render(&self, text: &mut String) {
-        text.push('\n');
-        comment(self.about, text);
-        // An empty list entry would be one with nothing in it; an empty section changes nothing.
-        *text += if self.repeated { "#" } else { "" };
-        *text += &format!("{}\n", self.written());
-        for (key, absent) in self.keys() {
-            key.render(&absent, text);
-        }
-    }
-}
-
 /// Sentences as comment lines that fit the columns.
-fn comment(sentences: &[&str], text: &mut String) {
+pub fn comment(sentences: &[&str], text: &mut String) {
     let mut line = String::from("#");
     for word in sentences.iter().flat_map(|sentence| sentence.split_whitespace()) {
         if line.chars().count() + 1 + word.chars().count() > COLUMNS {

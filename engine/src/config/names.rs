@@ -3,7 +3,9 @@
 //! may be meant: the new name of an old one, else the nearest.
 
 use super::conditions::Conditions;
-use super::key::{Absent, Declared as _, Section};
+use super::key::{Absent, Declared as _};
+use super::nearest::nearest;
+use super::section::Section;
 use super::sections::{SECTIONS, TOP_KEYS};
 use super::{ConfigError, wrong};
 
@@ -141,20 +143,4 @@ fn belongs(typed: &str) -> Option<String> {
     let has_it = |section: &&Section| section.keys().iter().any(|(key, _)| key.name == typed);
     let sections: Vec<String> = SECTIONS.iter().filter(has_it).map(Section::written).collect();
     (!sections.is_empty()).then(|| format!("below {}", sections.join(" or ")))
-}
-
-/// The known name that may be meant.
-pub(super) fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
-    // Half of the letters may differ: `capacity_kbit` finds `capacity_mbit`, `colour` finds nothing. One that was not
-    // written to its end is meant first: `prot` is `protocol`, not `port`.
-    let begun = |name: &&str| typed.len() >= 3 && name.starts_with(typed);
-    let alike = || {
-        known
-            .clone()
-            .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-            .min()
-            .filter(|(distance, name)| *distance <= name.len().max(typed.len()) / 2)
-            .map(|(_, name)| name)
-    };
-    known.clone().find(begun).or_else(alike)
 }

@@ -8,10 +8,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::conditions::{Conditions, Given, Matching};
-use super::key::{Absent, Key, Section, key, section};
+use super::conditions::Conditions;
+use super::key::{Absent, Key, key, section};
+use super::matching::{Given, Matching};
+use super::section::Section;
 use crate::model::{Class, Dscp, Mark};
-use crate::priority::CEILING;
+
+/// The kernel's interrupt threads are FIFO 50, and giveway's own threads must come between: this is the most for all
+/// others.
+pub const CEILING: u32 = 48;
+/// Links that are managed at once.
+pub const MOST_LINKS: usize = 8;
 
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::key::{Absent, Key, Section};
+use super::key::{Absent, Key};
+use super::section::Section;
 use super::*;
 
 fn error(text: &str) -> String {

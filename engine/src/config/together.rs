@@ -6,9 +6,10 @@ use crate::model::Protocol;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{CapPolicyName, Conditions, Config, ConfigError, RealtimeRule, SchedPolicyName, UplinkSection, wrong};
+use super::{
+    CapPolicyName, Conditions, Config, ConfigError, MOST_LINKS, RealtimeRule, SchedPolicyName, UplinkSection, wrong,
+};
 use crate::matcher::{Glob, Matcher};
-use crate::network::queue::links::MOST_LINKS;
 
 /// All chains together may use so much of one CPU: the other processes need the rest.
 const CHAINS_PERCENT: u64 = 80;
@@ -182,7 +183,9 @@ impl Config {
                 ("realtime.cgroup", &conditions.cgroup),
             ];
             for (key, pattern) in patterns {
-                pattern.as_ref().map_or(Ok(()), |pattern| Glob::check(key, pattern))?;
+                pattern.as_ref().map_or(Ok(()), |pattern| {
+                    Glob::check(pattern).map_err(|problem| wrong(key, problem))
+                })?;
             }
             if rule.policy == SchedPolicyName::Deadline {
                 rule.deadline_times()?;
@@ -225,7 +228,9 @@ impl Config {
                 ("rule.cgroup", &conditions.cgroup),
             ];
             for (key, pattern) in patterns {
-                pattern.as_ref().map_or(Ok(()), |pattern| Glob::check(key, pattern))?;
+                pattern.as_ref().map_or(Ok(()), |pattern| {
+                    Glob::check(pattern).map_err(|problem| wrong(key, problem))
+                })?;
             }
         }
         Ok(())

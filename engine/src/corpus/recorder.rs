@@ -14,8 +14,6 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::plain::Written;
-use crate::config::Config;
-use crate::network::Setup;
 
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,7 +28,7 @@ pub struct Recording {
 
 impl Recording {
     /// None where nothing is to be recorded.
-    pub fn of_network(now: Duration, config: &Config, setup: &Setup) -> Option<Self> {
+    pub fn of_network(now: Duration, config: &impl Written, setup: &impl Written, seed: [u8; 32]) -> Option<Self> {
         let header = json!({"engine": "network", "t": now.write(), "config": config.write(), "setup": setup.write()});
         let folder = PathBuf::from(std::env::var_os("GIVEWAY_CORPUS")?);
         let thread = std::thread::current();
@@ -45,7 +43,7 @@ impl Recording {
             inputs: open("inputs")?,
             actions: open("actions")?,
             count: 0,
-            random: ChaCha20Rng::from_seed(setup.seed),
+            random: ChaCha20Rng::from_seed(seed),
         };
         line(&mut recording.inputs, &header);
         line(&mut recording.actions, &json!("engine"));

@@ -16,10 +16,9 @@ use crate::model::{
     Inherited, Interface, Limit, LimitNumbers, Nice, Owner, Prefix, Process, ProcessId, Protocol, RateLimit, Rates,
     TcpState, Treatment,
 };
-use crate::network::action::{Action, Input, Outcome};
+use crate::network::action::{Action, Input, Niced, Outcome};
 use crate::network::by_hand::{SetByHand, Target};
 use crate::network::enforcement::Elsewhere;
-use crate::network::nice::Niced;
 use crate::network::queue::links::LinkRates;
 use crate::network::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusal, RefusalReason, Refused, Served};
 use crate::network::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::process::ProcessId;
 use super::protocol::Protocol;
 
 /// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
@@ -102,6 +103,9 @@ pub struct Owner {
     pub start_ns: u64,
 }
 
+/// Whose flows those are of which the record does not say it.
+const NOBODY: u32 = u32::MAX;
+
 /// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`, and
 /// `delivered_segments` changes with each list before which it has sent something.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -179,6 +183,20 @@ fn tcp() -> Protocol {
 }
 
 impl Flow {
+    /// The user that made the socket.
+    pub fn user(&self) -> u32 {
+        self.uid.unwrap_or(NOBODY)
+    }
+
+    /// The process that uses it, where one was seen to.
+    pub fn process(&self) -> Option<ProcessId> {
+        let owner = self.owner.as_ref()?;
+        Some(ProcessId {
+            pid: owner.pid,
+            start_ns: owner.start_ns,
+        })
+    }
+
     /// A UDP socket that is not connected: where its datagrams go, each of them says.
     pub fn sends_anywhere(&self) -> bool {
         self.protocol == Protocol::Udp && self.remote.port() == 0

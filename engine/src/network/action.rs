@@ -14,7 +14,6 @@ use crate::model::{
 };
 use crate::network::by_hand::SetByHand;
 use crate::network::enforcement::Elsewhere;
-use crate::network::nice::Niced;
 use crate::network::queue::links::LinkRates;
 use crate::network::queue::traffic::{QueueCounters, Refusal};
 use crate::network::queue::{Request, Uplink};
@@ -136,6 +135,17 @@ pub enum Outcome {
     },
     /// Nothing here can set it.
     Unable,
+}
+
+/// What became of [`Action::Nice`].
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Niced {
+    /// Threads for which it is news.
+    pub threads: u32,
+    /// What the main thread had, or gets back.
+    pub before: String,
+    /// Why none of its threads is changed, where none is.
+    pub left: Option<String>,
 }
 
 /// A request.

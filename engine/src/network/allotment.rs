@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::change::{Setting, Value};
 use crate::config::{CapPolicyName, Config};
 use crate::model::{Class, Cookie};
-use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
-use crate::status::FoundView;
 use crate::wire::{Direction, Neighbourhood};
 
 mod fixed;
@@ -39,6 +40,26 @@ impl Sharing {
         Self {
             devices: others + 1,
             connections: self.connections + 1,
+        }
+    }
+}
+
+/// The limits of one connection; None leaves a setting as it was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Segments.
+    pub cwnd: Option<u32>,
+    pub pacing_rate_bytes_per_s: Option<u64>,
+    pub receive_window_bytes: Option<u64>,
+}
+
+impl Limits {
+    pub fn of(&self, setting: &Setting) -> Value {
+        match setting {
+            Setting::Cap => self.cwnd.into(),
+            Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
+            Setting::ReceiveWindow => self.receive_window_bytes.into(),
+            _ => Value::default(),
         }
     }
 }
@@ -153,4 +174,36 @@ pub fn from_config(config: &Config) -> Box<dyn Allotment> {
 pub fn of_receivers(config: &Config) -> Option<Box<dyn Allotment>> {
     let of = || Box::new(found::FoundCapacity::from_config(&config.cap, Direction::Down)) as Box<dyn Allotment>;
     config.shares_downlink().then(of)
+}
+
+/// The share of a capacity that is found, and what is done with it (docs/shares.md).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct FoundView {
+    pub phase: FoundPhase,
+    /// Of a connection that has its device's share to itself; None until something is known of it.
+    pub share_bytes_per_s: Option<u64>,
+    /// What its packets may wait.
+    pub target_queueing_delay_us: u64,
+    /// None while limits are in force.
+    pub limits_return_in_ms: Option<u64>,
+    /// What the group moves with limits, of what unlimited TCP would move; None where that is not known.
+    pub percent_of_unlimited: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FoundPhase {
+    /// No packet waits yet.
+    Start,
+    /// A queue has gone, and the share grows.
+    Search,
+    /// The queue is kept at its target.
+    Hold,
+    /// Half of the share is sent, until a queue has gone.
+    Empty,
+    /// Nothing is limited.
+    Withdrawn,
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
 }

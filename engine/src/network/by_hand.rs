@@ -15,12 +15,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::classes::flows_match;
+use super::Network;
 use super::enforcement::LimitsView;
 use super::flows::Tracked;
 use super::limit_use::passing as passing_of;
 use super::queue::BackgroundFlow;
-use super::{Network, classes};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{ByHand, Word};
 use crate::downlink::Passing;
@@ -149,7 +148,7 @@ impl SetByHand {
         let is_own = self.uid == ROOT || self.uid == of.uid;
         match &self.target {
             Target::Flow { flow } => {
-                let is_it = is_own && of.flow.is_some_and(|of| flows_match(flow, of));
+                let is_it = is_own && of.flow.is_some_and(|of| flow.matches(of));
                 is_it.then_some((0, 0))
             }
             Target::Process { number, .. } => {
@@ -282,7 +281,7 @@ impl Network {
         self.note_by_hand(now, &gone, &new, why);
         let concerned: Vec<SetByHand> = gone.into_iter().chain(new).collect();
         let is_meant = |tracked: &&Tracked| {
-            let of = classes::known_of(tracked);
+            let of = tracked.known();
             concerned.iter().any(|set| {
                 let (process, cgroup, uid) = &of;
                 let of = Of {
@@ -367,8 +366,8 @@ impl Network {
     /// Flows to this destination, of this user's or, for root, anybody's.
     pub fn flows_to(&self, destination: &BackgroundFlow, uid: u32) -> usize {
         let is_it = |tracked: &&Tracked| {
-            let is_own = uid == ROOT || classes::known_of(tracked).2 == uid;
-            is_own && flows_match(destination, &tracked.flow)
+            let is_own = uid == ROOT || tracked.known().2 == uid;
+            is_own && destination.matches(&tracked.flow)
         };
         self.flows.iter().filter(is_it).count()
     }
@@ -471,7 +470,7 @@ impl Network {
 }
 
 fn holds_for(set: &SetByHand, tracked: &Tracked) -> bool {
-    let (process, cgroup, uid) = classes::known_of(tracked);
+    let (process, cgroup, uid) = tracked.known();
     let of = Of {
         flow: Some(&tracked.flow),
         process: process.as_deref(),

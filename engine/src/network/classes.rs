@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::action::Action;
 use super::by_hand::{Hand, Target};
 use super::flows::Tracked;
-use super::forwarded::ROOT;
-use super::owners::{Owners, user_of};
+use super::judged::{Basis, uid_of};
+use super::owners::Owners;
 use super::queue::BackgroundFlow;
 use super::told::Told;
 use super::turns::Turns;
@@ -26,6 +26,8 @@ use crate::downlink::Way;
 use crate::matcher::{Ends, Marks};
 use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
 
+/// What counts for all is active for what is forwarded; whose that is is not known.
+const ROOT: u32 = 0;
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
 /// Bytes of patterns and texts in a step: some milliseconds.
@@ -57,52 +59,6 @@ pub struct Classes {
     turns: Turns,
     /// Steps in which flows were judged.
     steps: u64,
-}
-
-/// A flow's verdict, and what it was judged by.
-#[derive(Clone, Debug, Default)]
-pub struct Judged {
-    pub verdict: Verdict,
-    by: Option<Basis>,
-    /// In which step.
-    at: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Basis {
-    generation: u64,
-    active: Arc<Meant>,
-    process: Option<Arc<Process>>,
-    cgroup: Option<Arc<str>>,
-    priority: u32,
-    dscp: u8,
-    ifindex: u32,
-}
-
-impl Basis {
-    /// Of the process, or where that is not known, of the socket.
-    fn cgroup(&self) -> &str {
-        match &self.process {
-            Some(process) => &process.cgroup,
-            None => self.cgroup.as_deref().unwrap_or_default(),
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let process = |basis: &Self| basis.process.as_ref().map(Arc::as_ptr);
-        let rest = |basis: &Self| (basis.generation, basis.priority, basis.dscp, basis.ifindex);
-        let is_meant_the_same = Arc::ptr_eq(&self.active, &other.active);
-        is_meant_the_same && process(self) == process(other) && rest(self) == rest(other) && self.cgroup == other.cgroup
-    }
-}
-
-/// What a flow was last judged by: its process, its cgroup and its user.
-pub(super) fn known_of(tracked: &Tracked) -> (Option<Arc<Process>>, String, u32) {
-    let by = tracked.judged.by.as_ref();
-    let process = by.and_then(|by| by.process.clone());
-    let cgroup = by.map(|by| by.cgroup().to_owned()).unwrap_or_default();
-    let uid = uid_of(&tracked.flow, process.as_deref());
-    (process, cgroup, uid)
 }
 
 impl Classes {
@@ -269,7 +225,7 @@ impl Classes {
     }
 
     fn named(&self, flow: &Flow) -> Option<&str> {
-        let exact = flow_of(flow);
+        let exact = BackgroundFlow::of(flow);
         let any = BackgroundFlow {
             local_port: None,
             ..exact
@@ -307,27 +263,6 @@ struct Pending {
     /// The step in which it was judged last.
     judged: u64,
     cookie: Cookie,
-}
-
-/// Who has a process, not who made its socket, counts: a listener may be root's, and those that it accepts are strangers'.
-fn uid_of(flow: &Flow, process: Option<&Process>) -> u32 {
-    process.map_or(user_of(flow), |process| process.uid)
-}
-
-pub(super) fn flows_match(named: &BackgroundFlow, flow: &Flow) -> bool {
-    let exact = flow_of(flow);
-    let local_port = named.local_port.and(exact.local_port);
-    *named == BackgroundFlow { local_port, ..exact }
-}
-
-/// As the queue names it.
-fn flow_of(flow: &Flow) -> BackgroundFlow {
-    BackgroundFlow {
-        address: flow.remote.ip(),
-        port: flow.remote.port(),
-        local_port: Some(flow.local.port()),
-    }
-    .canonical()
 }
 
 impl Network {
@@ -456,7 +391,7 @@ impl Network {
         let judged = &tracked.judged;
         let is_judged = judged.by.as_ref().is_some_and(|before| before.is(&basis));
         (!is_judged).then(|| Pending {
-            uid: user_of(&tracked.flow),
+            uid: tracked.flow.user(),
             judged: judged.at,
             cookie,
         })

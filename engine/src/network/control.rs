@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::flows::Tracked;
-use super::limiting::{Grounds, Wanted};
-use super::limits::shown_by;
+use super::limits::{Grounds, Wanted, shown_by};
 use super::{Background, Network};
 use crate::change::{Setting, Value};
 use crate::model::{Class, Cookie, Protocol};

@@ -25,7 +25,6 @@ use crate::config::Config;
 use crate::downlink::{Order, Way};
 use crate::model::{Class, Cookie, Device, Flow, LimitNumber, LimitNumbers, ProcessId, Protocol, Rates};
 use crate::rate::mbit;
-use crate::status::FlowView;
 
 /// Flows that are looked up among the queues in one pass.
 const TRACED_AT_ONCE: usize = 64;
@@ -45,8 +44,7 @@ const MOST_ELSEWHERE: usize = 64;
 const MOST_SAID_OF_USER: usize = 4;
 const MOST_SAID: usize = 16;
 const ROOT: u32 = 0;
-/// Looks in a row: the first ones of a limit show less than there is.
-const BYPASSES: u8 = 3;
+
 const PASSES_BY: &str = "it does not pass the queue for it: it may be masqueraded or translated on this host, arrive by a link that is \
                          not managed, or in fragments";
 const NOT_ENFORCED: &str = "not enforced";
@@ -165,7 +163,7 @@ pub struct DownloadOrder {
 }
 
 impl DownloadOrder {
-    fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let Self {
             interface,
             most_mbit,
@@ -184,17 +182,6 @@ impl DownloadOrder {
         format!(
             "what arrives for it by {interface} gives way to all that is no bulk or background, within {most_mbit} Mbit/s: {why}"
         )
-    }
-}
-
-impl FlowView {
-    /// Whether its rate limit is enforced, and its class where that is not: for people.
-    pub fn enforcement_shown(&self) -> Vec<String> {
-        let limit = self.limit.iter().flat_map(LimitsView::shown);
-        let reason = self.class_enforcement.as_ref().and_then(|class| class.reason.as_ref());
-        let class = reason.map(|reason| format!("its class is not enforced: {reason}"));
-        let order = self.download_order.as_ref().map(DownloadOrder::shown);
-        limit.chain(class).chain(order).collect()
     }
 }
 
@@ -239,31 +226,6 @@ pub struct ElsewhereView {
     pub command: String,
     pub netns_inum: u32,
     pub reason: String,
-}
-
-/// What admission has shown of a flow that leaves by a device without a queue.
-#[derive(Clone, Debug, Default)]
-pub struct Trace {
-    seen_on: Option<u32>,
-    unseen_looks: u8,
-    /// What it had delivered at the last look.
-    delivered: u32,
-    /// Since when it is not enforced, in each direction.
-    short_since: [Option<Duration>; 2],
-    /// At so many looks in a row more of it arrived than its queue let pass.
-    bypasses: u8,
-}
-
-impl Trace {
-    /// What it receives does not pass the queue that it should.
-    pub fn passes_by(&self) -> bool {
-        self.bypasses >= BYPASSES
-    }
-
-    /// At each look at what queues have counted.
-    pub fn note_bypass(&mut self, is_one: bool) {
-        self.bypasses = if is_one { self.bypasses.saturating_add(1) } else { 0 };
-    }
 }
 
 /// What is asked for of what is sent, or received.

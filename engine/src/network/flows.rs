@@ -3,16 +3,17 @@
 //! each of them. Input: samples and events. Output: facts; the policy is elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::{Setting, Value};
-use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Protocol};
+use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Process, Protocol};
 use crate::network::allotment::Member;
-use crate::network::classes::Judged;
-use crate::network::enforcement::Trace;
 use crate::network::goodput::Goodput;
+use crate::network::judged::{Judged, uid_of};
 use crate::network::limits::{Doubt, Held, shown_by};
 use crate::network::receiving::Receiving;
+use crate::network::trace::Trace;
 
 /// A socket sends when data was queued in this many successive passes ...
 const SENDING_AFTER_PASSES: u32 = 2;
@@ -46,6 +47,15 @@ pub struct Tracked {
 }
 
 impl Tracked {
+    /// What it was last judged by: its process, its cgroup and its user.
+    pub fn known(&self) -> (Option<Arc<Process>>, String, u32) {
+        let by = self.judged.by.as_ref();
+        let process = by.and_then(|by| by.process.clone());
+        let cgroup = by.map(|by| by.cgroup().to_owned()).unwrap_or_default();
+        let uid = uid_of(&self.flow, process.as_deref());
+        (process, cgroup, uid)
+    }
+
     fn new(now: Duration, flow: Flow) -> Self {
         Self {
             flow,

@@ -25,8 +25,6 @@ enum Asked {
 /// As many as the kernel's table has.
 const KEPT: usize = 1024;
 const ASKED_AT_ONCE: usize = 24;
-/// What counts for all is active for these; whose they are is not known.
-pub(super) const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
 pub struct Cgroups(BTreeMap<u64, Known>);

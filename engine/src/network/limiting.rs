@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::action::{Action, Outcome};
-use super::allotment::{Link, Member};
-use super::limits::{Doubt, Limits, SETTINGS, Terms, shown_by};
+use super::allotment::{Limits, Link, Member};
+use super::limits::{Doubt, Grounds, SETTINGS, Terms, Wanted, shown_by};
 use super::pause::PAUSE;
 use super::{Network, control, link, name_of};
 use crate::change::{Change, Setting, Subject, Value};
@@ -14,15 +14,6 @@ use crate::model::Cookie;
 
 /// Why a limit was lifted that a policy would have kept.
 pub(super) const ELSEWHERE: &str = "the connection no longer leaves by the managed interface";
-
-/// By which rule a setting has its value, and why.
-pub(super) struct Grounds {
-    pub(super) rule: String,
-    pub(super) why: String,
-}
-
-/// What is to be asked of one socket.
-pub(super) type Wanted = (Cookie, Vec<(Setting, Value)>);
 
 impl Network {
     pub(super) fn limit_senders(&mut self, now: Duration, is_pass: bool) {

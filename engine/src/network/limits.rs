@@ -7,7 +7,7 @@
 //! once, raising in steps.
 
 use crate::change::{Setting, Value};
-use crate::model::Flow;
+use crate::model::{Cookie, Flow};
 use crate::network::allotment::Sharing;
 
 /// A raise goes to at most 5/4 of the present cap, once a pass.
@@ -18,28 +18,17 @@ const LOOSE: u32 = 2;
 /// kernel's write for a new connection and the report of it.
 const FOREIGN_AFTER_PASSES: u32 = 2;
 
-/// The limits of one connection; None leaves a setting as it was found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Limits {
-    /// Segments.
-    pub cwnd: Option<u32>,
-    pub pacing_rate_bytes_per_s: Option<u64>,
-    pub receive_window_bytes: Option<u64>,
+/// By which rule a setting has its value, and why.
+pub struct Grounds {
+    pub rule: String,
+    pub why: String,
 }
+
+/// What is to be asked of one socket.
+pub type Wanted = (Cookie, Vec<(Setting, Value)>);
 
 /// The settings by which senders are limited.
 pub const SETTINGS: [Setting; 2] = [Setting::Cap, Setting::PacingRate];
-
-impl Limits {
-    pub fn of(&self, setting: &Setting) -> Value {
-        match setting {
-            Setting::Cap => self.cwnd.into(),
-            Setting::PacingRate => self.pacing_rate_bytes_per_s.into(),
-            Setting::ReceiveWindow => self.receive_window_bytes.into(),
-            _ => Value::default(),
-        }
-    }
-}
 
 /// The settings of a socket that the monitor shows.
 pub fn shown_by(flow: &Flow) -> [(Setting, Value); 2] {

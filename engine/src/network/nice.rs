@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::action::Action;
+use super::action::{Action, Niced};
 use super::pause::PAUSE;
 use super::turns::Turns;
 use crate::back_off::BackOff;
@@ -59,17 +59,6 @@ struct Ask {
     cause: Option<u32>,
     rule: String,
     why: String,
-}
-
-/// What became of [`Action::Nice`].
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Niced {
-    /// Threads for which it is news.
-    pub threads: u32,
-    /// What the main thread had, or gets back.
-    pub before: String,
-    /// Why none of its threads is changed, where none is.
-    pub left: Option<String>,
 }
 
 impl Niceness {

@@ -18,8 +18,6 @@ const KEPT: usize = 4096;
 const ASKED_AT_ONCE: usize = 64;
 /// Of each kind, of what is unknown.
 const UNKNOWN_AT_ONCE: usize = 24;
-/// Whose flows those are of which the record does not say it.
-const NOBODY: u32 = u32::MAX;
 /// A process may become another program, or be told to run at nice 19: it is asked about again after so long.
 const VALID_FOR: Duration = Duration::from_secs(1);
 
@@ -33,10 +31,10 @@ impl Owners {
     /// What the flows name and nothing is known of. After a complete pass whatever is not in it is forgotten.
     pub fn unknown(&mut self, now: Duration, flows: &[&Flow], complete: bool) -> Option<Action> {
         let ids = || {
-            let id = |flow: &&Flow| Some((user_of(flow), process_of(flow)?));
+            let id = |flow: &&Flow| Some((flow.user(), flow.process()?));
             flows.iter().filter_map(id)
         };
-        let cgroup_ids = || flows.iter().map(|flow| (user_of(flow), flow.cgroup_id));
+        let cgroup_ids = || flows.iter().map(|flow| (flow.user(), flow.cgroup_id));
         if complete {
             self.processes.retain(&ids().map(|(_, id)| id).collect());
             self.cgroups.retain(&cgroup_ids().map(|(_, id)| id).collect());
@@ -59,24 +57,12 @@ impl Owners {
     }
 
     pub fn process(&self, flow: &Flow) -> Option<&Arc<Process>> {
-        self.processes.get(&process_of(flow)?)
+        self.processes.get(&flow.process()?)
     }
 
     pub fn cgroup(&self, flow: &Flow) -> Option<&Arc<str>> {
         self.cgroups.get(&flow.cgroup_id)
     }
-}
-
-pub fn user_of(flow: &Flow) -> u32 {
-    flow.uid.unwrap_or(NOBODY)
-}
-
-pub fn process_of(flow: &Flow) -> Option<ProcessId> {
-    let owner = flow.owner.as_ref()?;
-    Some(ProcessId {
-        pid: owner.pid,
-        start_ns: owner.start_ns,
-    })
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::limiting::Wanted;
+use super::limits::Wanted;
 use super::{Network, WAYS};
 use crate::change::Value;
 use crate::model::Cookie;

@@ -15,7 +15,7 @@ use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
 use crate::class::{LinkMarks, PacketRule};
 use crate::config::{BackendName, Background, Config, MarksSection, QueueSection, RateMbit};
-use crate::model::{Class, Dscp};
+use crate::model::{Class, Dscp, Flow};
 
 mod contest;
 mod demand;
@@ -243,6 +243,22 @@ impl From<&Background> for BackgroundFlow {
 }
 
 impl BackgroundFlow {
+    /// As the queue names a flow.
+    pub fn of(flow: &Flow) -> Self {
+        Self {
+            address: flow.remote.ip(),
+            port: flow.remote.port(),
+            local_port: Some(flow.local.port()),
+        }
+        .canonical()
+    }
+
+    pub fn matches(&self, flow: &Flow) -> bool {
+        let exact = Self::of(flow);
+        let local_port = self.local_port.and(exact.local_port);
+        *self == Self { local_port, ..exact }
+    }
+
     /// IPv4 addresses that are mapped into IPv6 count as IPv4: so are their packets.
     pub fn canonical(self) -> Self {
         Self {

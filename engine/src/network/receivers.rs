@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::allotment::{self, Allotment, HEADER_BYTES, Member, Sharing};
 use super::flows::Tracked;
-use super::limiting::{ELSEWHERE, Grounds, Wanted};
-use super::limits::Terms;
+use super::limiting::ELSEWHERE;
+use super::limits::{Grounds, Terms, Wanted};
 use super::{Network, link};
 use crate::change::{Setting, Value};
 use crate::config::Config;

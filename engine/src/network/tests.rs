@@ -8,7 +8,7 @@ use super::limiting::ELSEWHERE;
 use super::*;
 use crate::change::{Setting, Value};
 use crate::model::{CaState, Cookie, Device, Owner, TcpState};
-use crate::status::FoundPhase;
+use crate::network::allotment::FoundPhase;
 
 mod active;
 pub mod by_hand;

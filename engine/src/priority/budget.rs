@@ -2,10 +2,11 @@
 //! The accounts of CPU time within a sliding window, and what follows when one is overdrawn. The formulas are in
 //! `docs/realtime.md`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::rules::{Held, Standing};
+use super::held::{Held, Standing};
+use super::spent::Spent;
 use super::{Action, Priority, Usage};
 use crate::back_off::BackOff;
 use crate::model::ProcessId;
@@ -18,43 +19,6 @@ const SOONEST_LOOK: Duration = Duration::from_millis(10);
 const MOST_HALVED: u32 = 4;
 /// Without an overrun for so long after the wait for the last one, an account begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-
-/// What was used lately.
-#[derive(Debug, Default)]
-pub struct Spent {
-    /// When it was noticed, and how much. An amount was used before it was noticed, at most since the sample before.
-    amounts: VecDeque<(Duration, Duration)>,
-}
-
-impl Spent {
-    pub fn add(&mut self, now: Duration, used: Duration, window: Duration) {
-        while self.amounts.front().is_some_and(|(at, _)| *at + window <= now) {
-            self.amounts.pop_front();
-        }
-        match self.amounts.back_mut() {
-            Some((at, amount)) if *at == now => *amount += used,
-            _ => self.amounts.push_back((now, used)),
-        }
-    }
-
-    /// As if these had never been added, each at the same time.
-    fn take_out(&mut self, others: &Self) {
-        for (at, amount) in &mut self.amounts {
-            let other = others.amounts.iter().find(|(other_at, _)| other_at == at);
-            *amount = amount.saturating_sub(other.map_or(Duration::ZERO, |(_, amount)| *amount));
-        }
-    }
-
-    /// It has been paid for.
-    pub fn clear(&mut self) {
-        self.amounts.clear();
-    }
-
-    pub fn within(&self, now: Duration, window: Duration) -> Duration {
-        let lately = self.amounts.iter().filter(|(at, _)| *at + window > now);
-        lately.map(|(_, amount)| *amount).sum()
-    }
-}
 
 /// What a rule's processes, or those of all rules, used: those that have real time, and those that ended with it.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::budget::Spent;
 use super::share::Share;
+use super::spent::Spent;
 use super::{Action, WINDOW};
 use crate::model::Protocol;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::{CEILING, Grant, Grants, Limits, Policy, Priority, Rule, Schedule};
-use crate::config::{Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
+use super::{Grant, Grants, Limits, Policy, Priority, Rule, Schedule};
+use crate::config::{CEILING, Config, ConfigError, RealtimeRule, SchedPolicyName, wrong};
 use crate::matcher::Matcher;
 
 /// The numbers of names; None where there is no such user or group.

@@ -5,7 +5,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use super::budget::Spent;
+use super::spent::Spent;
 use super::{Action, Priority, WINDOW};
 use crate::model::ProcessId;
 

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::budget::Spent;
 use super::share::Share;
+use super::spent::Spent;
 use super::{Action, WINDOW};
 use crate::change::{Change, Setting, Subject};
 use crate::model::ProcessId;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::rules::Standing;
+use super::held::Standing;
 use super::{Action, Priority};
 use crate::model::ProcessId;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{State, Thread};
-use super::rules::{Held, Standing};
+use super::held::{Held, Standing};
 use super::{Priority, Service, napi};
 use crate::change::{Change, Latest, Setting, Subject};
 use crate::model::ProcessId;

@@ -406,9 +406,9 @@ const NO_LABELS: Vec<(&str, String)> = Vec::new();
 mod tests {
     use axum::http::HeaderValue;
     use giveway_engine::class::MOST_LIMITS;
+    use giveway_engine::config::MOST_LINKS;
     use giveway_engine::downlink::Passing;
     use giveway_engine::network::limit_use::LimitUse;
-    use giveway_engine::network::queue::links::MOST_LINKS;
 
     use super::super::look::{Look, Maker};
     use super::super::traffic::tests::{flow, status};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use super::Limits;
 use super::{Allotment, FLOOR_SEGMENTS, Link, Member, Sharing};
 use crate::config::{Cap, CapPolicyName};
-use crate::network::limits::Limits;
 
 /// No more than this part of capacity x RTT is left unused as margin. The paper's margin of 120 kB was
 /// chosen at 256 ms, where it is 19%; on a 20 ms path the same bytes would be more than everything.

@@ -10,20 +10,21 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::Limits;
 use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
+use super::{FoundPhase, FoundView};
 use crate::config::{Cap, Prefer};
 use crate::model::{Class, Cookie};
-use crate::network::limits::Limits;
-use crate::status::{FoundPhase, FoundView};
 use crate::wire::Direction;
 
 mod control;
 mod group;
 mod plain;
+mod seen;
 
-use control::{Control, Phase, Seen, Why};
+use control::{Control, Phase, Why};
 use group::{HELD_BACK_SEGMENTS, Sending, median, median_wait};
-use plain::Demand;
+use seen::{Demand, Seen, is_told};
 
 /// Pacing above the share, so that cwnd and not the pacing rate holds a connection in the long run.
 const PACING: f64 = 1.2;
@@ -456,7 +457,7 @@ impl Allotment for FoundCapacity {
         // Who knows nothing, and is not told, has no limits at first; one that is set and lifted again ends slow start. What
         // the others have just now may be the beginning of their own trial.
         let others = group::devices(&neighbours);
-        let is_told = || plain::is_told(&group::demands(link, self.direction), others);
+        let is_told = || is_told(&group::demands(link, self.direction), others);
         let told = theirs.filter(|_| self.direction == Direction::Down || is_told());
         let known = Some(self.control.share).filter(|share| *share > 0.0).or(told);
         let is_limited = self.may_limit() && !matches!(self.control.phase, Phase::Withdrawn { .. });

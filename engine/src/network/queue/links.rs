@@ -20,13 +20,10 @@ use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
 use crate::class::PacketRule;
-use crate::config::{Config, LinkSection, LocalTraffic, RateMbit, UplinkSection};
+use crate::config::{Config, LinkSection, LocalTraffic, MOST_LINKS, RateMbit, UplinkSection};
 use crate::downlink::DownloadRate;
 use crate::model::{Class, Dscp, Flow, Prefix, Protocol};
-use crate::network::action::Action;
 
-/// Links that are managed at a time; as `GW_LINKS` of bpf/queueing.h.
-pub const MOST_LINKS: usize = 8;
 /// A link keeps its queue for so long though it is no longer to be managed.
 const LINGERS: Duration = Duration::from_secs(10);
 /// One that was there for less comes and goes.
@@ -93,8 +90,16 @@ pub struct LinkView {
     pub download_rate_said_in: Option<String>,
 }
 
+/// What one link's queue asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkRequest {
+    pub ifindex: u32,
+    pub name: String,
+    pub request: Request,
+}
+
 /// A request is this, of a link; and what has changed without one.
-pub type Outcome = (Vec<Change>, Vec<Action>);
+pub type Outcome = (Vec<Change>, Vec<LinkRequest>);
 
 pub struct Links {
     link: LinkSection,
@@ -184,7 +189,7 @@ impl Links {
         (changes, actions)
     }
 
-    fn manage(&mut self, now: Duration, uplink: Uplink) -> Option<Action> {
+    fn manage(&mut self, now: Duration, uplink: Uplink) -> Option<LinkRequest> {
         let (ifindex, name) = (uplink.ifindex, uplink.name.clone());
         let rate = self.rate(&uplink);
         let stays = self.links.values().filter(|link| !link.queue.leaves).count();
@@ -328,7 +333,7 @@ impl Links {
     }
 
     /// These links have these rates from now on, whatever is configured (`giveway link set`).
-    pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, LinkRates>) -> Vec<Action> {
+    pub fn set_rates(&mut self, now: Duration, by_hand: BTreeMap<String, LinkRates>) -> Vec<LinkRequest> {
         self.by_hand = by_hand;
         let known = self.links.iter();
         let known: Vec<(u32, Uplink)> = known
@@ -348,7 +353,7 @@ impl Links {
     }
 
     /// Takes in what rules say.
-    pub fn follow(&mut self, is_limited: bool, packet_rules: &[PacketRule]) -> Vec<Action> {
+    pub fn follow(&mut self, is_limited: bool, packet_rules: &[PacketRule]) -> Vec<LinkRequest> {
         self.blank.follow(is_limited, packet_rules.to_vec());
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
             let request = link.queue.follow(is_limited, packet_rules.to_vec())?;
@@ -358,7 +363,7 @@ impl Links {
     }
 
     /// Nothing of ours is on any link for this reason, until there is none.
-    pub fn pause(&mut self, why: Option<&String>) -> Vec<Action> {
+    pub fn pause(&mut self, why: Option<&String>) -> Vec<LinkRequest> {
         self.blank.pause(why);
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
             let request = link.queue.pause(why)?;
@@ -378,7 +383,7 @@ impl Links {
     }
 
     /// What it is time for.
-    pub fn try_again(&mut self, now: Duration) -> Vec<Action> {
+    pub fn try_again(&mut self, now: Duration) -> Vec<LinkRequest> {
         let mut actions = Vec::new();
         let due: Vec<u32> = self.links.keys().copied().collect();
         for ifindex in due {
@@ -407,7 +412,7 @@ impl Links {
         now: Duration,
         ifindex: u32,
         outcome: Result<(), String>,
-    ) -> (Option<Change>, Option<Action>) {
+    ) -> (Option<Change>, Option<LinkRequest>) {
         // Of one that is gone there is nothing to conclude.
         let Some(link) = self.links.get_mut(&ifindex) else {
             return (None, None);
@@ -419,7 +424,7 @@ impl Links {
     }
 
     /// Takes in what was counted. Returns what to ask for.
-    pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) -> Vec<Action> {
+    pub fn count(&mut self, now: Duration, mut counted: BTreeMap<u32, QueueCounters>) -> Vec<LinkRequest> {
         let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
             let request = link.queue.count(now, counted.remove(ifindex))?;
             Some(ask(*ifindex, &link.name, request))
@@ -428,7 +433,7 @@ impl Links {
     }
 
     /// Packets that want an order have come on these. Returns what to ask for.
-    pub fn demand(&mut self, now: Duration, on: &[u32]) -> Vec<Action> {
+    pub fn demand(&mut self, now: Duration, on: &[u32]) -> Vec<LinkRequest> {
         let links = self.links.iter_mut().filter(|(ifindex, _)| on.contains(ifindex));
         let all = links.filter_map(|(ifindex, link)| Some(ask(*ifindex, &link.name, link.queue.demand(now)?)));
         all.collect()
@@ -441,7 +446,7 @@ impl Links {
     }
 
     /// Takes in the sockets of a pass. Returns what to ask for.
-    pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<Action> {
+    pub fn measure(&mut self, now: Duration, flows: &[Flow]) -> Vec<LinkRequest> {
         let measured = self.links.iter_mut().filter(|(_, link)| link.queue.is_measured());
         let measured = measured.filter_map(|(ifindex, link)| {
             let own = flows
@@ -542,8 +547,8 @@ impl Links {
     }
 }
 
-fn ask(ifindex: u32, name: &str, request: Request) -> Action {
-    Action::Queue {
+fn ask(ifindex: u32, name: &str, request: Request) -> LinkRequest {
+    LinkRequest {
         ifindex,
         name: name.to_owned(),
         request,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::config::{Cap, CapPolicyName};
+use crate::network::allotment::Limits;
 use crate::network::allotment::Member;
-use crate::network::limits::Limits;
 use crate::wire::{Key, Report};
 
 const SENDERS: u64 = 1000;

@@ -8,7 +8,8 @@
 
 use std::collections::VecDeque;
 
-use super::plain::{self, Demand, Plain};
+use super::plain::Plain;
+use super::seen::{APART_FROM, Seen};
 use crate::config::Prefer;
 
 mod withdrawal;
@@ -79,7 +80,7 @@ const KEEPS: f64 = 0.8;
 /// Who has so many times what the others have comes down to them, room or not, where they are so many that no single one
 /// decides.
 const APART: f64 = 1.25;
-pub const APART_FROM: usize = 3;
+
 /// Close enough to theirs.
 const CLOSE: f64 = 0.05;
 /// A queue is that of a cliff from this part of its level on.
@@ -136,47 +137,6 @@ impl From<Prefer> for Wish {
             early,
             waits,
         }
-    }
-}
-
-/// What there is to see at one moment.
-#[derive(Clone, Debug)]
-pub struct Seen {
-    pub now_s: f64,
-    /// How long packets of ours wait, and their minimum RTT.
-    pub queue_s: f64,
-    pub min_rtt_s: f64,
-    /// The shortest minimum RTT of all senders, and the middle one.
-    pub least_rtt_s: f64,
-    pub group_rtt_s: f64,
-    /// What a connection of ours of weight 1 gets.
-    pub rate: f64,
-    /// What all together want, in shares of weight 1; and how many there are: connections of ours, and other devices.
-    pub weights: f64,
-    pub senders: usize,
-    /// Of these, those that get something through.
-    pub moving: f64,
-    /// What all of them get, as far as they are believed.
-    pub total: f64,
-    /// Of ours, since the last look; how many they are, and their weight.
-    pub moved_bytes: f64,
-    pub own: usize,
-    pub own_weight: f64,
-    /// Of those with more to send than they may, and what the others get.
-    pub full_weights: f64,
-    pub light: f64,
-    /// What neighbours would get without limits, as they say.
-    pub demands: Vec<Demand>,
-    /// The share that the windows of neighbours stand for.
-    pub theirs: Option<f64>,
-    /// How long their packets wait, as they say.
-    pub their_queue_s: Option<f64>,
-    pub segment_bytes: f64,
-}
-
-impl Seen {
-    pub fn is_told(&self) -> bool {
-        plain::is_told(&self.demands, self.senders.saturating_sub(self.own))
     }
 }
 

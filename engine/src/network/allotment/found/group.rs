@@ -3,7 +3,7 @@
 //! report them. Whatever a neighbour says is bounded before it counts.
 
 use super::super::{HEADER_BYTES, Link, Member};
-use super::plain::Demand;
+use super::seen::Demand;
 use crate::model::Class;
 use crate::wire::{Direction, Peer, Sender, UNLIMITED_KBIT};
 

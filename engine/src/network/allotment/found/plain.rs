@@ -6,7 +6,7 @@
 //! sum. A stranger that takes what we leave shows in it, whatever else the air does. Without limits TCP knows no weights, so
 //! demands go by connection.
 
-use super::control::{APART_FROM, Seen};
+use super::seen::{APART_FROM, Demand, MOST_SAY, Seen};
 
 /// Nothing is limited for so long, to know what is moved so.
 pub const TRIAL_S: f64 = 7.5;
@@ -40,27 +40,11 @@ const LITTLE_FROM_S: f64 = 2.0;
 const TOLD_QUEUE: f64 = 0.5;
 /// What is moved lately is a mean over so long.
 const LATELY_S: f64 = 1.5;
-/// Nothing is judged while it rises by so much in that time, ...
+/// Nothing is judged while it rises by so much in that time.
 const RISES: f64 = 0.02;
-/// ... and before more than this part have said what they got: a median stands as much.
-const MOST_SAY: f64 = 0.5;
 /// No neighbour's word counts for more than so many times what most say; of two devices the other's for more than this of ours.
 const BOAST: f64 = 2.0;
 const BOAST_OF_TWO: f64 = 1.25;
-
-/// What a device's connections would get without limits, together, and how many they are.
-#[derive(Clone, Copy, Debug)]
-pub struct Demand {
-    pub rate: f64,
-    pub connections: f64,
-}
-
-/// Most of so many other devices say what there is to have here: one alone would keep all others from knowing. That it would
-/// have nothing tells nothing.
-pub fn is_told(demands: &[Demand], others: usize) -> bool {
-    let say = demands.iter().filter(|demand| demand.rate > 0.0).count() as f64;
-    say > MOST_SAY * others as f64
-}
 
 /// What was had without limits.
 #[derive(Clone, Copy, Debug)]

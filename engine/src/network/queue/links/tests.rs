@@ -64,20 +64,17 @@ fn left(uplink: Uplink) -> Uplink {
 }
 
 /// By interface: the rate of the queue that is put up, in kbit/s, 0 where none is known; None where ours is to go.
-fn asked(actions: &[Action]) -> Vec<(u32, Option<u64>)> {
+fn asked(actions: &[LinkRequest]) -> Vec<(u32, Option<u64>)> {
     let rate = |plan: &Plan| plan.tuning.rate_bytes_per_s.unwrap_or(0) / 125;
-    let of = |action: &Action| match action {
-        Action::Queue { ifindex, request, .. } => match request {
-            Request::Set(plan) => (*ifindex, plan.as_ref().map(rate)),
-            Request::Tune(tuning) => panic!("tuned to {tuning:?}"),
-        },
-        other => panic!("{other:?}"),
+    let of = |asked: &LinkRequest| match &asked.request {
+        Request::Set(plan) => (asked.ifindex, plan.as_ref().map(rate)),
+        Request::Tune(tuning) => panic!("tuned to {tuning:?}"),
     };
     actions.iter().map(of).collect()
 }
 
 /// All that is asked for succeeds.
-fn succeed(links: &mut Links, now: Duration, actions: &[Action]) {
+fn succeed(links: &mut Links, now: Duration, actions: &[LinkRequest]) {
     for (ifindex, _) in asked(actions) {
         assert_eq!(links.conclude(now, ifindex, Ok(())).1, None);
     }
@@ -119,7 +116,7 @@ fn what_fails_on_one_is_tried_again_there_alone() {
     links.observe(NOW, vec![wifi(), lte()], Some(2));
     links.conclude(NOW, 2, Ok(()));
     let mut next = links.conclude(NOW, 3, Err("no".to_owned())).1;
-    while let Some(Action::Queue { ifindex, .. }) = next {
+    while let Some(LinkRequest { ifindex, .. }) = next {
         next = links.conclude(NOW, ifindex, Err("no".to_owned())).1;
     }
     assert_eq!(links.next_try(), Some(after(1_000)));

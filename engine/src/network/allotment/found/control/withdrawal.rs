@@ -5,7 +5,8 @@
 //! in neighbours that have given theirs up.
 
 use super::super::plain::TRIAL_S;
-use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Seen, Why, is_round};
+use super::super::seen::Seen;
+use super::{Control, OTHERS_END_S, Phase, REPORT_S, STAYS, Why, is_round};
 
 /// The others have no limits where they have so many times what this device had.
 const OUTGROWN: f64 = 2.0;

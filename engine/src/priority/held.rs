@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process that a rule matches, and what it has.
+
+use std::time::Duration;
+
+use super::lending::Loan;
+use super::spent::Spent;
+use super::{Action, Rule, Schedule};
+use crate::change::{Change, Setting, Subject, Value};
+use crate::matcher::Matcher;
+use crate::model::{Process, ProcessId};
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    /// Asked for, not yet answered.
+    Asked,
+    Granted,
+    /// Without real time, though a rule matches: it overran, it was refused, or another tool has changed it.
+    Without,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub process: Process,
+    pub rule: String,
+    /// What its CPU time and its tasks count for.
+    pub account: String,
+    pub schedule: Schedule,
+    pub standing: Standing,
+    pub tasks: u32,
+    pub cpu: Duration,
+    /// Lent time included.
+    pub spent: Spent,
+    pub loan: Loan,
+    pub since: Duration,
+    /// When its CPU time was last looked at, and the share of one CPU that it used since the time before.
+    pub looked: Duration,
+    pub rate: f64,
+    pub budget_percent: u32,
+    pub max_tasks: u32,
+    /// Whose grant it is within; None for root's.
+    pub user: Option<u32>,
+    /// Before the grant.
+    pub old: Value,
+    /// That its new threads get nothing was recorded already.
+    pub is_full: bool,
+}
+
+impl Held {
+    /// By which it is held, but for whom that matches.
+    pub(super) fn as_rule(&self) -> Rule {
+        Rule {
+            name: self.rule.clone(),
+            matcher: Matcher::default(),
+            schedule: self.schedule.clone(),
+            budget_percent: self.budget_percent,
+            max_tasks: self.max_tasks,
+            added_by: self.user,
+        }
+    }
+
+    pub(super) fn change(&self, id: ProcessId, old: Value, new: Value, why: String, made: bool) -> Action {
+        Action::Record(Box::new(Change {
+            subject: Subject::Process { id },
+            name: self.process.exe.clone(),
+            setting: Setting::Scheduling,
+            old,
+            new,
+            rule: self.rule.clone(),
+            why,
+            made,
+        }))
+    }
+}
