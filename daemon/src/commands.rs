@@ -3,6 +3,7 @@
 //! cleans up; none is part of the daemon itself.
 
 pub mod active;
+pub mod args;
 pub mod by_hand;
 mod chart;
 pub mod config;

@@ -8,9 +8,9 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
-use giveway_engine::class::{Activity, Class};
+use giveway_engine::class::Activity;
 use giveway_engine::config::{RealtimeRule, SchedPolicyName};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::network::queue::links::LinkRates;

@@ -12,6 +12,9 @@ use nix::unistd::geteuid;
 
 use crate::inherited::umask;
 
+/// Of a state folder. Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long
+/// as they like, and nothing in it could be written or removed meanwhile.
+pub const FOLDER_MODE: u32 = 0o711;
 const OF_OTHERS: u32 = 0o077;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;

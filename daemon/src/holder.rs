@@ -1,31 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who holds a network namespace: the daemon and its guardian, as the lock's file names them. Taking it over from those
-//! that are dead. Input: the state folder. Output: the lock, once nobody else acts here.
-//!
-//! A guardian undoes what its dead daemon left behind whether or not it has the lock, which a stuck thread may keep for good.
-//! So whoever comes next waits for the guardian, and ends it if need be, before anything is touched.
+//! Who holds a network namespace: the daemon and its guardian, as the lock's file names them. Input and output: that file.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::Result;
 
 use crate::kernel::boot;
-use crate::kernel::process::end::{Named, is_over, is_over_within, kill};
-use crate::place::{Ended, Lock, Place};
-use crate::presence::{self, Folder, Role, announce};
-use crate::undo;
+use crate::kernel::process::end::Named;
 
-/// A daemon that was asked to end, or has just died, gives the namespace up within this time.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Its guardian is done within this time, unless it is stopped or stuck.
-const PATIENCE_WITH_GUARDIAN: Duration = Duration::from_secs(2);
-/// A daemon that is starting, or ending, and was asked to end does so within this time, or is killed.
-const PATIENCE_WITH_START: Duration = Duration::from_secs(5);
-/// One that was killed has left the lock within this time: the kernel takes its programs apart first.
-const PATIENCE_WITH_DEATH: Duration = Duration::from_secs(5);
 const LONGEST: usize = 256;
 /// The line that says in which boot the others were written.
 const BOOT: &str = "boot ";
@@ -79,182 +63,6 @@ impl Holder {
         lock.write_all_at(text.as_bytes(), 0)?;
         lock.set_len(text.len() as u64)
     }
-}
-
-/// For what a process takes the namespace.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum For {
-    Daemon,
-    /// Ends nobody, and takes nothing from the dead.
-    DryRun,
-    /// Ends a daemon that is starting or ending, too.
-    Revert,
-}
-
-/// Takes the namespace for this process.
-///
-/// # Errors
-/// When a daemon lives here, naming its pid, or may live; one with another /run, too. In a dry run, when a guardian is
-/// still at work.
-pub fn take_over(place: &Place, what_for: For) -> Result<Lock> {
-    let role = match what_for {
-        For::Revert => Role::Revert,
-        For::Daemon | For::DryRun => Role::Daemon,
-    };
-    let mut folder = place.folder()?;
-    // First, so that two with another /run each never both find nobody.
-    let mut announced = announce(role, folder)?;
-    let mut lock = lock(place, folder, what_for)?;
-    // Another process may have cleared the folder meanwhile.
-    let now = place.folder()?;
-    if now != folder {
-        (folder, announced) = (now, announce(role, now)?);
-    }
-    lock.announced = Some(announced);
-    end_guardian(lock.before, what_for)?;
-    let removed = check_others(place, folder, what_for)?;
-    lock.ended = lock.ended.or(removed.map(Ended::Removed));
-    lock.name(None);
-    Ok(lock)
-}
-
-fn lock(place: &Place, folder: Folder, what_for: For) -> Result<Lock> {
-    let is_revert = what_for == For::Revert;
-    let begun = place.holder().daemon;
-    let error = match place.lock_within(if is_revert { PATIENCE_WITH_START } else { PATIENCE }) {
-        Ok(mut lock) => {
-            lock.ended = begun
-                .filter(|_| is_revert && lock.waited)
-                .map(|daemon| Ended::Alone(daemon.pid));
-            return Ok(lock);
-        }
-        Err(error) => error,
-    };
-    let holder = place.holder();
-    let starting = || here(Role::Daemon, folder).into_iter().next();
-    let daemon = holder
-        .daemon
-        .or_else(|| Some(()).filter(|()| is_revert).and_then(|()| starting()));
-    let Some(daemon) = daemon.filter(|_| what_for != For::DryRun) else {
-        return Err(error);
-    };
-    let mut killed = None;
-    match is_over(daemon) {
-        Ok(true) => {}
-        Ok(false) if is_revert => {
-            kill(daemon)?;
-            killed = Some(Ended::Killed(daemon.pid));
-        }
-        Ok(false) => return Err(error),
-        Err(why) => bail!("{error:#}. Whether it still lives cannot be told from here: {why:#}"),
-    }
-    end_guardian(holder, what_for)?;
-    let patience = if killed.is_some() {
-        PATIENCE_WITH_DEATH
-    } else {
-        PATIENCE
-    };
-    let mut lock = place.lock_within(patience).or_else(|_| {
-        let mut undone = undo::links(daemon.pid);
-        undone.lines.append(&mut undone.failed);
-        undone.lines.iter().for_each(|line| tracing::warn!("{line}"));
-        place.replace_lock(holder)
-    })?;
-    lock.ended = killed;
-    Ok(lock)
-}
-
-/// Of this folder, or of one in its place that was removed, and others than this process; those of whom the kernel tells.
-fn here(role: Role, folder: Folder) -> Vec<Named> {
-    let found = presence::all().unwrap_or_default().into_iter();
-    let own = Named::own().ok();
-    let processes = found
-        .filter(|one| one.role == role && one.is_here(folder))
-        .filter_map(|one| one.process);
-    processes.filter(|process| Some(*process) != own).collect()
-}
-
-/// Nobody else acts on this network namespace: with another /run, by a lock that was removed, or as a guardian that its
-/// daemon's lock does not name yet. The caller has the lock. Returns the number of a daemon that had to be killed because
-/// its lock was removed.
-fn check_others(place: &Place, folder: Folder, what_for: For) -> Result<Option<u32>> {
-    let mut killed = None;
-    // One that has not got the lock ends by itself.
-    for daemon in here(Role::Daemon, folder) {
-        if is_over_within(daemon, PATIENCE_WITH_GUARDIAN)? {
-            continue;
-        }
-        ensure!(
-            what_for == For::Revert,
-            "another giveway runs in this network namespace (pid {}), whose lock was removed from {}; `giveway revert` ends it",
-            daemon.pid,
-            place.folder_path().display()
-        );
-        kill(daemon)?;
-        killed = Some(daemon.pid);
-        is_over_within(daemon, PATIENCE_WITH_DEATH)?;
-    }
-    for guardian in here(Role::Guardian, folder) {
-        let guardian = Some(guardian);
-        end_guardian(Holder { daemon: None, guardian }, what_for)?;
-    }
-    let mut all = match presence::all() {
-        Ok(all) => all,
-        Err(error) => {
-            tracing::warn!("a giveway of this network namespace with another /run would not be noticed: {error:#}");
-            return Ok(killed);
-        }
-    };
-    all.sort_by_key(|one| one.role);
-    for other in all {
-        if other.process.is_some() && other.is_here(folder) {
-            continue;
-        }
-        let shown = other.shown(place.netns_inum());
-        match other.process {
-            // One that is over keeps its socket only where a thread of it waits in the kernel for good.
-            Some(process) if is_over_within(process, PATIENCE)? => {}
-            // Whoever makes a name up keeps nothing from being undone.
-            None if what_for == For::Revert => {
-                tracing::warn!("{shown}; what the journals of this /run say is undone all the same");
-            }
-            _ => bail!(
-                "{shown}, which is not this /run; it goes on unharmed, and nothing was changed. Only one can: end it there, or \
-                 use it"
-            ),
-        }
-    }
-    Ok(killed)
-}
-
-/// Ends a daemon that does not answer; returns its number. What it changed is left to its guardian, or to the next undo.
-pub fn end_silent(place: &Place) -> Result<u32> {
-    let daemon = place.holder().daemon;
-    let daemon = daemon
-        .ok_or_else(|| anyhow!("the daemon does not answer, and its lock does not say who it is; end it by hand"))?;
-    kill(daemon)?;
-    Ok(daemon.pid)
-}
-
-fn end_guardian(holder: Holder, what_for: For) -> Result<()> {
-    let Some(guardian) = holder.guardian else { return Ok(()) };
-    // One that cannot be ended from here finds that the lock is another's, and touches nothing.
-    if !guardian.is_of_this_namespace()? || is_over_within(guardian, PATIENCE_WITH_GUARDIAN)? {
-        return Ok(());
-    }
-    ensure!(
-        what_for != For::DryRun,
-        "the guardian of a daemon that died (pid {}) is not done, and a dry run ends nobody; try again, or `giveway revert`",
-        guardian.pid
-    );
-    kill(guardian)?;
-    // It may wait in the kernel for who changes links.
-    ensure!(
-        is_over_within(guardian, PATIENCE_WITH_GUARDIAN)?,
-        "the guardian of a daemon that died (pid {}) does not end",
-        guardian.pid
-    );
-    Ok(())
 }
 
 #[cfg(test)]

@@ -22,8 +22,9 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::files::private;
-use crate::place::FOLDER_MODE;
+use crate::files::{FOLDER_MODE, private};
+
+pub mod register;
 
 /// From so many lines on, those that are no longer in force are thrown away.
 const LINES_KEPT: usize = 256;
@@ -221,7 +222,7 @@ impl<E: Entry> Journal<E> {
     pub fn undo(&mut self) -> Undone {
         look_after();
         self.forget();
-        undo::<E>(&self.path, false)
+        undo(&self.path, Written::put_back::<E>, false)
     }
 
     fn forget(&mut self) {
@@ -271,13 +272,16 @@ impl Display for Undone {
 }
 
 /// Puts back what a journal holds, or in a dry run only finds it. The caller makes sure that nothing else writes to it.
-pub fn undo<E: Entry>(path: &Path, dry_run: bool) -> Undone {
-    let (mut undone, left) = Written::read(path.to_owned()).put_back::<E>(dry_run);
+pub fn undo(path: &Path, put_back: PutBack, dry_run: bool) -> Undone {
+    let (mut undone, left) = put_back(Written::read(path.to_owned()), dry_run);
     if !dry_run {
         undone.extend(left.keep());
     }
     undone
 }
+
+/// [`Written::put_back`] of a journal's entries.
+pub type PutBack = fn(Written, bool) -> (Undone, Left);
 
 /// What a journal held when it was read.
 pub struct Written {

@@ -23,6 +23,7 @@ pub mod devices;
 pub mod elsewhere;
 pub mod flow_monitor;
 pub mod holders;
+pub mod ids;
 pub mod inherit;
 pub mod lending;
 pub mod libbpf_files;

@@ -7,16 +7,25 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use clap::Subcommand;
 use giveway_engine::wire::{Key, Keyring};
 use nix::fcntl::OFlag;
 
-use crate::cli::KeyCommand;
 use crate::files::{not_the_callers, private};
 use crate::kernel::{is_shortage, random};
 use crate::say::{print, print_line};
 
 /// A key file is a few lines.
 const LONGEST_KEY_FILE: u64 = 4096;
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make a new key; an existing file keeps its newest key as the second one, for the change
+    New {
+        #[arg(default_value = "/etc/giveway/group.key")]
+        file: PathBuf,
+    },
+}
 
 /// A key file that a daemon follows.
 #[derive(Debug)]

@@ -28,5 +28,6 @@ pub mod presence;
 pub mod rules;
 pub mod run;
 pub mod say;
+pub mod takeover;
 pub mod undo;
 pub mod words;

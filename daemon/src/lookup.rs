@@ -9,13 +9,13 @@
 //! The broker touches no such thing itself. It kills a worker that does not answer in time; one that cannot be killed
 //! counts against its user until it ends. The daemon's end never waits for it, and here nothing does either.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{IoSlice, PipeReader};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::matcher::ProcessId;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use serde::de::DeserializeOwned;

@@ -16,8 +16,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use crate::files::{is_private, is_unwritten_by_others, private};
+use crate::files::{FOLDER_MODE, is_private, is_unwritten_by_others, private};
 use crate::holder::Holder;
+use crate::journal::register::JournalFile;
 use crate::journal::{left_of, remove};
 use crate::kernel::process::end::is_over;
 use crate::kernel::{boot, random};
@@ -55,49 +56,6 @@ const NO_JOURNALS: [&str; 9] = [
 const REQUEST_STAYS: Duration = Duration::from_secs(600);
 /// Where the kernel does not tell whether a namespace is gone, what waits there for its next daemon is kept for so long.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
-/// Others may reach the control socket, and list nothing: who may read a folder can hold its lock for as long as they like,
-/// and nothing in it could be written or removed meanwhile.
-pub const FOLDER_MODE: u32 = 0o711;
-
-/// One writer each.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum JournalFile {
-    /// Threads of `[[realtime]]`.
-    Realtime,
-    /// Handlers of `[[chain]]`.
-    Chains,
-    /// The kernel's threads that take packets in.
-    Napi,
-    /// Background processes and what they start.
-    Nice,
-    Settings,
-    Queue,
-    /// What arrives takes a detour.
-    Downlink,
-    /// What is sent does.
-    Uplink,
-    Sockets,
-}
-
-pub const JOURNALS: [JournalFile; 9] = [
-    JournalFile::Realtime,
-    JournalFile::Chains,
-    JournalFile::Napi,
-    JournalFile::Nice,
-    JournalFile::Settings,
-    JournalFile::Queue,
-    JournalFile::Downlink,
-    JournalFile::Uplink,
-    JournalFile::Sockets,
-];
-/// What these name belongs to one network namespace, and ends with it. Threads are the machine's.
-const OF_NAMESPACE: [JournalFile; 5] = [
-    JournalFile::Settings,
-    JournalFile::Queue,
-    JournalFile::Downlink,
-    JournalFile::Uplink,
-    JournalFile::Sockets,
-];
 
 /// What the folder's journals speak of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -147,17 +105,7 @@ impl Place {
     }
 
     pub fn journal(&self, file: JournalFile) -> PathBuf {
-        self.directory.join(match file {
-            JournalFile::Realtime => "realtime",
-            JournalFile::Chains => "chains",
-            JournalFile::Napi => "napi",
-            JournalFile::Nice => "nice",
-            JournalFile::Settings => "settings",
-            JournalFile::Queue => "queue",
-            JournalFile::Downlink => "downlink",
-            JournalFile::Uplink => "uplink",
-            JournalFile::Sockets => "sockets",
-        })
+        self.directory.join(file.name())
     }
 
     pub fn pins(&self) -> Pins {
@@ -390,21 +338,23 @@ impl Place {
     /// Makes the folder this namespace's. With the lock, and before anything is journalled, so that no journal is taken
     /// for another's.
     pub fn claim(&self) -> Result<()> {
-        let (gone, whose, moot) = match self.left_by() {
-            LeftBy::This => ("", "", &JOURNALS[..0]),
-            LeftBy::AnotherNamespace => (
-                "a network namespace that is gone",
-                "link and sockets",
-                &OF_NAMESPACE[..],
-            ),
-            LeftBy::AnotherBoot => ("an earlier boot", "links, sockets and threads", &JOURNALS[..]),
+        let left_by = self.left_by();
+        let (gone, whose) = match left_by {
+            LeftBy::This => ("", ""),
+            LeftBy::AnotherNamespace => ("a network namespace that is gone", "link and sockets"),
+            LeftBy::AnotherBoot => ("an earlier boot", "links, sockets and threads"),
         };
-        if !moot.is_empty() {
+        if left_by != LeftBy::This {
             tracing::info!(
                 "{} was left behind by {gone}; what it says of that one's {whose} is thrown away",
                 self.directory.display()
             );
-            for journal in moot.iter().map(|file| self.journal(*file)) {
+            let is_moot = |file: &JournalFile| left_by == LeftBy::AnotherBoot || !file.is_machines();
+            for journal in JournalFile::ALL
+                .into_iter()
+                .filter(is_moot)
+                .map(|file| self.journal(file))
+            {
                 for file in [left_of(&journal), journal] {
                     remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
                 }
@@ -477,7 +427,8 @@ impl Place {
             is_gone || !is_new,
             "a daemon that was starting there may still have to see that it was asked to end"
         );
-        let moot = OF_NAMESPACE.map(|file| self.journal(file));
+        let of_namespace = JournalFile::ALL.into_iter().filter(|file| !file.is_machines());
+        let moot: Vec<PathBuf> = of_namespace.map(|file| self.journal(file)).collect();
         for entry in fs::read_dir(&self.directory)?.flatten() {
             let is_journal = !NO_JOURNALS.map(Some).contains(&entry.file_name().to_str());
             let is_moot = is_gone && moot.contains(&entry.path().with_extension(""));

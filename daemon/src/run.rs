@@ -7,4 +7,4 @@ mod daemon;
 pub mod priority;
 mod start;
 
-pub use start::{USUAL_CONFIGURATION, missing_group, priority_engine, run};
+pub use start::{RunArgs, USUAL_CONFIGURATION, missing_group, priority_engine, run};

@@ -12,51 +12,40 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::fcntl::OFlag;
 
-use crate::actuate::download::Taken;
-use crate::actuate::nice::{MadeNice, Unnoted};
-use crate::actuate::queue::{Before, take_down_unjournalled};
-use crate::actuate::receive::Setting;
-use crate::actuate::sockets::cap::marks::Capped;
-use crate::actuate::thread::Changed;
+use crate::actuate::nice::Unnoted;
+use crate::actuate::queue::take_down_unjournalled;
+use crate::actuate::receive::settings;
+use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::attributes::Attributes;
-use crate::actuate::upload::Sent;
-use crate::journal::{self, Entry, Left, Undone, Written, contents};
+use crate::actuate::{download, nice, queue, thread, upload};
+use crate::journal::register::{JournalFile, Undo};
+use crate::journal::{self, Left, Undone, Written, contents};
 use crate::kernel::links::detach_all_of;
 use crate::kernel::walker::{self, Sockets};
 use crate::life::LONG_WORK;
-use crate::place::{JOURNALS, JournalFile, LeftBy, Place};
+use crate::place::{LeftBy, Place};
 use crate::presence;
 
 /// For reading the journals, and for clearing up.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For the kernel, which may have to walk over many sockets; for each journal of [`OTHERS`].
+/// For the kernel, which may have to walk over many sockets; for each journal of [`QUEUE`] and [`REST`].
 const PATIENCE_WITH_KERNEL: Duration = Duration::from_secs(4);
 /// Who undoes gives no sign of life meanwhile.
-const _: () =
-    assert!(2 * PATIENCE.as_secs() + OTHERS.len() as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs());
+const _: () = assert!(
+    2 * PATIENCE.as_secs() + (QUEUE.len() + REST.len()) as u64 * PATIENCE_WITH_KERNEL.as_secs() < LONG_WORK.as_secs()
+);
 /// What runs before everything comes first.
-const THREADS: [JournalFile; 3] = [JournalFile::Realtime, JournalFile::Chains, JournalFile::Napi];
+const THREADS: [Undo; 3] = [thread::REALTIME, thread::CHAINS, thread::NAPI];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
-const REALTIME: [JournalFile; 2] = [JournalFile::Realtime, JournalFile::Napi];
-const OTHERS: [JournalFile; 6] = [
-    JournalFile::Queue,
-    JournalFile::Downlink,
-    JournalFile::Uplink,
-    JournalFile::Sockets,
-    JournalFile::Settings,
-    JournalFile::Nice,
-];
-
-/// And not one network namespace's.
-fn is_machines(file: JournalFile) -> bool {
-    THREADS.contains(&file) || file == JournalFile::Nice
-}
+const REALTIME: [Undo; 2] = [thread::REALTIME, thread::NAPI];
+const QUEUE: [Undo; 3] = [download::UNDO, upload::UNDO, queue::UNDO];
+/// Users start processes as fast as they can: they delay nothing but this, which is the last.
+const REST: [Undo; 3] = [marks::UNDO, settings::UNDO, nice::UNDO];
 
 /// Undoes everything that the journals know, or in a dry run only finds it. The caller holds the lock, unless it is a dry
 /// run.
@@ -78,13 +67,13 @@ pub fn unnoted(place: &Place) -> Option<Unnoted> {
 
 /// What the real-time thread gave, for when it ends before the rest of the daemon.
 pub fn realtime(place: &Place) -> Undone {
-    threads_of(place, &REALTIME, false)
+    at_once(place, &REALTIME, false)
 }
 
 /// What is the machine's and not the namespace's.
 pub fn threads(place: &Place, dry_run: bool) -> Undone {
-    let mut undone = threads_of(place, &THREADS, dry_run);
-    undone.extend(journal::undo::<MadeNice>(&place.journal(JournalFile::Nice), dry_run));
+    let mut undone = at_once(place, &THREADS, dry_run);
+    undone.extend(at_once(place, &[nice::UNDO], dry_run));
     undone
 }
 
@@ -98,10 +87,10 @@ pub fn links(pid: u32) -> Undone {
     undone
 }
 
-fn threads_of(place: &Place, files: &[JournalFile], dry_run: bool) -> Undone {
+fn at_once(place: &Place, journals: &[Undo], dry_run: bool) -> Undone {
     let mut undone = Undone::default();
-    for file in files {
-        undone.extend(journal::undo::<Changed>(&place.journal(*file), dry_run));
+    for Undo { file, put_back } in journals {
+        undone.extend(journal::undo(&place.journal(*file), *put_back, dry_run));
     }
     undone
 }
@@ -127,7 +116,7 @@ pub struct Held(HashMap<JournalFile, Vec<File>>);
 impl Held {
     /// Call it often: what was not seen is not held.
     pub fn follow(&mut self, place: &Place) {
-        for file in JOURNALS {
+        for file in JournalFile::ALL {
             let held = self.0.entry(file).or_default();
             let is_left = |file: &File| file.metadata().is_ok_and(|about| about.nlink() > 0 || about.len() > 0);
             held.retain(is_left);
@@ -163,7 +152,8 @@ enum Read {
 impl Undoing {
     /// Reads what there is. What does not let itself be read keeps nothing else from being undone.
     pub fn begin(place: &Place, dry_run: bool) -> Self {
-        let files: Vec<JournalFile> = THREADS.into_iter().chain(OTHERS).collect();
+        let all = THREADS.into_iter().chain(QUEUE).chain(REST);
+        let files: Vec<JournalFile> = all.map(|undo| undo.file).collect();
         let mut undoing = Self {
             place: place.clone(),
             dry_run,
@@ -199,7 +189,7 @@ impl Undoing {
                 .fail(format!("{} does not let itself be read; try again", path.display()));
         }
         if left_by != LeftBy::This {
-            let stays = |file: &JournalFile| left_by == LeftBy::AnotherNamespace && is_machines(*file);
+            let stays = |file: &JournalFile| left_by == LeftBy::AnotherNamespace && file.is_machines();
             undoing.written.retain(|file, _| stays(file));
             undoing.pins_stay = true;
         }
@@ -238,26 +228,21 @@ impl Undoing {
 
     /// What the real-time thread gave. The journals stay, for the daemon that may live on.
     pub fn realtime(mut self) -> Undone {
-        REALTIME.into_iter().for_each(|file| self.put_back::<Changed>(file));
+        REALTIME.into_iter().for_each(|undo| self.put_back(undo));
         self.undone
     }
 
     pub fn threads(&mut self) {
-        THREADS.into_iter().for_each(|file| self.put_back::<Changed>(file));
+        THREADS.into_iter().for_each(|undo| self.put_back(undo));
     }
 
     pub fn queue(&mut self) {
-        self.put_back_within::<Taken>(JournalFile::Downlink);
-        self.put_back_within::<Sent>(JournalFile::Uplink);
-        self.put_back_within::<Before>(JournalFile::Queue);
+        QUEUE.into_iter().for_each(|undo| self.put_back_within(undo));
     }
 
     /// All but threads and the queue.
     pub fn rest(&mut self) {
-        self.put_back_within::<Capped>(JournalFile::Sockets);
-        self.put_back_within::<Setting>(JournalFile::Settings);
-        // Users start processes as fast as they can: they delay nothing but this.
-        self.put_back_within::<MadeNice>(JournalFile::Nice);
+        REST.into_iter().for_each(|undo| self.put_back_within(undo));
     }
 
     /// Clears up what is no longer needed.
@@ -307,18 +292,18 @@ impl Undoing {
         undone
     }
 
-    fn put_back<E: Entry>(&mut self, file: JournalFile) {
+    fn put_back(&mut self, Undo { file, put_back }: Undo) {
         if let Some(written) = self.written.remove(&file) {
-            self.note(file, written.put_back::<E>(self.dry_run));
+            self.note(file, put_back(written, self.dry_run));
         }
     }
 
-    fn put_back_within<E: Entry>(&mut self, file: JournalFile) {
+    fn put_back_within(&mut self, Undo { file, put_back }: Undo) {
         let Some(written) = self.written.remove(&file) else {
             return;
         };
         let dry_run = self.dry_run;
-        match within(PATIENCE_WITH_KERNEL, move || written.put_back::<E>(dry_run)) {
+        match within(PATIENCE_WITH_KERNEL, move || put_back(written, dry_run)) {
             Ok(outcome) => self.note(file, outcome),
             Err(none) => {
                 self.pins_stay = true;
@@ -337,7 +322,8 @@ impl Undoing {
             undone.sockets = undone.lines.len();
         }
         self.nobody_is_nice |= file == JournalFile::Nice && undone.failed.is_empty();
-        self.pins_stay |= !THREADS.contains(&file) && !undone.failed.is_empty();
+        let is_threads = THREADS.iter().any(|undo| undo.file == file);
+        self.pins_stay |= !is_threads && !undone.failed.is_empty();
         self.undone.extend(undone);
         self.left.push(left);
     }
@@ -379,7 +365,7 @@ fn in_background(work: impl FnOnce(UnderWay) + Send + 'static) {
     UNDER_WAY.fetch_add(1, Ordering::AcqRel);
     let work = Arc::new(Mutex::new(Some(work)));
     let other = Arc::clone(&work);
-    let started = thread::Builder::new().spawn(move || do_once(&other));
+    let started = std::thread::Builder::new().spawn(move || do_once(&other));
     set(own);
     if started.is_err() {
         do_once(&work);

@@ -5,6 +5,8 @@
 
 use serde::Serialize;
 
+const MOST_CHARACTERS: usize = 300;
+
 /// Control characters but for the end of a line, and what Unicode has for directions, invisible joints and line ends.
 pub fn misleads(c: char) -> bool {
     match c {
@@ -34,6 +36,16 @@ pub fn printable(text: &str) -> String {
 /// One line, whatever is in it.
 pub fn one_line(text: &str) -> String {
     printable(text.trim_end()).replace('\n', " ")
+}
+
+/// For a page: no name turns the text around it there either, or goes on for ever.
+pub fn clipped(text: &str) -> String {
+    let shown = |c: char| if misleads(c) || c == '\n' { '?' } else { c };
+    let mut short: String = text.chars().take(MOST_CHARACTERS).map(shown).collect();
+    if text.chars().nth(MOST_CHARACTERS).is_some() {
+        short.push('…');
+    }
+    short
 }
 
 /// One line of JSON, with its end. These characters are escaped in it: whoever parses it finds them again.

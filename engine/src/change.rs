@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::matcher::ProcessId;
-use crate::model::Cookie;
+use crate::model::{Cookie, ProcessId};
 
 /// Settings of subjects that are remembered.
 pub const KEPT: usize = 4096;

@@ -10,15 +10,15 @@
 //! rule that matches; the rule by which what started its process has its class; what Linux already knows ([`evidence`]);
 //! else it is standard.
 
-use crate::matcher::{Choice, ChosenLimit, Ends, Marks, Process};
-pub use crate::wire::Class;
+use crate::matcher::{Ends, Marks};
+use crate::model::{Choice, ChosenLimit, Class, LimitNumber, LimitNumbers, Process, Rates, RuleId};
 
 mod active;
 mod commands;
 mod evidence;
 mod marks;
 mod packets;
-mod rules;
+pub(crate) mod rules;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -28,11 +28,8 @@ pub(crate) use active::Meant;
 pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
-pub use packets::{
-    Forwarded, Limit, LimitNumber, LimitNumbers, MOST_LIMITS, MOST_PACKET_RULES, PacketRule, RateLimit, Rates,
-    Treatment,
-};
-pub use rules::{Folders, RuleId, Rules, Source};
+pub use packets::{MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
+pub use rules::{Folders, Rules, Source};
 use rules::{Rule, Undecided};
 pub use sessions::{Session, active_session, is_seat};
 pub use units::{KEY as UNIT_KEY, UnitFile};
@@ -356,25 +353,4 @@ pub fn of_choice(Choice { class, uid, limit }: Choice) -> Option<Verdict> {
             + &limited.unwrap_or_default(),
         limits: LimitNumbers::NONE,
     })
-}
-
-impl Class {
-    pub const ALL: [Self; 5] = [
-        Self::Realtime,
-        Self::Stream,
-        Self::Standard,
-        Self::Bulk,
-        Self::Background,
-    ];
-
-    /// As users write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Realtime => "realtime",
-            Self::Stream => "stream",
-            Self::Standard => "standard",
-            Self::Bulk => "bulk",
-            Self::Background => "background",
-        }
-    }
 }

@@ -18,7 +18,7 @@ mod sections;
 mod tests;
 pub(crate) mod together;
 
-pub use conditions::{Conditions, Dscp, Mark, Prefix, Protocol};
+pub use conditions::Conditions;
 pub use lines::{Located, problems, read, read_rules};
 pub use sections::{
     BackendName, Background, Cap, CapPolicyName, Chain, ClassRule, ClassesSection, Config, Control, Deadline,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{LimitNumber, RateLimit};
+use crate::model::{LimitNumber, RateLimit};
 use crate::rate::mbit;
 
 pub mod order;

@@ -13,6 +13,8 @@ pub mod back_off;
 pub mod change;
 pub mod class;
 pub mod config;
+#[cfg(any(test, feature = "corpus"))]
+pub mod corpus;
 pub mod downlink;
 pub mod matcher;
 pub mod model;

@@ -12,11 +12,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::change::{Change, Changes, Subject};
-use crate::class::{Treatment, of_choice};
-use crate::config::{Config, Protocol};
+use crate::class::of_choice;
+use crate::config::Config;
 use crate::downlink::{self, Way};
-use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
-use crate::model::{Cookie, Flow, FlowEvent, Interface};
+use crate::model::{Choice, Cookie, Fingerprint, Flow, FlowEvent, Interface, Process, ProcessId, Protocol, Treatment};
 use crate::record::What;
 use crate::wire::codec::MAX_SENDERS;
 use crate::wire::{Direction, Heard, Keyring, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT};
@@ -132,12 +131,16 @@ pub struct Network {
     refusals: VecDeque<Refusal>,
     /// What follows from the present step.
     actions: Vec<Action>,
+    #[cfg(feature = "corpus")]
+    recording: Option<crate::corpus::recorder::Recording>,
 }
 
 impl Network {
     pub fn new(now: Duration, config: &Config, setup: Setup) -> Self {
         let mut rng = ChaCha20Rng::from_seed(setup.seed);
         Self {
+            #[cfg(feature = "corpus")]
+            recording: crate::corpus::recorder::Recording::of_network(now, config, &setup),
             policy: allotment::from_config(config),
             downlink: Downlink::new(config, setup.holds_windows),
             cooperates: setup.keys.is_some(),
@@ -172,11 +175,20 @@ impl Network {
     /// Randomness from the kernel, drawn anew for the next step: sessions, challenges and nonces come of it, and what an
     /// engine has drawn before a copy of it may have as well. And how long this machine has slept in all.
     pub fn refresh(&mut self, random: [u8; 32], slept: Duration) {
+        #[cfg(feature = "corpus")]
+        let random = self
+            .recording
+            .as_mut()
+            .map_or(random, |recording| recording.refreshed(slept));
         self.neighbourhood.refresh(random, slept);
     }
 
     /// Takes in one observation and returns what follows from it.
     pub fn step(&mut self, now: Duration, input: Input<'_>) -> Vec<Action> {
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.input(now, &input);
+        }
         let is_pass = matches!(input, Input::Pass { .. });
         // What anyone on the link can cause by a datagram, or any user by a request, must not cost a decision.
         let decides = !matches!(
@@ -341,6 +353,10 @@ impl Network {
         }
         if decides || (self.undecided && now.saturating_sub(self.decided) >= DECISION_GAP) {
             self.decide(now, is_pass);
+        }
+        #[cfg(feature = "corpus")]
+        if let Some(recording) = &mut self.recording {
+            recording.actions(&self.actions);
         }
         std::mem::take(&mut self.actions)
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::matcher::{Process, ProcessId};
+use crate::model::{Process, ProcessId};
 
 mod budget;
 mod canary;

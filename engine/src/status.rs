@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Latest;
 use crate::class::Activity;
-use crate::config::Dscp;
 use crate::downlink::DownlinkView;
-use crate::model::{Flow, Interface};
+use crate::model::{Class, Dscp, Flow, Interface};
 use crate::network::by_hand::HandView;
 use crate::network::enforcement::{DownloadOrder, ElsewhereView, Enforcement, LimitsView, ShortfallView};
 use crate::network::limit_use::LimitUse;
@@ -19,7 +18,7 @@ use crate::network::queue::QueueView;
 use crate::network::queue::links::LinkView;
 use crate::network::queue::traffic::Refusal;
 use crate::priority::PriorityStatus;
-use crate::wire::{Class, Counters, Peer, Sender};
+use crate::wire::{Counters, Peer, Sender};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Status {

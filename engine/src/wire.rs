@@ -19,7 +19,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{CryptoRng, Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-pub use codec::{CaState, Class, Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
+pub use codec::{Direction, Malformed, Purpose, Report, Sender, UNLIMITED_KBIT};
 use pace::Pace;
 pub use pace::{Group, PaceConfig};
 pub use seal::{Key, KeyError, Keyring, MAGIC, MAX_DATAGRAM_BYTES, VERSION};

@@ -2,7 +2,8 @@
 //! What docs/compatibility.md promises, tried on what earlier versions wrote (compatibility/).
 
 use giveway_engine::config::{BackendName, Config};
-use giveway_engine::wire::{CaState, Class, Direction, Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::model::{CaState, Class};
+use giveway_engine::wire::{Direction, Keyring, Purpose, Refusal, Report, Sender, UNLIMITED_KBIT};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex

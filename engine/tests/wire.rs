@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The neighbour protocol between simulated devices in virtual time: who is believed, when, and why not.
 
+use giveway_engine::model::{CaState, Class};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use giveway_engine::wire::pace::{MAX_ANNOUNCED_REPORTS, report_airtime_us};
 use giveway_engine::wire::session::{CHALLENGE_AGE, MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::wire::{
-    CaState, Class, Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report,
-    Sender, UNLIMITED_KBIT,
+    Direction, Heard, Key, Keyring, Neighbourhood, Outgoing, PaceConfig, Purpose, Refusal, Report, Sender,
+    UNLIMITED_KBIT,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

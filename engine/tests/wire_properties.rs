@@ -3,13 +3,13 @@
 //! garbage, truncated, flipped, replayed, sealed with a foreign key, or from the future are refused, each counted
 //! once. And what a member seals is read as it was written, or refused.
 
+use giveway_engine::model::{CaState, Class};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use giveway_engine::wire::{
-    CaState, Class, Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report,
-    Sender, VERSION,
+    Counters, Direction, Heard, Key, Keyring, Neighbourhood, PaceConfig, Purpose, Refusal, Report, Sender, VERSION,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -9,10 +9,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use giveway_engine::model::{CaState, Class};
 use giveway_engine::wire::session::{MAX_BELIEVED, MAX_CANDIDATES};
 use giveway_engine::wire::{
-    CaState, Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender,
-    UNLIMITED_KBIT,
+    Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, Outgoing, PaceConfig, Report, Sender, UNLIMITED_KBIT,
 };
 use libfuzzer_sys::fuzz_target;
 use rand_chacha::ChaCha20Rng;

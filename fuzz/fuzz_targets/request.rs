@@ -7,7 +7,7 @@
 
 use giveway::control::Request;
 use giveway_engine::config::{Config, RealtimeRule};
-use giveway_engine::matcher::Process;
+use giveway_engine::model::Process;
 use giveway_engine::priority::Rule;
 use libfuzzer_sys::fuzz_target;
 

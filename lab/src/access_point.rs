@@ -115,14 +115,6 @@ pub fn media(parameters: &Parameters, own: &[&'static str]) -> Vec<&'static str>
     chosen.map_or(own.to_vec(), |chosen| vec![chosen])
 }
 
-/// A variant's name: with its medium, unless the user chose that.
-pub fn name_on(parameters: &Parameters, what: &str, medium: &str) -> String {
-    match parameters.choice("medium") {
-        Some(_) => what.to_owned(),
-        None => format!("{what}/{medium}"),
-    }
-}
-
 /// P1's cap of a lone connection while `senders` stations send, segments.
 ///
 /// P1, section 2.3: floor((capacity x RTT - margin) / (segment x N)); with 20 Mbit/s, 120 kB

@@ -15,6 +15,7 @@ use crate::role::Role;
 
 pub const STATION_DEVICE: &str = "wlan0";
 pub const SERVER_DEVICE: &str = "eth0";
+pub const SERVER_ADDRESS: &str = "10.77.0.254";
 
 pub struct Air(Role);
 

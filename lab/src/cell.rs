@@ -9,15 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::access_point::AccessPoint;
+pub use crate::air::SERVER_ADDRESS;
 use crate::air::{Air, SERVER_DEVICE, STATION_DEVICE};
 use crate::experiment::Run;
 use crate::giveway::answers::{self, Status};
 use crate::giveway::{self, Daemon};
 use crate::interrupt::wait_for;
 use crate::meter;
-use crate::namespace::{Namespace, keep};
+use crate::namespace::Namespace;
 use crate::network::{End, OFFLOADS_OFF};
 use crate::outcome::Outcome;
+use crate::process::keep;
 use crate::role::Role;
 use crate::traffic::stream::{Source, start_sink};
 
@@ -192,7 +194,6 @@ impl Cell {
     }
 }
 
-pub const SERVER_ADDRESS: &str = "10.77.0.254";
 /// The last byte of the server's addresses, of both kinds.
 const SERVER_NUMBER: u8 = 254;
 

@@ -18,8 +18,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::access_point::{Background, Cap, PAPER_CAPACITY_MBIT, PAPER_MARGIN_BYTES, PAPER_SEGMENT_BYTES};
-use crate::air::STATION_DEVICE;
-use crate::cell::SERVER_ADDRESS;
+use crate::air::{SERVER_ADDRESS, STATION_DEVICE};
 use crate::interrupt::wait_for;
 use crate::namespace::Namespace;
 use crate::process::{Process, run};

@@ -36,8 +36,8 @@ pub use kernel::Flavour;
 use kernel::Kernel;
 use machine::Machine;
 pub use preemption::Preemption;
-pub use root::find;
 use source::Source;
+pub use source::find;
 
 /// How long another run's guest is waited for.
 const TURN_LIMIT: Duration = Duration::from_secs(3600);

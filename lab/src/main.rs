@@ -207,7 +207,7 @@ fn act(name: &str, description: &str) -> Result<()> {
 fn list(only: Option<&str>) -> Result<bool> {
     let wanted: Vec<&Scenario> = match only {
         Some(name) => vec![scenarios::find(name)?],
-        None => scenarios::ALL.iter().collect(),
+        None => scenarios::all(),
     };
     let mut out = io::stdout().lock();
     match write_list(&mut out, &wanted) {
@@ -237,7 +237,7 @@ fn write_list(out: &mut impl Write, wanted: &[&Scenario]) -> io::Result<()> {
 fn run(arguments: &RunArguments) -> Result<bool> {
     let scenario = scenarios::find(&arguments.scenario)?;
     let parameters = Parameters::new(&scenario.all_parameters(), &arguments.settings)?;
-    let mut plan = (scenario.plan)(&parameters)?;
+    let mut plan = scenario.plan.at(&parameters)?;
     interrupt::install()?;
     let default_out = || PathBuf::from("out").join(scenario.name);
     let out = arguments.out.clone().unwrap_or_else(default_out);

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::calls::start_in;
 use crate::interrupt::wait_for;
-use crate::process::run;
+use crate::process::{keep, run};
 
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 const PREFIX: &str = "gwlab-";
@@ -152,11 +152,6 @@ pub fn sweep() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The user wants to look at what stands after the run.
-pub fn keep() -> bool {
-    std::env::var_os("KEEP").is_some_and(|value| value == "1")
 }
 
 pub fn ip(words: &[&str]) -> Command {

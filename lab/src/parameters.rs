@@ -110,6 +110,10 @@ impl Parameters {
         }
     }
 
+    pub fn seconds(&self, name: &str) -> f64 {
+        self.count(name) as f64
+    }
+
     pub fn choice(&self, name: &str) -> Option<&str> {
         match self.value(name) {
             Value::Choice(word) => word.as_deref(),

@@ -24,7 +24,7 @@ impl Process {
     /// started it ends, which is how children die with a lab that was itself killed.
     pub fn spawn(mut command: Command) -> Result<Self> {
         command.process_group(0); // a Ctrl-C is for the lab, which ends its children in order
-        if !crate::namespace::keep() {
+        if !keep() {
             end_with_this_thread(&mut command);
         }
         let child = command.spawn().with_context(|| cannot_start(&command))?;
@@ -86,6 +86,11 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The user wants to look at what stands after the run.
+pub fn keep() -> bool {
+    std::env::var_os("KEEP").is_some_and(|value| value == "1")
 }
 
 /// Runs a command to its end and gives back its output; an exit other than 0 is an error.

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::access_point::{AccessPoint, MEDIA};
+use crate::access_point::AccessPoint;
 use crate::cell::Cell;
 use crate::experiment::Run;
 use crate::guest::Guest;
@@ -16,14 +16,23 @@ use crate::parameters::{Kind, Parameter, Parameters};
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
-    /// How many stations are on the access point by default; none: it is not about the air.
-    pub stations: Option<u64>,
     /// Defaults of the parameters that every scenario has.
     pub seconds: u64,
     pub warmup_s: u64,
     /// Parameters of its own.
     pub parameters: &'static [Parameter],
-    pub plan: fn(&Parameters) -> Result<Plan>,
+    pub plan: &'static dyn Plans,
+}
+
+/// What gives the plan: a row of a table, or a function for what is no row of one.
+pub trait Plans: Sync {
+    fn at(&self, parameters: &Parameters) -> Result<Plan>;
+}
+
+impl<F: Fn(&Parameters) -> Result<Plan> + Sync> Plans for F {
+    fn at(&self, parameters: &Parameters) -> Result<Plan> {
+        self(parameters)
+    }
 }
 
 /// A scenario at given parameters.
@@ -51,6 +60,8 @@ pub struct Variant {
     pub access_point: Option<AccessPoint>,
     /// One run, in a place of its own that is gone afterwards. It judges nothing.
     pub run: Box<Act>,
+    /// What is expected of its numbers, until they are the plan's.
+    pub checks: Vec<Check>,
 }
 
 /// A number that the project promises (`Bound`) or strives for (`Goal`).
@@ -136,8 +147,8 @@ pub enum At {
 pub enum Plot {
     /// A metric over the number at the end of the variants' names; `levels` are drawn across.
     Sweep {
-        file: &'static str,
-        title: &'static str,
+        file: String,
+        title: String,
         x: &'static str,
         /// The metric, and how the axis says it.
         y: (&'static str, &'static str),
@@ -188,13 +199,6 @@ impl Scenario {
             ),
             Parameter::list("variants", "", "only these, or those below them"),
         ];
-        if let Some(stations) = self.stations {
-            parameters.extend([
-                Parameter::range("stations", stations, 1, 16, "stations on the access point"),
-                Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
-                Parameter::choice("medium", MEDIA, "instead of the scenario's own"),
-            ]);
-        }
         // A scenario may have its own default of what every scenario has.
         parameters.retain(|parameter| self.parameters.iter().all(|own| own.name != parameter.name));
         parameters.extend(self.parameters);
@@ -252,6 +256,11 @@ impl Check {
         Self::of(name, Quantity::Ratio { variant, over, metric }, holds)
     }
 
+    /// A bound on the metric of one variant over that of another, named after all three.
+    pub fn over(variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
+        Self::ratio(format!("{variant} over {over}, {metric}"), variant, over, metric, holds)
+    }
+
     /// A bound on the metric of one variant less that of another.
     pub fn difference(name: String, variant: &str, over: &str, metric: &'static str, holds: Relation) -> Self {
         let (variant, over) = (variant.into(), over.into());
@@ -263,6 +272,24 @@ impl Plot {
     pub fn timeline(of: Trace, variants: &[String]) -> Self {
         let variants = variants.to_vec();
         Self::Timeline { of, variants }
+    }
+
+    /// Without levels.
+    pub fn sweep(
+        file: &str,
+        title: &str,
+        x: &'static str,
+        y: (&'static str, &'static str),
+        lines: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Self {
+        Self::Sweep {
+            file: file.into(),
+            title: title.into(),
+            x,
+            y,
+            lines: lines.into_iter().collect(),
+            levels: Vec::new(),
+        }
     }
 
     pub fn distribution(
@@ -296,7 +323,13 @@ impl Variant {
             programs: &[],
             access_point: None,
             run: Box::new(run),
+            checks: Vec::new(),
         }
+    }
+
+    pub fn expect(mut self, checks: impl IntoIterator<Item = Check>) -> Self {
+        self.checks.extend(checks);
+        self
     }
 
     /// One where the others have one: side by side, each lab is asked for a single round.

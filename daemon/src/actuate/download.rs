@@ -16,14 +16,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use giveway_engine::back_off::BackOff;
-use giveway_engine::class::LimitNumber;
 use giveway_engine::downlink::{Arrival, Arrived, Counted, LeftOut, Plan};
+use giveway_engine::model::LimitNumber;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 
 use crate::actuate::filters::{Filtered, Filters};
 use crate::actuate::queue::admission::Received;
+use crate::actuate::refusals::Refusals;
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
@@ -32,7 +34,7 @@ use crate::kernel::skeletons::download as skeleton;
 use crate::kernel::skeletons::download::types;
 use crate::kernel::tcx::{self, Way};
 use crate::kernel::{now, uplink, way_in};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 pub mod containers;
 pub mod device;
@@ -64,6 +66,8 @@ pub enum Taken {
     Device(Detour),
 }
 
+pub const UNDO: Undo = Undo::of::<Taken>(JournalFile::Downlink);
+
 impl From<Filtered> for Taken {
     fn from(filtered: Filtered) -> Self {
         Self::Filter(filtered)
@@ -75,16 +79,6 @@ pub struct DownloadActuator {
     journal: Journal<Taken>,
     standing: Option<Standing>,
     refusals: Refusals,
-}
-
-/// Links where what was to be put at their way in or out could not be: each is left alone for a while, and the others have theirs.
-#[derive(Default)]
-pub struct Refusals(BTreeMap<u32, Refusal>);
-
-struct Refusal {
-    name: String,
-    why: String,
-    again: BackOff,
 }
 
 struct Standing {
@@ -109,7 +103,7 @@ impl DownloadActuator {
     pub fn open(place: &Place) -> Result<Self> {
         Ok(Self {
             netlink: Netlink::open()?,
-            journal: Journal::at(place.journal(JournalFile::Downlink)),
+            journal: Journal::at(place.journal(UNDO.file)),
             standing: None,
             refusals: Refusals::default(),
         })
@@ -299,55 +293,6 @@ impl DownloadActuator {
             });
         }
         Ok(arrivals)
-    }
-}
-
-impl Refusals {
-    pub fn note(&mut self, ifindex: u32, name: &str, error: &anyhow::Error) {
-        let refusal = self.0.entry(ifindex).or_insert_with(|| Refusal {
-            name: name.to_owned(),
-            why: String::new(),
-            again: BackOff::default(),
-        });
-        refusal.why = format!("{error:#}");
-        refusal.again.failed(now());
-        let shown = refusal.again.shown(now(), &refusal.why);
-        tracing::warn!("limits do not hold by {name}: {shown}");
-    }
-
-    pub fn forget(&mut self, ifindex: u32) {
-        self.0.remove(&ifindex);
-    }
-
-    /// Of no others.
-    pub fn keep(&mut self, is_there: impl Fn(&u32) -> bool) {
-        self.0.retain(|ifindex, _| is_there(ifindex));
-    }
-
-    /// Until it is time to try again.
-    pub fn of(&self, ifindex: u32) -> Option<String> {
-        let refusal = self.0.get(&ifindex)?;
-        refusal.waits().then(|| refusal.why.clone())
-    }
-
-    /// Those that are left alone now, and why.
-    pub fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
-        let waiting = self.0.values().filter(|refusal| refusal.waits());
-        waiting.map(|refusal| (refusal.name.as_str(), refusal.why.as_str()))
-    }
-
-    /// Which of these links are without what they should have.
-    pub fn among<'a>(&self, wanted: impl Iterator<Item = &'a u32>, has: impl Fn(&u32) -> bool) -> LeftOut {
-        let missing = wanted.filter(|ifindex| !has(ifindex));
-        missing
-            .filter_map(|ifindex| Some((*ifindex, self.0.get(ifindex)?.why.clone())))
-            .collect()
-    }
-}
-
-impl Refusal {
-    fn waits(&self) -> bool {
-        self.again.next().is_some_and(|next| next > now())
     }
 }
 

@@ -15,7 +15,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::download::Refusals;
+use super::refusals::Refusals;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::{

@@ -16,15 +16,16 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::network::nice::Niced;
 use libbpf_rs::{MapCore as _, MapHandle};
 use serde::{Deserialize, Serialize};
 
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{self, Entry, Journal, Lost, Undone};
 use crate::life::Life;
 use crate::pins::{NICE_LINKS, NICE_NOTES, NICE_UNNOTED, Pins};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 use notes::{Notes, Task, count_of, is_notes, unnoted_of};
 use thread::{Wanted, renice, shown};
 
@@ -59,6 +60,8 @@ pub struct NiceActuator {
     earlier: Option<JoinHandle<Undone>>,
 }
 
+pub const UNDO: Undo = Undo::of::<MadeNice>(JournalFile::Nice);
+
 /// Written down before the first process is made nice.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct MadeNice {
@@ -72,7 +75,7 @@ impl NiceActuator {
     /// `map`: of notes, by which tasks are listed. Loads nothing.
     pub fn new(place: &Place, life: Life, map: &MapHandle) -> Result<Self> {
         Ok(Self {
-            journal: Journal::at(place.journal(JournalFile::Nice)),
+            journal: Journal::at(place.journal(UNDO.file)),
             place: place.clone(),
             life,
             map: MapHandle::try_from(map).context("cannot share the notes of nice tasks")?,
@@ -184,7 +187,7 @@ impl NiceActuator {
 impl NiceActuator {
     /// Ok: there is nothing of an earlier daemon any more.
     fn put_back_earlier(&mut self) -> Result<()> {
-        let journal = self.place.journal(JournalFile::Nice);
+        let journal = self.place.journal(UNDO.file);
         match self.earlier.take() {
             Some(undoing) if undoing.is_finished() => {
                 let left = undoing.join().map_err(|_| anyhow!("what puts it back has died"))?;
@@ -193,7 +196,7 @@ impl NiceActuator {
             }
             Some(undoing) => self.earlier = Some(undoing),
             None if fs::metadata(&journal).is_ok_and(|file| file.len() > 0) => {
-                let undo = move || journal::undo::<MadeNice>(&journal, false);
+                let undo = move || journal::undo(&journal, UNDO.put_back, false);
                 self.earlier = Some(Builder::new().spawn(undo)?);
             }
             None => return Ok(()),
@@ -229,7 +232,7 @@ pub struct Unnoted(MapHandle);
 impl Unnoted {
     /// None where nothing was made nice.
     pub fn of(place: &Place) -> Option<Self> {
-        let written = fs::read_to_string(place.journal(JournalFile::Nice)).ok()?;
+        let written = fs::read_to_string(place.journal(UNDO.file)).ok()?;
         let made: MadeNice = serde_json::from_str(written.lines().last()?).ok()?;
         unnoted_of(&place.pins(), made.unnoted_id).ok().flatten().map(Self)
     }

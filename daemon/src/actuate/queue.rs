@@ -11,10 +11,8 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Forwarded, Treatment};
-use giveway_engine::config::{Config, Deadline, Prefix};
-use giveway_engine::matcher::ProcessId;
-use giveway_engine::model::Cookie;
+use giveway_engine::config::{Config, Deadline};
+use giveway_engine::model::{Cookie, Forwarded, Prefix, ProcessId, Treatment};
 use giveway_engine::network::queue::traffic::{Band, Bands, QueueCounters, Refusal, Refused as RefusedPackets, Served};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, RootQdisc, Tuning, Uplink, may_replace};
 use libbpf_rs::MapHandle;
@@ -24,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuate::download::containers::Receiving;
 use crate::actuate::{download, upload};
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
 use crate::kernel::libbpf_log::one_line;
@@ -35,7 +34,7 @@ use crate::kernel::now;
 use crate::kernel::qdisc::{self, Qdisc, ROOT, tcmsg};
 use crate::kernel::uplink;
 use crate::pins::QDISC;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 pub mod admission;
 mod bpf_qdisc;
@@ -73,6 +72,8 @@ pub struct Before {
     #[serde(default)]
     pub identity: Option<Identity>,
 }
+
+pub const UNDO: Undo = Undo::of::<Before>(JournalFile::Queue);
 
 fn of_earlier_versions() -> bool {
     true
@@ -149,7 +150,7 @@ impl QueueActuator {
             requests: requests.context("cannot share what was received")?,
             netlink: Netlink::open()?,
             place: place.clone(),
-            journal: Journal::at(place.journal(JournalFile::Queue)),
+            journal: Journal::at(place.journal(UNDO.file)),
             left: Vec::new(),
             links: BTreeMap::new(),
             rules: config.deadline.clone(),

@@ -7,17 +7,17 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Given, Schedule};
 use nix::errno::Errno;
 
-use super::thread::Changed;
 use super::thread::attributes::{Attributes, cpus_in_order, cpus_of};
 use super::thread::refusal::{Surroundings, explain, prepare};
+use super::thread::{self, Changed};
 use crate::journal::Journal;
 use crate::kernel::process::{Handle, ThreadMark};
 use crate::kernel::tasks::{Share, Tasks};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 /// A process may make threads as fast as they are set. Those that come later are reported one by one.
 const ROUNDS: u32 = 4;
@@ -47,7 +47,7 @@ impl ScheduleActuator {
         prepare(|| tasks.process(std::process::id()).ok()??.share);
         Self {
             tasks,
-            journal: Journal::at(place.journal(JournalFile::Realtime)),
+            journal: Journal::at(place.journal(thread::REALTIME.file)),
             given: BTreeMap::new(),
             usual_slice_ns: Attributes::of(0).map_or(0, |own| own.slice_ns()),
             has_failed: false,

@@ -12,7 +12,7 @@ use libbpf_rs::MapHandle;
 
 use crate::journal::Journal;
 use crate::kernel::load_patiently;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 pub mod cap;
 mod control;
@@ -21,7 +21,7 @@ pub mod pace;
 pub mod receive;
 mod walk;
 
-use cap::marks::Capped;
+use cap::marks::{self, Capped};
 
 /// Opens an actuator, where it is wanted; where that fails, this and the reason are what `status` shows.
 const ACTUATORS: [(&str, IsWanted, Open); 4] = [
@@ -113,7 +113,7 @@ impl Sockets {
         }
         let sockets = Self {
             actuators: opened,
-            journal: Some(Journal::at(place.journal(JournalFile::Sockets))),
+            journal: Some(Journal::at(place.journal(marks::UNDO.file))),
         };
         (sockets, missing)
     }

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Entry;
+use crate::journal::register::{JournalFile, Undo};
 use crate::kernel::process::{Handle, ThreadMark};
 
 pub mod attributes;
@@ -31,6 +32,11 @@ pub struct Changed {
     /// Where CPUs are given: those that it had, and those that it gets.
     pub cpus: Option<(Vec<u32>, Vec<u32>)>,
 }
+
+/// Each of those that change threads does so in a thread of its own.
+pub const REALTIME: Undo = Undo::of::<Changed>(JournalFile::Realtime);
+pub const CHAINS: Undo = Undo::of::<Changed>(JournalFile::Chains);
+pub const NAPI: Undo = Undo::of::<Changed>(JournalFile::Napi);
 
 impl Changed {
     /// Makes the change. `process` is the thread's, opened before the change was journalled.

@@ -6,24 +6,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::class::LimitNumber;
 use giveway_engine::downlink::{Arrival, Counted, LeftOut, Plan};
+use giveway_engine::model::LimitNumber;
+use serde::{Deserialize, Serialize};
 
 use super::download::device::{self, UP};
 use super::download::tree::Tree;
-use super::download::{self, Refusals, drain, largest_packet};
+use super::download::{self, drain, largest_packet};
 use super::filters::{self, Filtered, Filters};
-use serde::{Deserialize, Serialize};
-
+use super::refusals::Refusals;
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::Netlink;
 use crate::kernel::{uplink, way_in};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 /// A link whose egress has a filter, as it is journalled.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Sent(Filtered);
+
+pub const UNDO: Undo = Undo::of::<Sent>(JournalFile::Uplink);
 
 impl From<Filtered> for Sent {
     fn from(filtered: Filtered) -> Self {
@@ -48,7 +51,7 @@ impl UploadActuator {
     pub fn open(place: &Place) -> Result<Self> {
         Ok(Self {
             netlink: Netlink::open()?,
-            journal: Journal::at(place.journal(JournalFile::Uplink)),
+            journal: Journal::at(place.journal(UNDO.file)),
             standing: None,
             refusals: Refusals::default(),
         })

@@ -3,13 +3,30 @@
 //! no path to look up: what the kernel knows of the id decides.
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use nix::unistd::getuid;
 
-use crate::cli::ActiveArgs;
+use crate::commands::args::Json;
 use crate::commands::{print, print_json};
 use crate::control::{ActiveFor, ActiveNow, Request, client};
 use crate::kernel::cgroup::Root;
 use crate::place::Place;
+
+#[derive(Args)]
+pub struct ActiveArgs {
+    /// A path in cgroup v2, as /user.slice/user-1000.slice/session-2.scope, or a systemd unit that runs; users name their own.
+    /// It takes the place of what you named before
+    #[arg(value_name = "CGROUP|UNIT")]
+    pub subject: Option<String>,
+    /// Take back what you named
+    #[arg(long, conflicts_with = "subject")]
+    pub none: bool,
+    /// For so long, and no longer than the cgroup and the daemon last
+    #[arg(long = "for", value_name = "SECONDS", requires = "subject", value_parser = clap::value_parser!(u32).range(1..))]
+    pub for_s: Option<u32>,
+    #[command(flatten)]
+    pub output: Json,
+}
 
 pub fn run(args: &ActiveArgs) -> Result<()> {
     let request = match &args.subject {

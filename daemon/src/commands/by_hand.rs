@@ -5,12 +5,13 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use giveway_engine::matcher::ProcessId;
+use clap::{Args, Subcommand};
+use giveway_engine::model::{Class, ProcessId};
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::queue::BackgroundFlow;
 use giveway_engine::rate;
 
-use crate::cli::{ClassCommand, LimitCommand};
+use crate::commands::args::{Json, RateArgs, classes};
 use crate::commands::{active, counted, print, print_json};
 use crate::control::{ByHandNow, Named, Part, Request, client};
 use crate::kernel::process::thread_start;
@@ -19,6 +20,59 @@ use crate::say::{note, print_line};
 
 /// About what is not enforced.
 const MOST_LINES: usize = 4;
+
+#[derive(Subcommand)]
+pub enum ClassCommand {
+    /// From now on it has this class
+    Set {
+        #[command(flatten)]
+        target: TargetArg,
+        #[arg(value_parser = classes())]
+        class: Class,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Take it back: rules and evidence decide again
+    Clear {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Show what is set, and by whom
+    List(Json),
+}
+
+#[derive(Subcommand)]
+pub enum LimitCommand {
+    /// Limit what everything in the target sends and receives together
+    #[command(mut_group("RateArgs", |rates| rates.required(true)))]
+    Set {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        rates: RateArgs,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Take it back: limits of rules and of `giveway exec` hold again
+    Clear {
+        #[command(flatten)]
+        target: TargetArg,
+        #[command(flatten)]
+        output: Json,
+    },
+    /// Show each with who set it, and what its queues let through in the last second
+    List(Json),
+}
+
+#[derive(Args)]
+pub struct TargetArg {
+    /// A process by its pid (with all that it starts and has started), a systemd unit (steam.scope), a cgroup
+    /// (/user.slice/...), or a flow by its remote end and, where it matters, its local port (192.0.2.7:873,
+    /// [2001:db8::7]:873:40000)
+    pub target: String,
+}
 
 pub fn class(command: &ClassCommand) -> Result<()> {
     match command {

@@ -3,15 +3,15 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
 use giveway_engine::class::{Folders, Rules, Source};
 use giveway_engine::config::{self, BackendName, Cap, CapPolicyName, Config, Located, Monitor, RateMbit};
 use nix::net::if_::if_nametoindex;
 
 use super::{counted, print};
-use crate::cli::{ConfigArgs, ConfigCommand};
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::kernel::uid_of;
@@ -23,6 +23,30 @@ use crate::say::print_line;
 mod machine;
 
 use machine::{Machine, no_unit};
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: Option<ConfigCommand>,
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with files, each with its line, what in them does nothing, and what they come to on this machine:
+    /// links, queues, limits, users, programs. Files in a folder rules.d have only rules. Nothing is changed, and a running
+    /// giveway is not asked. Exit code 2: a file is wrong
+    Check {
+        /// Warnings are errors: exit code 2 where a file is at fault, 1 where this machine lacks something
+        #[arg(long)]
+        strict: bool,
+        /// Only the files: they are for another machine
+        #[arg(long)]
+        offline: bool,
+        /// A configuration, or files of rules
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
 
 pub fn run(args: &ConfigArgs) -> Result<()> {
     match &args.command {

@@ -3,10 +3,11 @@
 //! of this namespace says of itself; and what keeps tasks waiting here that must run. Changes nothing; exits 1 where giveway could not run at all.
 
 use anyhow::{Result, ensure};
+use clap::Args;
 use giveway_engine::status::Status;
 use serde_json::json;
 
-use crate::cli::DoctorArgs;
+use crate::commands::args::Json;
 use crate::commands::status::queue_lines;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
@@ -23,6 +24,15 @@ use response::Finding;
 
 /// Columns where there is no terminal.
 const COLUMNS: usize = 76;
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Measure what real-time priority and shallow idle states bring here (20 s)
+    #[arg(long)]
+    pub measure: bool,
+    #[command(flatten)]
+    pub output: Json,
+}
 
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let measured = if args.measure { measure::rows()? } else { Vec::new() };

@@ -7,17 +7,19 @@
 //! cannot be run, 127 there is none.
 
 use std::convert::Infallible;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{Class, Rates};
+use clap::Args;
+use giveway_engine::config::SchedPolicyName;
+use giveway_engine::model::{Class, Rates};
 use giveway_engine::rate::mbit;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::execvp;
 
-use crate::cli::ExecArgs;
+use crate::commands::args::{RateArgs, classes, policies};
 use crate::control::{Chosen, Launched, Request, client};
 use crate::exit::Code;
 use crate::inherited::give_back;
@@ -28,6 +30,33 @@ use crate::say::note;
 const GRACE_MS: u64 = 200;
 /// About what is not enforced.
 const MOST_LINES: usize = 4;
+
+#[derive(Args)]
+pub struct ExecArgs {
+    /// As traffic of this class, with everything that it starts; users may choose what [classes] lets them
+    #[arg(long, value_parser = classes())]
+    pub class: Option<Class>,
+    #[command(flatten)]
+    pub rates: RateArgs,
+    /// With this real-time priority (1 to 48)
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=48))]
+    pub realtime: Option<u32>,
+    /// How equals take turns: `fifo` until they pause, `rr` by time slices
+    #[arg(long, value_parser = policies(&["fifo", "rr"]), default_value = "fifo", requires = "realtime")]
+    pub policy: SchedPolicyName,
+    /// Only on these CPUs, e.g. 0,2
+    #[arg(long, value_delimiter = ',', requires = "realtime")]
+    pub cpus: Vec<u32>,
+    /// Do not run the command without what was asked for it (exit code 125). Known at its start, and so refused, are: no
+    /// daemon, a dry run, a pause, for `background` and `stream` a managed link without a queue of giveway's, for `--down` one
+    /// with tc filters or an nftables chain at its ingress, and another interface with routes that is not
+    /// managed. What comes to light later (a tunnel, another network namespace) `giveway status` and `giveway why` say
+    #[arg(long)]
+    pub require: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
 
 pub fn run(args: &ExecArgs) -> Result<Infallible> {
     let rates = args.rates.rates();

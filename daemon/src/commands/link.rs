@@ -5,12 +5,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::{Args, Subcommand};
 use giveway_engine::config::RateMbit;
 use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::links::{LinkRates, LinkView};
+use giveway_engine::rate;
 use serde_json::json;
 
-use crate::cli::LinkCommand;
+use crate::commands::args::Json;
 use crate::commands::{print, print_json};
 use crate::control::{Request, client};
 use crate::place::Place;
@@ -20,6 +22,35 @@ const SCHEMA: u32 = 1;
 /// Until a rate is in force.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
+#[derive(Subcommand)]
+pub enum LinkCommand {
+    /// Show each managed link with its rate, who says it, and its queue
+    Show(Json),
+    /// Set a link's rate
+    Set {
+        /// The interface's name
+        name: String,
+        #[command(flatten)]
+        rates: LinkRateArgs,
+    },
+    /// Go back to what the configuration says
+    Clear {
+        /// The interface's name
+        name: String,
+    },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub struct LinkRateArgs {
+    /// What it can send, with a unit (9.5mbit), or `auto`: estimated
+    #[arg(long, value_name = "RATE|auto", value_parser = link_rate)]
+    pub up: Option<RateMbit>,
+    /// What arrives by it at most, with a unit (50mbit): bulk and background downloads give way within it
+    #[arg(long, value_name = "RATE", value_parser = download_rate)]
+    pub down: Option<f64>,
+}
 
 pub fn run(command: &LinkCommand) -> Result<()> {
     match command {
@@ -112,4 +143,15 @@ fn line(link: &LinkView) -> String {
     };
     let queue = link.queue.in_force.as_ref().map_or("as it was".to_owned(), Plan::shown);
     format!("{}: {rate}; queue: {queue}: {}", link.interface, link.queue.why)
+}
+
+fn link_rate(text: &str) -> Result<RateMbit, String> {
+    match text {
+        "auto" => Ok(RateMbit::Found),
+        _ => rate::parse(text).map(|bytes_per_s| RateMbit::Fixed(rate::mbit(bytes_per_s))),
+    }
+}
+
+fn download_rate(text: &str) -> Result<f64, String> {
+    rate::parse(text).map(rate::mbit)
 }

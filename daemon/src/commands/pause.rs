@@ -2,12 +2,19 @@
 //! `giveway pause` and `giveway resume`: everything is taken back for a while, and is in force again.
 
 use anyhow::Result;
+use clap::Args;
 use giveway_engine::status::PausedView;
 
-use crate::cli::PauseArgs;
 use crate::control::{Request, client};
 use crate::place::Place;
 use crate::say::print_line;
+
+#[derive(Args)]
+pub struct PauseArgs {
+    /// With a unit: 90s, 30m, 1h, 2d; until `giveway resume` if absent
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub for_s: Option<u64>,
+}
 
 pub fn pause(args: &PauseArgs) -> Result<()> {
     let request = Request::PauseFor { for_s: args.for_s };
@@ -27,4 +34,16 @@ pub fn resume() -> Result<()> {
         true => print_line(format_args!("everything is in force again")),
         false => print_line(format_args!("it was not paused")),
     }
+}
+
+/// Seconds, of a number and its unit.
+fn time(text: &str) -> Result<u64, String> {
+    const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    const MOST_S: u64 = 30 * 86_400;
+    let wrong = || format!("`{text}` is no time: write a number and its unit, as 90s, 30m, 1h or 2d");
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
+    let time = number.checked_mul(seconds).filter(|time| (1..=MOST_S).contains(time));
+    time.ok_or_else(|| "a pause is for 1s to 30d".to_owned())
 }

@@ -5,11 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,8 +18,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{sleep, timeout};
-
-use crate::cli::PeerArgs;
 
 pub mod wire;
 
@@ -31,6 +30,13 @@ const OF_ALL: usize = 256;
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// Questions of a transfer that wait for their answers.
 const WAITING: usize = 64;
+
+#[derive(Args)]
+pub struct PeerArgs {
+    /// Where to listen: an address of the link that is to be tried
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+}
 
 pub fn run(args: &PeerArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

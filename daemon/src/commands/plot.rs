@@ -7,11 +7,21 @@ pub mod series;
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 
-use crate::cli::PlotArgs;
 use crate::say::print_line;
+
+#[derive(Args)]
+pub struct PlotArgs {
+    /// A file that `giveway record` wrote, here or on another machine
+    pub file: PathBuf,
+    /// The SVG to write
+    #[arg(short, long, value_name = "SVG")]
+    pub output: PathBuf,
+}
 
 pub fn run(args: &PlotArgs) -> Result<()> {
     let file = File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;

@@ -1,17 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `giveway realtime`: asks the daemon to add or remove a rule, or lists the rules and the processes that they match.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use giveway_engine::config::{Conditions, RealtimeRule};
+use clap::{Args, Subcommand};
+use giveway_engine::config::{Conditions, RealtimeRule, SchedPolicyName};
 use giveway_engine::priority::{HeldStatus, PriorityStatus};
 
-use crate::cli::{RealtimeCommand, RealtimeRuleArgs};
+use crate::commands::args::{Json, policies};
 use crate::commands::{print, print_json};
 use crate::control::{Launched, Request, client};
 use crate::place::Place;
 use crate::say::{note, print_line};
+
+#[derive(Subcommand)]
+pub enum RealtimeCommand {
+    /// Give it to processes of this kind, also to those that run already, until the daemon ends
+    Add(RealtimeRuleArgs),
+    /// Remove a rule: its processes lose the priority
+    Remove {
+        /// As `list` shows it
+        name: String,
+    },
+    /// Show the rules and the processes that have it
+    List(Json),
+}
+
+#[derive(Args)]
+pub struct RealtimeRuleArgs {
+    /// The executable; root's, unless --user is given
+    #[arg(long, value_name = "PATH", required_unless_present = "user")]
+    pub exe: Option<PathBuf>,
+    /// A pattern (* and ?) for the arguments with blanks between them
+    #[arg(long, value_name = "PATTERN")]
+    pub cmdline: Option<String>,
+    /// Only processes of this user
+    #[arg(long)]
+    pub user: Option<String>,
+    /// A pattern for the systemd unit
+    #[arg(long, value_name = "PATTERN")]
+    pub unit: Option<String>,
+    /// A pattern for the cgroup's path
+    #[arg(long, value_name = "PATTERN")]
+    pub cgroup: Option<String>,
+    #[arg(long, value_parser = policies(&["fifo", "rr", "deadline"]), default_value = "fifo")]
+    pub policy: SchedPolicyName,
+    /// For fifo and rr (1 to 48)
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=48))]
+    pub priority: u32,
+    /// For the deadline policy: so much CPU time ...
+    #[arg(long, value_name = "US")]
+    pub runtime_us: Option<u32>,
+    /// ... within so long of each period's start; without it the period
+    #[arg(long, value_name = "US")]
+    pub deadline_us: Option<u32>,
+    /// The deadline policy's period
+    #[arg(long, value_name = "US")]
+    pub period_us: Option<u32>,
+    /// Only on these CPUs, e.g. 0,2
+    #[arg(long, value_delimiter = ',')]
+    pub cpus: Vec<u32>,
+    /// Of one CPU, for all processes of this rule together
+    #[arg(long)]
+    pub budget_percent: Option<u32>,
+    /// Threads that have it at once
+    #[arg(long)]
+    pub max_tasks: Option<u32>,
+    /// What `remove` and `why` call it; the executable's path if absent
+    #[arg(long)]
+    pub name: Option<String>,
+}
 
 pub fn run(command: &RealtimeCommand) -> Result<()> {
     let place = Place::here()?;

@@ -4,17 +4,24 @@
 use std::io::{BufWriter, IsTerminal as _, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use giveway_engine::record::Header;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::cli::RecordArgs;
 use crate::control::{Request, client};
 use crate::files;
 use crate::place::Place;
 use crate::say::{Output, note, show};
 use crate::words::json_line;
+
+#[derive(Args)]
+pub struct RecordArgs {
+    /// Where to write; `-` is standard output
+    pub file: PathBuf,
+}
 
 pub fn run(args: &RecordArgs) -> Result<()> {
     let mut answers = client::ask(&Place::here()?, Request::Record)?;

@@ -3,17 +3,27 @@
 //! dead one left behind is found by the journals and undone here. One that does not answer is killed.
 
 use anyhow::{Result, bail, ensure};
+use clap::Args;
 use nix::unistd::geteuid;
 use serde_json::json;
 
-use crate::cli::RevertArgs;
+use crate::commands::args::Json;
 use crate::commands::{counted, print, print_json};
 use crate::control::client::{self, Silent};
-use crate::holder::{For, end_silent, take_over};
 use crate::inherited::raise_limits;
 use crate::place::{Ended, Place};
 use crate::say::print_line;
+use crate::takeover::{For, end_silent, take_over};
 use crate::undo::{threads, undo, unnoted};
+
+#[derive(Args)]
+pub struct RevertArgs {
+    /// Only say what would be undone
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub output: Json,
+}
 
 pub fn run(args: &RevertArgs) -> Result<()> {
     // Without the right to look, everything would seem to have gone.

@@ -4,10 +4,9 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
-use giveway_engine::class::{Activity, Class, ClassMark, LinkMarks};
-use giveway_engine::config::Protocol;
+use giveway_engine::class::{Activity, ClassMark, LinkMarks};
 use giveway_engine::downlink::DownlinkView;
-use giveway_engine::model::Owner;
+use giveway_engine::model::{Class, Owner, Protocol};
 use giveway_engine::network::limit_use::WayUse;
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::traffic::{Band, QueueCounters};
@@ -15,7 +14,7 @@ use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, NetworkStatus, ReceivingView, Status};
 
-use crate::cli::Json;
+use crate::commands::args::Json;
 use crate::commands::{WIDE, by_hand, counted, hanging, print, print_json, terminal_columns};
 use crate::control::client;
 use crate::place::Place;

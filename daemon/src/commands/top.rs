@@ -21,11 +21,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
+use clap::Args;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::KeyEvent;
 use ratatui::layout::Rect;
 
-use crate::cli::TopArgs;
 use crate::commands::print;
 use crate::control::client;
 use crate::exit::Usage;
@@ -43,6 +43,22 @@ const COLUMNS: u16 = 80;
 const LINES: u16 = 24;
 /// Between the two answers from which a single screen has its rates.
 const BETWEEN: Duration = Duration::from_secs(1);
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Print one screen, with the rates of one second, as large as the terminal or as COLUMNS and LINES say
+    #[arg(long)]
+    pub once: bool,
+    /// What is looked at first
+    #[arg(long, value_enum, default_value_t)]
+    pub view: View,
+    /// Only rows with this in any of their texts
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// The title of the column by which rows are sorted
+    #[arg(long, value_name = "COLUMN")]
+    pub sort: Option<String>,
+}
 
 pub enum Event {
     Key(KeyEvent),

@@ -21,15 +21,16 @@ use nix::unistd::geteuid;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::cli::TryArgs;
 use crate::commands::{print, print_json};
 use crate::control::client;
 use crate::exit::Usage;
 use crate::kernel::random;
 use crate::place::Place;
 use crate::say;
+use args::TryArgs;
 use load::{Plan, Window};
 
+pub mod args;
 mod chart;
 mod load;
 mod own;

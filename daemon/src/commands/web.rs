@@ -16,11 +16,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use clap::Args;
 use nix::unistd::{Uid, User};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::WebArgs;
 use crate::exit::Usage;
 use crate::place::Place;
 
@@ -30,6 +30,7 @@ mod guard;
 mod history;
 mod look;
 mod metrics;
+mod queue;
 mod traffic;
 
 use connections::Admission;
@@ -47,6 +48,22 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/icon.svg", "image/svg+xml", include_str!("web/icon.svg")),
 ];
 const JSON: &str = "application/json";
+
+#[derive(Args)]
+pub struct WebArgs {
+    /// Where to serve
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9871")]
+    pub listen: SocketAddr,
+    /// Serve this user too, as `prometheus`; else only you and root are
+    #[arg(long = "allow", value_name = "USER")]
+    pub allowed: Vec<String>,
+    /// Serve whoever connects, other machines included if --listen lets them: they see every user's connections
+    #[arg(long, conflicts_with = "allowed")]
+    pub anyone: bool,
+    /// Be known by this name too; else only by addresses
+    #[arg(long = "host", value_name = "NAME")]
+    pub hosts: Vec<String>,
+}
 
 pub fn run(args: &WebArgs) -> Result<()> {
     let admission = admission(args)?;
@@ -154,6 +171,6 @@ async fn history(State(feed): State<Feed>) -> impl IntoResponse {
 }
 
 async fn figures(State(feed): State<Feed>, headers: HeaderMap) -> impl IntoResponse {
-    let (kind, text) = metrics::exposition(&*feed.look().await, &headers);
+    let (kind, text) = metrics::exposition(&feed.look().await.points, &headers);
     ([(CONTENT_TYPE, kind)], text)
 }

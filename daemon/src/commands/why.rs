@@ -6,11 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Args;
 use giveway_engine::change::{KEPT, Latest, Setting, Subject};
-use giveway_engine::class::Class;
-use giveway_engine::config::Dscp;
-use giveway_engine::matcher::ProcessId;
-use giveway_engine::model::Cookie;
+use giveway_engine::model::{Class, Cookie, Dscp, ProcessId};
 use giveway_engine::network::enforcement::{ElsewhereView, Enforcement, LimitsView};
 use giveway_engine::network::queue::links::LinkView;
 use giveway_engine::network::queue::measured::MeasuredView;
@@ -19,11 +17,12 @@ use giveway_engine::status::{FlowView, Status};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::WhyArgs;
+use crate::commands::args::Json;
 use crate::commands::{hanging, print, print_json, terminal_columns};
 use crate::control::client;
+use crate::kernel::ids::start_of;
 use crate::kernel::now;
-use crate::kernel::process::{start_of, thread_start};
+use crate::kernel::process::thread_start;
 use crate::place::Place;
 
 /// Characters of a name that is told as near another.
@@ -31,6 +30,16 @@ const LEAST_NEAR: usize = 3;
 const MOST_NEAR: usize = 5;
 /// Of a process's name the kernel keeps so much (TASK_COMM_LEN, without the NUL).
 const COMM_BYTES: usize = 15;
+
+#[derive(Args)]
+pub struct WhyArgs {
+    /// A process or thread id, a process's name, an executable, an address with or without port, a port, a socket cookie,
+    /// an interface, a rule's name, `queue`, or `receive` ([receive] and chains); everything if absent
+    #[arg(value_name = "PID|TID|NAME|ADDRESS|PORT|RULE")]
+    pub subject: Option<String>,
+    #[command(flatten)]
+    pub output: Json,
+}
 
 /// Whose changes are asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]

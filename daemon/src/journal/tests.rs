@@ -5,6 +5,10 @@ use serde::Deserialize;
 
 use super::*;
 
+fn undo(path: &Path, dry_run: bool) -> Undone {
+    super::undo(path, Written::put_back::<Fake>, dry_run)
+}
+
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 enum Fake {
     Ours(u32),
@@ -50,13 +54,13 @@ fn everything_is_put_back_the_latest_first_and_then_forgotten() {
     let mut journal = Journal::at(scratch.path());
     journal.add(&[Fake::Ours(1), Fake::Anothers]).unwrap();
     journal.add(&[Fake::Ours(2)]).unwrap();
-    let found = undo::<Fake>(&scratch.path(), true);
+    let found = undo(&scratch.path(), true);
     assert_eq!(
         (found.lines, found.failed.len()),
         (vec!["2 is back".into(), "1 is back".into()], 0)
     );
     assert_eq!(journal.undo().lines.len(), 2, "a dry run keeps everything");
-    assert_eq!(undo::<Fake>(&scratch.path(), false).lines, Vec::<String>::new());
+    assert_eq!(undo(&scratch.path(), false).lines, Vec::<String>::new());
     assert!(!scratch.path().exists());
 }
 
@@ -66,7 +70,7 @@ fn what_fails_stays_what_cannot_be_read_is_reported_once_and_neither_hinders_the
     let entries = "garbage\n{\"Ours\":1}\n\"Stuck\"\n\u{0}\u{1}\n{\"Ours\":2}\n{\"Ours\":3";
     fs::write(scratch.path(), entries).unwrap();
     for (put_back, failed) in [(2, 3), (0, 1)] {
-        let undone = undo::<Fake>(&scratch.path(), false);
+        let undone = undo(&scratch.path(), false);
         assert_eq!(
             (undone.lines.len(), undone.failed.len()),
             (put_back, failed),
@@ -84,16 +88,16 @@ fn what_fails_stays_what_cannot_be_read_is_reported_once_and_neither_hinders_the
 fn what_nothing_can_undo_any_more_is_reported_once() {
     let scratch = Scratch::new("lost");
     Journal::at(scratch.path()).add(&[Fake::Lost]).unwrap();
-    assert_eq!(undo::<Fake>(&scratch.path(), true).failed.len(), 1);
-    assert_eq!(undo::<Fake>(&scratch.path(), false).failed.len(), 1);
-    assert!(undo::<Fake>(&scratch.path(), false).is_nothing());
+    assert_eq!(undo(&scratch.path(), true).failed.len(), 1);
+    assert_eq!(undo(&scratch.path(), false).failed.len(), 1);
+    assert!(undo(&scratch.path(), false).is_nothing());
 }
 
 #[test]
 fn a_journal_that_is_no_file_is_told_and_harms_nothing() {
     let scratch = Scratch::new("folder");
     fs::create_dir(scratch.path()).unwrap();
-    let undone = undo::<Fake>(&scratch.path(), false);
+    let undone = undo(&scratch.path(), false);
     assert!(undone.failed[0].contains("cannot read"), "{undone:?}");
     assert!(Journal::at(scratch.path()).add(&[Fake::Anothers]).is_err());
 }
@@ -143,7 +147,7 @@ fn a_journal_that_another_removes_is_written_anew_with_all_that_it_held() {
     fs::remove_file(scratch.path()).unwrap();
     other.add(&[Fake::Ours(3)]).unwrap();
     journal.add(&[Fake::Ours(4), Fake::Ours(1)]).unwrap();
-    assert_eq!(undo::<Fake>(&scratch.path(), false).lines.len(), 4);
+    assert_eq!(undo(&scratch.path(), false).lines.len(), 4);
     look_after();
     assert!(!scratch.path().exists(), "what was undone is not written again");
 }

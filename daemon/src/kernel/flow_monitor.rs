@@ -12,14 +12,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use giveway_engine::config::Protocol;
-use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, TcpState};
+use giveway_engine::model::{CaState, Cookie, Flow, FlowEvent, Owner, Protocol, TcpState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, MapHandle};
 
 use super::cpu_time;
+use super::ids::start_of;
 use super::libbpf_log::explain;
-use super::process::start_of;
 use super::records::{self, IteratorReader, socket_address, text};
 use super::ring::Ring;
 use super::skeletons::flow_monitor as skeleton;

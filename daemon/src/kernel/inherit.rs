@@ -6,6 +6,7 @@
 //! The map of records is pinned, so that the next daemon finds what the one before has written. The programs end with the
 //! daemon; what is started between the two inherits from its parent, when the next one looks at the tree of processes.
 
+use giveway_engine::model::{Choice, Class, Limit, LimitNumber, ProcessId, Rates, RuleId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -13,13 +14,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{Class, Limit, LimitNumber, Rates, RuleId};
-use giveway_engine::matcher::{Choice, ProcessId};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
+use super::ids::{FileId, start_of};
 use super::libbpf_log::{explain, one_line};
-use super::process::{FileId, start_of};
 use super::records::{bytes_of, record};
 use super::skeletons::inherit as skeleton;
 use super::tasks::{Tasks, class_of, run_over_all};

@@ -3,7 +3,7 @@
 //! nothing.
 
 use anyhow::{Context as _, Result};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 
 use super::netlink::{Body, Netlink, attribute, u16_at, u32_at};
 use super::tasks::{Tasks, Thread};

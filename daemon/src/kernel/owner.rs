@@ -10,8 +10,8 @@ use std::io::PipeReader;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use giveway_engine::class::{Class, CommandLimits, Limit, LimitNumber, Rates, RuleId, Rules};
-use giveway_engine::matcher::{Choice, ChosenLimit, Process, ProcessId};
+use giveway_engine::class::{CommandLimits, Rules};
+use giveway_engine::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, Process, ProcessId, Rates, RuleId};
 use giveway_engine::network::enforcement::Elsewhere;
 
 use super::inherit::{Inheritance, Left, Named, left};

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use giveway_engine::matcher::{Process, ProcessId};
+use giveway_engine::model::{Process, ProcessId};
 use giveway_engine::priority::Started;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -25,34 +25,16 @@ pub mod end;
 mod executed;
 
 use super::calls::{pidfd_of_process, pidfd_of_thread};
+use super::ids::{FileId, TICK_NS};
 use super::tasks::{Facts, Listed, Tasks, shown};
 pub use executed::{Executed, forget_most};
 
-/// The kernel shows starts in units of this (USER_HZ, the same on every machine).
-const TICK_NS: u64 = 10_000_000;
 /// As much of a command line as is matched.
 pub const CMDLINE_BYTES: u64 = 4096;
 /// Of a process's clock: all its threads, in user and kernel mode (CPUCLOCK_SCHED).
 const CPU_CLOCK: libc::clockid_t = 2;
 /// include/uapi/linux/magic.h
 const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
-
-/// A start as /proc shows it, of one in nanoseconds. Whatever tells of a process must name it alike.
-pub fn start_of(start_ns: u64) -> u64 {
-    start_ns - start_ns % TICK_NS
-}
-
-/// A file, whatever name it goes by. On btrfs device and inode are not enough: each subvolume numbers its files anew, and any
-/// user makes subvolumes.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct FileId {
-    /// Of its file system, as mountinfo numbers it: major << 20 | minor.
-    pub device: u32,
-    pub inode: u64,
-    /// So that no user's file is taken for somebody else's. Where an idmapped mount shows another owner by the path than the
-    /// file has, the rule does not match.
-    pub owner: u32,
-}
 
 /// A file that a rule names.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -324,7 +306,7 @@ mod tests {
     use std::fs;
     use std::os::linux::fs::MetadataExt as _;
 
-    use giveway_engine::matcher::Idleness;
+    use giveway_engine::model::Idleness;
 
     use super::*;
 

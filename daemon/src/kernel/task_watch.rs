@@ -3,19 +3,20 @@
 //! execs, new threads and ends of the processes that are held. Everything else is filtered in the kernel. It never looks at
 //! a process by itself and never changes one.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use giveway_engine::matcher::ProcessId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
+use super::ids::start_of;
 use super::libbpf_log::explain;
 use super::namespace;
-use super::process::{cmdline, start_of};
+use super::process::cmdline;
 use super::records;
 use super::ring::Ring;
 use super::skeletons::task_watch as skeleton;

@@ -12,15 +12,14 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
-use giveway_engine::class::{Class, Rates};
-use giveway_engine::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Inherited, Nice, ProcessId};
+use giveway_engine::model::{Choice, ChosenLimit, Class, Fingerprint, Idleness, Inherited, Nice, ProcessId, Rates};
 use giveway_engine::network::enforcement::Elsewhere;
 use libbpf_rs::libbpf_sys::{self, bpf_iter_link_info, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, Program, ProgramMut};
 
+use super::ids::{FileId, start_of};
 use super::libbpf_log::explain;
-use super::process::{FileId, start_of};
 use super::records::{Record, read_all};
 use super::skeletons::tasks as skeleton;
 use crate::pins::{Pins, THREADS};

@@ -18,7 +18,8 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 
 use super::Looked;
 use crate::kernel::calls::{Status, status};
-use crate::kernel::process::{FileId, Place, Target};
+use crate::kernel::ids::FileId;
+use crate::kernel::process::{Place, Target};
 
 /// The kernel follows no more.
 const LINKS: usize = 40;

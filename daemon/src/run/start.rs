@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
 use giveway_engine::change::Setting;
 use giveway_engine::config::{self, BackendName, Config, Control, RateMbit};
 use giveway_engine::network::queue::Backends;
@@ -28,11 +29,9 @@ use crate::actuate::sockets::Sockets;
 use crate::actuate::sockets::cap::rtt_floors_us;
 use crate::actuate::sockets::lbe;
 use crate::actuate::upload::UploadActuator;
-use crate::cli::RunArgs;
 use crate::exit::Usage;
 use crate::files::not_the_callers;
 use crate::guardian::guarded::Guarded;
-use crate::holder::{self, For};
 use crate::inherited::raise_limits;
 use crate::interface::Choice;
 use crate::kernel::flow_monitor::FlowMonitor;
@@ -47,6 +46,7 @@ use crate::neighbours::open_to_users;
 use crate::notify::Notifier;
 use crate::place::Place;
 use crate::rules::RuleFiles;
+use crate::takeover::{self, For};
 use crate::undo;
 
 /// The configuration where none is named.
@@ -54,6 +54,26 @@ pub const USUAL_CONFIGURATION: &str = "/etc/giveway/giveway.toml";
 
 /// Whoever may list a folder of rules or units, which is everybody, may keep it from being read.
 const RULES_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The configuration (see `giveway config`); else /etc/giveway/giveway.toml, and the defaults where there is no such file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A managed interface, once for each, that of the access point first; those with a default route if absent
+    #[arg(long, value_name = "IF")]
+    pub interface: Vec<String>,
+    /// Decide and explain, but change nothing here; neighbours still hear what this device sends
+    #[arg(long)]
+    pub dry_run: bool,
+    /// A folder with rules for classes, in place of /etc/giveway/rules.d, what units say, and /usr/share/giveway/rules.d;
+    /// where there are several, those of the first come first
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Vec<PathBuf>,
+    /// Where systemd-logind tells of seats and sessions, in place of /run/systemd (for tests)
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub sessions: Option<String>,
+}
 
 /// `begun`: when this process did, as [`Begun::now`] says.
 pub fn run(args: &RunArgs, begun: &Begun) -> Result<()> {
@@ -97,7 +117,7 @@ fn start(args: &RunArgs, begun: &Begun) -> Result<()> {
     crate::kernel::hold_little_memory();
     // The guardian of a daemon that has just died may still be at work.
     let what_for = if args.dry_run { For::DryRun } else { For::Daemon };
-    let lock = holder::take_over(&place, what_for)?;
+    let lock = takeover::take_over(&place, what_for)?;
     begun.check(&place)?;
     let left_over = undo::undo(&place, args.dry_run);
     // What it wrote here later would undo what is done from now on.

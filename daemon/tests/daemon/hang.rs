@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use giveway::actuate::thread::attributes::Attributes;
+use giveway::journal::register::JournalFile;
 use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::process::Handle;
-use giveway::place::{JournalFile, Place};
+use giveway::place::Place;
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

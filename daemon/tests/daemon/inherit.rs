@@ -2,6 +2,7 @@
 //! What a program starts belongs to its class: real processes, however they are started, whoever they become, and across a
 //! restart of the daemon.
 
+use giveway_engine::model::ProcessId;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +10,6 @@ use std::process::{Command, Stdio};
 use giveway::kernel::inherit::{Inheritance, Named};
 use giveway::kernel::own_netns;
 use giveway::kernel::tasks::Tasks;
-use giveway_engine::matcher::ProcessId;
 use libbpf_rs::{MapHandle, MapType};
 use nix::sys::signal::Signal;
 use serde_json::Value;

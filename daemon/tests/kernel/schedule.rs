@@ -13,7 +13,7 @@ use giveway::kernel::process::Handle;
 use giveway::kernel::tasks::Tasks;
 use giveway::place::{Lock, Place};
 use giveway::undo::undo;
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Policy, Schedule};
 
 use crate::support::lab::Lab;

@@ -5,12 +5,13 @@
 //! Root's word and the sessions at the seats hold for all. A user's own word holds for that user's flows alone, beside
 //! those; at a seat in place of those, as it says more exactly what the session does.
 
+use crate::model::Class;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Class, Verdict};
+use super::Verdict;
 
 const ROOT: u32 = 0;
 /// In a reason; the others are counted.

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Class, Limit, LimitNumber, MOST_LIMITS, Rates};
-use crate::matcher::ChosenLimit;
+use super::MOST_LIMITS;
+use crate::model::{ChosenLimit, Class, Limit, LimitNumber, Rates};
 
 const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
 /// The kernel shares these most fairly (bpf/detour.h).

@@ -11,9 +11,9 @@
 use std::net::SocketAddr;
 
 use super::active::is_in_background_slice;
-use super::{By, Class, LimitNumbers, Seen, Verdict};
-use crate::config::{Dscp, Protocol};
-use crate::matcher::{Ends, Idleness, Marks, Process};
+use super::{By, Seen, Verdict};
+use crate::matcher::{Ends, Marks};
+use crate::model::{Class, Dscp, Idleness, LimitNumbers, Process, Protocol};
 
 struct Evidence {
     rule: &'static str,

@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Class;
-use crate::config::{Dscp, Mark, MarksSection};
+use crate::config::MarksSection;
+use crate::model::{Class, Dscp, Mark};
 
 /// Of 802.1D: the access category AC_BK.
 const BACKGROUND_PRIORITY: u8 = 1;
@@ -69,6 +69,13 @@ impl LinkMarks {
     /// None: its packets keep their own.
     pub fn of(&self, class: Class) -> Option<Dscp> {
         self.0.iter().find(|mark| mark.class == class).map(|mark| mark.dscp)
+    }
+}
+
+#[cfg(any(test, feature = "corpus"))]
+impl FromIterator<ClassMark> for LinkMarks {
+    fn from_iter<I: IntoIterator<Item = ClassMark>>(marks: I) -> Self {
+        Self(marks.into_iter().collect())
     }
 }
 

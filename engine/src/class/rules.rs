@@ -5,17 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::units::{self, UnitFile};
-use super::{By, Class, Limit, LimitNumber, MOST_LIMITS, Rates, Seen, Treatment, Verdict};
+use super::{By, MOST_LIMITS, Seen, Verdict};
 use crate::config::together::CLASS_RULES;
-use crate::config::{ClassRule, Located, Protocol, read, read_rules};
-use crate::matcher::{Glob, Matcher, Process};
+use crate::config::{ClassRule, Located, read, read_rules};
+use crate::matcher::{Glob, Matcher};
+use crate::model::{Class, Limit, LimitNumber, Process, Protocol, Rates, RuleId, Treatment};
 use crate::rate::bytes_per_s;
 
 /// Bytes that are looked at for a rule besides those of its patterns.
 const LEAST_COST: usize = 32;
-
-/// Tells rules apart by their words: the same ones are the same rule wherever they stand, for the next daemon, too. Never 0.
-pub type RuleId = u64;
 
 /// A file, as it was read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,17 +45,17 @@ pub struct Folders {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     pub matcher: Matcher,
     pub class: Class,
     /// How much all its flows may have together; this number is theirs, then.
     pub rates: Rates,
     pub number: LimitNumber,
-    id: RuleId,
+    pub id: RuleId,
     /// It is for what the process starts, too.
-    children: bool,
-    place: String,
-    why: String,
+    pub children: bool,
+    pub place: String,
+    pub why: String,
 }
 
 /// Where each packet goes decides.
@@ -71,7 +69,7 @@ pub(super) struct Undecided {
 /// Rules; the first that matches counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    pub(super) rules: Vec<Rule>,
+    pub(crate) rules: Vec<Rule>,
     /// Those that are known to match nothing on this machine: where each is, and why.
     idle_here: Vec<(String, String)>,
     for_nobody: Vec<ForNobody>,

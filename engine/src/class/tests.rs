@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Dscp, Protocol};
-use crate::matcher::{ChosenLimit, Glob, Idleness};
+use crate::matcher::Glob;
+use crate::model::{ChosenLimit, Dscp, Idleness, Protocol, RateLimit, Treatment};
 
 mod inheritance;
 

@@ -2,9 +2,9 @@
 //! What a systemd unit says of itself: `X-GivewayClass=bulk`, `X-GivewayDownloadLimit=2.5mbit` in its file, or in one that changes it
 //! (a drop-in). systemd leaves keys that begin with `X-` to others. Input: texts. Output: a rule for each unit, or what is wrong.
 
+use crate::model::Class;
 use std::collections::BTreeMap;
 
-use super::Class;
 use super::rules::{Source, Written};
 use crate::config::{ClassRule, Conditions, Located};
 use crate::rate;

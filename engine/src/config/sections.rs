@@ -8,11 +8,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Dscp;
-use super::conditions::{Conditions, Given, Mark, Matching};
+use super::conditions::{Conditions, Given, Matching};
 use super::key::{Absent, Key, Section, key, section};
+use crate::model::{Class, Dscp, Mark};
 use crate::priority::CEILING;
-use crate::wire::Class;
 
 /// Everything that a user can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is accepted, what is refused and in which words; each declared key by itself.
 
+use crate::model::Protocol;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -2,12 +2,11 @@
 //! What holds between several keys, of a configuration in which each by itself is right. Returns the first condition
 //! that does not hold.
 
+use crate::model::Protocol;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{
-    CapPolicyName, Conditions, Config, ConfigError, Protocol, RealtimeRule, SchedPolicyName, UplinkSection, wrong,
-};
+use super::{CapPolicyName, Conditions, Config, ConfigError, RealtimeRule, SchedPolicyName, UplinkSection, wrong};
 use crate::matcher::{Glob, Matcher};
 use crate::network::queue::links::MOST_LINKS;
 

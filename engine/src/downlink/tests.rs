@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
-use crate::class::Class;
+use crate::model::Class;
 
 const ETH: u32 = 2;
 const BRIDGE: u32 = 3;

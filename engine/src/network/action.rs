@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::change::{Setting, Value};
-use crate::class::{Activity, Forwarded, Limit, RuleId, Rules, Treatment};
-use crate::config::Prefix;
+use crate::class::{Activity, Rules};
 use crate::downlink::{self, Arrival, Arrived, Counted, LeftOut, Way};
-use crate::matcher::{Choice, Fingerprint, Process, ProcessId};
-use crate::model::{Cookie, Device, Flow, FlowEvent, Interface};
+use crate::model::{
+    Choice, Cookie, Device, Fingerprint, Flow, FlowEvent, Forwarded, Interface, Limit, Prefix, Process, ProcessId,
+    RuleId, Treatment,
+};
 use crate::network::by_hand::SetByHand;
 use crate::network::enforcement::Elsewhere;
 use crate::network::nice::Niced;

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use crate::config::{CapPolicyName, Config};
-use crate::model::Cookie;
+use crate::model::{Class, Cookie};
 use crate::network::limits::Limits;
 use crate::network::queue::traffic::QueueCounters;
 use crate::status::FoundView;
-use crate::wire::{Class, Direction, Neighbourhood};
+use crate::wire::{Direction, Neighbourhood};
 
 mod fixed;
 mod found;

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use super::Network;
 use super::flows::Tracked;
-use crate::class::Class;
-use crate::config::Protocol;
 use crate::downlink::WAITS;
-use crate::model::Cookie;
+use crate::model::{Class, Cookie, Protocol};
 
 /// A flow that receives less, Mbit/s, shows nothing.
 const LEAST_MBIT: f64 = 0.5;

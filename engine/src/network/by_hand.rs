@@ -22,10 +22,9 @@ use super::limit_use::passing as passing_of;
 use super::queue::BackgroundFlow;
 use super::{Network, classes};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{ByHand, Class, LimitNumber, Rates, Word};
+use crate::class::{ByHand, Word};
 use crate::downlink::Passing;
-use crate::matcher::{ChosenLimit, Process, ProcessId, unit_of};
-use crate::model::{Cookie, Flow};
+use crate::model::{ChosenLimit, Class, Cookie, Flow, LimitNumber, Process, ProcessId, Rates, unit_of};
 use crate::rate;
 
 /// Of why a limit does not hold for all of its flows.

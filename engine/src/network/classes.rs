@@ -19,13 +19,12 @@ use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
 use crate::class::{
-    Active, Activity, By, Class, Itself, Limit, LimitNumber, Meant, Rules, Seen, Treatment, Verdict, judge,
-    judge_forwarded, judge_itself, judge_process,
+    Active, Activity, By, Itself, Meant, Rules, Seen, Verdict, judge, judge_forwarded, judge_itself, judge_process,
 };
-use crate::config::{Background, Dscp};
+use crate::config::Background;
 use crate::downlink::Way;
-use crate::matcher::{Ends, Marks, Process};
-use crate::model::{Cookie, Device, Flow};
+use crate::matcher::{Ends, Marks};
+use crate::model::{Class, Cookie, Device, Dscp, Flow, Limit, LimitNumber, Process, Treatment};
 
 /// A generation that is never the present one.
 const OVER: u64 = u64::MAX;
@@ -230,7 +229,7 @@ impl Classes {
     }
 
     /// Of a process that has sent nothing yet.
-    pub fn limits_by_rules(&self, process: &Process) -> crate::class::LimitNumbers {
+    pub fn limits_by_rules(&self, process: &Process) -> crate::model::LimitNumbers {
         let verdict = crate::class::judge_process(&self.rules, process, None);
         verdict.map(|verdict| verdict.limits).unwrap_or_default()
     }

@@ -10,9 +10,7 @@ use super::limiting::{Grounds, Wanted};
 use super::limits::shown_by;
 use super::{Background, Network};
 use crate::change::{Setting, Value};
-use crate::class::Class;
-use crate::config::Protocol;
-use crate::model::Cookie;
+use crate::model::{Class, Cookie, Protocol};
 
 /// The kernel numbers it so in every network namespace. There is nobody on it to give way to.
 const LOOPBACK: u32 = 1;

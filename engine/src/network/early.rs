@@ -12,8 +12,8 @@ use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
 use super::nice::Niceness;
 use super::turns::Turns;
-use crate::class::{Meant, RuleId, Treatment};
-use crate::matcher::{Fingerprint, Nice, Process, ProcessId};
+use crate::class::Meant;
+use crate::model::{Fingerprint, Nice, Process, ProcessId, RuleId, Treatment};
 
 /// Entries of the kernel's table.
 const KEPT: usize = 4096;

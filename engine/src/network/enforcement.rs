@@ -20,11 +20,10 @@ use super::flows::Tracked;
 use super::turns::Turns;
 use super::{Network, name_of};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, LimitNumber, LimitNumbers, Rates, Verdict};
-use crate::config::{Config, Protocol};
+use crate::class::{By, Verdict};
+use crate::config::Config;
 use crate::downlink::{Order, Way};
-use crate::matcher::ProcessId;
-use crate::model::{Cookie, Device, Flow};
+use crate::model::{Class, Cookie, Device, Flow, LimitNumber, LimitNumbers, ProcessId, Protocol, Rates};
 use crate::rate::mbit;
 use crate::status::FlowView;
 

@@ -6,15 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::change::{Setting, Value};
-use crate::config::Protocol;
-use crate::model::{CaState, Cookie, Flow, FlowEvent};
+use crate::model::{CaState, Class, Cookie, Flow, FlowEvent, Protocol};
 use crate::network::allotment::Member;
 use crate::network::classes::Judged;
 use crate::network::enforcement::Trace;
 use crate::network::goodput::Goodput;
 use crate::network::limits::{Doubt, Held, shown_by};
 use crate::network::receiving::Receiving;
-use crate::wire::Class;
 
 /// A socket sends when data was queued in this many successive passes ...
 const SENDING_AFTER_PASSES: u32 = 2;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::action::Action;
 use super::classes::{COST_OF_A_STEP, Classes};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{Forwarded, MOST_PACKET_RULES, Meant, Treatment, Verdict};
+use crate::class::{MOST_PACKET_RULES, Meant, Verdict};
+use crate::model::{Forwarded, Treatment};
 use crate::status::ForwardedView;
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 use super::flows::Tracked;
-use crate::class::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::downlink::{DownlinkView, OrderView, Passing};
+use crate::model::{Class, Limit, LimitNumber, LimitNumbers, RateLimit};
 use crate::rate::mbit;
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]

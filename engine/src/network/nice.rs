@@ -16,8 +16,8 @@ use super::pause::PAUSE;
 use super::turns::Turns;
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject, Value};
-use crate::class::{By, Class, Rules, Verdict};
-use crate::matcher::{Nice, Process, ProcessId};
+use crate::class::{By, Rules, Verdict};
+use crate::model::{Class, Nice, Process, ProcessId};
 
 /// Each costs two walks over its threads, and two system calls a thread.
 const AT_ONCE: usize = 64;

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use super::action::Action;
 use super::turns::Turns;
-use crate::matcher::{Process, ProcessId};
-use crate::model::Flow;
+use crate::model::{Flow, Process, ProcessId};
 
 /// Of each kind.
 const KEPT: usize = 4096;

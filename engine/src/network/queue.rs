@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::change::{Change, Setting, Subject};
-use crate::class::{Class, LinkMarks, PacketRule};
-use crate::config::{BackendName, Background, Config, Dscp, MarksSection, QueueSection, RateMbit};
+use crate::class::{LinkMarks, PacketRule};
+use crate::config::{BackendName, Background, Config, MarksSection, QueueSection, RateMbit};
+use crate::model::{Class, Dscp};
 
 mod contest;
 mod demand;

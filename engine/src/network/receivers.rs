@@ -15,9 +15,9 @@ use super::limits::Terms;
 use super::{Network, link};
 use crate::change::{Setting, Value};
 use crate::config::Config;
-use crate::model::Cookie;
+use crate::model::{CaState, Class, Cookie};
 use crate::status::ReceivingView;
-use crate::wire::{CaState, Class, Direction, Sender, UNLIMITED_KBIT};
+use crate::wire::{Direction, Sender, UNLIMITED_KBIT};
 
 /// A window is what holds a connection that has more than this part of it under way.
 const FULL: f64 = 0.7;

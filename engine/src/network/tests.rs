@@ -78,12 +78,17 @@ pub fn upload() -> Flow {
 const CONSTANT: &str = "[cap]\nfixed_segments = 20";
 
 fn engine(config: &str, dry_run: bool) -> Network {
+    engine_with(config, dry_run, Background::default())
+}
+
+/// Where background connections can be made to yield so.
+fn engine_with(config: &str, dry_run: bool, background: Background) -> Network {
     let config = Config::parse(config).expect("a configuration");
     let setup = Setup {
         seed: [1; 32],
         keys: None,
         rtt_resolution: vec![Duration::from_millis(1)],
-        background: Background::default(),
+        background,
         holds_windows: false,
         dry_run,
         backends: Backends::none(),
@@ -438,7 +443,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
             .find(|action| matches!(action, Action::Identify { .. }));
         (asked, engine.status(Duration::ZERO).flows.remove(0))
     };
-    let id = crate::matcher::ProcessId { pid: 77, start_ns: 5 };
+    let id = crate::model::ProcessId { pid: 77, start_ns: 5 };
     let (asked, flow) = pass(100);
     assert_eq!(
         asked,
@@ -448,7 +453,7 @@ fn a_flow_has_an_owner_once_its_process_and_cgroup_were_read() {
         })
     );
     assert_eq!((flow.exe, flow.unit), (None, None));
-    let process = crate::matcher::Process {
+    let process = crate::model::Process {
         exe: "/usr/bin/cp".to_owned(),
         ..Default::default()
     };

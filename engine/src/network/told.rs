@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::Action;
-use crate::class::Treatment;
-use crate::model::Cookie;
+use crate::model::{Cookie, Treatment};
 
 /// Entries of the kernel's table.
 const PLACES: usize = 16_384;
@@ -149,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::class::{Class, LimitNumbers};
+    use crate::model::{Class, LimitNumbers};
 
     const LIMITED: Treatment = Treatment {
         class: Class::Bulk,

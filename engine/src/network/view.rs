@@ -9,8 +9,7 @@ use super::limits::segments;
 use super::queue::QueueView;
 use super::{Network, name_of};
 use crate::change::{Latest, Setting, Subject, Value};
-use crate::config::Protocol;
-use crate::matcher::unit_of;
+use crate::model::{Protocol, unit_of};
 use crate::status::{FlowView, NeighbourView, NetworkStatus, PolicyView, ReportView};
 
 impl Network {

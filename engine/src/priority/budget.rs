@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::rules::{Held, Standing};
 use super::{Action, Priority, Usage};
 use crate::back_off::BackOff;
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// CPU times are looked at at least so often while anything is granted ...
 pub(super) const LOOK: Duration = Duration::from_millis(100);

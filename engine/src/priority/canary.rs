@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::budget::LOOK;
 use super::{HOLD, Priority};
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// A canary moves each 100 ms and is looked at as often: one that has not been seen to move for two such times waits.
 const SOONEST: Duration = Duration::from_millis(200);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::budget::Spent;
 use super::share::Share;
 use super::{Action, WINDOW};
-use crate::config::Protocol;
+use crate::model::Protocol;
 
 /// How often raised threads are looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::budget::Spent;
 use super::{Action, Priority, WINDOW};
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// No program needs so many threads to wait for each other in a row, and the kernel's account has an end (4,096).
 pub(super) const MOST_BORROWERS: u32 = 64;

@@ -9,7 +9,7 @@ use super::budget::Spent;
 use super::share::Share;
 use super::{Action, WINDOW};
 use crate::change::{Change, Setting, Subject};
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// Of one CPU, all threads together.
 pub(super) const SHARE_PERCENT: u32 = 80;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::rules::Standing;
 use super::{Action, Priority};
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// Longer than any pause: its end is told.
 const LONGEST: Duration = Duration::from_secs(3600);

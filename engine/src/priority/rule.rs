@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::matcher::{Matcher, Process};
+use crate::matcher::Matcher;
+use crate::model::Process;
 
 /// How a process is to be scheduled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

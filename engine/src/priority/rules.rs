@@ -9,7 +9,8 @@ use super::budget::{self, Spent};
 use super::lending::Loan;
 use super::{Action, DEFAULT_BUDGET_PERCENT, Given, Priority, Rule, Schedule, Started, grant};
 use crate::change::{Change, Setting, Subject, Value};
-use crate::matcher::{Matcher, Process, ProcessId};
+use crate::matcher::Matcher;
+use crate::model::{Process, ProcessId};
 
 const RULES_OF_A_USER: usize = 32;
 /// Of all users but root, and of everybody, the configuration included: the kernel watches the files of so many.

@@ -10,7 +10,7 @@ use super::chain::{State, Thread};
 use super::rules::{Held, Standing};
 use super::{Priority, Service, napi};
 use crate::change::{Change, Latest, Setting, Subject};
-use crate::matcher::ProcessId;
+use crate::model::ProcessId;
 
 /// Processes without real time that are listed.
 const OTHERS_LISTED: usize = 64;

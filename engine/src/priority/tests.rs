@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::change::{Changes, Latest};
-use crate::config::Protocol;
 use crate::matcher::Matcher;
+use crate::model::Protocol;
 
 mod chain;
 mod lending;

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::model::CaState;
+use crate::model::{CaState, Class};
 
 /// The most senders, echoes and doubts in one report.
 pub const MAX_SENDERS: usize = 16;
@@ -82,17 +82,6 @@ pub struct Sender {
 pub enum Direction {
     Up,
     Down,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    Realtime,
-    Stream,
-    #[default]
-    Standard,
-    Bulk,
-    Background,
 }
 
 /// The numbers on the wire are the places in this list, in [`Class::ALL`] and in [`CaState::BY_NUMBER`], which hold all values

@@ -121,6 +121,12 @@ impl Drop for Key {
 pub struct Keyring(Vec<Key>);
 
 impl Keyring {
+    /// As a key file has them.
+    #[cfg(any(test, feature = "corpus"))]
+    pub fn reveal(&self) -> String {
+        self.0.iter().map(|key| key.reveal() + "\n").collect()
+    }
+
     pub fn new(key: Key) -> Self {
         Self(vec![key])
     }

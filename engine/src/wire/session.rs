@@ -408,6 +408,7 @@ mod tests {
     use rand_chacha::rand_core::SeedableRng;
 
     use super::*;
+    use crate::model::{CaState, Class};
 
     #[test]
     fn only_a_higher_counter_is_news() {
@@ -441,11 +442,11 @@ mod tests {
                 min_rtt_us: 100_000,
                 srtt_us: 100_000,
                 queue_bytes: 1_000_000,
-                ca_state: codec::CaState::Open,
+                ca_state: CaState::Open,
                 delivery_rate_kbit: 100,
                 retransmits: 0,
                 direction: codec::Direction::Up,
-                class: codec::Class::Realtime,
+                class: Class::Realtime,
                 demand_kbit: codec::UNLIMITED_KBIT,
             }],
         };

@@ -383,7 +383,7 @@ fn address(device: usize) -> IpAddr {
 fn bulk_upload(cookie: Cookie) -> Flow {
     let local: SocketAddr = (address(0), 40_000).into();
     Flow {
-        protocol: giveway_engine::config::Protocol::Tcp,
+        protocol: giveway_engine::model::Protocol::Tcp,
         cookie,
         local,
         remote: (Ipv4Addr::new(10, 77, 0, 254), 5201).into(),

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::archive::{FILE, FOLDER, LINK, PROGRAM, Tree};
-use super::source::Source;
+use super::source::{MERGED, Source, find, merged};
 use crate::process::run;
 
 const INIT: &str = include_str!("init.sh");
@@ -25,7 +25,6 @@ const PROGRAMS: &[&str] = &[
 /// Loaded by name at run time, so that no list of libraries names it: `pthread_cancel` needs it.
 const LIBRARY_BY_NAME: &str = "libgcc_s.so.1";
 const MOUNT_POINTS: &[&str] = &["proc", "sys", "dev", "run", "tmp", "root", "out", "etc"];
-const MERGED: &[&str] = &["bin", "sbin", "lib", "lib64"];
 
 /// `added` are further programs, which have their own names in the guest's path.
 pub fn tree(command: &[OsString], added: &[PathBuf], source: &Source) -> Result<Tree> {
@@ -79,18 +78,6 @@ fn shell_line(words: &[OsString]) -> Vec<u8> {
     line
 }
 
-/// Below the build: what `packaging/need` has unpacked, not installed.
-const UNPACKED: &str = "../need/usr/sbin";
-
-/// A program of this machine.
-pub fn find(program: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let unpacked = std::env::current_exe()?.with_file_name(UNPACKED);
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), unpacked]);
-    let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
-    found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
-}
-
 fn add_copy(tree: &mut Tree, path: &str, mode: u32, of: &Path) -> Result<()> {
     let content = fs::read(of).with_context(|| format!("cannot read {}", of.display()))?;
     tree.add(path, mode, content);
@@ -121,16 +108,6 @@ fn add_library(tree: &mut Tree, library: &Path, path: &str) -> Result<()> {
         return Ok(());
     }
     add_copy(tree, path, PROGRAM, library)
-}
-
-/// Where a file of `/lib` or `/bin` really is.
-pub fn merged(path: &str) -> String {
-    let top = path.split('/').next().unwrap_or(path);
-    if MERGED.contains(&top) {
-        format!("usr/{path}")
-    } else {
-        path.into()
-    }
 }
 
 fn add_busybox(tree: &mut Tree, source: &Source) -> Result<()> {
@@ -188,14 +165,5 @@ mod tests {
             .arg(std::ffi::OsStr::from_bytes(&line))
             .output();
         assert_eq!(said.unwrap().stdout, b"it's $HOME  a\nb\n");
-    }
-
-    #[test]
-    fn a_library_is_where_the_merged_file_system_has_it() {
-        assert_eq!(
-            merged("lib/x86_64-linux-gnu/libc.so.6"),
-            "usr/lib/x86_64-linux-gnu/libc.so.6"
-        );
-        assert_eq!(merged("etc/iproute2/group"), "etc/iproute2/group");
     }
 }

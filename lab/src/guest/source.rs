@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::architecture::Architecture;
 use super::kernel::mirror;
-use super::root::{find, merged};
 use crate::giveway;
 use crate::process::run;
 
@@ -20,6 +19,10 @@ const SUITE: &str = "bookworm";
 const PACKAGES: &str = "bash,busybox-static,coreutils,dash,ethtool,iperf3,iproute2,libgcc-s1,procps,util-linux";
 const GNU: &str = "aarch64-linux-gnu";
 const INTERPRETER: &str = "ld-linux-aarch64.so.1";
+/// At the guest's root, links to folders below /usr.
+pub const MERGED: &[&str] = &["bin", "sbin", "lib", "lib64"];
+/// Below the build: what `packaging/need` has unpacked, not installed.
+const UNPACKED: &str = "../need/usr/sbin";
 
 /// A file here, and where the guest has it, without a leading slash.
 pub type Placed = (PathBuf, String);
@@ -90,6 +93,25 @@ impl Source {
             Self::Here => libraries_here(program),
             Self::Elsewhere { root, .. } => libraries_below(root, program),
         }
+    }
+}
+
+/// A program of this machine.
+pub fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let unpacked = std::env::current_exe()?.with_file_name(UNPACKED);
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), unpacked]);
+    let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.with_context(|| format!("`{program}` is missing, which the guest needs: packaging/need installs it"))
+}
+
+/// Where a file of `/lib` or `/bin` really is.
+pub fn merged(path: &str) -> String {
+    let top = path.split('/').next().unwrap_or(path);
+    if MERGED.contains(&top) {
+        format!("usr/{path}")
+    } else {
+        path.into()
     }
 }
 
@@ -178,5 +200,14 @@ mod tests {
                     0x000000000000000c (INIT)               0x8c000\n \
                     0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]\n";
         assert_eq!(needed(said), ["libelf.so.1", "libc.so.6"]);
+    }
+
+    #[test]
+    fn a_library_is_where_the_merged_file_system_has_it() {
+        assert_eq!(
+            merged("lib/x86_64-linux-gnu/libc.so.6"),
+            "usr/lib/x86_64-linux-gnu/libc.so.6"
+        );
+        assert_eq!(merged("etc/iproute2/group"), "etc/iproute2/group");
     }
 }

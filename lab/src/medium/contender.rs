@@ -5,16 +5,25 @@
 //! the frame. Never looks at the clock, at other queues or at what a frame says.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 use super::access::Access;
+use super::address::{Destination, Port};
 use super::airtime::{SIFS_NS, SLOT_NS};
-use super::sender::Packet;
 
 /// `dot11ShortRetryLimit`: attempts before a frame is given up.
 pub const RETRY_LIMIT: u32 = 7;
+
+/// A frame waiting for its turn on the air. `from` is the port where it entered.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    pub from: Port,
+    pub to: Destination,
+    pub frame: Rc<[u8]>,
+}
 
 pub struct Contender {
     access: Access,

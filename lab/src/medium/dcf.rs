@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use super::address::{Destination, Port, destination};
 use super::airtime::{ACK_NS, DIFS_NS, SIFS_NS, SLOT_NS};
+use super::contender::Packet;
 use super::rate::RateControl;
 use super::report::seconds;
-use super::sender::{Packet, Sender};
+use super::sender::Sender;
 
 #[derive(Debug, Clone)]
 pub struct Config {

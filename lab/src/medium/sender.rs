@@ -6,25 +6,15 @@
 //! the one of the higher category sends and the other fails as in a collision (IEEE 802.11-2020, 10.23.2.4). Never looks
 //! at the clock or at other senders.
 
-use std::rc::Rc;
-
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::access::{Access, CATEGORIES, Category, DCF};
 use super::address::{Destination, Port};
 use super::airtime::{BASIC_RATE, Rate, frame_ns};
-use super::contender::Contender;
+use super::contender::{Contender, Packet};
 use super::rate::RateControl;
 use super::report::seconds;
-
-/// A frame waiting for its turn on the air. `from` is the port where it entered.
-#[derive(Debug, Clone)]
-pub struct Packet {
-    pub from: Port,
-    pub to: Destination,
-    pub frame: Rc<[u8]>,
-}
 
 /// What happened to one sender since the start, in model time.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]

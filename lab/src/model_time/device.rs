@@ -153,7 +153,7 @@ fn shown(cookie: u64, sender: &TcpSender) -> Flow {
     let us = |ns: u64| (ns / 1_000) as u32;
     let bytes = |segments: u32| u64::from(segments) * MSS_BYTES;
     Flow {
-        protocol: giveway_engine::config::Protocol::Tcp,
+        protocol: giveway_engine::model::Protocol::Tcp,
         cookie: Cookie(cookie),
         local: (Ipv4Addr::new(10, 77, 0, 1), 40_000).into(),
         remote: (Ipv4Addr::new(10, 77, 0, 254), 5201).into(),

@@ -17,7 +17,6 @@ use experiment::Abuse;
 pub const SCENARIO: Scenario = Scenario {
     name: "abuse",
     about: "a user, a granted user, a stranger and a member on the link, each doing its worst",
-    stations: None,
     seconds: 60,
     warmup_s: 0,
     parameters: &[Parameter::choice(
@@ -25,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
         &["host"],
         "this machine's instead of a guest's, with the queue that it can have",
     )],
-    plan,
+    plan: &plan,
 };
 
 const ABUSERS: [(&str, Abuser); 4] = [

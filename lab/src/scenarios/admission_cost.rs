@@ -23,7 +23,6 @@ use enqueue::{Cost, Enqueue};
 pub const SCENARIO: Scenario = Scenario {
     name: "admission-cost",
     about: "instructions of admitting a packet, and random cases against the exact walk",
-    stations: None,
     seconds: 1,
     warmup_s: 0,
     parameters: &[
@@ -42,7 +41,7 @@ pub const SCENARIO: Scenario = Scenario {
             "measured behind each number of queued ones",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 const QUEUED: [u64; 4] = [10, 100, 1_000, 4_000];

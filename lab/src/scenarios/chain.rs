@@ -15,7 +15,6 @@ use experiment::{Chain, EVERY_US, Parts};
 pub const SCENARIO: Scenario = Scenario {
     name: "chain",
     about: "a request with a deadline, its handling and its answer, beside load on both ends (P3, P4)",
-    stations: None,
     seconds: 1,
     warmup_s: 0,
     parameters: &[
@@ -29,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
             "of the threads that take packets in; the service has 40",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// P3, table 1: the longest that a packet took from the network to the process.

@@ -7,6 +7,7 @@ pub mod experiment;
 
 use anyhow::Result;
 
+use super::on_air::{MEDIUM, rtt_ms, stations};
 use crate::access_point::{AccessPoint, Cap, FIXED54, media};
 use crate::cell::Cell;
 use crate::experiment::Run;
@@ -18,14 +19,16 @@ use experiment::end_repeatedly;
 pub const SCENARIO: Scenario = Scenario {
     name: "fails-open",
     about: "death and hangs at random moments under traffic: nothing may be left",
-    stations: Some(2),
     seconds: 60,
     warmup_s: 20,
     parameters: &[
+        stations(2, 1, 16, "stations on the access point"),
+        rtt_ms(256),
+        MEDIUM,
         Parameter::range("kills", 200, 1, 10_000, "kills of the daemon alone"),
         Parameter::range("others", 20, 1, 10_000, "times that it ends in each other way"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// A tenth of what a station's cwnd grows to without a cap.

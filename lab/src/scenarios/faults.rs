@@ -18,7 +18,6 @@ use injector::Part;
 pub const SCENARIO: Scenario = Scenario {
     name: "faults",
     about: "each system call of the daemon and its guardian fails once: nothing may be left",
-    stations: None,
     seconds: 2,
     warmup_s: 0,
     parameters: &[
@@ -26,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("share", 1, 1, 1_000, "which of these runs this is"),
         Parameter::list("calls", "", "only those that contain one of these words"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// For the progress line.

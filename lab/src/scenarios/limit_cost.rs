@@ -19,7 +19,6 @@ use passing::{Passing, State};
 pub const SCENARIO: Scenario = Scenario {
     name: "limit-cost",
     about: "what limits cost traffic that has none, and a thousand limits at once",
-    stations: None,
     seconds: 20,
     warmup_s: 8,
     parameters: &[
@@ -27,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::range("limits", 1_000, 1, 1_000, "at once"),
         Parameter::range("active", 20, 2, 100, "of these, how many have traffic"),
     ],
-    plan,
+    plan: &plan,
 };
 
 const MANY: &str = "thousand-limits";

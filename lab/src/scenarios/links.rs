@@ -23,11 +23,10 @@ use place::{DEVICES, FAR, FAR_IPV6, NEAR, NEAR_IPV6, PORT, Place, SERVER, SERVER
 pub const SCENARIO: Scenario = Scenario {
     name: "links",
     about: "several uplinks, VPNs, tools that reset queues, a LAN beside a modem: what arrives, and how soon",
-    stations: None,
     seconds: 4,
     warmup_s: 1,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 /// Of the first link, and of the second.

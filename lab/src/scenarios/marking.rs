@@ -7,7 +7,7 @@ mod radio;
 pub mod sender;
 
 use anyhow::Result;
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use serde_json::{Value, json};
 
 use crate::experiment::Run;
@@ -24,11 +24,10 @@ use sender::{Flow, MESSAGES};
 pub const SCENARIO: Scenario = Scenario {
     name: "marking",
     about: "in which Wi-Fi access category frames of each class leave, on mac80211_hwsim",
-    stations: None,
     seconds: 1,
     warmup_s: 0,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const PROGRAMS: &[&str] = &["hostapd", "iw"];

@@ -25,7 +25,6 @@ use crate::traffic::crowd;
 pub const SCENARIO: Scenario = Scenario {
     name: "monitor-cost",
     about: "CPU and memory of the daemon, busy and idle, beside ss",
-    stations: None,
     seconds: 60,
     warmup_s: 20,
     parameters: &[
@@ -38,7 +37,7 @@ pub const SCENARIO: Scenario = Scenario {
         ),
         Parameter::range("active", 100, 1, 1_000, "of these, how many send 20 messages a second"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// What a device has that does nothing.

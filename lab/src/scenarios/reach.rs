@@ -20,11 +20,10 @@ use stage::Stage;
 pub const SCENARIO: Scenario = Scenario {
     name: "reach",
     about: "ways in which a limit can fail to reach a packet: it holds, or it is said",
-    stations: None,
     seconds: 4,
     warmup_s: 2,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMIT_MBIT: f64 = 2.0;

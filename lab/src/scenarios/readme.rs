@@ -18,11 +18,10 @@ use recipes::Recipes;
 pub const SCENARIO: Scenario = Scenario {
     name: "readme",
     about: "the recipes of README.md as they stand, and what the far end counts",
-    stations: None,
     seconds: 5,
     warmup_s: 2,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 /// Of the laptop's second command and the download, and of the edge box's rule.

@@ -18,7 +18,6 @@ use received::Part;
 pub const SCENARIO: Scenario = Scenario {
     name: "runaway",
     about: "programs with priority that never stop: are they stopped?",
-    stations: None,
     seconds: 5,
     warmup_s: 0,
     parameters: &[
@@ -32,7 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
             "that each is tried, with a daemon of its own; a metric is the worst of them",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// From the first moment of priority.

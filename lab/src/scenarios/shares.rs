@@ -20,7 +20,6 @@ use crate::scenario::{Plan, Scenario, Variant};
 pub const SCENARIO: Scenario = Scenario {
     name: "shares",
     about: "policies over radios and numbers of stations, in model time",
-    stations: None,
     seconds: 40,
     warmup_s: 15,
     parameters: &[
@@ -28,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
         Parameter::list("strangers", "1,3,5,7", "stations without giveway among eight"),
         Parameter::range("rtt_ms", 256, 2, 2_000, "round trip behind the access point"),
     ],
-    plan,
+    plan: &plan,
 };
 
 /// What limits the stations of a cell.

@@ -29,7 +29,6 @@ use sample::{Sample, growth_percent, held, most_and_least};
 pub const SCENARIO: Scenario = Scenario {
     name: "soak",
     about: "an hour of starts, connections, neighbours, reloads and link flaps: what grows, and what is left",
-    stations: None,
     seconds: 3_600,
     warmup_s: 30,
     parameters: &[
@@ -49,7 +48,7 @@ pub const SCENARIO: Scenario = Scenario {
             "for a reload, and half as often for a neighbour and a link that goes down",
         ),
     ],
-    plan,
+    plan: &plan,
 };
 
 const NAME: &str = "host";

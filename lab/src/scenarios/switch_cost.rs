@@ -21,7 +21,6 @@ use trial::{FROM, TO, Trial};
 pub const SCENARIO: Scenario = Scenario {
     name: "switch-cost",
     about: "packet work handed to a softirq, and to a thread",
-    stations: None,
     seconds: 1,
     // A guest that has just booted is busy with itself: 4,000 instructions a packet, where nothing else shows it.
     warmup_s: 5,
@@ -32,7 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
         10_000_000,
         "handed over in each way",
     )],
-    plan,
+    plan: &plan,
 };
 
 /// P0's share: 2,177 of 5,484.

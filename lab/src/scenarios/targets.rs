@@ -26,11 +26,10 @@ use views::{VIEWS, Web, passed_bytes, shown_mbit};
 pub const SCENARIO: Scenario = Scenario {
     name: "targets",
     about: "a limit for each kind of target, by what its receiver reads and by what giveway shows",
-    stations: None,
     seconds: 2,
     warmup_s: 1,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LIMIT_MBIT: f64 = 6.0;

@@ -16,11 +16,10 @@ use crate::scenario::{Check, Plan, Relation, Scenario, Variant};
 pub const SCENARIO: Scenario = Scenario {
     name: "turmoil",
     about: "random operations and hostile packets: no warning, no leak, a working network",
-    stations: None,
     seconds: 600,
     warmup_s: 0,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const NAME: &str = "guest";

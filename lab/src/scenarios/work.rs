@@ -19,11 +19,10 @@ use tool::Tool;
 pub const SCENARIO: Scenario = Scenario {
     name: "work",
     about: "backups, rsync, git and scp beside an upload: the class of all that they start",
-    stations: None,
     seconds: 10,
     warmup_s: 3,
     parameters: &[],
-    plan,
+    plan: &plan,
 };
 
 const LINK_MBIT: f64 = 20.0;
@@ -140,7 +139,7 @@ fn beside_upload(by: By, tool: Tool, warmup_s: f64, seconds: f64, run: &Run) -> 
     let mut outcome = Outcome::default();
     place.measure(seconds, &mut outcome, run.name)?;
     let class = if by == By::Nothing { "standard" } else { "background" };
-    place.tell_classes(&work, class, &mut outcome, run.name)?;
+    place.tell_classes(work.sends(), class, &mut outcome, run.name)?;
     daemon.stop()?;
     Ok(outcome)
 }
@@ -175,7 +174,7 @@ fn upgrade(warmup_s: f64, seconds: f64, run: &Run) -> Result<Outcome> {
         pause(warmup_s)?;
         let point = format!("{}/{moment}", run.name);
         place.measure(seconds, &mut outcome, &point)?;
-        place.tell_classes(&work, "background", &mut outcome, &point)?;
+        place.tell_classes(work.sends(), "background", &mut outcome, &point)?;
         let is_fifo = crate::scheduling::is_realtime(robot.id());
         outcome.set(&point, "control_is_fifo", f64::from(u8::from(is_fifo)));
     }

@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::access_point::AccessPoint;
-use crate::cell::{Cell, SERVER_ADDRESS, station_address};
+use crate::air::SERVER_ADDRESS;
+use crate::cell::{Cell, station_address};
 use crate::experiment::Run;
 use crate::giveway::Daemon;
 use crate::link::wire::{self, NOBODY_ADDRESS, RECEIVER_ADDRESS, SENDER_ADDRESS, Wire, queue_configuration};

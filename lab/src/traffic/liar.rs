@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use giveway_engine::model::CaState;
+use giveway_engine::model::{CaState, Class};
 use giveway_engine::wire::codec::MAX_SENDERS;
 use giveway_engine::wire::{
-    Class, Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT,
+    Direction, Key, Keyring, MAX_DATAGRAM_BYTES, Neighbourhood, PaceConfig, Sender, UNLIMITED_KBIT,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 use rand_chacha::ChaCha20Rng;

@@ -14,8 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 
+use crate::air::SERVER_ADDRESS;
 use crate::calls::unsent_bytes;
-use crate::cell::SERVER_ADDRESS;
 use crate::namespace::Namespace;
 use crate::role::Role;
 use crate::traffic::realtime::monotonic_ns;

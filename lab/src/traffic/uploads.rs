@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::endless::{Arrivals, spawn_observed_sender, start_sink};
 use super::realtime::monotonic_ns;
-use crate::cell::{Cell, SERVER_ADDRESS};
+use crate::air::SERVER_ADDRESS;
+use crate::cell::Cell;
 use crate::outcome::{Curve, Trace};
 use crate::role::Role;
 use crate::statistics::mean;

@@ -11,9 +11,10 @@ use anyhow::{Context as _, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::{Refusals, Taken};
+use super::Taken;
 use crate::actuate::filters::{self, Filtered, Filters};
 use crate::actuate::queue::admission::Received;
+use crate::actuate::refusals::Refusals;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{LimitNumber, MOST_LIMITS, RateLimit};
+use giveway_engine::class::MOST_LIMITS;
 use giveway_engine::downlink::{Counted, Passed};
+use giveway_engine::model::{LimitNumber, RateLimit};
 use nix::errno::Errno;
 
 use crate::actuate::queue::htb::{self, Shape};

@@ -2,18 +2,18 @@
 //! The programs of bpf/nice.bpf.c: notes of what tasks had, kept up to date and handed on. Input: orders for processes, and the
 //! causes in force. Output: what is to be set on which thread.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
-use giveway_engine::matcher::ProcessId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, MapType};
 
+use crate::kernel::ids::start_of;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::process::start_of;
 use crate::kernel::records::bytes_of;
 use crate::kernel::skeletons::nice as skeleton;
 use crate::kernel::tasks::{run_over_all, run_over_process};

@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{Class, LinkMarks, PacketRule, Treatment};
-use giveway_engine::config::{Deadline, Dscp, Prefix, Protocol};
-use giveway_engine::matcher::ProcessId;
-use giveway_engine::model::Cookie;
+use giveway_engine::class::{LinkMarks, PacketRule};
+use giveway_engine::config::Deadline;
+use giveway_engine::model::{Class, Cookie, Dscp, Prefix, ProcessId, Protocol, Treatment};
 use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};

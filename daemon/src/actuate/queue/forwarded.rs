@@ -3,13 +3,13 @@
 //! cgroup, by which admission finds at the link what is said of that. Input: the veth devices of this namespace, and classes of cgroups. Output: the
 //! cgroups that send. It changes nothing but a number that packets carry, and ends with the process.
 
+use giveway_engine::model::Forwarded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::Forwarded;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 

@@ -4,18 +4,18 @@
 //!
 //! Each thread is a process of its own, so that a pidfd holds it and its CPU time is told without opening anything.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use giveway_engine::matcher::ProcessId;
 
 use crate::actuate::thread::{self, Changed};
 use crate::journal::Journal;
 use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 pub struct NapiThreads {
     tasks: Arc<Tasks>,
@@ -37,7 +37,7 @@ impl NapiThreads {
     pub fn new(place: &Place, tasks: Arc<Tasks>) -> Self {
         Self {
             tasks,
-            journal: Journal::at(place.journal(JournalFile::Napi)),
+            journal: Journal::at(place.journal(thread::NAPI.file)),
             raised: BTreeMap::new(),
             used: Duration::ZERO,
         }

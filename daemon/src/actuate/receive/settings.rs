@@ -21,6 +21,7 @@ use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use crate::interface::Interface;
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::calls::mount_apart;
 use crate::kernel::elsewhere::{self, Identity, Whereabouts};
@@ -39,6 +40,8 @@ pub struct Setting {
     before: String,
     ours: String,
 }
+
+pub const UNDO: Undo = Undo::of::<Setting>(JournalFile::Settings);
 
 const SYSFS: &str = "/sys";
 const BUSY_POLL: [&str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];

@@ -25,7 +25,7 @@ use crate::kernel::records::bytes_of;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
 use crate::kernel::{cgroup, check_requirements, shown_errno};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 use marks::Capped;
 use skeleton::types;
 
@@ -96,7 +96,7 @@ impl CapActuator {
     fn open_at(place: &Place) -> Result<Self> {
         // What could not be undone of an earlier daemon's is ours as well.
         let mut actuator = Self::open_with(place.netns_inum(), marks::pinned(place).as_ref())?;
-        actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
+        actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
         actuator.marks_id = marks::keep(&mut actuator.marks, place);
         Ok(actuator)
     }

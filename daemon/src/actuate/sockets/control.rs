@@ -26,7 +26,7 @@ use crate::kernel::records::text;
 use crate::kernel::shown_errno;
 use crate::kernel::skeletons::control as skeleton;
 use crate::kernel::types::Types;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 use skeleton::types;
 
 struct ControlActuator {
@@ -67,7 +67,7 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
         walk: Walk::new(apply, wanted),
         marks,
         map_id,
-        journal: Journal::at(place.journal(JournalFile::Sockets)),
+        journal: Journal::at(place.journal(marks::UNDO.file)),
         lbe: Lbe::register(&lbe::name(place.netns_inum()), Some(local_waits))?,
     }))
 }

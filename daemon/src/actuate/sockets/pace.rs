@@ -23,7 +23,7 @@ use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::shown_errno;
 use crate::kernel::skeletons::pace as skeleton;
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 use skeleton::types;
 
 const UNLIMITED: u64 = u64::MAX;
@@ -44,7 +44,7 @@ pub fn open(place: &Place, _: &MapHandle) -> Result<Box<dyn SocketActuator>> {
     let marks =
         marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
     let mut actuator = PaceActuator::open(place.netns_inum(), marks)?;
-    actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
+    actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
     Ok(Box::new(actuator))
 }
 

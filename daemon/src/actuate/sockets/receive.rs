@@ -26,7 +26,7 @@ use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::rledbat as skeleton;
 use crate::kernel::{apart, check_release, shown_errno};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 use skeleton::types;
 
 /// Since then a program may ask for a socket's callbacks (TCP_BPF_SOCK_OPS_CB_FLAGS).
@@ -51,7 +51,7 @@ pub fn open(place: &Place, local_waits: &MapHandle) -> Result<Box<dyn SocketActu
     let marks =
         marks::pinned(place).context("the marks of sockets do not outlive giveway, so nothing could undo it")?;
     let mut actuator = ReceiveActuator::open(place.netns_inum(), marks, Some(local_waits))?;
-    actuator.journal = Some(Journal::at(place.journal(JournalFile::Sockets)));
+    actuator.journal = Some(Journal::at(place.journal(marks::UNDO.file)));
     Ok(Box::new(actuator))
 }
 

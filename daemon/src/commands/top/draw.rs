@@ -3,12 +3,10 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
 use super::look::Look;
 use super::model::{Listing, Model, View};
 use super::table::Seen;
-use super::text::{clean, fitted};
 use super::widget::{bands, footer, pane, summary, tabs};
 
 const FOOTER_LINES: u16 = 2;
@@ -61,14 +59,6 @@ fn table(listing: &Listing<'_>, look: &Look, area: Rect, buffer: &mut Buffer) {
         sorted_by: listing.sorted_by,
     };
     listing.table.draw(&seen, look, area, buffer);
-}
-
-/// Text of any kind in one line.
-pub fn line(text: &str, style: Style, look: &Look, place: Rect, buffer: &mut Buffer) {
-    if place.width > 0 {
-        let shown = fitted(&clean(text), place.width, false, look.ellipsis());
-        buffer.set_stringn(place.x, place.y, shown, place.width.into(), style);
-    }
 }
 
 fn top_of(left: &mut Rect, lines: u16) -> Rect {

@@ -2,10 +2,10 @@
 //! What a terminal can show. Colours only underline what words say as well, and each brings its own background, so that it is read
 //! on a light terminal as on a dark one.
 
+use giveway_engine::model::Class;
 use std::collections::VecDeque;
 use std::env;
 
-use giveway_engine::class::Class;
 use ratatui::style::{Color, Modifier, Style};
 
 /// Levels of a sparkline, for terminals with Unicode and without.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A status for tests, as a daemon with so many sockets gives it.
 
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use giveway_engine::status::Status;
 use serde_json::{Value, json};
 

@@ -9,26 +9,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use giveway_engine::change::Latest;
-use giveway_engine::class::{Activity, Class};
+use giveway_engine::class::Activity;
+use giveway_engine::model::Class;
 use giveway_engine::network::limit_use::{LimitUse, WayUse};
+use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::links::LinkView;
-use giveway_engine::network::queue::{Plan, QueueView};
 use giveway_engine::priority::PriorityStatus;
 use giveway_engine::status::{FlowView, NeighbourView, Status};
 use serde::Serialize;
 
 use super::history::Sample;
 use super::metrics::{self, Point};
+use super::queue::{delay_s, rate};
 use super::traffic::{OfClass, Rates, Seen, Traffic, path_queue_s};
 use crate::commands::by_hand;
-use crate::words::misleads;
+use crate::words::clipped;
 
 const MOST_FLOWS: usize = 100;
 const MOST_CHANGES: usize = 50;
 const MOST_LIMITS: usize = 50;
 const MOST_PROCESSES: usize = 50;
 const MOST_LINES: usize = 20;
-const MOST_CHARACTERS: usize = 300;
 
 #[derive(Clone)]
 pub struct Look {
@@ -354,21 +355,6 @@ impl ShownBand {
     }
 }
 
-pub fn rate(queue: &QueueView) -> Option<u64> {
-    queue.in_force.as_ref()?.tuning.rate_bytes_per_s
-}
-
-/// Of all that waits in the queue, to its end. None without a rate.
-pub fn delay_s(queue: &QueueView) -> Option<f64> {
-    let rate = rate(queue).filter(|rate| *rate > 0)?;
-    let bands = queue.counters.as_ref()?.bands.in_order();
-    let waiting: u64 = bands
-        .iter()
-        .filter_map(|(_, band)| Some(band.served?.backlog_bytes))
-        .sum();
-    Some(waiting as f64 / rate as f64)
-}
-
 #[derive(Serialize)]
 struct ShownNeighbour {
     address: String,
@@ -511,16 +497,6 @@ fn sample(status: &Status, seen: &Seen<'_>) -> Sample {
 
 fn lines<'a>(all: impl Iterator<Item = &'a str>) -> Vec<String> {
     all.take(MOST_LINES).map(clipped).collect()
-}
-
-/// On a page as in a terminal no name turns the text around it, or goes on for ever.
-pub fn clipped(text: &str) -> String {
-    let shown = |c: char| if misleads(c) || c == '\n' { '?' } else { c };
-    let mut short: String = text.chars().take(MOST_CHARACTERS).map(shown).collect();
-    if text.chars().nth(MOST_CHARACTERS).is_some() {
-        short.push('…');
-    }
-    short
 }
 
 fn now_ms() -> u64 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use giveway_engine::network::by_hand::HandView;
 use giveway_engine::network::limit_use::{LimitedBy, WayUse};
 use giveway_engine::network::queue::Backend;
@@ -23,9 +23,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::look::{Look, clipped, delay_s, rate};
+use super::queue::{delay_s, rate};
 use super::traffic::{CLASSES, OfClass};
-use crate::words::printable;
+use crate::words::{clipped, printable};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -337,9 +337,9 @@ pub fn down() -> Vec<Point> {
 }
 
 /// In the format that is asked for: OpenMetrics, or else Prometheus' own. With its type.
-pub fn exposition(look: &Look, headers: &HeaderMap) -> (&'static str, String) {
+pub fn exposition(points: &[Point], headers: &HeaderMap) -> (&'static str, String) {
     let mut registry = Registry::with_prefix("giveway");
-    registry.register_collector(Box::new(Encoded(look.points.clone())));
+    registry.register_collector(Box::new(Encoded(points.to_vec())));
     let mut out = String::new();
     // A string takes whatever is written to it.
     if wants_open_metrics(headers) {
@@ -410,14 +410,14 @@ mod tests {
     use giveway_engine::network::limit_use::LimitUse;
     use giveway_engine::network::queue::links::MOST_LINKS;
 
-    use super::super::look::Maker;
+    use super::super::look::{Look, Maker};
     use super::super::traffic::tests::{flow, status};
     use super::*;
 
     fn text(accept: &'static str) -> (&'static str, String) {
         let look = Maker::default().look(&status(1, 1, &[flow(1, 1)]), Duration::from_millis(5));
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        exposition(&look, &headers)
+        exposition(&look.points, &headers)
     }
 
     #[test]
@@ -560,7 +560,7 @@ mod tests {
 
     #[test]
     fn without_a_daemon_up_is_0_and_nothing_else_is_said() {
-        let (_, text) = exposition(&Look::without("gone"), &HeaderMap::new());
+        let (_, text) = exposition(&Look::without("gone").points, &HeaderMap::new());
         let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(values, ["giveway_up 0.0"]);
     }

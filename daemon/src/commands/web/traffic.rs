@@ -8,8 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use giveway_engine::class::Class;
-use giveway_engine::model::{Cookie, Flow};
+use giveway_engine::model::{Class, Cookie, Flow};
 use giveway_engine::status::{FlowView, Status};
 
 /// The kernel's index of the loopback in every network namespace (include/net/flow.h).

@@ -3,9 +3,9 @@
 //! the path that led to it. Input: what was found of a process. Output: the same, with the executables that it was found to
 //! be before. Bounded: when there are more processes, those of the user who has most are forgotten.
 
+use giveway_engine::model::ProcessId;
 use std::collections::BTreeMap;
 
-use giveway_engine::matcher::ProcessId;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -87,7 +87,7 @@ pub fn forget_most<T>(of: &mut BTreeMap<ProcessId, T>, uid_of: impl Fn(&T) -> u3
 mod tests {
     use std::time::Duration;
 
-    use giveway_engine::matcher::Process;
+    use giveway_engine::model::Process;
     use giveway_engine::priority::Started;
 
     use super::*;

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use giveway_engine::class::{Class, Limit, Rates, Treatment};
-use giveway_engine::matcher::{ChosenLimit, Process, ProcessId};
+use giveway_engine::model::{ChosenLimit, Class, Limit, Process, ProcessId, Rates, Treatment};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::by_hand::{MOST_PROCESSES, SetByHand, Target};
 use giveway_engine::network::queue::BackgroundFlow;

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
-use giveway_engine::class::{Class, LimitNumber, Rates};
-use giveway_engine::matcher::{Choice, ChosenLimit, Process};
+use giveway_engine::model::{Choice, ChosenLimit, Class, LimitNumber, Process, Rates};
 use giveway_engine::network::action::Input;
 use giveway_engine::network::queue::Backend;
 use giveway_engine::network::queue::links::LinkView;

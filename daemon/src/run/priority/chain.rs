@@ -26,7 +26,7 @@ use crate::kernel::process::Handle;
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, now};
 use crate::life::{LONGEST_SLEEP, Life, Sign, Who};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 /// So many of the raised threads are looked at in each look, in turns: a stranger decides how many there are.
 const LOOKED_AT: usize = 32;
@@ -63,7 +63,7 @@ impl ChainThread {
             held: BTreeMap::new(),
             handlers: source.handlers,
             lenders,
-            journal: Journal::at(place.journal(JournalFile::Chains)),
+            journal: Journal::at(place.journal(thread::CHAINS.file)),
             looked_at: Turns::default(),
             looked_for: Turns::default(),
         };

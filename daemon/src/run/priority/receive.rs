@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use giveway_engine::back_off::BackOff;
 use giveway_engine::change::{Changes, Latest};
 use giveway_engine::config::{Chain, Config, ReceiveSection};
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Service, Terms};
 use libbpf_rs::MapHandle;
 
@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::kernel::arrival::{Arrival, Handlers, Rule};
 use crate::kernel::tasks::Tasks;
 use crate::kernel::{load_patiently, napi, now, uid_of};
-use crate::place::{JournalFile, Place};
+use crate::place::Place;
 
 /// So often NAPI threads are named anew, though they are the same: what could not be raised is tried again.
 const NAMED_EVERY: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl Receiver {
             tracing::warn!("requests of [[chain]] get no priority: {error:#}");
         }
         Self {
-            journal: Journal::at(place.journal(JournalFile::Settings)),
+            journal: Journal::at(place.journal(settings::UNDO.file)),
             section: if dry_run {
                 ReceiveSection::default()
             } else {

@@ -14,9 +14,9 @@ use giveway::actuate::queue::QueueActuator;
 use giveway::kernel::records::{bytes_of, record};
 use giveway::kernel::skeletons::admission::types;
 use giveway::place::{Lock, Place};
-use giveway_engine::class::{Class, LimitNumbers, LinkMarks, Treatment};
+use giveway_engine::class::LinkMarks;
 use giveway_engine::config::Config;
-use giveway_engine::model::Cookie;
+use giveway_engine::model::{Class, Cookie, LimitNumbers, Treatment};
 use giveway_engine::network::queue::traffic::QueueCounters;
 use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan, Tuning};
 use libbpf_rs::libbpf_sys::{

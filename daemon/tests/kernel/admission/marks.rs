@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What packets carry of their class out of this machine, read at the other end of the link.
 
+use giveway_engine::model::Class;
 use std::io::Write as _;
 use std::net::SocketAddr;
-
-use giveway_engine::class::Class;
 
 use super::link::{Link, Sender, frame, set};
 use super::{AMPLE, BOTH, THREE_FRAGMENTS};

@@ -2,7 +2,7 @@
 //! What a program starts belongs to its class, unless something else is said of it.
 
 use super::*;
-use crate::matcher::{Inherited, ProcessId};
+use crate::model::{Inherited, ProcessId};
 
 const RESTIC: &str = "[[rule]]\nexe = \"/usr/bin/restic\"\nclass = \"background\"\n";
 const SSH: &str = "[[rule]]\nexe = \"/usr/bin/ssh\"\nclass = \"standard\"\n";

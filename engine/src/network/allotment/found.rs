@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use super::{Allotment, FLOOR_SEGMENTS, Link, Member};
 use crate::config::{Cap, Prefer};
-use crate::model::Cookie;
+use crate::model::{Class, Cookie};
 use crate::network::limits::Limits;
 use crate::status::{FoundPhase, FoundView};
-use crate::wire::{Class, Direction};
+use crate::wire::Direction;
 
 mod control;
 mod group;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::class::Folders;
 use crate::class::{Source, judge_itself};
-use crate::matcher::Inherited;
+use crate::model::Inherited;
 
 const FIRST: ProcessId = ProcessId { pid: 5, start_ns: 1 };
 

@@ -19,10 +19,10 @@ use super::traffic::QueueCounters;
 use super::{Backends, Plan, Queue, QueueView, Request, Uplink};
 use crate::back_off::BackOff;
 use crate::change::Change;
-use crate::class::{Class, PacketRule};
-use crate::config::{Config, Dscp, LinkSection, LocalTraffic, Prefix, Protocol, RateMbit, UplinkSection};
+use crate::class::PacketRule;
+use crate::config::{Config, LinkSection, LocalTraffic, RateMbit, UplinkSection};
 use crate::downlink::DownloadRate;
-use crate::model::Flow;
+use crate::model::{Class, Dscp, Flow, Prefix, Protocol};
 use crate::network::action::Action;
 
 /// Links that are managed at a time; as `GW_LINKS` of bpf/queueing.h.

@@ -9,9 +9,8 @@ use super::super::queue::Backends;
 use super::super::tests::{by_hand, interface, upload};
 use super::super::{Background, Setup};
 use super::*;
-use crate::class::Class;
 use crate::config::Config;
-use crate::model::Flow;
+use crate::model::{Class, Flow};
 use crate::wire::{Key, Keyring};
 
 const FOUND: &str = "[cap]\npolicy = \"found\"\ndownlink = true\n";

@@ -3,8 +3,8 @@
 
 use super::classes::{HOG, OTHER, class_of, costly, flows_of, identify, obey, see, slow_rules};
 use super::*;
-use crate::class::{Activity, Class};
-use crate::matcher::Process;
+use crate::class::Activity;
+use crate::model::{Class, Process};
 
 const BULK: &str = "[[rule]]\nport = 5201\nclass = \"bulk\"\n";
 

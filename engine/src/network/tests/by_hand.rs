@@ -3,8 +3,7 @@
 
 use super::classes::{identify, obey, see};
 use super::*;
-use crate::class::{Class, Limit, LimitNumber, LimitNumbers, Rates};
-use crate::matcher::{Choice, ChosenLimit, Process, ProcessId};
+use crate::model::{Choice, ChosenLimit, Class, Limit, LimitNumber, LimitNumbers, Process, ProcessId, Rates};
 use crate::network::by_hand::{SetByHand, Target};
 use crate::network::queue::BackgroundFlow;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::class::{Class, Folders, Rates, RuleId, Rules, Source};
-use crate::matcher::{Choice, ChosenLimit, Fingerprint, Idleness, Process, ProcessId};
+use crate::class::{Folders, Rules, Source};
+use crate::model::{Choice, ChosenLimit, Class, Fingerprint, Idleness, Process, ProcessId, Rates, RuleId};
 use crate::network::action::Action;
 
 const ID: ProcessId = ProcessId { pid: 5, start_ns: 7 };
@@ -495,11 +495,11 @@ fn a_process_that_costs_more_than_a_step_keeps_no_others_from_their_class_before
 /// Its end was told before the walk that shows it was over, so no event follows any more.
 #[test]
 fn a_connection_that_has_gone_when_something_is_asked_of_it_gives_its_place_back() {
-    let mut engine = engine("", false);
-    engine.control = Control::new(Background {
+    let background = Background {
         control: Some("gives_way".to_owned()),
         receive_window: false,
-    });
+    };
+    let mut engine = engine_with("", false, background);
     obey(&mut engine, 100, BACKGROUND);
     assert_eq!(bands(&see(&mut engine, 200, vec![upload()], true)), [Some(true)]);
     let gone = Input::Outcomes(vec![(COOKIE, Setting::CongestionControl, Outcome::Gone)]);

@@ -2,8 +2,8 @@
 //! The congestion control and the receive windows of background connections: who has it, who gets it back, and what somebody else has set.
 
 use super::*;
-use crate::class::Class;
 use crate::downlink::{Arrival, DownloadRate, LeftOut};
+use crate::model::Class;
 
 const GIVES_WAY: &str = "gives_way";
 
@@ -16,9 +16,7 @@ fn background(receive_window: bool) -> Background {
 
 /// With one connection, and this flow named as background or not.
 fn engine() -> Network {
-    let mut engine = super::engine("", false);
-    engine.control = Control::new(background(false));
-    engine
+    super::engine_with("", false, background(false))
 }
 
 fn name_background(engine: &mut Network, ms: u64, add: bool) -> Vec<Action> {
@@ -210,8 +208,7 @@ fn what_somebody_else_has_set_stays_and_why_says_so() {
 
 #[test]
 fn a_dry_run_says_what_would_be() {
-    let mut engine = super::engine("", true);
-    engine.control = Control::new(background(false));
+    let mut engine = super::engine_with("", true, background(false));
     see(&mut engine, 100, upload());
     assert!(asked(&name_background(&mut engine, 200, true)).is_empty());
     assert!(latest(&engine).contains("congestion control cubic -> gives_way (not made)"));
@@ -234,8 +231,7 @@ fn windows(actions: &[Action]) -> Vec<bool> {
 
 /// An engine whose only connection's window gives way.
 fn window_giving_way() -> Network {
-    let mut engine = super::engine("", false);
-    engine.control = Control::new(background(true));
+    let mut engine = super::engine_with("", false, background(true));
     see(&mut engine, 100, upload());
     assert_eq!(windows(&name_background(&mut engine, 200, true)), [true]);
     let applied = [Setting::CongestionControl, Setting::ReceiveWindow];

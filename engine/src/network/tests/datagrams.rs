@@ -37,6 +37,10 @@ impl Allotment for Counting {
 }
 
 fn member(seed: u8, secret: u8) -> Network {
+    member_with(seed, secret, &Config::default())
+}
+
+fn member_with(seed: u8, secret: u8, config: &Config) -> Network {
     let setup = Setup {
         seed: [seed; 32],
         keys: Some(Keyring::new(Key::from_secret([secret; 32]))),
@@ -46,7 +50,7 @@ fn member(seed: u8, secret: u8) -> Network {
         dry_run: false,
         backends: Backends::none(),
     };
-    let mut engine = Network::new(Duration::ZERO, &Config::default(), setup);
+    let mut engine = Network::new(Duration::ZERO, config, setup);
     engine.step(Duration::ZERO, Input::Interface(Some(interface(2))));
     engine
 }
@@ -89,15 +93,15 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (mut device, asked) = (member(1, 7), Arc::new(AtomicUsize::new(0)));
-        let policy = allotment::from_config(&Config {
+        let config = Config {
             cap: Cap {
                 capacity_mbit: Some(20.0),
                 ..Cap::default()
             },
             ..Config::default()
-        });
-        device.policy = Box::new(Counting(policy, asked.clone()));
+        };
+        let (mut device, asked) = (member_with(1, 7, &config), Arc::new(AtomicUsize::new(0)));
+        device.policy = Box::new(Counting(allotment::from_config(&config), asked.clone()));
         let mut pair = Self {
             now: Duration::ZERO,
             device,
@@ -116,7 +120,11 @@ impl Pair {
     fn pass_time(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
         for report in reports(self.device.step(self.now, Input::Tick)) {
-            self.neighbour.hear(self.now, NEIGHBOUR, &report);
+            let heard = Input::Datagram {
+                from: NEIGHBOUR,
+                bytes: &report,
+            };
+            self.neighbour.step(self.now, heard);
         }
         for report in reports(self.neighbour.step(self.now, Input::Tick)) {
             self.hear(&report);
@@ -260,27 +268,22 @@ fn a_demand_that_falls_is_told_at_once_and_so_is_one_that_rises_again() {
 }
 
 fn of_found_shares(seed: u8) -> Network {
-    let mut device = member(seed, 7);
-    device.policy = allotment::from_config(&Config {
+    let config = Config {
         cap: Cap {
             policy: CapPolicyName::Found,
             ..Cap::default()
         },
         ..Config::default()
-    });
-    device
+    };
+    member_with(seed, 7, &config)
 }
 
 /// The seconds in which an upload has a cap, where its device has a key and no number: a member is there for the first minute, or
 /// for none.
 fn limited_s(has_member: bool) -> Vec<u64> {
-    let mut device = member(1, 7);
-    let mut group = Config::default().group;
-    group.key_file = Some("/etc/giveway/group.key".to_owned());
-    device.policy = allotment::from_config(&Config {
-        group,
-        ..Config::default()
-    });
+    let mut config = Config::default();
+    config.group.key_file = Some("/etc/giveway/group.key".to_owned());
+    let mut device = member_with(1, 7, &config);
     let mut other = member(2, 7);
     let (mut cap, mut limited) = (None, Vec::new());
     for ms in (0..150_000).step_by(100) {
@@ -312,10 +315,12 @@ fn limited_s(has_member: bool) -> Vec<u64> {
         }
         if has_member && ms < 60_000 {
             for report in reports(actions) {
-                other.hear(now, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), &report);
+                let (from, bytes) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), &*report);
+                other.step(now, Input::Datagram { from, bytes });
             }
-            for report in reports(other.step(now, Input::Tick)) {
-                device.hear(now, NEIGHBOUR, &report);
+            for bytes in &reports(other.step(now, Input::Tick)) {
+                let from = NEIGHBOUR;
+                device.step(now, Input::Datagram { from, bytes });
             }
         }
         if cap.is_some() && ms % 1_000 == 0 {

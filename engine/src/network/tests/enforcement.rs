@@ -5,9 +5,8 @@
 use super::classes::{obey, see};
 
 use super::*;
-use crate::class::{Class, Rates};
-use crate::config::Prefix;
 use crate::downlink::{Arrival, LeftOut, Way};
+use crate::model::{Class, Prefix, Rates};
 use crate::network::enforcement::{self, Cause};
 use crate::network::queue::{RootQdisc, Uplink};
 
@@ -338,7 +337,7 @@ fn a_command_is_told_at_its_start_of_links_without_a_queue_and_of_devices_that_a
 
 fn elsewhere(uid: u32, pid: u32, command: String, netns_inum: u32) -> enforcement::Elsewhere {
     enforcement::Elsewhere {
-        id: crate::matcher::ProcessId { pid, start_ns: 7 },
+        id: crate::model::ProcessId { pid, start_ns: 7 },
         command,
         netns_inum,
         uid,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::classes::{obey, see, slow_rules};
 use super::*;
-use crate::class::{Activity, Class, Forwarded};
+use crate::class::Activity;
+use crate::model::{Class, Forwarded};
 use crate::network::action::Action;
 
 const RULES: &str =

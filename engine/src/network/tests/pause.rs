@@ -52,11 +52,11 @@ fn new_connections_are_not_capped_meanwhile() {
 
 #[test]
 fn congestion_control_goes_back_and_returns() {
-    let mut engine = engine("", false);
-    engine.control = Control::new(Background {
+    let background = Background {
         control: Some("gives_way".to_owned()),
         receive_window: false,
-    });
+    };
+    let mut engine = engine_with("", false, background);
     let asked = |actions: &[Action]| -> Vec<Value> {
         let value = |action: &Action| match action {
             Action::Limit { limits, .. } => Some(limits[0].1.clone()),
@@ -70,7 +70,7 @@ fn congestion_control_goes_back_and_returns() {
     };
     let gives_way = vec![Value::from("gives_way")];
     pass(&mut engine, 100);
-    let set = by_hand::of_flow(0, Some(crate::class::Class::Background));
+    let set = by_hand::of_flow(0, Some(crate::model::Class::Background));
     let actions = engine.step(Duration::from_millis(150), by_hand::set(vec![set]));
     assert_eq!(asked(&actions), gives_way);
     answer(&mut engine, 150);

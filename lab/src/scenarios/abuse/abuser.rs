@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use giveway_engine::model::CaState;
-use giveway_engine::wire::codec::{Class, Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
+use giveway_engine::model::{CaState, Class};
+use giveway_engine::wire::codec::{Direction, MAX_DOUBTS, MAX_SENDERS, Purpose, Report, Sender, UNLIMITED_KBIT};
 use giveway_engine::wire::seal::{Keyring, VERSION};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::ClockId;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::target::{Kind, Target};
-use super::transfer::{Received, Way};
+use super::target::{Kind, Target, USER};
+use super::transfer::{FAR_ADDRESS, Received, Way};
 use super::views::Web;
 use crate::air::STATION_DEVICE;
 use crate::experiment::Run;
@@ -21,11 +21,8 @@ use crate::namespace::Namespace;
 use crate::network::pair;
 use crate::role::Role;
 
-pub const FAR_ADDRESS: &str = "10.79.2.2";
 const LINK_MBIT: f64 = 24.0;
 const RULES: &str = "50-user.toml";
-/// Debian's `nobody`.
-pub const USER: u32 = 65_534;
 /// Starts the rest of the line as that user, and ends it with its parent.
 const AS_USER: [&str; 7] = [
     "setpriv",

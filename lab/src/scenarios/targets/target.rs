@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::place::{FAR_ADDRESS, USER};
-use super::transfer::PORT;
+use super::transfer::{FAR_ADDRESS, PORT};
 use crate::interrupt::wait_for;
 use crate::role::Role;
 
+/// Debian's `nobody`.
+pub const USER: u32 = 65_534;
 const EMPTY_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq)]

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::traffic::endless::{Arrivals, BIN_NS, connect, swallow, write};
 use crate::traffic::realtime::monotonic_ns;
 
+pub const FAR_ADDRESS: &str = "10.79.2.2";
 pub const PORT: u16 = 5_560;
 /// The host's own may be BBR, which loses much at a low rate; of the others ordinary users may choose this one wherever they are.
 const CONGESTION: &str = "reno";

@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::tool::Work;
 use crate::experiment::{Run, pause};
 use crate::giveway::{Daemon, answers};
 use crate::guest::find;
@@ -176,11 +175,17 @@ impl Place {
         Ok(())
     }
 
-    /// Of each process of the work, whether it has what the class background gives to CPU and disk; of each connection,
-    /// whether giveway says that it is of this class.
-    pub fn tell_classes(&self, work: &Work, class: &str, outcome: &mut Outcome, point: &str) -> Result<()> {
+    /// Of each process that the first one started, whether it has what the class background gives to CPU and disk; of each connection to
+    /// this port, whether giveway says that it is of this class.
+    pub fn tell_classes(
+        &self,
+        (first, port): (i32, u16),
+        class: &str,
+        outcome: &mut Outcome,
+        point: &str,
+    ) -> Result<()> {
         let (mut processes, mut background) = (0, 0);
-        for pid in descendants(work.process.id())? {
+        for pid in descendants(first)? {
             // One that has ended meanwhile is none.
             let (Ok(is_nice), Ok(name)) = (is_fully_nice(pid), fs::read_to_string(format!("/proc/{pid}/comm"))) else {
                 continue;
@@ -195,14 +200,14 @@ impl Place {
             .network
             .flows
             .iter()
-            .filter(|flow| flow.flow.remote.port() == work.port);
+            .filter(|flow| flow.flow.remote.port() == port);
         let (mut connections, mut as_expected) = (0, 0);
         for flow in flows {
             connections += 1;
             as_expected += u32::from(flow.class.name() == class);
             let owner = flow.flow.owner.as_ref().map_or("nobody", |owner| &owner.command);
             let words = format!("{}, by {}: {}", flow.class.name(), flow.class_rule, flow.class_why);
-            outcome.note(point, &format!("connection of {owner} to port {}", work.port), &words);
+            outcome.note(point, &format!("connection of {owner} to port {port}"), &words);
         }
         outcome.set(point, "processes", f64::from(processes));
         outcome.set(point, "processes_background", f64::from(background));

@@ -26,10 +26,17 @@ pub enum Tool {
 
 /// What is running: the processes that are the work, by their first.
 pub struct Work {
-    pub process: Process,
+    process: Process,
     /// Sends through the other's connection.
     _beside: Option<Process>,
-    pub port: u16,
+    port: u16,
+}
+
+impl Work {
+    /// Its first process, and the port that it sends to.
+    pub fn sends(&self) -> (i32, u16) {
+        (self.process.id(), self.port)
+    }
 }
 
 impl Tool {

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::super::Testbed;
 use super::super::place::{Network, Place};
-use super::super::{Testbed, Topology};
 use super::{Measure, Probe};
-use crate::access_point::AccessPoint;
 use crate::air::Period;
 use crate::cell::Cell;
 use crate::experiment::Run;
@@ -21,7 +20,7 @@ use crate::interrupt::pause_until;
 use crate::medium::report::Report;
 use crate::outcome::{Curve, Outcome};
 use crate::parameters::Parameters;
-use crate::scenario::{Trace, Variant};
+use crate::scenario::Trace;
 use crate::statistics::{jain, mean};
 use crate::traffic::iperf3::{Flow, Interval, Protocol, Running, Span};
 use crate::traffic::realtime::monotonic_ns;
@@ -41,17 +40,6 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// A variant of nothing but these, on an access point.
-    pub fn on(self, access_point: AccessPoint, name: String) -> Variant {
-        let testbed = Testbed {
-            topology: Topology::AccessPoint(access_point),
-            loads: Vec::new(),
-            warmup_s: 0.0,
-            probes: vec![Box::new(self)],
-        };
-        testbed.variant(name, None)
-    }
-
     /// The first `senders` stations send all the time, for as long as the user set.
     pub fn steady(parameters: &Parameters, protocol: Protocol, senders: usize) -> Self {
         let seconds = |name| parameters.count(name) as f64;

@@ -3,8 +3,9 @@
 
 use std::net::SocketAddr;
 
-use giveway_engine::config::{Config, Protocol};
+use giveway_engine::config::Config;
 use giveway_engine::matcher::{Ends, Matcher};
+use giveway_engine::model::Protocol;
 
 use super::*;
 

@@ -11,6 +11,7 @@ use libbpf_rs::{MapCore as _, MapHandle, MapType};
 use serde::{Deserialize, Serialize};
 
 use super::lift::{Found, LAYOUT, Lift};
+use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Lost};
 use crate::kernel::own_netns;
 use crate::pins::MARKS;
@@ -25,6 +26,8 @@ pub enum Capped {
     /// Every clamp of this many segments.
     Value(u32),
 }
+
+pub const UNDO: Undo = Undo::of::<Capped>(JournalFile::Sockets);
 
 impl Entry for Capped {
     fn put_back(&self, dry_run: bool) -> Result<Vec<String>> {

@@ -23,11 +23,11 @@ impl NeighbourRow<'_> {
 
     /// Of its connections, how many are of each class.
     fn classes(&self) -> String {
-        let of = |class: giveway_engine::class::Class| {
+        let of = |class: giveway_engine::model::Class| {
             let count = self.0.senders.iter().filter(|sender| sender.class == class).count();
             (count > 0).then(|| format!("{count} {}", class.name()))
         };
-        giveway_engine::class::Class::ALL
+        giveway_engine::model::Class::ALL
             .into_iter()
             .filter_map(of)
             .collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::commands::top::draw::line;
+use super::line;
 use crate::commands::top::keys::KEYS;
 use crate::commands::top::look::Look;
 use crate::commands::top::model::{Model, Pane};

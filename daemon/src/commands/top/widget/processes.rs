@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use giveway_engine::class::Class;
+use giveway_engine::model::Class;
 use giveway_engine::status::{FlowView, Status};
 
 use crate::commands::top::history::History;

@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use giveway_engine::config::Protocol;
-use giveway_engine::model::TcpState;
+use giveway_engine::model::{Protocol, TcpState};
 use giveway_engine::status::FlowView;
 
 use crate::commands::top::history::{History, Socket};

@@ -6,9 +6,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::line;
 use crate::commands::counted;
 use crate::commands::status::{policy_line, queue_lines, realtime_line};
-use crate::commands::top::draw::line;
 use crate::commands::top::look::Look;
 use crate::commands::top::model::Model;
 use crate::commands::top::text::{duration, told_bits_per_s};

@@ -4,8 +4,8 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use super::line;
 use crate::commands::counted;
-use crate::commands::top::draw::line;
 use crate::commands::top::look::Look;
 use crate::commands::top::model::{Listing, Model, View};
 use crate::commands::top::table::arrow;

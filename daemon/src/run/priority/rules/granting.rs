@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Action, Input, Usage};
 use nix::errno::Errno;
 

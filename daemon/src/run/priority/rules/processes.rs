@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::change::Subject;
-use giveway_engine::matcher::{Process, ProcessId};
+use giveway_engine::model::{Process, ProcessId};
 use giveway_engine::priority::{Input, Started, first_match};
 use nix::errno::Errno;
 use nix::sys::signal::kill;

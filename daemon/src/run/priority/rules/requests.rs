@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use giveway_engine::matcher::ProcessId;
+use giveway_engine::model::ProcessId;
 use giveway_engine::priority::{Action, Input, PriorityStatus, Rule, Schedule, Started};
 
 use super::{RulesLoop, Waiting};

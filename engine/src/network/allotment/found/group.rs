@@ -4,7 +4,8 @@
 
 use super::super::{HEADER_BYTES, Link, Member};
 use super::plain::Demand;
-use crate::wire::{Class, Direction, Peer, Sender, UNLIMITED_KBIT};
+use crate::model::Class;
+use crate::wire::{Direction, Peer, Sender, UNLIMITED_KBIT};
 
 /// In flight beside the share: what a receiver that acknowledges every second segment holds back, and one that is sent.
 pub const HELD_BACK_SEGMENTS: f64 = 3.0;

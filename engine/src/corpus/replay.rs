@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every recording of `engine/tests/corpus`, replayed: the same actions in the same order. `GIVEWAY_CORPUS` names another
+//! folder, as one with new recordings. Where a change of behaviour is meant, `GIVEWAY_CORPUS_REWRITE=1 cargo test --lib replay`
+//! writes the actions anew; the commit says why.
+// Recordings are files.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+use serde_json::{Value, json};
+
+use super::plain::{Readable, Written, get};
+use crate::config::Config;
+use crate::network::action::Input;
+use crate::network::{Network, Setup};
+
+const CORPUS: &str = "tests/corpus";
+/// Of an input or an action in a message.
+const SHOWN: usize = 600;
+const ENGINE: &str = "engine";
+
+/// An engine of a recording, and how the kernel's randomness goes on.
+struct Engine {
+    network: Network,
+    random: ChaCha20Rng,
+    inputs: usize,
+}
+
+impl Engine {
+    fn of(header: &Value) -> Result<Self, String> {
+        let config = Config::read(&header["config"])?;
+        let setup = Setup::read(&header["setup"])?;
+        let random = ChaCha20Rng::from_seed(setup.seed);
+        let network = Network::new(Duration::read(&header["t"])?, &config, setup);
+        Ok(Self {
+            network,
+            random,
+            inputs: 0,
+        })
+    }
+
+    /// What follows from a line of inputs.
+    fn follow(&mut self, line: &Value) -> Result<Vec<Value>, String> {
+        self.inputs += 1;
+        if let Some(slept) = line.get("slept") {
+            let mut random = [0; 32];
+            self.random.fill_bytes(&mut random);
+            self.network.refresh(random, Duration::read(slept)?);
+            return Ok(Vec::new());
+        }
+        let actions = self.network.step(get(line, "t")?, get::<Input<'static>>(line, "in")?);
+        Ok(actions
+            .iter()
+            .map(|action| json!([self.inputs, action.write()]))
+            .collect())
+    }
+}
+
+fn read(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|problem| panic!("{problem}: {}", shown(line)))
+}
+
+fn unpacked(path: &Path) -> String {
+    let mut text = String::new();
+    let packed = fs::File::open(path).unwrap();
+    GzDecoder::new(packed).read_to_string(&mut text).unwrap();
+    text
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+/// All actions that follow from the inputs, each with the input before it.
+fn replayed(inputs: &str) -> (Vec<Value>, Vec<&str>) {
+    let (mut actions, mut after) = (Vec::new(), Vec::new());
+    let mut engine: Option<Engine> = None;
+    for text in inputs.lines() {
+        let line = read(text);
+        let followed = match (&mut engine, line.get(ENGINE)) {
+            (_, Some(_)) => {
+                engine = Some(Engine::of(&line).unwrap());
+                vec![json!(ENGINE)]
+            }
+            (Some(engine), None) => engine
+                .follow(&line)
+                .unwrap_or_else(|problem| panic!("{problem}: {}", shown(text))),
+            (None, None) => panic!("an input before its engine"),
+        };
+        after.extend(followed.iter().map(|_| text));
+        actions.extend(followed);
+    }
+    (actions, after)
+}
+
+/// Where two lists of actions differ first.
+fn difference(recorded: &[Value], (replayed, after): &(Vec<Value>, Vec<&str>)) -> Option<String> {
+    let at = (0..recorded.len().max(replayed.len())).find(|at| recorded.get(*at) != replayed.get(*at))?;
+    let one = |list: &[Value]| {
+        list.get(at)
+            .map_or("nothing".to_owned(), |action| shown(&action.to_string()))
+    };
+    let engine = replayed[..at.min(replayed.len())]
+        .iter()
+        .filter(|action| action.as_str() == Some(ENGINE))
+        .count();
+    let after = after.get(at).map_or("the last input".to_owned(), |text| shown(text));
+    let (was, is) = (one(recorded), one(replayed));
+    Some(format!(
+        "action {at}, of its engine {engine}:\n  recorded {was}\n  now      {is}\n  after    {after}"
+    ))
+}
+
+/// How many actions of each kind there are in one list and not in the other.
+fn counted(recorded: &[Value], replayed: &[Value]) -> String {
+    let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
+    for (list, sign) in [(recorded, -1), (replayed, 1)] {
+        for action in list {
+            let kind = action.get(1).and_then(|of| super::plain::kind_of(of).ok());
+            *kinds
+                .entry(kind.map_or(ENGINE, |(kind, _)| kind).to_owned())
+                .or_default() += sign;
+        }
+    }
+    kinds.retain(|_, more| *more != 0);
+    format!("{kinds:?}")
+}
+
+fn recordings() -> Vec<PathBuf> {
+    let folder = std::env::var_os("GIVEWAY_CORPUS").map_or_else(|| CORPUS.into(), PathBuf::from);
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<PathBuf> = entries
+        .filter(|path| path.to_string_lossy().ends_with(".inputs.gz"))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn every_recording_is_followed_by_the_same_actions_in_the_same_order() {
+    let rewrites = std::env::var_os("GIVEWAY_CORPUS_REWRITE").is_some();
+    let mut differences = Vec::new();
+    for path in recordings() {
+        let of_actions = PathBuf::from(path.to_string_lossy().replace(".inputs.gz", ".actions"));
+        let recorded: Vec<Value> = fs::read_to_string(&of_actions)
+            .unwrap_or_default()
+            .lines()
+            .map(read)
+            .collect();
+        let inputs = unpacked(&path);
+        let now = replayed(&inputs);
+        let Some(difference) = difference(&recorded, &now) else {
+            continue;
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let kinds = counted(&recorded, &now.0);
+        differences.push(format!("{name}: {kinds}\n{difference}"));
+        if rewrites {
+            let text: String = now.0.iter().map(|action| format!("{action}\n")).collect();
+            fs::write(&of_actions, text).unwrap();
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(!recordings().is_empty(), "there are no recordings in {CORPUS}");
+}

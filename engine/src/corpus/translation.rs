@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How the network engine's configuration, inputs and actions are written in the corpus. What is renamed or moved in the
+//! engine is translated here, so that no recording changes with it.
+
+use serde_json::{Map, Value, json};
+
+use super::plain::{Readable, Written, by_text, bytes, fields, hex, kind, kinds, put, unlike};
+use crate::change::{Change, Setting, Subject, Value as Set};
+use crate::class::rules::Rule;
+use crate::class::{Activity, ClassMark, LinkMarks, PacketRule, Rules};
+use crate::config::{Config, RateMbit};
+use crate::downlink::{self, Arrival, Arrived, Counted, Passed, Way};
+use crate::matcher::{Glob, Matcher};
+use crate::model::{
+    CaState, Choice, ChosenLimit, Class, Cookie, Device, Dscp, Fingerprint, Flow, FlowEvent, Forwarded, Idleness,
+    Inherited, Interface, Limit, LimitNumbers, Nice, Owner, Prefix, Process, ProcessId, Protocol, RateLimit, Rates,
+    TcpState, Treatment,
+};
+use crate::network::action::{Action, Input, Outcome};
+use crate::network::by_hand::{SetByHand, Target};
+use crate::network::enforcement::Elsewhere;
+use crate::network::nice::Niced;
+use crate::network::queue::links::LinkRates;
+use crate::network::queue::traffic::{Band, Bands, ByQdisc, QueueCounters, Refusal, RefusalReason, Refused, Served};
+use crate::network::queue::{Backend, Backends, BackgroundFlow, Plan, RateSource, Request, RootQdisc, Tuning, Uplink};
+use crate::network::{Background, Setup};
+use crate::record::What;
+use crate::wire::{Filtered, Keyring, Outgoing};
+
+fields! {
+    // What an engine is made with.
+    Setup { seed, keys, rtt_resolution, background, holds_windows, dry_run, backends }
+    Background { control, receive_window }
+    Backends { qdisc, htb, marks, dry_run }
+
+    // Sockets, processes and devices.
+    Interface { name, index, ipv4 }
+    Device { name, kind, is_loopback, is_routed }
+    Owner { pid, command, start_ns }
+    Flow {
+        cookie, protocol, local, remote, state, owner, uid, priority, dscp, cgroup_id, ifindex, cwnd, clamp, ssthresh,
+        mss_bytes, srtt_us, min_rtt_us, rttvar_us, in_flight_bytes, unsent_bytes, unacked_bytes,
+        delivery_rate_bytes_per_s, pacing_rate_bytes_per_s, retransmits, delivered_segments, acked_bytes,
+        received_bytes, latest_rtt_us, receiver_rtt_us, offered_bytes, ca_state, congestion_control,
+    }
+    ProcessId { pid, start_ns }
+    Process {
+        exe, executables, trusted, cmdline, uid, euid, cgroup, idleness, chosen, inherited, by_hand,
+    }
+    Idleness { nice_19, sched_idle, io_idle, group_idle }
+    Inherited { rule, from, name, uid }
+    Choice { class, uid, limit }
+    ChosenLimit { number, rates }
+    Fingerprint { id, uid, image, cgroup_id, idleness, chosen, inherited, by_hand, nice, names }
+    Nice { by, cause }
+    Niced { threads, before, left }
+    Elsewhere { id, command, netns_inum, uid }
+    Activity { uid, seat, cgroup }
+
+    // Classes and limits.
+    Rule { matcher, class, rates, number, id, children, place, why }
+    Matcher { exe, cmdline, uid, unit, cgroup, protocol, address, port, local_port, dscp, interface }
+    Rates { up, down }
+    LimitNumbers { up, down }
+    Treatment { class, limits }
+    Limit { number, rates, class }
+    RateLimit { number, bytes_per_s, class }
+    Forwarded { treatment, rules_before }
+    PacketRule { protocol, address, port, local_port, dscp, interface, treatment }
+    ClassMark { class, dscp, user_priority }
+    SetByHand { target, uid, class, limit }
+    BackgroundFlow { address, port, local_port }
+
+    // Queues.
+    Uplink { ifindex, name, mtu_bytes, header_bytes, wired, speed_mbit, root, up, carrier_losses, chosen }
+    RootQdisc { kind, handle, entangled, ours }
+    LinkRates { up, down }
+    QueueCounters { admitted, refused, late, expired, untold, served_t_ns, only_ordered, bands }
+    Refused { total, own, others, full, share }
+    Bands { realtime, stream, best_effort, background }
+    Band { classified, served }
+    Served { sent_packets, sent_bytes, dropped_full, backlog_packets, backlog_bytes, more }
+    ByQdisc {
+        queued_packets, queued_bytes, tcp_sent_bytes, tcp_backlog_bytes, dropped_sojourn, dropped_late, dropped_reset,
+        gate_closed, sojourn_p50_us, sojourn_p99_us, sojourn_max_us,
+    }
+    Refusal { t_ns, deadline_t_ns, work_ns, reason, cookie, protocol, local, remote }
+    Plan { ifindex, backend, single_segments, only_if_free, tuning }
+    Tuning {
+        rate_bytes_per_s, rate_source, overhead_bytes, max_packet_bytes, driver_bytes, spares_local, orders_downloads,
+        realtime_percent, guard_us, path_budget_us, below_us, user_percent, trickle_bytes_per_s, short_mss,
+        sojourn_target_us, sojourn_interval_us, admission, drop_late, gate, call_marks, packet_rules, marks,
+    }
+
+    // What arrives.
+    Arrival { ifindex, name, hindrance, bridge, mtu_bytes, others }
+    Arrived { passed_bytes, ordered_bytes }
+    Counted { limits, orders }
+    Passed { passed_bytes, passed_packets, dropped_packets, waiting_packets, waiting_bytes }
+    downlink::Plan { links, mtu_bytes, limits, orders }
+
+    // Other devices of the group.
+    Filtered { off_link, malformed, older_version, older_from }
+}
+
+kinds! {
+    Input<'_>, read as Input<'static> {
+        Interface(interface),
+        Uplinks(uplinks),
+        Ordered(interfaces),
+        QueueOutcome { ifindex, outcome },
+        Arrivals { way, arrivals, counted },
+        Arrived(arrived),
+        DetourOutcome { way, outcome },
+        DetourLost { way, why },
+        Refusals(refusals),
+        Pass { flows, complete, queues },
+        Datagrams(flows),
+        Processes(fingerprints),
+        Forwarding(cgroups),
+        Events(events),
+        CappedAtConnect(caps),
+        Outcomes(outcomes),
+        TakenOver(taken),
+        Identified { processes, cgroups },
+        ByHand { all, why },
+        LinkRates(rates),
+        Active(active),
+        Rules(rules),
+        Chosen { process, choice },
+        ReadAgain,
+        Niced { process, outcome },
+        NiceTaken(taken),
+        CommandLimits(limits),
+        Devices(devices),
+        Subnets(subnets),
+        Traced(traced),
+        Elsewhere(processes),
+        Keys(keys),
+        Datagram { from, bytes },
+        Filtered(filtered),
+        Pause(why),
+        Tick,
+    }
+    Outcome {
+        Applied,
+        Deferred,
+        Unknown,
+        Foreign { found },
+        Gone,
+        Failed { errno },
+        Unable,
+    }
+    FlowEvent {
+        Open,
+        State { from, to },
+        Close,
+        Retransmit,
+        CaState { to },
+    }
+    CaState { Open, Disorder, Cwr, Recovery, Loss, }
+    TcpState {
+        Established, SynSent, SynRecv, FinWait1, FinWait2, TimeWait, Close, CloseWait, LastAck, Listen, Closing,
+    }
+    Protocol { Udp, Tcp, }
+    Class { Realtime, Stream, Standard, Bulk, Background, }
+    Setting {
+        Cap, PacingRate, ReceiveWindow, CongestionControl, Queue, Scheduling, Niceness, Class, RateLimit,
+        DownloadLimit, DownloadOrder, Deadlines, File(path),
+    }
+    Set { Number(number), Text(text), Unset(nothing), }
+    Target {
+        Process { id, number, command },
+        Cgroup { cgroup_id, path },
+        Flow { flow },
+    }
+    RateMbit { Fixed(mbit), Found, }
+    Way { Sent, Received, }
+    RefusalReason { Own, Others, Full, Share, Late, }
+    Backend { Qdisc, Htb, None, }
+    RateSource { Configuration, Device, Measured, }
+    Request { Set(plan), Tune(tuning), }
+}
+
+/// One line of what followed. A change is written without what is said of it.
+impl Written for Action {
+    fn write(&self) -> Value {
+        let of = |name: &str, fields: &[(&str, &dyn Written)]| {
+            let given = fields.iter().filter(|(_, value)| !value.is_default());
+            kind(
+                name,
+                given.map(|(name, value)| ((*name).to_owned(), value.write())).collect(),
+            )
+        };
+        match self {
+            Self::Limit { cookie, limits } => of("Limit", &[("cookie", cookie), ("limits", limits)]),
+            Self::CapNew { ifindex, caps } => of("CapNew", &[("ifindex", ifindex), ("caps", caps)]),
+            Self::Queue {
+                ifindex,
+                name: _,
+                request,
+            } => of("Queue", &[("ifindex", ifindex), ("request", request)]),
+            Self::Detour { way, plan } => of("Detour", &[("way", way), ("plan", plan)]),
+            Self::Available(rates) => of("Available", &[("rates", rates)]),
+            Self::Identify { processes, cgroups } => of("Identify", &[("processes", processes), ("cgroups", cgroups)]),
+            Self::Treat { cookie, treatment } => of("Treat", &[("cookie", cookie), ("treatment", treatment)]),
+            Self::TreatProcess { process, treatment } => {
+                of("TreatProcess", &[("process", process), ("treatment", treatment)])
+            }
+            Self::TreatForwarded { cgroup, told } => of("TreatForwarded", &[("cgroup", cgroup), ("told", told)]),
+            Self::HandOn { process, image, rule } => {
+                of("HandOn", &[("process", process), ("image", image), ("rule", rule)])
+            }
+            Self::Nice { process, cause } => of("Nice", &[("process", process), ("cause", cause)]),
+            Self::NiceCauses(causes) => of("NiceCauses", &[("causes", causes)]),
+            Self::Report(Outgoing { to, datagram }) => {
+                // The end of the seal tells it from all others.
+                let seal = hex(&datagram[datagram.len().saturating_sub(8)..]);
+                of("Report", &[("to", to), ("bytes", &datagram.len()), ("seal", &seal)])
+            }
+            Self::Record(What::Change(change)) => kind("Change", changed(change)),
+            Self::Record(What::Senders { devices, connections }) => {
+                of("Senders", &[("devices", devices), ("connections", connections)])
+            }
+            Self::Record(What::Neighbour {
+                address,
+                present,
+                expired,
+            }) => of(
+                "Neighbour",
+                &[("address", address), ("present", present), ("expired", expired)],
+            ),
+            Self::Record(What::Refusal(refusal)) => of("Refusal", &[("refusal", refusal)]),
+            Self::Record(other) => of("Record", &[("kind", &format!("{other:?}"))]),
+        }
+    }
+}
+
+fn changed(change: &Change) -> Map<String, Value> {
+    let subject = match &change.subject {
+        Subject::Socket { cookie } => json!(["socket", cookie.0]),
+        Subject::Process { id } => json!(["process", id.pid, id.start_ns]),
+        Subject::Thread { tid } => json!(["thread", tid]),
+        Subject::Interface { name } => json!(["interface", name]),
+        Subject::Destination { remote, local_port } => json!(["destination", remote.to_string(), local_port]),
+        Subject::Cgroup { path } => json!(["cgroup", path]),
+        Subject::Kernel => json!(["kernel"]),
+    };
+    // Names of these are plain values; other texts are for people.
+    let is_plain = matches!(change.setting, Setting::CongestionControl | Setting::Class);
+    let value = |value: &Set| match value {
+        Set::Text(_) if !is_plain => "text".into(),
+        value => value.write(),
+    };
+    let mut object = Map::new();
+    object.insert("subject".to_owned(), subject);
+    put(&mut object, "setting", &change.setting);
+    object.insert("old".to_owned(), value(&change.old));
+    object.insert("new".to_owned(), value(&change.new));
+    put(&mut object, "made", &change.made);
+    object
+}
+
+impl Written for Cookie {
+    fn write(&self) -> Value {
+        self.0.into()
+    }
+}
+
+impl Readable for Cookie {
+    fn read(value: &Value) -> Result<Self, String> {
+        u64::read(value).map(Self)
+    }
+}
+
+/// Of a rule for classes: file and line, and its identity in place of its words.
+impl Written for Rules {
+    fn write(&self) -> Value {
+        self.rules
+            .iter()
+            .map(|rule| Rule {
+                why: format!("{:x}", rule.id),
+                ..rule.clone()
+            })
+            .collect::<Vec<_>>()
+            .write()
+    }
+}
+
+impl Readable for Rules {
+    fn read(value: &Value) -> Result<Self, String> {
+        let mut rules = Self::default();
+        rules.rules = Vec::read(value)?;
+        Ok(rules)
+    }
+}
+
+impl Written for Glob {
+    fn write(&self) -> Value {
+        by_text(self)
+    }
+}
+
+impl Readable for Glob {
+    fn read(value: &Value) -> Result<Self, String> {
+        String::read(value).map(|pattern| Self::new(&pattern))
+    }
+}
+
+impl Written for Prefix {
+    fn write(&self) -> Value {
+        by_text(self)
+    }
+}
+
+impl Readable for Prefix {
+    fn read(value: &Value) -> Result<Self, String> {
+        Self::try_from(String::read(value)?)
+    }
+}
+
+impl Written for Dscp {
+    fn write(&self) -> Value {
+        self.number().into()
+    }
+}
+
+impl Readable for Dscp {
+    fn read(value: &Value) -> Result<Self, String> {
+        u8::read(value).map(Self::new)
+    }
+}
+
+impl Written for LinkMarks {
+    fn write(&self) -> Value {
+        self.iter().copied().collect::<Vec<_>>().write()
+    }
+}
+
+impl Readable for LinkMarks {
+    fn read(value: &Value) -> Result<Self, String> {
+        Vec::read(value).map(|marks: Vec<ClassMark>| marks.into_iter().collect())
+    }
+}
+
+impl Written for [u8; 32] {
+    fn write(&self) -> Value {
+        hex(self).into()
+    }
+}
+
+impl Readable for [u8; 32] {
+    fn read(value: &Value) -> Result<Self, String> {
+        bytes(value)?.try_into().map_err(|_| unlike("32 bytes", value))
+    }
+}
+
+impl Written for &[u8] {
+    fn write(&self) -> Value {
+        hex(self).into()
+    }
+}
+
+/// A datagram outlives the input that borrows it; a test may let it live for ever.
+impl Readable for &'static [u8] {
+    fn read(value: &Value) -> Result<Self, String> {
+        bytes(value).map(|bytes| &*bytes.leak())
+    }
+}
+
+/// As in the group's key file.
+impl Written for Keyring {
+    fn write(&self) -> Value {
+        self.reveal().into()
+    }
+}
+
+impl Readable for Keyring {
+    fn read(value: &Value) -> Result<Self, String> {
+        Self::parse(&String::read(value)?).map_err(|problem| problem.to_string())
+    }
+}
+
+/// Sections and keys that are not as by default.
+impl Written for Config {
+    fn write(&self) -> Value {
+        let object = |config: &Self| serde_json::to_value(config).unwrap_or_default();
+        differing(&object(self), &object(&Self::default()))
+    }
+}
+
+fn differing(value: &Value, default: &Value) -> Value {
+    let (Some(given), Some(defaults)) = (value.as_object(), default.as_object()) else {
+        return value.clone();
+    };
+    let differ = given.iter().filter(|(key, value)| defaults.get(*key) != Some(value));
+    let differ = differ.map(|(key, value)| (key.clone(), differing(value, defaults.get(key).unwrap_or(&Value::Null))));
+    differ.collect::<Map<_, _>>().into()
+}
+
+impl Readable for Config {
+    fn read(value: &Value) -> Result<Self, String> {
+        serde_json::from_value(value.clone()).map_err(|problem| problem.to_string())
+    }
+}

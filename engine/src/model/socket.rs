@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One socket at one moment, and what happened to it between two moments.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::Protocol;
+
+/// The kernel's socket cookie: names one socket for its lifetime, never reused while the machine is up.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Cookie(pub u64);
+
+/// The state of Linux's congestion-avoidance machine (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CaState {
+    #[default]
+    Open,
+    Disorder,
+    Cwr,
+    Recovery,
+    Loss,
+}
+
+impl CaState {
+    pub const BY_NUMBER: [Self; 5] = [Self::Open, Self::Disorder, Self::Cwr, Self::Recovery, Self::Loss];
+
+    /// The kernel's numbering; a number that a newer kernel may add is read as the most careful state.
+    pub fn from_kernel(number: u8) -> Self {
+        Self::BY_NUMBER.get(usize::from(number)).copied().unwrap_or(Self::Loss)
+    }
+
+    /// A write of the clamp also sets ssthresh. While the kernel repairs a loss, or reduces cwnd towards the
+    /// ssthresh that it has just chosen, that would undo its decision.
+    pub fn tolerates_clamp_write(self) -> bool {
+        matches!(self, Self::Open | Self::Disorder)
+    }
+}
+
+/// TCP's connection states (include/net/tcp_states.h).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TcpState {
+    Established,
+    SynSent,
+    SynRecv,
+    FinWait1,
+    FinWait2,
+    TimeWait,
+    #[default]
+    Close,
+    CloseWait,
+    LastAck,
+    Listen,
+    Closing,
+}
+
+impl TcpState {
+    /// The kernel's numbering; unknown numbers are read as closed.
+    pub fn from_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Established,
+            2 => Self::SynSent,
+            3 | 12 => Self::SynRecv,
+            4 => Self::FinWait1,
+            5 => Self::FinWait2,
+            6 => Self::TimeWait,
+            8 => Self::CloseWait,
+            9 => Self::LastAck,
+            10 => Self::Listen,
+            11 => Self::Closing,
+            _ => Self::Close,
+        }
+    }
+
+    /// Nothing more is to come.
+    pub fn far_end_has_finished(self) -> bool {
+        matches!(
+            self,
+            Self::CloseWait | Self::LastAck | Self::Closing | Self::TimeWait | Self::Close
+        )
+    }
+
+    /// The application can queue no more data here: once the queue is empty it stays empty.
+    pub fn application_has_finished(self) -> bool {
+        !matches!(
+            self,
+            Self::Established | Self::CloseWait | Self::SynSent | Self::SynRecv
+        )
+    }
+}
+
+/// The process that uses the socket, as far as the kernel shows. `pid` is the thread group's.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Owner {
+    pub pid: u32,
+    pub command: String,
+    /// When it was started, since boot, as /proc shows it; 0 where it is not known.
+    #[serde(default)]
+    pub start_ns: u64,
+}
+
+/// One socket at one moment. Of UDP, all that TCP alone has is 0 or `None`, and
+/// `delivered_segments` changes with each list before which it has sent something.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Flow {
+    pub cookie: Cookie,
+    /// TCP in records of an older giveway.
+    #[serde(default = "tcp")]
+    pub protocol: Protocol,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub state: TcpState,
+    /// None until a process was seen to use the socket.
+    #[serde(flatten)]
+    pub owner: Option<Owner>,
+    /// The user that made the socket; None where the record was made by an older giveway.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// SO_PRIORITY and the DSCP that the application has set.
+    #[serde(default)]
+    pub priority: u32,
+    #[serde(default)]
+    pub dscp: u8,
+    /// The cgroup (v2) that the socket was created in, by its id.
+    pub cgroup_id: u64,
+    /// The interface that the socket's packets leave by; 0 while the kernel has chosen none.
+    pub ifindex: u32,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// What the kernel holds cwnd below, segments; None where nothing does.
+    pub clamp: Option<u32>,
+    /// Slow-start threshold, segments; None before the first reduction.
+    pub ssthresh: Option<u32>,
+    pub mss_bytes: u32,
+    pub srtt_us: u32,
+    /// None until the kernel has a sample.
+    pub min_rtt_us: Option<u32>,
+    pub rttvar_us: u32,
+    pub in_flight_bytes: u64,
+    /// Written by the application, not yet sent.
+    pub unsent_bytes: u64,
+    /// Sent, not yet acknowledged.
+    pub unacked_bytes: u64,
+    /// The kernel's own estimate (`tcp_rate.c`), bytes a second.
+    pub delivery_rate_bytes_per_s: u64,
+    /// None where the socket does not pace.
+    pub pacing_rate_bytes_per_s: Option<u64>,
+    /// Retransmitted segments since the connection began.
+    pub retransmits: u32,
+    /// Segments since the connection began, those acknowledged selectively included; wraps. 0 in records of an older
+    /// giveway.
+    #[serde(default)]
+    pub delivered_segments: u32,
+    /// Payload that the far end has acknowledged, and payload that has arrived in order, since the connection began. 0 in
+    /// records of an older giveway.
+    #[serde(default)]
+    pub acked_bytes: u64,
+    #[serde(default)]
+    pub received_bytes: u64,
+    /// Round-trip time of the packet that was acknowledged last, as RACK knows it (RFC 8985); 0: none yet, or of an older
+    /// giveway's record.
+    #[serde(default)]
+    pub latest_rtt_us: u32,
+    /// As this end sees it of what it receives, by the timestamps that come back; 0: none, or of an older giveway's record.
+    #[serde(default)]
+    pub receiver_rtt_us: u32,
+    /// That may still come, whatever window is offered from now on. 0 in records of an older giveway.
+    #[serde(default)]
+    pub offered_bytes: u64,
+    pub ca_state: CaState,
+    pub congestion_control: String,
+}
+
+fn tcp() -> Protocol {
+    Protocol::Tcp
+}
+
+impl Flow {
+    /// A UDP socket that is not connected: where its datagrams go, each of them says.
+    pub fn sends_anywhere(&self) -> bool {
+        self.protocol == Protocol::Udp && self.remote.port() == 0
+    }
+
+    /// For people.
+    pub fn shown_remote(&self) -> String {
+        match self.sends_anywhere() {
+            true => "anywhere".to_owned(),
+            false => self.remote.to_string(),
+        }
+    }
+}
+
+/// What happened to a socket between two passes.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum FlowEvent {
+    /// The handshake is complete.
+    Open,
+    State {
+        from: TcpState,
+        to: TcpState,
+    },
+    /// The socket is gone.
+    Close,
+    Retransmit,
+    CaState {
+        to: CaState,
+    },
+}

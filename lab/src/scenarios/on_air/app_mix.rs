@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A live stream and three transfers of a file on four devices of one access point.
+
+mod playout;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{Air, Case};
+use crate::access_point::{Background, Cap, Managed};
+use crate::cell::{Cell, SERVER_ADDRESS};
+use crate::experiment::Run;
+use crate::giveway::answers::caps_in_force;
+use crate::interrupt::{pause_until, wait_for};
+use crate::outcome::{Curve, Outcome};
+use crate::role::Role;
+use crate::scenario::{Check, Relation, Trace};
+use crate::statistics::mean;
+use crate::traffic::application::{Kind, SAMPLE_EVERY, Sent, prepare, start_sink};
+use playout::play;
+
+/// The first station streams, the other three transfer.
+const STREAMS: usize = 1;
+const PHOTOS: u64 = 10;
+/// 2.5 Mbit/s.
+const STREAM: Kind = Kind::Stream {
+    frame_bytes: 12_500,
+    every_ms: 40,
+};
+const MBIT_AT_LEAST: f64 = 1.0;
+const CAPS_READ_AFTER: Duration = Duration::from_millis(1_500);
+
+/// What runs, on one station each.
+#[derive(Clone)]
+struct Programs {
+    /// Points are below this name.
+    point: String,
+    kinds: Vec<(&'static str, Kind)>,
+    /// Of streams that run alone; else they end with the last transfer.
+    stream_s: f64,
+    buffer_ns: u64,
+}
+
+/// Who has a daemon, and what it does.
+#[derive(Clone, Copy)]
+struct Mix {
+    name: &'static str,
+    managed: Managed,
+    giveway: Option<Cap>,
+    background: Option<Background>,
+}
+
+fn mixes(rtt_ms: u64) -> [Mix; 6] {
+    let transfers = Managed::AllButFirst(STREAMS);
+    let mix = |name, managed, giveway, background| Mix {
+        name,
+        managed,
+        giveway,
+        background,
+    };
+    let background = |is_slowed| Background {
+        is_marked: true,
+        is_slowed,
+    };
+    [
+        mix("plain", Managed::All, None, None),
+        mix("transfers-capped-30", transfers, Some(Cap::Segments(30)), None),
+        mix(
+            "stream-capped-20",
+            Managed::First(STREAMS),
+            Some(Cap::Segments(20)),
+            None,
+        ),
+        // A configured capacity in equal parts, whatever the program.
+        mix("equal-caps", Managed::All, Some(Cap::Formula { rtt_ms }), None),
+        // One word on each device that transfers, and nothing on the one that streams.
+        mix("giveway", transfers, None, Some(background(true))),
+        // The same with `congestion_control` off: the access category alone.
+        mix("marked-only", transfers, None, Some(background(false))),
+    ]
+}
+
+pub fn variants(air: &Air) -> Vec<Case> {
+    let bytes = |name| air.parameters.count(name) * 1_000;
+    let transfer = Kind::Files {
+        count: 1,
+        bytes: bytes("file_kb"),
+    };
+    let photos = Kind::Files {
+        count: PHOTOS,
+        bytes: bytes("photo_kb"),
+    };
+    let case = |what: &str, giveway, kinds: &[_]| {
+        let programs = Programs {
+            point: air.name(what),
+            kinds: kinds.to_vec(),
+            stream_s: air.seconds("seconds"),
+            buffer_ns: air.parameters.count("buffer_ms") * 1_000_000,
+        };
+        let case = air.case((what, giveway));
+        case.act(programs.estimated_s(), move |cell, run| run_all(&programs, cell, run))
+    };
+    let mut cases = Vec::new();
+    for (what, kind) in [("stream", STREAM), ("transfer", transfer), ("photos", photos)] {
+        cases.push(case(&format!("alone/{what}"), None, &[(what, kind)]));
+    }
+    let mut kinds = vec![("stream", STREAM)];
+    kinds.extend(["transfer-1", "transfer-2", "transfer-3"].map(|what| (what, transfer)));
+    let in_time = Relation::AtMost(air.seconds("buffer_ms"));
+    for mix in mixes(air.rtt_ms) {
+        let case = case(mix.name, mix.giveway, &kinds)
+            .on(|place| (place.managed, place.background) = (mix.managed, mix.background))
+            .check(|name| Check::metric(name, "pause_max_ms", in_time).goal());
+        cases.push(match mix.giveway {
+            Some(Cap::Segments(cap)) => case.holds_cap(cap),
+            _ => case,
+        });
+    }
+    cases
+}
+
+/// The stream as good as alone, and the last transfer hardly later than without any control.
+pub fn better_than_both_trades(air: &Air) -> Vec<Check> {
+    let (ours, alone) = (air.name("giveway") + "/stream", air.name("alone/stream"));
+    let stream = |metric: &'static str| {
+        let check = format!("{ours} {metric} - alone");
+        Check::difference(check, &ours, &alone, metric, Relation::AtMost(0.0)).goal()
+    };
+    let [mixed, plain] = air.names(["giveway", "plain"]);
+    let later = format!("{mixed} completion_s / plain");
+    vec![
+        stream("stalls"),
+        stream("late_kb"),
+        Check::ratio(later, &mixed, &plain, "completion_s", Relation::AtMost(1.05)).goal(),
+    ]
+}
+
+impl Programs {
+    fn estimated_s(&self) -> f64 {
+        let bytes = |(_, kind): &(_, Kind)| match kind {
+            Kind::Files { count, bytes } => count * bytes,
+            Kind::Stream { .. } => 0,
+        };
+        let bytes: u64 = self.kinds.iter().map(bytes).sum();
+        // As fast as the air is.
+        if bytes > 0 {
+            bytes as f64 * 8.0 / 16e6
+        } else {
+            self.stream_s
+        }
+    }
+
+    /// After which nothing more is expected.
+    fn limit(&self) -> Duration {
+        Duration::from_secs_f64(60.0 + self.estimated_s() * 16.0 / MBIT_AT_LEAST)
+    }
+}
+
+fn run_all(programs: &Programs, cell: &mut Cell, run: &Run) -> Result<Outcome> {
+    let _sink = start_sink(cell.server())?;
+    let stations = (0..).zip(&programs.kinds);
+    let prepared = stations.map(|(station, (_, kind))| prepare(cell.station(station), SERVER_ADDRESS, *kind));
+    let mut roles: Vec<Role> = prepared.collect::<Result<_>>()?;
+    let begun = Instant::now();
+    roles.iter_mut().try_for_each(|role| role.tell("start"))?;
+    let caps = read_caps(cell, begun)?;
+    wait_until_done(programs, &roles, begun, run)?;
+    let sent: Vec<Sent> = roles.into_iter().map(Role::finish).collect::<Result<_>>()?;
+    let mut outcome = Outcome::default();
+    outcome.set(&programs.point, "cap_segments", caps);
+    outcome.set(
+        &programs.point,
+        "lateness_p99_us",
+        cell.air.counters()?.lateness_us.p99 as f64,
+    );
+    outcome.set(
+        &programs.point,
+        "pause_max_ms",
+        sent.iter().filter_map(longest_pause_ms).reduce(f64::max),
+    );
+    let first_ns = sent
+        .iter()
+        .map(|sent| sent.begun_ns)
+        .min()
+        .context("nothing was sent")?;
+    for (station, ((what, kind), sent)) in programs.kinds.iter().zip(&sent).enumerate() {
+        tell(&mut outcome, programs, (what, *kind), sent);
+        let at_s = |at_ns: u64| at_ns.saturating_sub(first_ns) as f64 / 1e9;
+        outcome.traces.push(Curve {
+            of: Trace::Cwnd,
+            station,
+            points: sent
+                .samples
+                .iter()
+                .map(|s| (at_s(s.at_ns), f64::from(s.cwnd)))
+                .collect(),
+        });
+    }
+    run.keep(&sent)?;
+    Ok(outcome)
+}
+
+/// Of all that send, soon after they began.
+fn read_caps(cell: &Cell, begun: Instant) -> Result<Option<f64>> {
+    if !cell.has_daemons() {
+        return Ok(None);
+    }
+    pause_until(begun + CAPS_READ_AFTER)?;
+    let statuses = cell.statuses()?;
+    let caps: Vec<_> = statuses.iter().flat_map(caps_in_force).map(|cap| cap as f64).collect();
+    Ok(mean(&caps))
+}
+
+/// Until the last transfer has ended, or a stream that is alone has lasted.
+fn wait_until_done(programs: &Programs, roles: &[Role], begun: Instant, run: &Run) -> Result<()> {
+    let mut transfers = Vec::new();
+    for (role, (_, kind)) in roles.iter().zip(&programs.kinds) {
+        if matches!(kind, Kind::Files { .. }) {
+            transfers.push(role);
+        }
+    }
+    if transfers.is_empty() {
+        return pause_until(begun + Duration::from_secs_f64(programs.stream_s));
+    }
+    wait_for("the last transfer to end", programs.limit(), || {
+        run.progress
+            .tick(&format!("{} s of transfers", begun.elapsed().as_secs()));
+        for role in &transfers {
+            if !role.has_answered()? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+}
+
+/// For how long a program was kept from looking at its socket: the machine was busy with something else.
+fn longest_pause_ms(sent: &Sent) -> Option<f64> {
+    let pauses = sent
+        .samples
+        .windows(2)
+        .map(|pair| (pair[1].at_ns - pair[0].at_ns) as f64 / 1e6);
+    let longest_ms = pauses.reduce(f64::max)?;
+    Some(longest_ms - SAMPLE_EVERY.as_secs_f64() * 1e3)
+}
+
+fn tell(outcome: &mut Outcome, programs: &Programs, (what, kind): (&str, Kind), sent: &Sent) {
+    let point = match programs.kinds.len() {
+        1 => programs.point.clone(),
+        _ => format!("{}/{what}", programs.point),
+    };
+    let cwnds: Vec<_> = sent.samples.iter().map(|sample| f64::from(sample.cwnd)).collect();
+    let rtts: Vec<_> = sent
+        .samples
+        .iter()
+        .map(|sample| f64::from(sample.rtt_us) / 1e3)
+        .collect();
+    outcome.percentiles(&point, "cwnd_*", &cwnds, &[50, 95, 100]);
+    outcome.percentiles(&point, "rtt_*_ms", &rtts, &[50, 99]);
+    match kind {
+        Kind::Files { .. } => {
+            let took_s = sent.completion_s();
+            outcome.set(&point, "completion_s", took_s);
+            // Of the mix, that of the last.
+            let last_s = outcome
+                .points
+                .get(&programs.point)
+                .and_then(|of_all| of_all.get("completion_s").copied());
+            outcome.set(
+                &programs.point,
+                "completion_s",
+                took_s.map(|took_s| took_s.max(last_s.unwrap_or(0.0))),
+            );
+        }
+        Kind::Stream { frame_bytes, .. } => {
+            let playout = play(&sent.parts, programs.buffer_ns);
+            let delays = sent
+                .parts
+                .iter()
+                .map(|frame| (frame.arrived_ns - frame.made_ns) as f64 / 1e6);
+            outcome.percentiles(&point, "delay_*_ms", &delays.collect::<Vec<_>>(), &[50, 99, 100]);
+            outcome.set(&point, "stalls", playout.stalls as f64);
+            outcome.set(&point, "stalled_s", playout.stalled_ns as f64 / 1e9);
+            outcome.set(&point, "late_kb", (playout.late * frame_bytes) as f64 / 1e3);
+            outcome.set(&point, "frames", sent.parts.len() as f64);
+        }
+    }
+}

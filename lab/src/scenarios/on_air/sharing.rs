@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows: stations that find their shares themselves, under what makes that hard.
+
+use super::oracle::best_cap;
+use super::{
+    BALANCED, DELAY, MEDIUM, Media, OnAir, PLAIN, THROUGHPUT, bars, demand, rounds, rtt_ms, stations, step_rate,
+};
+use crate::access_point::{ARF, ARF_CLASSIC, ARF_LOSSY, Cap, FIXED54, Managed};
+use crate::parameters::Parameter;
+use crate::scenario::{Check, Plot, Quantity, Relation, Scenario, Trace};
+use crate::testbed::Load;
+use crate::traffic::liar::Lie;
+
+/// What these have in common.
+const SHARING: Scenario = Scenario {
+    name: "",
+    about: "",
+    seconds: 40,
+    warmup_s: 15,
+    parameters: &[stations(8, 1, 16, "on the access point"), rtt_ms(256), rounds(3)],
+    plan: &OnAir::ROW,
+};
+
+pub const ROWS: &[Scenario] = &[
+    // P1, open point 1: each connection is to have the same bandwidth, which the same cwnd would not give it.
+    Scenario {
+        name: "rtt-mix",
+        about: "stations whose round trips take 20, 60, 150 and 300 ms",
+        parameters: &[
+            stations(8, 1, 16, "on the access point"),
+            Parameter::range("rtt_ms", 20, 20, 20, "the shortest of them"),
+            rounds(3),
+        ],
+        plan: &OnAir {
+            policies: &[
+                PLAIN,
+                // What the fixed cap takes for the round trip of all: the mean.
+                ("fixed-cap", Some(Cap::Formula { rtt_ms: 132 })),
+                BALANCED,
+                DELAY,
+                THROUGHPUT,
+            ],
+            each: |_, case| case.on(|place| place.different_rtts_ms = &[20, 60, 150, 300]),
+            bounds: |_| {
+                vec![
+                    Check::metric("balanced", "jain", Relation::AtLeast(0.99)),
+                    Check::metric("delay", "jain", Relation::AtLeast(0.99)),
+                    Check::over("balanced", "plain", "retransmits", Relation::AtMost(0.1)),
+                    Check::over("balanced", "plain", "rtt_p50_ms", Relation::AtMost(1.0)),
+                    Check::over("throughput", "plain", "goodput_mbit", Relation::AtLeast(0.97)),
+                ]
+            },
+            columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms lateness_p99_us daemon_waited_percent",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // P1, open point 2: how soon the others use what one leaves, and how soon it has its share again.
+    Scenario {
+        name: "demand",
+        about: "one of eight stations wants much, then little, then much",
+        warmup_s: 20,
+        parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
+        plan: &OnAir {
+            policies: &[
+                PLAIN,
+                ("fixed-cap", Some(Cap::Formula { rtt_ms: 256 })),
+                BALANCED,
+                DELAY,
+            ],
+            each: demand::case,
+            bounds: |air| {
+                // Its limit is there again, and then three round trips.
+                let has_s = 0.5 + 3.0 * air.rtt_ms as f64 / 1e3;
+                vec![
+                    Check::metric("balanced", "used_s", Relation::AtMost(1.0)),
+                    Check::metric("balanced", "has_s", Relation::AtMost(has_s)),
+                    // What it wants it has meanwhile.
+                    Check::metric("balanced", "light_mbit", Relation::AtLeast(0.97 * demand::LITTLE_MBIT)),
+                ]
+            },
+            plots: |_, names| vec![Plot::timeline(Trace::Goodput, names)],
+            columns: "before_mbit little_mbit light_mbit after_mbit used_s has_s rtt_p50_ms lateness_p99_us",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // What ours get, and what stations without giveway get, against the same seats where all are plain. No number is configured.
+    Scenario {
+        name: "mixed",
+        about: "eight stations, of which 1, 3, 5 or 7 have no giveway, against the same seats where none has it",
+        parameters: &[
+            rtt_ms(256),
+            MEDIUM,
+            stations(8, 8, 8, "on the access point"),
+            Parameter::range(
+                "repeats",
+                8,
+                1,
+                100,
+                "rounds; 2.5 times as many where one station has giveway",
+            ),
+        ],
+        plan: &OnAir {
+            media: Media::Each(&[FIXED54, ARF_LOSSY]),
+            variants: |air| {
+                // How many have no giveway: the first ones. With the names of both groups.
+                const STRANGERS: [(usize, &str, &str); 4] = [
+                    (1, "first-1", "last-7"),
+                    (3, "first-3", "last-5"),
+                    (5, "first-5", "last-3"),
+                    (7, "first-7", "last-1"),
+                ];
+                let plain = air.name("plain");
+                let mut cases = vec![air.case(PLAIN)];
+                for (strangers, first, last) in STRANGERS {
+                    let groups = [(first, 0..strangers), (last, strangers..air.stations)];
+                    cases[0].transfers.groups.extend(groups.clone());
+                    let beside = air.case((&format!("beside-{strangers}"), BALANCED.1));
+                    let mut beside = beside.managed(Managed::AllButFirst(strangers));
+                    beside.transfers.groups.extend(groups);
+                    if strangers + 1 == air.stations {
+                        // One station's goodput differs by more from round to round than that of several.
+                        beside.times = 2.5;
+                    }
+                    for (who, seats) in [("ours", last), ("theirs", first)] {
+                        let (ours, plain) = (format!("{}/{seats}", beside.name), format!("{plain}/{seats}"));
+                        beside.checks.extend(kept(who, &ours, &plain));
+                    }
+                    cases.push(beside);
+                }
+                Ok(cases)
+            },
+            plots: |airs, _| {
+                let names = ["beside-1", "beside-3", "beside-5", "beside-7", "plain"];
+                let drawn: Vec<_> = airs.iter().flat_map(|air| air.names(names)).collect();
+                bars(&[Trace::Goodput], &drawn)
+            },
+            columns: "goodput_mbit goodput_mbit_se jain retransmits rtt_p50_ms rtt_p99_ms",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // The last station lies: a member that says that it has everything, or nothing, or that begins and ends each second, or that
+    // lists as many senders as a report can; and a thousand devices without the group's key. What is left to the honest ones,
+    // against the same seats where nobody has giveway.
+    Scenario {
+        name: "liar",
+        about: "one of eight stations tells its neighbours what is not true",
+        parameters: &[stations(8, 2, 16, "on the access point"), rtt_ms(256), rounds(3)],
+        plan: &OnAir {
+            variants: |air| {
+                const LIES: [(&str, Option<Lie>); 6] = [
+                    // It sends as well, and has no giveway.
+                    ("silent", None),
+                    ("everything", Some(Lie::Everything)),
+                    ("nothing", Some(Lie::Nothing)),
+                    ("flapping", Some(Lie::Flapping)),
+                    ("crowd", Some(Lie::Crowd)),
+                    ("identities", Some(Lie::Identities)),
+                ];
+                // `floor_mbit` of the configuration, by default.
+                const FLOOR_MBIT: f64 = 0.1;
+                let sender = air.stations - 1;
+                let case = |policy: (&str, _), lie: Option<Lie>| {
+                    air.case(policy)
+                        .managed(Managed::First(sender))
+                        .group("honest", 0..sender)
+                        .beside(lie.map(|lie| Load::Liar { sender, lie }))
+                };
+                let lies = |(name, lie): (&str, Option<Lie>)| {
+                    // Where limits were given up the queue of the access point drops reports; but nobody without the key is
+                    // believed.
+                    let believed = match lie {
+                        None | Some(Lie::Identities) => Relation::AtMost(sender as f64 - 1.0),
+                        Some(_) => Relation::AtLeast(1.0),
+                    };
+                    let ours = format!("{name}/honest");
+                    let beside_plain = |metric, holds| Check::over(&ours, "plain/honest", metric, holds);
+                    let mut case = case((name, BALANCED.1), lie);
+                    case.checks = vec![
+                        Check::metric(name, "neighbours", believed),
+                        Check::metric(&ours, "least_mbit", Relation::AtLeast(FLOOR_MBIT)),
+                        // No flood: not more than plain TCP makes.
+                        beside_plain("rtt_p50_ms", Relation::AtMost(1.0)),
+                        beside_plain("retransmits", Relation::AtMost(1.0)),
+                        // Who is starved makes no queue either.
+                        beside_plain("goodput_mbit", Relation::AtLeast(0.8)),
+                        beside_plain("goodput_mbit", Relation::AtLeast(0.97)).goal(),
+                    ];
+                    case
+                };
+                Ok([case(PLAIN, None)].into_iter().chain(LIES.map(lies)).collect())
+            },
+            columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms least_mbit lateness_p99_us daemon_waited_percent",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // A rate that falls to a tenth and rises again, of which nobody is told: how soon the queue that the fall makes has gone, and
+    // how soon the rise is used. Stations on the air; and one device behind a modem, in the guest.
+    Scenario {
+        name: "step-rate",
+        about: "the air goes from 54 to 6 and back to 54 Mbit/s, a wire from 20 to 2 and back to 20",
+        warmup_s: 20,
+        plan: &OnAir {
+            policies: &[PLAIN, BALANCED, DELAY, THROUGHPUT],
+            each: step_rate::case,
+            besides: step_rate::on_wire,
+            bounds: step_rate::bounds,
+            plots: |_, names| vec![Plot::timeline(Trace::Goodput, names)],
+            columns: "fast_mbit slow_mbit fast_rtt_p50_ms slow_rtt_p50_ms down_s others_down_s up_s lateness_p99_us",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // From far away, through the queue of the access point: plain TCP, and receivers that find their share and hold their windows
+    // to it. The far end has no giveway.
+    Scenario {
+        name: "downlink",
+        about: "stations that all download: plain, and with receivers that share by their windows",
+        parameters: &[
+            stations(8, 1, 16, "on the access point"),
+            rtt_ms(256),
+            Parameter::range("queue_packets", 500, 1, 10_000, "of the access point"),
+            MEDIUM,
+            rounds(3),
+        ],
+        plan: &OnAir {
+            media: Media::Each(&[FIXED54]),
+            policies: &[
+                PLAIN,
+                ("balanced", Some(Cap::FoundBothWays("balanced"))),
+                ("delay", Some(Cap::FoundBothWays("delay"))),
+            ],
+            each: |air, case| {
+                case.on(|place| place.queue_packets = Some(air.parameters.count("queue_packets")))
+                    .each(|span| span.down = true)
+            },
+            bounds: |air| {
+                let [plain, balanced] = air.names(["plain", "balanced"]);
+                let rtt_ms = air.rtt_ms as f64;
+                // A round trip may take so much longer than without a queue.
+                let short_ms = (1.25 * rtt_ms).max(rtt_ms + 15.0);
+                vec![
+                    // What plain TCP's queue is worth.
+                    Check::over(&balanced, &plain, "goodput_mbit", Relation::AtLeast(0.9)),
+                    Check::metric(&balanced, "jain", Relation::AtLeast(0.99)),
+                    Check::metric(&balanced, "rtt_p50_ms", Relation::AtMost(short_ms)),
+                ]
+            },
+            columns: "goodput_mbit spread:goodput_mbit jain retransmits rtt_p50_ms rtt_p99_ms busy_percent lateness_p99_us",
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+    // Daemons that are told nothing: with a group's key and nothing else, against the same with the best equal cap of each radio;
+    // and without a key, against stations without giveway.
+    Scenario {
+        name: "no-numbers",
+        about: "eight stations with a group's key and nothing else, and without one",
+        parameters: &[
+            stations(8, 1, 16, "on the access point"),
+            rtt_ms(256),
+            MEDIUM,
+            rounds(6),
+        ],
+        plan: &OnAir {
+            media: Media::Each(&[FIXED54, ARF, ARF_LOSSY, ARF_CLASSIC]),
+            variants: |air| {
+                let told = told(air).map(|cap| ("told", Some(cap)));
+                let key = ("key", Some(Cap::Default { has_key: true }));
+                let no_key = ("no-key", Some(Cap::Default { has_key: false }));
+                let policies: Vec<_> = [PLAIN].into_iter().chain(told).chain([key, no_key]).collect();
+                Ok(air.cases(&policies))
+            },
+            bounds: |air| {
+                let [plain, by_number, key, no_key] = air.names(["plain", "told", "key", "no-key"]);
+                let mut checks = Vec::new();
+                if told(air).is_some() {
+                    checks.extend([
+                        Check::over(&key, &by_number, "goodput_mbit", Relation::AtLeast(0.9)),
+                        Check::over(&key, &by_number, "jain", Relation::AtLeast(0.9)),
+                        Check::over(&key, &by_number, "rtt_p50_ms", Relation::AtMost(1.1)),
+                    ]);
+                }
+                checks.extend([
+                    Check::over(&key, &plain, "goodput_mbit", Relation::AtLeast(0.85)),
+                    Check::over(&key, &plain, "rtt_p50_ms", Relation::AtMost(1.0)),
+                    Check::over(&no_key, &plain, "goodput_mbit", Relation::AtLeast(0.97)),
+                    Check::over(&no_key, &plain, "rtt_p50_ms", Relation::AtMost(1.03)),
+                ]);
+                checks
+            },
+            plots: |_, names| bars(&[], names),
+            ..OnAir::ROW
+        },
+        ..SHARING
+    },
+];
+
+/// Just below the collapse of `arf-classic` in model time is above it live: no number is true there.
+fn told(air: &super::Air) -> Option<Cap> {
+    best_cap(air).filter(|_| air.medium != ARF_CLASSIC)
+}
+
+/// Of plain TCP's, most likely and surely.
+fn kept(who: &str, ours: &str, plain: &str) -> [Check; 2] {
+    let name = format!("{ours} ({who}) over {plain}");
+    let surely = Quantity::RatioAtLeast {
+        variant: ours.into(),
+        over: plain.into(),
+        metric: "goodput_mbit",
+        error: "goodput_mbit_se",
+    };
+    [
+        Check::ratio(name.clone(), ours, plain, "goodput_mbit", Relation::AtLeast(0.97)),
+        Check::of(format!("{name}, lower limit of 95%"), surely, Relation::AtLeast(0.9)),
+    ]
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows: what waits before a link, and what is held to a rate there. What a row runs that is no `Testbed` is a file of its own.
+
+mod auto_rate;
+mod crossing;
+mod deadline;
+mod download_limit;
+mod foreground;
+mod foreground_down;
+mod iperf3;
+mod line_rate;
+pub mod modem_queue;
+mod passed;
+mod qdisc_cost;
+mod rate_limit;
+mod starve;
+mod yielding;
+
+use super::table::Table;
+use crate::guest::Guest;
+use crate::parameters::{Parameter, Parameters};
+use crate::scenario::{Check, Plot, Relation, Scenario, Trace, Variant};
+use crate::testbed::probe::Probe;
+use crate::testbed::probe::computing::Computing;
+use crate::testbed::{Load, Testbed, Topology};
+use crate::uplink::{PACKET_BYTES, Queue, Shape};
+
+pub const ROWS: &[Scenario] = &[
+    // P0, figures 6 to 12: how long requests take beside an upload, what they cost the processor, and what the upload still gets.
+    Scenario {
+        name: "foreground",
+        about: "HTTP on a narrow uplink while the device uploads in the background",
+        seconds: 1,
+        warmup_s: 10,
+        parameters: &[
+            Parameter::range("requests", 50, 1, 1_000, "how often each is made"),
+            Parameter::list("sizes_kb", "1,10,100,400,1000", "bodies of the requests"),
+        ],
+        plan: &Table {
+            variants: foreground::variants,
+            bounds: foreground::bounds,
+            plots: |_| foreground::figures(),
+            columns: "completion_mean_s completion_p95_s instructions yield_mean_s background_goodput_mbit \
+                  background_percent_of_left",
+        },
+    },
+    // P0, section 3: packet work of a background upload must not take the processor from a program that computes, even though that
+    // program sends nothing.
+    Scenario {
+        name: "gate",
+        about: "a program that computes beside an upload's packet work",
+        seconds: 1,
+        warmup_s: 3,
+        parameters: &[
+            Parameter::range("runs", 5, 1, 1_000, "how often the program runs"),
+            Parameter::range("steps_m", 100, 1, 100_000, "what it computes each time, in millions"),
+        ],
+        plan: &Table {
+            variants: |parameters| {
+                let variant = |name: &str, queue, load: Option<Load>| {
+                    // The upload's far end works on the same processor: its share is in the run time of every variant without
+                    // a gate.
+                    let shape = Shape {
+                        up_kbit: 100_000,
+                        down_kbit: 100_000,
+                        rtt_ms: 10,
+                        queue,
+                        driver_bytes: PACKET_BYTES,
+                    };
+                    let computing = Computing {
+                        steps: parameters.count("steps_m") * 1_000_000,
+                        repetitions: parameters.count("runs"),
+                    };
+                    on_uplink(parameters, name, shape, load, computing)
+                };
+                let giveway = |gate| Queue::Giveway { gate, short: false };
+                let upload = || Some(Load::upload("cubic"));
+                Ok(vec![
+                    variant("alone", Queue::Fifo, None),
+                    variant("plain", Queue::Fifo, upload()),
+                    variant("giveway", giveway(true), upload()),
+                    variant("giveway-without-gate", giveway(false), upload()),
+                    // Half of the link.
+                    variant("download", giveway(true), Some(Load::Download { mbit: 50 })),
+                ])
+            },
+            bounds: |_| {
+                let (ours, alone, metric) = ("giveway", "alone", "run_time_mean_s");
+                let name = format!("{ours} {metric} / {alone}");
+                Ok(vec![
+                    Check::ratio(name, ours, alone, metric, Relation::AtMost(1.01)),
+                    // The gate is worth something only where an upload disturbs.
+                    Check::metric(ours, "background_between_mbit", Relation::AtLeast(80.0)).goal(),
+                ])
+            },
+            columns: "run_time_mean_s run_time_max_s background_goodput_mbit background_between_mbit",
+            ..Table::ROW
+        },
+    },
+    // Whether background connections live on and take the link again, and what that costs the foreground.
+    Scenario {
+        name: "starve",
+        about: "background connections below a full uplink for an hour, and beside a program that computes",
+        seconds: 3_600,
+        warmup_s: 10,
+        parameters: &[Parameter::range(
+            "computing_s",
+            600,
+            1,
+            36_000,
+            "for which a program computes",
+        )],
+        plan: &Table {
+            variants: starve::variants,
+            bounds: |_| Ok(starve::bounds()),
+            columns: "foreground_mbit background_kbit lost_connections return_s",
+            ..Table::ROW
+        },
+    },
+    // P3.
+    Scenario {
+        name: "deadline",
+        about: "packets with deadlines beside floods, under each queue (P3)",
+        seconds: 1,
+        warmup_s: 0,
+        parameters: &[
+            Parameter::count("packets", 50_000, "with deadlines, under giveway with admission"),
+            Parameter::count("packets_others", 5_000, "with deadlines, under each other queue"),
+            Parameter::range(
+                "unknown_s",
+                60,
+                1,
+                3_600,
+                "of packets with deadlines, where the rate is not told",
+            ),
+            Parameter::count("guard_us", 100, "kept free before each deadline, under giveway"),
+            Parameter::choice(
+                "kernel",
+                &["host"],
+                "this machine's instead of a guest's, with the queues it has",
+            ),
+        ],
+        plan: &Table {
+            variants: deadline::variants,
+            bounds: |_| Ok(deadline::bounds()),
+            plots: |_| deadline::figures(),
+            columns: "sent refused refused_told late late_percent promised_percent total_mean_us total_max_us",
+        },
+    },
+    // Before each kind of queue.
+    Scenario {
+        name: "rate-limit",
+        about: "a rule's rate limit over TCP and UDP, with one socket and with twenty",
+        seconds: 20,
+        warmup_s: 3,
+        parameters: &[],
+        plan: &Table {
+            variants: rate_limit::variants,
+            plots: |_| rate_limit::figures(),
+            columns: "window_min_of_limit window_max_of_limit goodput_of_limit",
+            ..Table::ROW
+        },
+    },
+    // And uploads, other transports, IPv6.
+    Scenario {
+        name: "download-limit",
+        about: "a rule's limit for what its flows receive and send, with 1, 4 and 16 connections",
+        seconds: 30,
+        warmup_s: 10,
+        parameters: &[],
+        plan: &Table {
+            variants: download_limit::variants,
+            plots: |_| download_limit::figures(),
+            columns: "window_min_of_limit window_max_of_limit passed_of_limit first_second_of_limit jain",
+            ..Table::ROW
+        },
+    },
+    // With giveway told the rate, giveway that finds it, and without giveway; on links of one rate and on one whose rate moves.
+    Scenario {
+        name: "auto-rate",
+        about: "an upload behind a modem whose rate is found from what arrives",
+        seconds: 25,
+        warmup_s: 10,
+        parameters: &[],
+        plan: &Table {
+            variants: auto_rate::variants,
+            bounds: |_| Ok(auto_rate::bounds()),
+            plots: |names| vec![Plot::timeline(Trace::Goodput, names)],
+            columns: "goodput_mbit rtt_p50_ms rtt_p95_ms probe_p50_ms probe_p95_ms found_mbit",
+        },
+    },
+    // Whether the foreground gets what it has alone, how soon, and what the background moves when nobody else sends.
+    Scenario {
+        name: "yield",
+        about: "a background transfer beside another device's foreground, in a router with seven kinds of queue",
+        seconds: 20,
+        warmup_s: 15,
+        parameters: &[
+            Parameter::range("requests", 20, 1, 1_000, "of 100 kB, one a second"),
+            Parameter::range("pair_s", 120, 1, 3_600, "for which two background transfers run"),
+        ],
+        plan: &Table {
+            variants: yielding::variants,
+            bounds: |_| Ok(yielding::bounds()),
+            plots: |names| vec![Plot::timeline(Trace::Goodput, names)],
+            columns: "foreground_mbit steady_mbit yield_s yield_after_queue_s added_p95_ms request_mean_s return_s share_ratio",
+        },
+    },
+    // In a router's queue, before they arrive.
+    Scenario {
+        name: "foreground-down",
+        about: "pages and a call beside bulk and background downloads of the same device",
+        seconds: 20,
+        warmup_s: 10,
+        parameters: &[
+            Parameter::range("requests", 10, 1, 1_000, "of each size"),
+            Parameter::list("sizes_kb", "100,1000", "bodies of the requests"),
+        ],
+        plan: &Table {
+            variants: foreground_down::variants,
+            columns: "completion_mean_s call_waits_p50_ms call_waits_p95_ms load_mbit load_percent_of_left",
+            ..Table::ROW
+        },
+    },
+    // And what is lost when giveway's queue comes in place of the kernel's.
+    Scenario {
+        name: "line-rate",
+        about: "throughput and processor time with each queue where nothing holds the link back",
+        seconds: 2,
+        warmup_s: 1,
+        parameters: &[],
+        plan: &Table {
+            variants: line_rate::variants,
+            bounds: |_| Ok(line_rate::bounds()),
+            columns: "mbit busy_percent busy_ns_per_kb comes_ms sent lost",
+            ..Table::ROW
+        },
+    },
+    // What giveway's queue costs traffic that wants nothing of it, where packets wait for a link, and where nothing ever waits.
+    Scenario {
+        name: "qdisc-cost",
+        about: "instructions of each queue for a plain packet",
+        seconds: 1,
+        warmup_s: 0,
+        parameters: &[Parameter::range(
+            "bursts",
+            50,
+            1,
+            10_000,
+            "of 64 packets, one each 10 ms",
+        )],
+        plan: &Table {
+            variants: qdisc_cost::variants,
+            bounds: |_| Ok(qdisc_cost::bounds()),
+            columns: "instructions_per_packet path_instructions_per_packet noqueue_instructions_per_packet \
+                  timer_interrupts_per_packet",
+            ..Table::ROW
+        },
+    },
+];
+
+/// In a guest, which has every queue and congestion control, and whose clock counts instructions. One processor, as P0's phone.
+fn on_uplink(
+    parameters: &Parameters,
+    name: impl Into<String>,
+    shape: Shape,
+    load: Option<Load>,
+    probe: impl Probe + 'static,
+) -> Variant {
+    let testbed = Testbed {
+        topology: Topology::Uplink(shape),
+        loads: load.into_iter().collect(),
+        warmup_s: parameters.seconds("warmup_s"),
+        probes: vec![Box::new(probe)],
+    };
+    testbed.variant(name, Some(Guest::VIRTUAL))
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows: how late a program wakes up, and how late it has what a rule gives it.
+
+mod from_exec;
+mod rules_cost;
+mod starts;
+mod wakeup;
+
+use super::table::Table;
+use crate::parameters::Parameter;
+use crate::scenario::{Plot, Scenario};
+
+pub const ROWS: &[Scenario] = &[
+    // P4: a timer of 30 ms while processes compute and ICMP floods in; with priority that giveway gives by a rule, and without.
+    // The paper's worst: 12.0 ms as shipped, 10.2 on a preemptible kernel, 3.1 with priority.
+    Scenario {
+        name: "wakeup",
+        about: "how late timers wake up under load (P4: 12.0, 10.2, 3.1 ms at worst)",
+        seconds: 60,
+        warmup_s: 0,
+        parameters: &[
+            Parameter::range(
+                "repeats",
+                5,
+                1,
+                100,
+                "rounds; percentiles are of the wake-ups of all of them",
+            ),
+            Parameter::choice("causes", &["named"], "of the worst wake-ups, in the raw results"),
+        ],
+        plan: &Table {
+            variants: wakeup::variants,
+            bounds: |_| Ok(wakeup::bounds()),
+            plots: wakeup::figures,
+            columns: "wakeups wakeup_p50_us wakeup_p99_us wakeup_p999_us wakeup_max_us steal_ms",
+        },
+    },
+    // P4 watches for chosen applications to start: here so many start at once that nothing could poll for them.
+    Scenario {
+        name: "starts",
+        about: "from exec to priority, while many short-lived processes start",
+        seconds: 48,
+        warmup_s: 0,
+        parameters: &[
+            Parameter::range("per_s", 500, 1, 5_000, "processes that start each second"),
+            Parameter::range("one_in", 10, 1, 1_000, "of so many is one that a rule means"),
+            Parameter::range("limit_ms", 50, 5, 1_000, "after which such a one has lived long enough"),
+        ],
+        plan: &Table {
+            variants: starts::variants,
+            plots: |names| {
+                let axes = ("time, ms", "processes that have it, %");
+                vec![Plot::distribution("priority", "From exec to priority", axes, names)]
+            },
+            columns: "starts_per_s priority_p50_ms priority_p99_ms priority_max_ms missed cpu_percent",
+            ..Table::ROW
+        },
+    },
+    // Of several kinds, of which only the last one means anything that runs.
+    Scenario {
+        name: "rules-cost",
+        about: "classes of ten thousand processes a minute under 200 rules",
+        seconds: 60,
+        warmup_s: 0,
+        parameters: &[
+            Parameter::range("per_s", 167, 1, 5_000, "processes that start each second"),
+            Parameter::range("one_in", 10, 1, 1_000, "of so many one connects and has a rule"),
+            Parameter::range("limit_ms", 1_000, 5, 10_000, "for which such a one lives"),
+            Parameter::range("rules", 200, 1, 5_000, "of which the last one counts"),
+        ],
+        plan: &Table {
+            variants: rules_cost::variants,
+            bounds: |_| Ok(rules_cost::bounds()),
+            plots: |_| {
+                let axes = ("time, ms", "connections that have it, %");
+                vec![Plot::distribution("class", "From exec to class", axes, ["rules"])]
+            },
+            columns: "starts_per_s class_p50_ms class_p99_ms class_max_ms missed cpu_percent cpu_percent_bpf",
+        },
+    },
+];
