@@ -191,6 +191,14 @@ pub fn errno_of(error: &anyhow::Error) -> Option<Errno> {
     })
 }
 
+/// By its name, where it has one.
+pub fn shown_errno(errno: i32) -> String {
+    match Errno::from_raw(errno) {
+        Errno::UnknownErrno => format!("errno {errno}"),
+        known => format!("{known:?}, errno {errno}"),
+    }
+}
+
 /// Whether it failed for want of what passes: descriptors, memory, processes, a walk over sockets. Then nothing is said of what was
 /// asked about.
 pub fn is_shortage(error: &anyhow::Error) -> bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system calls that nix lacks, by rustix where it has them and by libc where neither does. Input and output are nix's
-//! errors and types of std, so that nothing else in giveway needs those two crates. It decides nothing.
+//! The system calls that nix lacks, by rustix where it has them, which nothing else names, and by libc where neither has. Input
+//! and output are nix's errors and types of std. It decides nothing.
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 

@@ -129,9 +129,9 @@ pub enum Outcome {
     },
     /// The socket is gone.
     Gone,
-    /// The kernel refused.
+    /// The kernel refused, with this error.
     Failed {
-        errno: i32,
+        errno: String,
     },
     /// Nothing here can set it.
     Unable,

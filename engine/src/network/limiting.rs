@@ -201,7 +201,6 @@ impl Network {
             Outcome::Foreign { found } => self.step_back(now, cookie, setting, found),
             Outcome::Failed { errno } => {
                 held.stepped_back = true;
-                let errno = shown_errno(errno);
                 let why = format!("the kernel refused it ({errno}); this setting is left alone from now on");
                 self.note_limit(now, cookie, setting, (old, asked), Grounds { why, ..grounds }, false);
             }
@@ -283,27 +282,4 @@ impl Network {
         };
         self.note(now, change);
     }
-}
-
-/// What setting an option of a socket fails with, by the numbers of asm-generic.
-const ERRNOS: [(i32, &str); 12] = [
-    (1, "EPERM"),
-    (2, "ENOENT"),
-    (11, "EAGAIN"),
-    (12, "ENOMEM"),
-    (13, "EACCES"),
-    (14, "EFAULT"),
-    (16, "EBUSY"),
-    (19, "ENODEV"),
-    (22, "EINVAL"),
-    (33, "EDOM"),
-    (92, "ENOPROTOOPT"),
-    (95, "EOPNOTSUPP"),
-];
-
-fn shown_errno(errno: i32) -> String {
-    let known = ERRNOS.iter().find(|(number, _)| *number == errno);
-    known.map_or(format!("errno {errno}"), |(number, name)| {
-        format!("{name}, errno {number}")
-    })
 }

@@ -365,7 +365,12 @@ fn nothing_is_asked_of_a_socket_that_is_gone() {
 #[test]
 fn a_refused_limit_is_told_as_not_made_and_not_asked_again() {
     let mut engine = asking();
-    answer(&mut engine, Outcome::Failed { errno: 22 });
+    answer(
+        &mut engine,
+        Outcome::Failed {
+            errno: "EINVAL, errno 22".to_owned(),
+        },
+    );
     assert!(caps(&pass(&mut engine, 300)).is_empty());
     let changes = engine.changes();
     let change = &changes[0].change;

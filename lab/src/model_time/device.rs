@@ -139,7 +139,9 @@ fn apply(sender: &mut TcpSender, setting: &Setting, value: &Value) -> Outcome {
             };
             Outcome::Applied
         }
-        _ => Outcome::Failed { errno: 95 },
+        _ => Outcome::Failed {
+            errno: "EOPNOTSUPP, errno 95".to_owned(),
+        },
     }
 }
 

@@ -24,7 +24,7 @@ use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::bytes_of;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::cap as skeleton;
-use crate::kernel::{cgroup, check_requirements};
+use crate::kernel::{cgroup, check_requirements, shown_errno};
 use crate::place::Place;
 use marks::Capped;
 use skeleton::types;
@@ -247,7 +247,9 @@ impl SocketActuator for CapActuator {
             CapResult::Deferred(_) => Outcome::Deferred,
             CapResult::Foreign => Outcome::Foreign { found: o.old.into() },
             CapResult::Gone | CapResult::Loopback => Outcome::Gone,
-            CapResult::Failed(errno) => Outcome::Failed { errno },
+            CapResult::Failed(errno) => Outcome::Failed {
+                errno: shown_errno(errno),
+            },
         };
         let outcomes = self.write(wanted.iter().map(|(cookie, cap)| (*cookie, segments(cap))))?;
         Ok(outcomes.into_iter().map(|o| (o.cookie, outcome(o))).collect())

@@ -23,6 +23,7 @@ use super::walk::Walk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::records::text;
+use crate::kernel::shown_errno;
 use crate::kernel::skeletons::control as skeleton;
 use crate::kernel::types::Types;
 use crate::place::Place;
@@ -116,7 +117,9 @@ fn outcome(o: &types::gw_control_outcome) -> (Cookie, Outcome) {
         types::gw_outcome_kind::GW_FOREIGN => Outcome::Foreign {
             found: text(&o.found).into(),
         },
-        _ => Outcome::Failed { errno: -o.error },
+        _ => Outcome::Failed {
+            errno: shown_errno(-o.error),
+        },
     };
     (of(o), outcome)
 }

@@ -21,6 +21,7 @@ use super::cap::marks::{self, Capped};
 use super::walk::Walk;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
+use crate::kernel::shown_errno;
 use crate::kernel::skeletons::pace as skeleton;
 use crate::place::Place;
 use skeleton::types;
@@ -116,7 +117,9 @@ fn outcome(o: &types::gw_rate_outcome) -> (Cookie, Outcome) {
         types::gw_outcome_kind::GW_FOREIGN => Outcome::Foreign {
             found: Value::Number(o.found),
         },
-        _ => Outcome::Failed { errno: -o.error },
+        _ => Outcome::Failed {
+            errno: shown_errno(-o.error),
+        },
     };
     (of(o), outcome)
 }

@@ -25,7 +25,7 @@ use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::rledbat as skeleton;
-use crate::kernel::{apart, check_release};
+use crate::kernel::{apart, check_release, shown_errno};
 use crate::place::Place;
 use skeleton::types;
 
@@ -151,7 +151,9 @@ fn of(o: &types::gw_receiver_outcome) -> Cookie {
 fn outcome(o: &types::gw_receiver_outcome) -> (Cookie, Outcome) {
     let outcome = match o.kind {
         types::gw_outcome_kind::GW_APPLIED => Outcome::Applied,
-        _ => Outcome::Failed { errno: -o.error },
+        _ => Outcome::Failed {
+            errno: shown_errno(-o.error),
+        },
     };
     (of(o), outcome)
 }
