@@ -13,6 +13,7 @@ const PLACES: [(&str, &[&str]); 3] = [
             // An attribute alone: the C library's `main`.
             "daemon/src/main.rs",
             "lab/src/calls.rs",
+            "lab/src/link/layout.rs",
             "lab/src/records.rs",
             // What one scenario alone does: seccomp, io_uring, frames, a limit of another process.
             "lab/src/scenarios/",

@@ -10,7 +10,6 @@ use std::time::Duration;
 use giveway_engine::class::Rules;
 use giveway_engine::config::{BackendName, Config, LocalTraffic};
 use giveway_engine::downlink::PART;
-use giveway_engine::network::action::Action;
 use giveway_engine::network::queue::links::{LinkView, Links};
 use giveway_engine::network::queue::{Backend, Backends, Uplink};
 use nix::net::if_::if_nametoindex;
@@ -206,10 +205,8 @@ fn views(config: &Config, rules: &Rules, uplinks: Vec<Uplink>) -> Vec<LinkView> 
     let mut links = Links::new(config, backends);
     links.follow(!rules.limits().is_empty(), &rules.packet_rules());
     let (_, asked) = links.observe(Duration::ZERO, uplinks, first);
-    for action in asked {
-        if let Action::Queue { ifindex, .. } = action {
-            links.conclude(Duration::ZERO, ifindex, Ok(()));
-        }
+    for request in asked {
+        links.conclude(Duration::ZERO, request.ifindex, Ok(()));
     }
     links.views(Duration::ZERO)
 }
