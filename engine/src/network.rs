@@ -64,7 +64,8 @@ mod view;
 const REFUSALS_KEPT: usize = 64;
 /// A change of what is wanted is told at once no more often than that.
 const BETWEEN_DEMANDS: Duration = Duration::from_secs(1);
-/// Between two decisions that neighbours cause: whatever they report, this bounds what they cost.
+/// Between two decisions that neighbours or events of sockets cause: whatever they report, and however many connections a user
+/// opens and closes, this bounds what they cost.
 const DECISION_GAP: Duration = Duration::from_millis(10);
 
 const WAYS: [Way; 2] = [Way::Sent, Way::Received];
@@ -192,29 +193,7 @@ impl Network {
             recording.input(now, &input);
         }
         let is_pass = matches!(input, Input::Pass { .. });
-        // What anyone on the link can cause by a datagram, or any user by a request, must not cost a decision.
-        let decides = !matches!(
-            input,
-            Input::Datagram { .. }
-                | Input::Datagrams(_)
-                | Input::Traced(_)
-                | Input::Elsewhere(_)
-                | Input::Processes(_)
-                | Input::Arrivals { .. }
-                | Input::Arrived(_)
-                | Input::DetourOutcome { .. }
-                | Input::DetourLost { .. }
-                | Input::Forwarding(_)
-                | Input::Filtered(_)
-                | Input::Active(_)
-                | Input::Ordered(_)
-                | Input::Chosen { .. }
-                | Input::ByHand { .. }
-                | Input::LinkRates(_)
-                | Input::Niced { .. }
-                | Input::NiceTaken(_)
-                | Input::Tick
-        );
+        let decides = decides_at_once(&input);
         match input {
             Input::Interface(interface) => {
                 if let Some(interface) = &interface {
@@ -239,12 +218,15 @@ impl Network {
                 self.observe(now, flows, complete);
             }
             Input::Datagrams(flows) => self.observe_datagrams(now, flows),
-            Input::Events(events) => events.into_iter().for_each(|(cookie, event)| {
-                self.flows.event(cookie, event);
-                if event == FlowEvent::Close {
-                    self.end(cookie);
+            Input::Events(events) => {
+                self.undecided = true;
+                for (cookie, event) in events {
+                    self.flows.event(cookie, event);
+                    if event == FlowEvent::Close {
+                        self.end(cookie);
+                    }
                 }
-            }),
+            }
             Input::CappedAtConnect(new) => self.note_capped(now, new),
             Input::Outcomes(outcomes) => {
                 for (cookie, setting, outcome) in outcomes {
@@ -657,6 +639,13 @@ fn link<'a>(neighbours: &'a Neighbourhood, sharing: Sharing, links: &'a Links, i
         neighbours,
         queue: ifindex.and_then(|ifindex| links.counters(ifindex)),
     }
+}
+
+/// After which of them everything is decided anew at once. What happens to sockets, and what changes among the neighbours, is
+/// followed at most once in [`DECISION_GAP`]. No other input costs a decision: neither what becomes of giveway's own actions, nor
+/// what a user asks for, nor what anyone on the link sends; what follows from those waits for the next pass.
+fn decides_at_once(input: &Input<'_>) -> bool {
+    matches!(input, Input::Interface(_) | Input::Pass { .. } | Input::Pause(_))
 }
 
 /// A sender as it is reported to the neighbours.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::class::Activity;
+use crate::model::{Choice, Class, Limit, ProcessId, Rates};
 use crate::config::{Cap, CapPolicyName};
 use crate::network::allotment::Limits;
 use crate::network::allotment::Member;
@@ -202,6 +204,92 @@ fn a_report_causes_a_decision_only_where_it_changes_who_sends() {
     (0..10).for_each(|_| pair.pass_time(50));
     assert_eq!(pair.asked.load(Ordering::Relaxed), before + 1);
     assert_eq!(pair.device.status(pair.now).policy.senders, 2);
+}
+
+/// All that a user without rights can cause by requests, and what becomes of what the engine then asks for.
+fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
+    let process = ProcessId {
+        pid: 4_711,
+        start_ns: n,
+    };
+    let choice = Choice {
+        class: Some(if n % 2 == 0 { Class::Background } else { Class::Bulk }),
+        uid: 1000,
+        limit: None,
+    };
+    let limit = Limit {
+        number: 1,
+        rates: Rates {
+            up: Some(1_000 + n),
+            down: None,
+        },
+        class: Class::Standard,
+    };
+    let active = Activity {
+        uid: 1000,
+        seat: None,
+        cgroup: format!("/user.slice/{n}"),
+    };
+    let taken_over = (Cookie(1), Setting::Cap, Value::Number(n));
+    vec![
+        Input::Chosen { process, choice },
+        by_hand::set(vec![by_hand::of_flow(1000, choice.class)]),
+        Input::CommandLimits(vec![limit]),
+        Input::Active(vec![active]),
+        Input::Processes(Vec::new()),
+        Input::Datagrams(Vec::new()),
+        Input::Elsewhere(Vec::new()),
+        Input::Forwarding([n].into()),
+        Input::Identified {
+            processes: vec![(process, None)],
+            cgroups: vec![(n, None)],
+        },
+        Input::Niced {
+            process,
+            outcome: Err("it has ended".to_owned()),
+        },
+        Input::NiceTaken(vec![(process, 1, "nice 0".to_owned())]),
+        Input::Outcomes(vec![(Cookie(1), Setting::Cap, Outcome::Gone)]),
+        Input::TakenOver(vec![taken_over]),
+        Input::CappedAtConnect(vec![(Cookie(n), 4)]),
+        Input::QueueOutcome {
+            ifindex: 2,
+            outcome: Ok(()),
+        },
+        Input::DetourOutcome {
+            way: Way::Sent,
+            outcome: Ok(Default::default()),
+        },
+        Input::Refusals(Vec::new()),
+        Input::ReadAgain,
+    ]
+}
+
+#[test]
+fn a_user_who_asks_for_all_that_is_allowed_as_often_as_possible_costs_no_decision() {
+    let mut pair = Pair::new();
+    let before = pair.asked.load(Ordering::Relaxed);
+    for n in 0..200 {
+        for input in requests_of_a_user(n) {
+            let what = format!("{input:?}");
+            pair.now += DECISION_GAP;
+            pair.device.step(pair.now, input);
+            assert_eq!(pair.asked.load(Ordering::Relaxed), before, "{what}");
+        }
+    }
+}
+
+#[test]
+fn connections_that_open_and_close_all_the_time_cause_a_hundred_decisions_a_second() {
+    let mut pair = Pair::new();
+    let before = pair.asked.load(Ordering::Relaxed);
+    for cookie in 0..10_000 {
+        pair.now += Duration::from_micros(100);
+        let events = [FlowEvent::Open, FlowEvent::Close].map(|event| (Cookie(1_000_000 + cookie), event));
+        pair.device.step(pair.now, Input::Events(events.to_vec()));
+    }
+    let asked = pair.asked.load(Ordering::Relaxed) - before;
+    assert!((90..=100).contains(&asked), "{asked}");
 }
 
 #[test]
