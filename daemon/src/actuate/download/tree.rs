@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use crate::actuate::queue::htb::{self, Shape};
 use crate::kernel::netlink::{
     Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_DELTCLASS, RTM_GETTCLASS, RTM_NEWQDISC,
-    RTM_NEWTCLASS, Refused, u32_at,
+    RTM_NEWTCLASS, refused, u32_at,
 };
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
@@ -413,8 +413,8 @@ fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest
         .text(KIND, "tbf")
         .nested(OPTIONS, options);
     let put = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message);
-    put.map_err(|error| match error.downcast_ref::<Refused>() {
-        Some(Refused(Errno::ENOENT)) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
+    put.map_err(|error| match refused(&error) {
+        Some(Errno::ENOENT) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
         _ => error,
     })
 }

@@ -3,16 +3,17 @@
 //! cgroup, by which admission finds at the link what is said of that. Input: the veth devices of this namespace, and classes of cgroups. Output: the
 //! cgroups that send. It changes nothing but a number that packets carry, and ends with the process.
 
-use giveway_engine::model::Forwarded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use giveway_engine::model::Forwarded;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
+use super::QueueActuator;
 use super::admission::number_of;
 use crate::actuate::download::containers::Receiving;
 use crate::kernel::libbpf_log::explain;
@@ -20,7 +21,7 @@ use crate::kernel::now;
 use crate::kernel::records::{bytes_of, record};
 use crate::kernel::skeletons::forwarded as skeleton;
 use crate::kernel::tcx::{self, Way};
-use crate::kernel::uplink::Veth;
+use crate::kernel::uplink::{self, Veth};
 use skeleton::types;
 
 /// Of `bpf/queueing.h`.
@@ -46,6 +47,64 @@ pub struct Containers {
     last: u32,
     /// By which device those with limited downloads have sent.
     receive_by: BTreeMap<u64, u32>,
+}
+
+impl QueueActuator {
+    /// What comes out of these devices is told apart by its cgroup, while anything is in force.
+    /// `changed`: devices may have come or gone since the last time.
+    ///
+    /// # Errors
+    /// Where it is to be asked for again.
+    pub fn follow_containers(&mut self, changed: bool) -> Result<()> {
+        let links: BTreeSet<u32> = self.links.keys().copied().collect();
+        if !changed && self.followed.as_ref() == Some(&links) {
+            return Ok(());
+        }
+        let mut devices = match self.links.is_empty() {
+            true => BTreeMap::new(),
+            false => uplink::veths(&mut self.netlink)?,
+        };
+        devices.retain(|ifindex, _| !links.contains(ifindex));
+        self.followed = Some(links);
+        if devices.is_empty() && self.containers.is_none() {
+            return Ok(());
+        }
+        if self.containers().is_none()
+            && let Some(admission) = &self.admission
+        {
+            self.containers = Some(Containers::load(&admission.shared.received.forwarded_treatments));
+        }
+        let outcome = match self.containers() {
+            Some(containers) => containers.follow(devices),
+            None => Err(anyhow!("containers' packets are not told apart yet")),
+        };
+        self.configure()?;
+        outcome
+    }
+
+    /// Those that send.
+    pub fn forwarding(&mut self) -> Result<BTreeSet<u64>> {
+        self.containers()
+            .map_or_else(|| Ok(BTreeSet::new()), Containers::sending)
+    }
+
+    /// What is forwarded for this cgroup; None: nothing is said of it.
+    pub fn treat_forwarded(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+        let Some(containers) = self.containers() else {
+            return Ok(());
+        };
+        containers.tell(cgroup, told)?;
+        self.configure()
+    }
+
+    /// The containers whose downloads are limited.
+    pub fn receiving(&self) -> Option<Receiving<'_>> {
+        self.containers.as_ref()?.as_ref().ok()?.receiving()
+    }
+
+    fn containers(&mut self) -> Option<&mut Containers> {
+        self.containers.as_mut()?.as_mut().ok()
+    }
 }
 
 impl Containers {

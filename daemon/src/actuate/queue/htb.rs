@@ -20,8 +20,9 @@ use giveway_engine::network::queue::Plan;
 use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
 
-use super::{BANDS, HANDLE, refused};
-use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS};
+use super::undo::is_ours;
+use super::{BANDS, HANDLE};
+use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS, refused};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
 
 pub const KIND: &str = "htb";
@@ -139,7 +140,7 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
 }
 
 fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
-    if super::is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
+    if is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
         return Ok(());
     }
     put_root_of(netlink, ifindex, HANDLE, BEST_EFFORT)
