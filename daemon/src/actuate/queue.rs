@@ -62,7 +62,6 @@ pub struct QueueActuator {
     records: Option<MapHandle>,
     /// What the qdisc tells of background that waits in it.
     local_waits: Option<MapHandle>,
-    /// With the user who added it; None for one of the configuration.
     background: BTreeSet<BackgroundFlow>,
     /// Links at whose egress what is limited takes a detour.
     detours: BTreeSet<u32>,

@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::PacketRule;
-use giveway_engine::config::Deadline;
+use giveway_engine::class::{MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
+use giveway_engine::config::{Deadline, MOST_FLOWS};
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
+use giveway_engine::network::queue::links::MOST_LINKS;
 use giveway_engine::network::queue::traffic::Refusal;
 use giveway_engine::network::queue::{BackgroundFlow, Plan};
+use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
 
@@ -37,8 +39,19 @@ pub use types::gw_admission_counters as Counters;
 const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
-/// GW_LOCAL_NETWORKS of bpf/queueing.h.
-const MOST_NETWORKS: usize = 1_024;
+
+/// What the engine counts on.
+const _: () = {
+    use types::gw_most as most;
+    assert!(MOST_LINKS == most::GW_LINKS.0 as usize);
+    assert!(MOST_FLOWS == most::GW_DEADLINE_RULES.0 as usize && MOST_FLOWS == most::GW_BACKGROUND_FLOWS.0 as usize);
+    assert!(MOST_PACKET_RULES == most::GW_PACKET_RULES.0 as usize);
+    assert!(MOST_LIMITS == most::GW_LIMITS_OF_RULES.0 as usize);
+    assert!(MOST_LIMITS + MOST_COMMAND_LIMITS == most::GW_LIMITS.0 as usize - 1);
+    assert!(MOST_TOLD == most::GW_TREATED_SOCKETS.0 as usize);
+    assert!(MOST_PROCESSES == most::GW_TREATED_PROCESSES.0 as usize);
+    assert!(MOST_CGROUPS == most::GW_FORWARDED_CGROUPS.0 as usize);
+};
 
 /// The loaded program; dropping it takes it off the links.
 pub struct Admission {
@@ -379,7 +392,8 @@ impl Admission {
 
     /// The subnets of the links of these numbers, which their rates are not for.
     pub fn follow_networks(&mut self, networks: &BTreeSet<LocalNetwork>) -> Result<()> {
-        let networks: BTreeSet<LocalNetwork> = networks.iter().take(MOST_NETWORKS).copied().collect();
+        let most = self.local_networks.max_entries() as usize;
+        let networks: BTreeSet<LocalNetwork> = networks.iter().take(most).copied().collect();
         for gone in self.networks.difference(&networks) {
             let _ = self.local_networks.delete(bytes_of(&network_key(gone)));
         }

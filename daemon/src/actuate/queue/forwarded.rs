@@ -19,19 +19,17 @@ use crate::actuate::download::containers::Receiving;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::now;
 use crate::kernel::records::{bytes_of, record};
+use crate::kernel::skeletons::admission::types::gw_forwarded_number;
 use crate::kernel::skeletons::forwarded as skeleton;
 use crate::kernel::tcx::{self, Way};
 use crate::kernel::uplink::{self, Veth};
 use skeleton::types;
 
-/// Of `bpf/queueing.h`.
-const GW_FIRST_FORWARDED: u32 = 16;
-const GW_FORWARDED_CGROUPS: u32 = 1024;
+const FIRST: u32 = gw_forwarded_number::GW_FIRST_FORWARDED.0;
 /// Which has sent nothing for so long is forgotten.
 const SENDS_FOR: Duration = Duration::from_secs(60);
 /// Each takes a descriptor.
 const MOST_DEVICES: usize = 256;
-const MOST_KEYS: usize = 2 * GW_FORWARDED_CGROUPS as usize;
 
 pub struct Containers {
     program: OwnedFd,
@@ -120,7 +118,7 @@ impl Containers {
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
             treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
             told: BTreeMap::new(),
-            last: GW_FIRST_FORWARDED,
+            last: FIRST,
             receive_by: BTreeMap::new(),
         })
     }
@@ -160,7 +158,8 @@ impl Containers {
     /// The cgroups that send. What the kernel's table has pushed out meanwhile is said again.
     pub fn sending(&mut self) -> Result<BTreeSet<u64>> {
         // While others push entries out, the kernel begins anew.
-        let keys: Vec<Vec<u8>> = self.cgroups.keys().take(MOST_KEYS).collect();
+        let most = 2 * self.cgroups.max_entries() as usize;
+        let keys: Vec<Vec<u8>> = self.cgroups.keys().take(most).collect();
         let mut sending = BTreeSet::new();
         self.receive_by.clear();
         for key in keys {
@@ -219,8 +218,8 @@ impl Containers {
     /// Under which this is said of it from now on.
     fn number(&mut self, cgroup: u64, told: Forwarded) -> Result<u32> {
         let in_use: BTreeSet<u32> = self.told.values().map(|(number, _)| *number).collect();
-        let end = GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS;
-        let mut all = (self.last + 1..end).chain(GW_FIRST_FORWARDED..=self.last);
+        let end = self.treatments.max_entries();
+        let mut all = (self.last + 1..end).chain(FIRST..=self.last);
         let known = self.told.get(&cgroup).map(|(number, _)| *number);
         let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
         let number = free.context("no more containers can be told apart")?;

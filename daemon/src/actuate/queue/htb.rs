@@ -24,6 +24,7 @@ use super::undo::is_ours;
 use super::{BANDS, HANDLE};
 use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS, refused};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
+use crate::kernel::skeletons::admission::types::gw_most;
 
 pub const KIND: &str = "htb";
 
@@ -71,9 +72,9 @@ const TCA_FQ_CODEL_ECN: u16 = 4;
 const TICK_NS: u64 = 64;
 /// Timers are as fine as this at best: a class may catch up on so much of its rate.
 const BURST_US: u64 = 100;
-/// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
+/// Twice what admission promises at a time, so that nothing promised is dropped here, even
 /// if it has given up what a link that stopped still holds.
-const REALTIME_PACKETS: u32 = 2 * 4096;
+const REALTIME_PACKETS: u32 = 2 * gw_most::GW_PROMISES.0;
 /// What best effort and background may hold where there is no fq_codel to keep their queues short.
 const QUEUE_US: u64 = 100_000;
 const FEWEST_PACKETS: u64 = 16;

@@ -25,7 +25,7 @@ use crate::downlink::DownloadRate;
 use crate::model::{Class, Dscp, Flow, Prefix, Protocol};
 use crate::network::action::Action;
 
-/// Links that are managed at a time; as `GW_LINKS` of bpf/queueing.h.
+/// Links that are managed at a time.
 pub const MOST_LINKS: usize = 8;
 /// A link keeps its queue for so long though it is no longer to be managed.
 const LINGERS: Duration = Duration::from_secs(10);

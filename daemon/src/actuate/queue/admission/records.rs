@@ -15,12 +15,6 @@ use super::{LocalNetwork, types};
 use crate::actuate::queue::htb;
 use crate::kernel::records::socket_address;
 
-/// GW_LIMIT_SHIFT, GW_DOWNLOAD_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
-const LIMIT_SHIFT: u32 = 4;
-const DOWNLOAD_SHIFT: u32 = 18;
-const WRITE_DSCP: u8 = 0x80;
-const ANY_DSCP: u8 = 0xff;
-
 /// Of flows of any process.
 pub(super) fn has_limits(plan: &Plan) -> bool {
     let mut rules = plan.tuning.packet_rules.iter();
@@ -112,7 +106,7 @@ fn marks_of(marks: &LinkMarks) -> [types::gw_class_mark; 8] {
     let mut of_class = [types::gw_class_mark::default(); 8];
     for mark in marks.iter() {
         of_class[usize::from(number_of_class(mark.class))] = types::gw_class_mark {
-            dscp: WRITE_DSCP | mark.dscp.number(),
+            dscp: types::gw_dscp::GW_WRITE_DSCP.0 as u8 | mark.dscp.number(),
             user_priority: mark.user_priority.unwrap_or(0),
         };
     }
@@ -131,10 +125,10 @@ fn number_of_class(class: Class) -> u16 {
     number.0 as u16
 }
 
-/// As `GW_LIMIT_SHIFT` of bpf/queueing.h has it.
 pub fn number_of(treatment: Treatment) -> u32 {
+    use types::gw_treatment as layout;
     let [up, down] = [treatment.limits.up, treatment.limits.down].map(|limit| u32::from(limit.unwrap_or(0)));
-    down << DOWNLOAD_SHIFT | up << LIMIT_SHIFT | u32::from(number_of_class(treatment.class))
+    down << layout::GW_DOWNLOAD_SHIFT.0 | up << layout::GW_LIMIT_SHIFT.0 | u32::from(number_of_class(treatment.class))
 }
 
 pub(super) fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
@@ -156,7 +150,7 @@ pub(super) fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
         remote_port: rule.port.unwrap_or(0),
         local_port: rule.local_port.unwrap_or(0),
         protocol: rule.protocol.map_or(0, Protocol::number),
-        dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
+        dscp: rule.dscp.map_or(types::gw_dscp::GW_ANY_DSCP.0 as u8, Dscp::number),
         reserved: 0,
         treatment: number_of(rule.treatment),
     }
