@@ -91,8 +91,6 @@ struct Link {
     served: Option<(Duration, [Served; BANDS])>,
     /// Packets that wanted an order, where nothing of ours serves; None: not counted yet.
     ordered: Option<u64>,
-    /// Since when something has waited in what serves instead.
-    put_off: Option<Duration>,
 }
 
 impl QueueActuator {

@@ -91,7 +91,6 @@ impl QueueActuator {
             before,
             served: None,
             ordered: Some(0),
-            put_off: None,
         };
         self.links.insert(ifindex, link);
         Ok(())

@@ -3,18 +3,15 @@
 //! where what is limited takes a detour. What is told before admission is loaded is told when it is.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::Result;
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
+use giveway_engine::network::enforcement::TRACED_WITHIN;
 use giveway_engine::network::queue::BackgroundFlow;
 
 use super::QueueActuator;
 use super::admission::Told;
 use super::forwarded::Containers;
-
-/// A packet that was in a queue so lately tells where its flow goes now.
-const TRACED_WITHIN: Duration = Duration::from_millis(1500);
 
 impl QueueActuator {
     /// What its class says of a socket; None: nothing.
