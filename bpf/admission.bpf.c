@@ -42,6 +42,10 @@ struct gw_local_network *network_type __attribute__((unused));
 enum gw_band *band_type __attribute__((unused));
 enum gw_link_flag *flag_type __attribute__((unused));
 enum gw_class *class_type __attribute__((unused));
+enum gw_most *most_type __attribute__((unused));
+enum gw_dscp *dscp_type __attribute__((unused));
+enum gw_treatment *treatment_type __attribute__((unused));
+enum gw_forwarded_number *forwarded_type __attribute__((unused));
 
 static __always_inline int admit_without_deadline(struct __sk_buff *skb, const struct gw_link_config *config,
 						  struct packet *p, __u32 treatment)

@@ -14,11 +14,13 @@
  * Of skb->priority, as MAJOR << 16 | MINOR: of limit N, and below it its queues, of which a flow has one. Many queues take the
  * kernel long to put up: the first limits of rules and of commands have several, and what links order, behind all limits.
  */
-#define CLASS_OF_LIMITS 0x67640100
-#define CLASSES_OF_A_LIMIT 16
-#define QUEUES_OF_A_LIMIT 8
-#define LIMITS_OF_RULES 1000
-#define LIMITS_WITH_QUEUES 48
+enum gw_detour {
+	CLASS_OF_LIMITS = 0x67640100,
+	CLASSES_OF_A_LIMIT = 16,
+	QUEUES_OF_A_LIMIT = 8,
+	LIMITS_WITH_QUEUES = 48, /* of rules, and as many of commands */
+	GROUPS_OF_A_LINK = 3,    /* of the link, of bulk, of background */
+};
 
 /*
  * In skb->cb[0], on the way out: it takes the detour. cb[1]: its class; cb[2]: its priority before; cb[3]: the class of the queue
@@ -30,7 +32,7 @@
 static __always_inline bool has_queues(__u32 limit)
 {
 	return limit <= LIMITS_WITH_QUEUES || limit >= GW_LIMITS ||
-	       (limit > LIMITS_OF_RULES && limit <= LIMITS_OF_RULES + LIMITS_WITH_QUEUES);
+	       (limit > GW_LIMITS_OF_RULES && limit <= GW_LIMITS_OF_RULES + LIMITS_WITH_QUEUES);
 }
 
 /* `hash`: of the flow. */

@@ -31,7 +31,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define IPS_NAT 0x30 /* IPS_SRC_NAT | IPS_DST_NAT */
 #define ENODEV 19
 /* Behind the groups of limits: of all that a link orders, of bulk, and of background. */
-#define GROUPS_OF_A_LINK 3
 #define GROUP_OF_ORDER(link, class) (GW_LIMITS + GROUPS_OF_A_LINK * (link) + 1 + ((class) == GW_CLASS_BACKGROUND))
 /* With timestamps. */
 #define TCP_HEADER_BYTES 32
@@ -180,6 +179,8 @@ struct {
 } arrived SEC(".maps");
 
 /* Puts the shared types into the skeleton. */
+enum gw_detour *detour_type __attribute__((unused));
+enum gw_ports_size *size_type __attribute__((unused));
 struct gw_arrived *arrived_type __attribute__((unused));
 
 static __always_inline void count(__u32 link, __u32 bytes, bool is_ordered)

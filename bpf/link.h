@@ -10,8 +10,6 @@
 #include "link_config.h"
 #include "slack.h"
 
-/* So many packets may be promised at a time; the qdisc has room for more, so that it never drops one for lack of room. */
-#define GW_PROMISES 4096
 /* A promise this long after its deadline was lost between admission and the link (another filter, a reset). */
 #define GW_LOST_AFTER_NS (50 * NSEC_PER_MSEC)
 /* The ring's start moves by this many slots, 2.1 ms: the leaves below one node. */

@@ -9,7 +9,9 @@
 
 #include "giveway.h"
 
-#define GW_PORT_WORDS 1024
+enum gw_ports_size {
+	GW_PORT_WORDS = 1024,
+};
 
 struct gw_ports {
 	__u32 newer; /* which of both */

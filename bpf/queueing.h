@@ -8,8 +8,23 @@
 
 #include "giveway.h"
 
-/* Links that are managed at a time, at most; each has a number below it. */
-#define GW_LINKS 8
+/*
+ * How many of each there may be at a time. The daemon takes what it needs from here, by the type's name, and is not compiled where
+ * the engine counts on another number; so with the other enumerations of numbers, here and in detour.h.
+ */
+enum gw_most {
+	GW_LINKS = 8, /* that are managed; each has a number below it */
+	GW_LOCAL_NETWORKS = 1024,
+	GW_DEADLINE_RULES = 1024, /* as many as the configuration may have, and so the next */
+	GW_BACKGROUND_FLOWS = 1024,
+	GW_PACKET_RULES = 64,
+	GW_TREATED_SOCKETS = 16 * 1024,
+	GW_TREATED_PROCESSES = 4096,
+	GW_FORWARDED_CGROUPS = 1024,
+	GW_LIMITS_OF_RULES = 1000,
+	GW_LIMITS = 1961, /* of rules, and of commands behind them; number 0 stands for none */
+	GW_PROMISES = 4096, /* packets of a link; its qdisc has room for more, so that it never drops one for lack of room */
+};
 
 /* In the order of service. */
 enum gw_band {
@@ -53,7 +68,10 @@ enum gw_class {
 	GW_CLASSES,
 };
 
-#define GW_WRITE_DSCP 0x80
+enum gw_dscp {
+	GW_WRITE_DSCP = 0x80, /* in gw_class_mark */
+	GW_ANY_DSCP = 0xff,   /* in gw_packet_rule */
+};
 /* Of skb->priority: user priority 0 of 802.1D, as mac80211 takes it. */
 #define GW_USER_PRIORITIES 256
 
@@ -98,7 +116,6 @@ struct gw_local_network {
 	__u32 link;        /* its number, twice, plus 1 for IPv6 */
 	__u8 address[16];
 };
-#define GW_LOCAL_NETWORKS 1024
 
 /* What is said of a process, for what it connects. */
 struct gw_treated_process {
@@ -114,27 +131,26 @@ struct gw_treated_socket {
 	__u32 treatment;
 };
 
-#define GW_PACKET_RULES 64
-
 /*
  * What is said of a flow, a number: its class (enum gw_class), above it the number of the limit for what it sends, and
  * above that of the one for what it receives; 0 for none. The daemon says it of sockets: ports and addresses may be several
  * users' at a time. A rule that needs nothing but the packet counts for everything that the daemon has not told of: UDP, what
  * is forwarded, a connection's first packets.
  */
-#define GW_LIMIT_SHIFT 4
-#define GW_DOWNLOAD_SHIFT 18
-#define GW_CLASS_MASK ((1 << GW_LIMIT_SHIFT) - 1)
-#define GW_LIMIT_MASK 0x3fff
-/* Of commands and of rules; number 0 stands for none. */
-#define GW_LIMITS 1961
+enum gw_treatment {
+	GW_LIMIT_SHIFT = 4,
+	GW_DOWNLOAD_SHIFT = 18,
+	GW_CLASS_MASK = (1 << GW_LIMIT_SHIFT) - 1,
+	GW_LIMIT_MASK = 0x3fff,
+};
 
 /*
  * The same of a cgroup whose packets are forwarded. They carry its number in skb->tc_index, from GW_FIRST_FORWARDED on: gred, the
  * only qdisc that writes there, has the numbers below.
  */
-#define GW_FIRST_FORWARDED 16
-#define GW_FORWARDED_CGROUPS 1024
+enum gw_forwarded_number {
+	GW_FIRST_FORWARDED = 16,
+};
 
 struct gw_forwarded {
 	__u64 seen_ns; /* CLOCK_MONOTONIC, within a second */
@@ -155,7 +171,7 @@ struct gw_packet_rule {
 	__u16 remote_port; /* 0: any, and so below */
 	__u16 local_port;
 	__u8 protocol;
-	__u8 dscp;         /* 0xff: any */
+	__u8 dscp;         /* GW_ANY_DSCP: any */
 	__u16 reserved;
 	__u32 treatment;
 };

@@ -17,7 +17,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, GW_DEADLINE_RULES);
 	__type(key, struct gw_rule_key);
 	__type(value, struct gw_rule);
 } deadline_rules SEC(".maps");
@@ -25,7 +25,7 @@ struct {
 /* Flows that were named as background. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 3072);
+	__uint(max_entries, GW_BACKGROUND_FLOWS);
 	__type(key, struct gw_background_key);
 	__type(value, __u8);
 } background_flows SEC(".maps");

@@ -17,7 +17,7 @@
 /* What the daemon says of processes, by their numbers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, GW_TREATED_PROCESSES);
 	__type(key, __u32);
 	__type(value, struct gw_treated_process);
 } treated_processes SEC(".maps");

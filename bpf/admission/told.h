@@ -13,7 +13,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16 * 1024);
+	__uint(max_entries, GW_TREATED_SOCKETS);
 	__type(key, __u64);
 	__type(value, struct gw_treated_socket);
 } treated_sockets SEC(".maps");
@@ -73,7 +73,7 @@ static __always_inline bool matches(const struct gw_packet_rule *rule, const str
 
 	if ((rule->remote_port && rule->remote_port != p->tuple.remote_port) ||
 	    (rule->local_port && rule->local_port != p->tuple.local_port) ||
-	    (rule->protocol && rule->protocol != p->protocol) || (rule->dscp != 0xff && rule->dscp != p->dscp) ||
+	    (rule->protocol && rule->protocol != p->protocol) || (rule->dscp != GW_ANY_DSCP && rule->dscp != p->dscp) ||
 	    (rule->ifindex && rule->ifindex != config->ifindex))
 		return false;
 	return !rule->family || (rule->family == p->tuple.family && (remote[0] & mask[0]) == wanted[0] &&

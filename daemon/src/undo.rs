@@ -18,7 +18,7 @@ use anyhow::Result;
 use nix::fcntl::OFlag;
 
 use crate::actuate::nice::Unnoted;
-use crate::actuate::queue::take_down_unjournalled;
+use crate::actuate::queue::undo::take_down_unjournalled;
 use crate::actuate::receive::settings;
 use crate::actuate::sockets::cap::marks;
 use crate::actuate::thread::attributes::Attributes;
@@ -43,7 +43,7 @@ const _: () = assert!(
 const THREADS: [Undo; 3] = [thread::REALTIME, thread::CHAINS, thread::NAPI];
 /// Of these, what its thread gives that ends before the rest of the daemon may.
 const REALTIME: [Undo; 2] = [thread::REALTIME, thread::NAPI];
-const QUEUE: [Undo; 3] = [download::UNDO, upload::UNDO, queue::UNDO];
+const QUEUE: [Undo; 3] = [download::UNDO, upload::UNDO, queue::undo::UNDO];
 /// Users start processes as fast as they can: they delay nothing but this, which is the last.
 const REST: [Undo; 3] = [marks::UNDO, settings::UNDO, nice::UNDO];
 

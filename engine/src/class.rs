@@ -29,7 +29,7 @@ pub(crate) use active::Meant;
 pub use active::{Active, Activity};
 pub use commands::CommandLimits;
 pub use marks::{ClassMark, LinkMarks};
-pub use packets::{MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
+pub use packets::{FAIREST_LIMITS, MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
 pub use rules::{Folders, Rules};
 use rules::{Rule, Undecided};
 pub use sessions::{Session, active_session, is_seat};

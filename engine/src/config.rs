@@ -28,6 +28,7 @@ pub use sections::{
     GrantRule, Group, LinkSection, LocalTraffic, MOST_LINKS, MarksSection, Monitor, Prefer, QueueSection, RateMbit,
     RealtimeLimits, RealtimeRule, ReceiveSection, SchedPolicyName, UplinkSection,
 };
+pub use together::MOST_FLOWS;
 
 use sections::{SECTIONS, TOP_KEYS};
 

@@ -60,6 +60,10 @@ mod trace;
 mod turns;
 mod view;
 
+pub use early::MOST_PROCESSES;
+pub use forwarded::MOST_CGROUPS;
+pub use told::MOST_TOLD;
+
 /// The latest refusals, for `why`.
 const REFUSALS_KEPT: usize = 64;
 /// A change of what is wanted is told at once no more often than that.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 
 use giveway::actuate::nice::MadeNice;
-use giveway::actuate::queue::Before;
+use giveway::actuate::queue::undo::Before;
 use giveway::actuate::receive::settings::Setting;
 use giveway::actuate::sockets::cap::marks::Capped;
 use giveway::actuate::thread::Changed;

@@ -503,7 +503,7 @@ impl Standing {
 
 /// In struct gw_ports of bpf/ports.h: a bit a port.
 const PORTS_AT: usize = 8;
-const PORT_BYTES: usize = 8 * 1024;
+const PORT_BYTES: usize = 8 * types::gw_ports_size::GW_PORT_WORDS.0 as usize;
 
 /// With its link header.
 pub fn largest_packet(plan: &Plan) -> u32 {

@@ -19,7 +19,7 @@ use super::refusals::Refusals;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::{
-    Body, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER, Refused,
+    Body, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER, refused,
 };
 use crate::kernel::qdisc::{KIND, OPTIONS, tcmsg};
 use crate::kernel::skeletons::upload as skeleton;
@@ -257,8 +257,4 @@ impl Entry for Filtered {
         }
         Ok(lines)
     }
-}
-
-fn refused(error: &anyhow::Error) -> Option<Errno> {
-    error.downcast_ref::<Refused>().map(|refused| refused.0)
 }

@@ -27,8 +27,6 @@ use skeleton::types;
 
 /// Of the map, with the number of its layout.
 const MAP: &str = "gw_records_3";
-/// At once (`name_orders`).
-const MOST_ORDERS: usize = 4096;
 /// Walks until whoever was started meanwhile has been found; as deep a tree of processes as is followed where their numbers
 /// go down in it.
 const MOST_WALKS: usize = 16;
@@ -170,7 +168,8 @@ impl Inheritance {
         if named.is_empty() {
             return self.walk();
         }
-        let some = named.chunks(MOST_ORDERS).map(|some| self.hand_down_some(some));
+        let most = self.orders.max_entries() as usize;
+        let some = named.chunks(most).map(|some| self.hand_down_some(some));
         some.fold(Ok(()), Result::and)
     }
 

@@ -45,6 +45,11 @@ pub struct Netlink {
 #[error("{}", .0.desc())]
 pub struct Refused(pub Errno);
 
+/// What the kernel has refused with, where it has.
+pub fn refused(error: &anyhow::Error) -> Option<Errno> {
+    error.downcast_ref::<Refused>().map(|refused| refused.0)
+}
+
 impl Netlink {
     /// Rtnetlink.
     pub fn open() -> Result<Self> {

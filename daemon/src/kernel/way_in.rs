@@ -11,7 +11,7 @@ use libbpf_rs::libbpf_sys::{
 };
 use nix::errno::Errno;
 
-use super::netlink::{Body, Netlink, Refused, attribute, attributes, text, u32_at};
+use super::netlink::{Body, Netlink, attribute, attributes, refused, text, u32_at};
 use super::qdisc::{KIND, tcmsg};
 use super::tcx::{Way, answered};
 
@@ -73,9 +73,8 @@ pub fn filtered() -> Result<BTreeSet<String>> {
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
-    let refused = error.downcast_ref::<Refused>().map(|refused| refused.0);
     matches!(
-        refused,
+        refused(error),
         Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPERM | Errno::ENOENT)
     ) || error
         .chain()

@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::MOST_LIMITS;
+use super::{FAIREST_LIMITS, MOST_COMMAND_LIMITS, MOST_LIMITS};
 use crate::model::{ChosenLimit, Class, Limit, LimitNumber, Rates};
 
 const FIRST: LimitNumber = MOST_LIMITS as LimitNumber + 1;
-/// The kernel shares these most fairly (bpf/detour.h).
-const LAST_PREFERRED: LimitNumber = MOST_LIMITS as LimitNumber + 48;
-const LAST: LimitNumber = 1960;
+const LAST_PREFERRED: LimitNumber = (MOST_LIMITS + FAIREST_LIMITS) as LimitNumber;
+const LAST: LimitNumber = (MOST_LIMITS + MOST_COMMAND_LIMITS) as LimitNumber;
 const OF_A_USER: usize = 16;
 /// The rest is root's.
 const OF_USERS: usize = 256;

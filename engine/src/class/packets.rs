@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Dscp, Prefix, Protocol, Treatment};
 
-/// Of rules. Those of commands come behind them ([`super::CommandLimits`]); together with number 0 these are `GW_LIMITS` of
-/// bpf/queueing.h.
+/// Of rules. Those of commands come behind them ([`super::CommandLimits`]). The kernel's tables are made for these numbers.
 pub const MOST_LIMITS: usize = 1000;
-/// `GW_PACKET_RULES` there.
+pub const MOST_COMMAND_LIMITS: usize = 960;
+/// The first so many of either kind are shared most fairly between flows.
+pub const FAIREST_LIMITS: usize = 48;
 pub const MOST_PACKET_RULES: usize = 64;
 
 /// What is given must hold.

@@ -15,7 +15,8 @@ use crate::matcher::{Glob, Matcher};
 const CHAINS_PERCENT: u64 = 80;
 /// Rules of each table: the kernel has room for so many.
 const RULES: usize = 256;
-const FLOWS: usize = 1024;
+/// And so many `[[deadline]]`s, and `[[background]]`s.
+pub const MOST_FLOWS: usize = 1024;
 /// In all files together.
 pub const CLASS_RULES: usize = 1024;
 /// Bytes of a rule's name.
@@ -77,8 +78,8 @@ impl Config {
 
     fn check_lists(&self) -> Result<(), ConfigError> {
         let lists = [
-            ("deadline", self.deadline.len(), FLOWS),
-            ("background", self.background.len(), FLOWS),
+            ("deadline", self.deadline.len(), MOST_FLOWS),
+            ("background", self.background.len(), MOST_FLOWS),
             ("realtime", self.realtime.len(), RULES),
             ("grant", self.grant.len(), RULES),
             ("chain", self.chain.len(), RULES),

@@ -106,7 +106,7 @@ kinds! {
     Input<'_>, read as Input<'static> {
         Interface(interface),
         Uplinks(uplinks),
-        Ordered(interfaces),
+        Ordered(waiting),
         QueueOutcome { ifindex, outcome },
         Arrivals { way, arrivals, counted },
         Arrived(arrived),

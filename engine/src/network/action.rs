@@ -28,8 +28,9 @@ pub enum Input<'a> {
     /// The egress of each link as it is now: those to manage, in the order of preference, and those where ours still
     /// stands.
     Uplinks(Vec<Uplink>),
-    /// Where no queue of ours stands, packets of these interfaces were background, streams or had a deadline.
-    Ordered(Vec<u32>),
+    /// Where no queue of ours stands, packets of these interfaces were background, streams or had a deadline; and so many wait
+    /// there, in what stands in its place.
+    Ordered(BTreeMap<u32, u32>),
     /// The outcome of [`Action::Queue`]; after an error no queue of ours is left there.
     QueueOutcome { ifindex: u32, outcome: Result<(), String> },
     /// The ways in of the managed links, or out of those without a queue of ours, while there are such limits or orders; and

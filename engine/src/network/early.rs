@@ -16,9 +16,9 @@ use crate::class::Meant;
 use crate::model::{Fingerprint, Nice, Process, ProcessId, RuleId, Treatment};
 
 /// Entries of the kernel's table.
-const KEPT: usize = 4096;
+pub const MOST_PROCESSES: usize = 4096;
 /// Of these, for everybody but root together.
-const OF_USERS: usize = KEPT - 1024;
+const OF_USERS: usize = MOST_PROCESSES - 1024;
 /// And of each of them.
 const OF_A_USER: usize = 512;
 /// Each costs some 50 us.
@@ -107,7 +107,7 @@ impl Early {
             let own = of_users.entry(uid).or_default();
             let is_roots = uid == ROOT;
             let has_room = is_roots || (*own < OF_A_USER && of_all < OF_USERS);
-            if self.processes.len() < KEPT && has_room {
+            if self.processes.len() < MOST_PROCESSES && has_room {
                 *own += 1;
                 of_all += usize::from(!is_roots);
                 let mut known = Known::new(fingerprint, names);

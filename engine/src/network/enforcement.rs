@@ -28,6 +28,8 @@ use crate::rate::mbit;
 
 /// Flows that are looked up among the queues in one pass.
 const TRACED_AT_ONCE: usize = 64;
+/// A packet that was in a queue so lately tells where its flow goes now.
+pub const TRACED_WITHIN: Duration = Duration::from_millis(1500);
 /// Successive looks in which it moved and was in no queue: ten a second at TCP, one a second at UDP.
 const UNSEEN_LOOKS: u8 = 3;
 const UNSEEN_LOOKS_OF_UDP: u8 = 2;

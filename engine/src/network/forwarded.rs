@@ -22,8 +22,8 @@ enum Asked {
     Now,
 }
 
-/// As many as the kernel's table has.
-const KEPT: usize = 1024;
+/// Entries of the kernel's table.
+pub const MOST_CGROUPS: usize = 1024;
 const ASKED_AT_ONCE: usize = 24;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Cgroups {
         let ended = self.0.extract_if(.., |cgroup, _| !sending.contains(cgroup));
         let ended = ended.filter_map(|(_, known)| known.path).collect();
         for cgroup in sending {
-            if self.0.len() == KEPT {
+            if self.0.len() == MOST_CGROUPS {
                 break;
             }
             self.0.entry(*cgroup).or_default();

@@ -17,6 +17,7 @@ use crate::class::{LinkMarks, PacketRule};
 use crate::config::{BackendName, Background, Config, MarksSection, QueueSection, RateMbit};
 use crate::model::{Class, Dscp, Flow};
 
+pub mod band_rates;
 mod contest;
 mod demand;
 pub mod links;
@@ -377,8 +378,11 @@ impl Queue {
         (is_over && self.asked.is_none()).then(|| self.ask()).flatten()
     }
 
-    /// Packets have come that want an order. Returns what to ask for.
-    pub fn demand(&mut self, now: Duration) -> Option<Request> {
+    /// Packets have come that want an order, and so many wait in what would be replaced. Returns what to ask for.
+    pub fn demand(&mut self, now: Duration, waiting_packets: u32) -> Option<Request> {
+        if self.demand.is_put_off(now, waiting_packets) {
+            return None;
+        }
         self.demand.begins(now);
         let waits = self.waits_in_vain();
         (waits && self.asked.is_none()).then(|| self.ask()).flatten()

@@ -10,7 +10,7 @@ use super::action::Action;
 use crate::model::{Cookie, Treatment};
 
 /// Entries of the kernel's table.
-const PLACES: usize = 16_384;
+pub const MOST_TOLD: usize = 16_384;
 const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Told {
     fn settle(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while let Some((has, uid)) = self.waiting.first().copied() {
-            if self.places == PLACES {
+            if self.places == MOST_TOLD {
                 let Some((most, from)) = self.holding.last().copied() else {
                     break;
                 };
@@ -173,7 +173,7 @@ mod tests {
                     Some(treatment) => assert_ne!(self.0.insert(cookie, treatment), Some(treatment), "no news"),
                     None => assert!(self.0.remove(&cookie).is_some(), "it was not there"),
                 }
-                assert!(self.0.len() <= PLACES);
+                assert!(self.0.len() <= MOST_TOLD);
             }
         }
     }
@@ -187,7 +187,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn nobody_waits_beside_a_free_place_or_beside_who_has_more(
-            hog in 0..2 * PLACES as u64,
+            hog in 0..2 * MOST_TOLD as u64,
             steps in prop::collection::vec((0..4u32, 0..1500u64, prop::option::of(any::<bool>())), 0..4000),
         ) {
             let (mut told, mut table) = (Told::default(), Table::default());
@@ -204,7 +204,7 @@ mod tests {
             prop_assert_eq!(told.users.values().map(has).sum::<usize>(), told.places);
             let most = told.users.iter().filter(|(uid, _)| **uid != ROOT).map(|(_, user)| has(user)).max();
             for (uid, user) in told.users.iter().filter(|(_, user)| !user.waiting.is_empty()) {
-                prop_assert_eq!(told.places, PLACES);
+                prop_assert_eq!(told.places, MOST_TOLD);
                 let least = if *uid == ROOT { 0 } else { most.unwrap_or_default() };
                 prop_assert!(*uid == ROOT && most == Some(0) || has(user) + 1 >= least, "uid {}", uid);
             }

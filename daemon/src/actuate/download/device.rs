@@ -8,8 +8,8 @@ use nix::sys::socket::AddressFamily;
 
 use crate::kernel::netlink::{
     Body, IFF_UP, IFLA_AF_SPEC, IFLA_IFALIAS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MASTER, IFLA_NUM_RX_QUEUES,
-    IFLA_NUM_TX_QUEUES, IFLA_TXQLEN, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Refused,
-    attribute, text, u32_at,
+    IFLA_NUM_TX_QUEUES, IFLA_TXQLEN, NLM_F_CREATE, NLM_F_EXCL, Netlink, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+    attribute, refused, text, u32_at,
 };
 use crate::kernel::uplink::{ifinfomsg, kind_of};
 
@@ -117,8 +117,4 @@ pub fn bridge_of(netlink: &mut Netlink, ifindex: u32) -> Result<Option<u32>> {
     };
     let message = look(netlink, master).context("cannot look at the interface")?;
     Ok((kind_of(&message).as_deref() == Some("bridge")).then_some(master))
-}
-
-fn refused(error: &anyhow::Error) -> Option<Errno> {
-    error.downcast_ref::<Refused>().map(|refused| refused.0)
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::MOST_LIMITS;
+use giveway_engine::class::{FAIREST_LIMITS, MOST_LIMITS};
 use giveway_engine::downlink::{Counted, Passed};
 use giveway_engine::model::{LimitNumber, RateLimit};
 use nix::errno::Errno;
@@ -19,22 +19,23 @@ use nix::errno::Errno;
 use crate::actuate::queue::htb::{self, Shape};
 use crate::kernel::netlink::{
     Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_DELQDISC, RTM_DELTCLASS, RTM_GETTCLASS, RTM_NEWQDISC,
-    RTM_NEWTCLASS, Refused, u32_at,
+    RTM_NEWTCLASS, refused, u32_at,
 };
 use crate::kernel::now;
 use crate::kernel::qdisc::{self, KIND, OPTIONS, ROOT, tcmsg};
+use crate::kernel::skeletons::admission::types::gw_most;
+use crate::kernel::skeletons::download::types::gw_detour;
 
-/// Of the root ("gd"): what bpf/detour.h says.
-pub const HANDLE: u32 = 0x6764_0000;
-const LIMITS: u32 = 0x100;
-const CLASSES_OF_A_LIMIT: u32 = 16;
-const QUEUES: u32 = 8;
+/// Of the root ("gd").
+pub const HANDLE: u32 = gw_detour::CLASS_OF_LIMITS.0 & 0xffff_0000;
+const LIMITS: u32 = gw_detour::CLASS_OF_LIMITS.0 & 0xffff;
+const CLASSES_OF_A_LIMIT: u32 = gw_detour::CLASSES_OF_A_LIMIT.0;
+const QUEUES: u32 = gw_detour::QUEUES_OF_A_LIMIT.0;
 /// So many limits of rules have these, and of commands; the others have one.
-const LIMITS_WITH_QUEUES: u32 = 48;
-/// GW_LIMITS of bpf/queueing.h, behind which the groups of links begin, and GROUPS_OF_A_LINK of bpf/download.bpf.c: of the link, of
-/// bulk, of background.
-const FIRST_OF_LINKS: u32 = 1961;
-const GROUPS_OF_A_LINK: u32 = 3;
+const LIMITS_WITH_QUEUES: u32 = gw_detour::LIMITS_WITH_QUEUES.0;
+const _: () = assert!(LIMITS_WITH_QUEUES == FAIREST_LIMITS as u32);
+const FIRST_OF_LINKS: u32 = gw_most::GW_LIMITS.0;
+const GROUPS_OF_A_LINK: u32 = gw_detour::GROUPS_OF_A_LINK.0;
 /// What bulk and background have for sure of what they have at most: together less than they ever have.
 const BULK_SHARE: u64 = 25;
 const BACKGROUND_SHARE: u64 = 100;
@@ -413,8 +414,8 @@ fn put_queue(netlink: &mut Netlink, ifindex: u32, minor: u32, rate: u64, largest
         .text(KIND, "tbf")
         .nested(OPTIONS, options);
     let put = netlink.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &message);
-    put.map_err(|error| match error.downcast_ref::<Refused>() {
-        Some(Refused(Errno::ENOENT)) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
+    put.map_err(|error| match refused(&error) {
+        Some(Errno::ENOENT) => error.context("this kernel has no tbf (CONFIG_NET_SCH_TBF)"),
         _ => error,
     })
 }

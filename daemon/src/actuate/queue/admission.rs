@@ -10,39 +10,48 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use giveway_engine::class::{LinkMarks, PacketRule};
-use giveway_engine::config::Deadline;
-use giveway_engine::model::{Class, Cookie, Dscp, Prefix, ProcessId, Protocol, Treatment};
-use giveway_engine::network::queue::traffic::{Refusal, RefusalReason};
-use giveway_engine::network::queue::{Backend, BackgroundFlow, Plan};
+use giveway_engine::class::{MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
+use giveway_engine::config::{Deadline, MOST_FLOWS};
+use giveway_engine::model::{Cookie, ProcessId, Treatment};
+use giveway_engine::network::queue::links::MOST_LINKS;
+use giveway_engine::network::queue::traffic::Refusal;
+use giveway_engine::network::queue::{BackgroundFlow, Plan};
+use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, ProgramMut};
-use nix::net::if_::if_nametoindex;
 
-use super::htb;
 use crate::kernel::bpf::attach_to_tracepoint;
 use crate::kernel::libbpf_log::explain;
-use crate::kernel::records::{self, bytes_of, socket_address};
+use crate::kernel::records::{bytes_of, lookup, record};
 use crate::kernel::ring::Ring;
 use crate::kernel::skeletons::admission as skeleton;
 use crate::kernel::tcx::{self, Way};
 use crate::kernel::{cgroup, check_release, now};
-use nix::sys::socket::AddressFamily;
 use skeleton::types;
 
+mod records;
+
+pub use records::number_of;
+use records::{config_of, has_limits, key_of, network_key, packet_rule_of, refusal, rule_of};
 pub use types::gw_admission_counters as Counters;
 
 /// Before this Linux no program of this kind may read the storage of tasks: who was made nice by giveway, and what was chosen.
 const NOTES_NEED: (u32, u32) = (6, 16);
 /// More than the ring holds; so a flood of refusals cannot keep the caller for ever.
 const EVENTS_AT_ONCE: usize = 1_024;
-/// GW_LIMIT_SHIFT, GW_DOWNLOAD_SHIFT and GW_WRITE_DSCP of bpf/queueing.h, and what stands there for any DSCP.
-const LIMIT_SHIFT: u32 = 4;
-const DOWNLOAD_SHIFT: u32 = 18;
-const WRITE_DSCP: u8 = 0x80;
-const ANY_DSCP: u8 = 0xff;
-/// GW_LOCAL_NETWORKS of bpf/queueing.h.
-const MOST_NETWORKS: usize = 1_024;
+
+/// What the engine counts on.
+const _: () = {
+    use types::gw_most as most;
+    assert!(MOST_LINKS == most::GW_LINKS.0 as usize);
+    assert!(MOST_FLOWS == most::GW_DEADLINE_RULES.0 as usize && MOST_FLOWS == most::GW_BACKGROUND_FLOWS.0 as usize);
+    assert!(MOST_PACKET_RULES == most::GW_PACKET_RULES.0 as usize);
+    assert!(MOST_LIMITS == most::GW_LIMITS_OF_RULES.0 as usize);
+    assert!(MOST_LIMITS + MOST_COMMAND_LIMITS == most::GW_LIMITS.0 as usize - 1);
+    assert!(MOST_TOLD == most::GW_TREATED_SOCKETS.0 as usize);
+    assert!(MOST_PROCESSES == most::GW_TREATED_PROCESSES.0 as usize);
+    assert!(MOST_CGROUPS == most::GW_FORWARDED_CGROUPS.0 as usize);
+};
 
 /// The loaded program; dropping it takes it off the links.
 pub struct Admission {
@@ -361,7 +370,7 @@ impl Admission {
     /// The link in whose queue a packet of this socket was within so much time; None: in none.
     pub fn queued_on(&self, socket: Cookie, within: Duration) -> Option<u32> {
         let bytes = self.treated_sockets.lookup(&socket.0.to_ne_bytes(), MapFlags::ANY);
-        let told: types::gw_treated_socket = records::record(&bytes.ok()??)?;
+        let told: types::gw_treated_socket = record(&bytes.ok()??)?;
         let queued = Duration::from_nanos(told.queued_ns);
         (told.queued_ns > 0 && now().saturating_sub(queued) < within).then_some(told.queued_on)
     }
@@ -383,7 +392,8 @@ impl Admission {
 
     /// The subnets of the links of these numbers, which their rates are not for.
     pub fn follow_networks(&mut self, networks: &BTreeSet<LocalNetwork>) -> Result<()> {
-        let networks: BTreeSet<LocalNetwork> = networks.iter().take(MOST_NETWORKS).copied().collect();
+        let most = self.local_networks.max_entries() as usize;
+        let networks: BTreeSet<LocalNetwork> = networks.iter().take(most).copied().collect();
         for gone in self.networks.difference(&networks) {
             let _ = self.local_networks.delete(bytes_of(&network_key(gone)));
         }
@@ -407,7 +417,7 @@ impl Admission {
     }
 
     pub fn counters(&self, number: u32) -> Result<Counters> {
-        let counters = records::lookup(&self.counters, number, "admission's counters")?;
+        let counters = lookup(&self.counters, number, "admission's counters")?;
         counters.context("admission has no counters")
     }
 
@@ -428,190 +438,3 @@ impl Shared {
         ]
     }
 }
-
-/// Of flows of any process.
-fn has_limits(plan: &Plan) -> bool {
-    let mut rules = plan.tuning.packet_rules.iter();
-    rules.any(|rule| !rule.treatment.limits.is_none())
-}
-
-fn config_of(plan: &Plan) -> types::gw_link_config {
-    use types::gw_link_flag as flag;
-    let flags = [
-        (plan.tuning.admission, flag::GW_ADMIT),
-        (plan.tuning.drop_late, flag::GW_DROP_LATE),
-        (plan.tuning.gate, flag::GW_GATE),
-        (plan.tuning.call_marks, flag::GW_CALLS),
-        (plan.tuning.promises_nothing_yet(), flag::GW_ONLY_NAMED),
-        (plan.tuning.orders_downloads, flag::GW_ORDERS_DOWNLOADS),
-        (plan.tuning.spares_local, flag::GW_SPARES_LOCAL),
-    ];
-    let class_of_local = match plan.tuning.spares_local && plan.backend == Backend::Htb {
-        true => htb::CLASS_OF_LOCAL,
-        false => Default::default(),
-    };
-    let class_of_band = match plan.backend {
-        Backend::Htb => htb::CLASS_OF_BAND,
-        Backend::Qdisc | Backend::None => Default::default(),
-    };
-    types::gw_link_config {
-        class_of_band,
-        class_of_local,
-        mark_of_class: marks_of(&plan.tuning.marks),
-        rate_bytes_per_s: plan.tuning.rate_bytes_per_s.unwrap_or(0),
-        trickle_bytes_per_s: plan.tuning.trickle_bytes_per_s,
-        short_mss: plan.tuning.short_mss.unwrap_or(0),
-        ifindex: plan.ifindex,
-        backend: match plan.backend {
-            Backend::Qdisc => types::gw_backend::GW_BACKEND_EDF,
-            Backend::Htb => types::gw_backend::GW_BACKEND_FIFO,
-            Backend::None => types::gw_backend::GW_BACKEND_NONE,
-        },
-        flags: flags.iter().filter(|(on, _)| *on).fold(0, |set, (_, one)| set | one.0),
-        overhead_bytes: plan.tuning.overhead_bytes,
-        max_packet_bytes: plan.tuning.max_packet_bytes,
-        driver_bytes: plan.tuning.driver_bytes,
-        realtime_percent: plan.tuning.realtime_percent,
-        guard_us: plan.tuning.guard_us,
-        path_budget_us: plan.tuning.path_budget_us,
-        below_us: plan.tuning.below_us,
-        codel_target_us: plan.tuning.sojourn_target_us,
-        codel_interval_us: plan.tuning.sojourn_interval_us,
-        user_percent: plan.tuning.user_percent.unwrap_or(0),
-        ..Default::default()
-    }
-}
-
-fn network_key(network: &LocalNetwork) -> types::gw_local_network {
-    let mut address = [0; 16];
-    let is_ipv6 = match network.address {
-        IpAddr::V4(ip) => {
-            address[..4].copy_from_slice(&ip.octets());
-            false
-        }
-        IpAddr::V6(ip) => {
-            address = ip.octets();
-            true
-        }
-    };
-    types::gw_local_network {
-        prefix_bits: 32 + u32::from(network.bits),
-        link: 2 * network.link + u32::from(is_ipv6),
-        address,
-    }
-}
-
-fn rule_of(rule: &Deadline) -> (types::gw_rule_key, types::gw_rule) {
-    let key = types::gw_rule_key {
-        remote_port: rule.conditions.port(),
-        protocol: rule.conditions.protocol().number(),
-        reserved: 0,
-    };
-    let value = types::gw_rule {
-        deadline_us: (rule.deadline_ms * 1000.0).round() as u32,
-        path_budget_us: rule.path_budget_us.unwrap_or(0),
-        has_path_budget: rule.path_budget_us.is_some().into(),
-        signal: rule.sigurg.into(),
-    };
-    (key, value)
-}
-
-fn marks_of(marks: &LinkMarks) -> [types::gw_class_mark; 8] {
-    let mut of_class = [types::gw_class_mark::default(); 8];
-    for mark in marks.iter() {
-        of_class[usize::from(number_of_class(mark.class))] = types::gw_class_mark {
-            dscp: WRITE_DSCP | mark.dscp.number(),
-            user_priority: mark.user_priority.unwrap_or(0),
-        };
-    }
-    of_class
-}
-
-pub(super) fn number_of_class(class: Class) -> u16 {
-    use types::gw_class;
-    let number = match class {
-        Class::Realtime => gw_class::GW_CLASS_REALTIME,
-        Class::Stream => gw_class::GW_CLASS_STREAM,
-        Class::Standard => gw_class::GW_CLASS_STANDARD,
-        Class::Bulk => gw_class::GW_CLASS_BULK,
-        Class::Background => gw_class::GW_CLASS_BACKGROUND,
-    };
-    number.0 as u16
-}
-
-/// As `GW_LIMIT_SHIFT` of bpf/queueing.h has it.
-pub fn number_of(treatment: Treatment) -> u32 {
-    let [up, down] = [treatment.limits.up, treatment.limits.down].map(|limit| u32::from(limit.unwrap_or(0)));
-    down << DOWNLOAD_SHIFT | up << LIMIT_SHIFT | u32::from(number_of_class(treatment.class))
-}
-
-fn packet_rule_of(rule: &PacketRule) -> types::gw_packet_rule {
-    let (remote, mask) = rule.address.map(|address| address.masked()).unwrap_or_default();
-    let family = |address: Prefix| {
-        if address.is_ipv4() {
-            AddressFamily::Inet
-        } else {
-            AddressFamily::Inet6
-        }
-    };
-    // One that is not there has no packets.
-    let ifindex = |name: &String| if_nametoindex(name.as_str()).unwrap_or(u32::MAX);
-    types::gw_packet_rule {
-        remote,
-        mask,
-        family: rule.address.map_or(0, |address| family(address) as u32),
-        ifindex: rule.interface.as_ref().map_or(0, ifindex),
-        remote_port: rule.port.unwrap_or(0),
-        local_port: rule.local_port.unwrap_or(0),
-        protocol: rule.protocol.map_or(0, Protocol::number),
-        dscp: rule.dscp.map_or(ANY_DSCP, Dscp::number),
-        reserved: 0,
-        treatment: number_of(rule.treatment),
-    }
-}
-
-fn key_of(flow: &BackgroundFlow) -> types::gw_background_key {
-    let mut key = types::gw_background_key {
-        remote_port: flow.port,
-        local_port: flow.local_port.unwrap_or(0),
-        ..Default::default()
-    };
-    match flow.address {
-        IpAddr::V4(ip) => {
-            key.family = AddressFamily::Inet as u32;
-            key.remote[..4].copy_from_slice(&ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            key.family = AddressFamily::Inet6 as u32;
-            key.remote = ip.octets();
-        }
-    }
-    key
-}
-
-/// A kind that this build does not know is left out.
-fn refusal(event: &types::gw_queue_event) -> Option<Refusal> {
-    let reason = match event.kind {
-        types::gw_queue_event_kind::GW_REFUSED_OWN => RefusalReason::Own,
-        types::gw_queue_event_kind::GW_REFUSED_OTHERS => RefusalReason::Others,
-        types::gw_queue_event_kind::GW_REFUSED_FULL => RefusalReason::Full,
-        types::gw_queue_event_kind::GW_REFUSED_SHARE => RefusalReason::Share,
-        types::gw_queue_event_kind::GW_LATE => RefusalReason::Late,
-        _ => return None,
-    };
-    let tuple = &event.tuple;
-    let address = |bytes, port| (tuple.family != 0).then(|| socket_address(tuple.family, bytes, port, tuple.scope_id));
-    Some(Refusal {
-        t_ns: event.t_ns,
-        deadline_t_ns: event.deadline_ns,
-        work_ns: event.work_ns,
-        reason,
-        cookie: (event.cookie != 0).then_some(Cookie(event.cookie)),
-        protocol: event.protocol as u8,
-        local: address(tuple.local, tuple.local_port),
-        remote: address(tuple.remote, tuple.remote_port),
-    })
-}
-
-#[cfg(test)]
-mod tests;

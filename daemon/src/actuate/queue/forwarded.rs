@@ -3,34 +3,33 @@
 //! cgroup, by which admission finds at the link what is said of that. Input: the veth devices of this namespace, and classes of cgroups. Output: the
 //! cgroups that send. It changes nothing but a number that packets carry, and ends with the process.
 
-use giveway_engine::model::Forwarded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use giveway_engine::model::Forwarded;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
+use super::QueueActuator;
 use super::admission::number_of;
 use crate::actuate::download::containers::Receiving;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::now;
 use crate::kernel::records::{bytes_of, record};
+use crate::kernel::skeletons::admission::types::gw_forwarded_number;
 use crate::kernel::skeletons::forwarded as skeleton;
 use crate::kernel::tcx::{self, Way};
-use crate::kernel::uplink::Veth;
+use crate::kernel::uplink::{self, Veth};
 use skeleton::types;
 
-/// Of `bpf/queueing.h`.
-const GW_FIRST_FORWARDED: u32 = 16;
-const GW_FORWARDED_CGROUPS: u32 = 1024;
+const FIRST: u32 = gw_forwarded_number::GW_FIRST_FORWARDED.0;
 /// Which has sent nothing for so long is forgotten.
 const SENDS_FOR: Duration = Duration::from_secs(60);
 /// Each takes a descriptor.
 const MOST_DEVICES: usize = 256;
-const MOST_KEYS: usize = 2 * GW_FORWARDED_CGROUPS as usize;
 
 pub struct Containers {
     program: OwnedFd,
@@ -48,6 +47,64 @@ pub struct Containers {
     receive_by: BTreeMap<u64, u32>,
 }
 
+impl QueueActuator {
+    /// What comes out of these devices is told apart by its cgroup, while anything is in force.
+    /// `changed`: devices may have come or gone since the last time.
+    ///
+    /// # Errors
+    /// Where it is to be asked for again.
+    pub fn follow_containers(&mut self, changed: bool) -> Result<()> {
+        let links: BTreeSet<u32> = self.links.keys().copied().collect();
+        if !changed && self.followed.as_ref() == Some(&links) {
+            return Ok(());
+        }
+        let mut devices = match self.links.is_empty() {
+            true => BTreeMap::new(),
+            false => uplink::veths(&mut self.netlink)?,
+        };
+        devices.retain(|ifindex, _| !links.contains(ifindex));
+        self.followed = Some(links);
+        if devices.is_empty() && self.containers.is_none() {
+            return Ok(());
+        }
+        if self.containers().is_none()
+            && let Some(admission) = &self.admission
+        {
+            self.containers = Some(Containers::load(&admission.shared.received.forwarded_treatments));
+        }
+        let outcome = match self.containers() {
+            Some(containers) => containers.follow(devices),
+            None => Err(anyhow!("containers' packets are not told apart yet")),
+        };
+        self.configure()?;
+        outcome
+    }
+
+    /// Those that send.
+    pub fn forwarding(&mut self) -> Result<BTreeSet<u64>> {
+        self.containers()
+            .map_or_else(|| Ok(BTreeSet::new()), Containers::sending)
+    }
+
+    /// What is forwarded for this cgroup; None: nothing is said of it.
+    pub fn treat_forwarded(&mut self, cgroup: u64, told: Option<Forwarded>) -> Result<()> {
+        let Some(containers) = self.containers() else {
+            return Ok(());
+        };
+        containers.tell(cgroup, told)?;
+        self.configure()
+    }
+
+    /// The containers whose downloads are limited.
+    pub fn receiving(&self) -> Option<Receiving<'_>> {
+        self.containers.as_ref()?.as_ref().ok()?.receiving()
+    }
+
+    fn containers(&mut self) -> Option<&mut Containers> {
+        self.containers.as_mut()?.as_mut().ok()
+    }
+}
+
 impl Containers {
     pub fn load(treatments: &MapHandle) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
@@ -61,7 +118,7 @@ impl Containers {
             cgroups: MapHandle::try_from(&skeleton.maps.forwarded).context("cannot keep the map of cgroups")?,
             treatments: MapHandle::try_from(treatments).context("cannot share what is said of cgroups")?,
             told: BTreeMap::new(),
-            last: GW_FIRST_FORWARDED,
+            last: FIRST,
             receive_by: BTreeMap::new(),
         })
     }
@@ -101,7 +158,8 @@ impl Containers {
     /// The cgroups that send. What the kernel's table has pushed out meanwhile is said again.
     pub fn sending(&mut self) -> Result<BTreeSet<u64>> {
         // While others push entries out, the kernel begins anew.
-        let keys: Vec<Vec<u8>> = self.cgroups.keys().take(MOST_KEYS).collect();
+        let most = 2 * self.cgroups.max_entries() as usize;
+        let keys: Vec<Vec<u8>> = self.cgroups.keys().take(most).collect();
         let mut sending = BTreeSet::new();
         self.receive_by.clear();
         for key in keys {
@@ -160,8 +218,8 @@ impl Containers {
     /// Under which this is said of it from now on.
     fn number(&mut self, cgroup: u64, told: Forwarded) -> Result<u32> {
         let in_use: BTreeSet<u32> = self.told.values().map(|(number, _)| *number).collect();
-        let end = GW_FIRST_FORWARDED + GW_FORWARDED_CGROUPS;
-        let mut all = (self.last + 1..end).chain(GW_FIRST_FORWARDED..=self.last);
+        let end = self.treatments.max_entries();
+        let mut all = (self.last + 1..end).chain(FIRST..=self.last);
         let known = self.told.get(&cgroup).map(|(number, _)| *number);
         let free = known.or_else(|| all.find(|number| !in_use.contains(number)));
         let number = free.context("no more containers can be told apart")?;

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The four bands as classes of htb, for kernels without the BPF qdisc. Input: a plan with a rate. Output: a tree:
-//!
-//! | class | rate | at most | before |
-//! |---|---|---|---|
-//! | the link | the link's | the link's | |
-//! | real time | its share | its share | everything |
-//! | streams | the rest | the link's | best effort |
-//! | best effort | a tenth of the link, at most half of what the two above leave | the link's | background |
-//! | background | its trickle | the link's | nothing |
+//! The four bands as classes of htb, for kernels without the BPF qdisc. Input: a plan with a rate, of which the engine says what
+//! each band has ([`BandRates`]). Output: a tree: below the link's class one for each band, which borrow from it in the bands' order.
 //!
 //! Where the rate is not for local traffic (`local = "unlimited"`), the link's class and two for that are below one of the
 //! device, which has no bound. Local traffic borrows there, behind all that the link's classes borrow from the link.
@@ -17,12 +10,15 @@
 
 use anyhow::{Context as _, Result};
 use giveway_engine::network::queue::Plan;
+use giveway_engine::network::queue::band_rates::BandRates;
 use giveway_engine::network::queue::traffic::Served;
 use nix::errno::Errno;
 
-use super::{BANDS, HANDLE, refused};
-use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS};
+use super::undo::is_ours;
+use super::{BANDS, HANDLE};
+use crate::kernel::netlink::{Body, NLM_F_CREATE, NLM_F_REPLACE, Netlink, RTM_NEWQDISC, RTM_NEWTCLASS, refused};
 use crate::kernel::qdisc::{self, OPTIONS, ROOT, tcmsg};
+use crate::kernel::skeletons::admission::types::gw_most;
 
 pub const KIND: &str = "htb";
 
@@ -35,8 +31,6 @@ const LOCAL_FIRST: u32 = 0x40;
 const LOCAL: u32 = 0x48;
 /// More than any device carries, bytes a second.
 const DEVICE_RATE: u64 = 50_000_000_000;
-/// Of the link's rate, what local traffic has for sure.
-const LOCAL_SHARE: u64 = 100;
 const REALTIME: u32 = 0x10;
 const STREAMS: u32 = 0x18;
 const BEST_EFFORT: u32 = 0x20;
@@ -70,9 +64,9 @@ const TCA_FQ_CODEL_ECN: u16 = 4;
 const TICK_NS: u64 = 64;
 /// Timers are as fine as this at best: a class may catch up on so much of its rate.
 const BURST_US: u64 = 100;
-/// Twice what admission promises at a time (`GW_PROMISES` in bpf/link.h), so that nothing promised is dropped here, even
+/// Twice what admission promises at a time, so that nothing promised is dropped here, even
 /// if it has given up what a link that stopped still holds.
-const REALTIME_PACKETS: u32 = 2 * 4096;
+const REALTIME_PACKETS: u32 = 2 * gw_most::GW_PROMISES.0;
 /// What best effort and background may hold where there is no fq_codel to keep their queues short.
 const QUEUE_US: u64 = 100_000;
 const FEWEST_PACKETS: u64 = 16;
@@ -112,9 +106,10 @@ pub fn put_up(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
 
 /// Makes the classes and their queues, or changes those that are there.
 pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
-    let rate = plan.tuning.rate_bytes_per_s;
-    let rate = rate.context("htb cannot order without a rate")?;
-    for class in classes(plan, rate) {
+    let rates = plan.tuning.band_rates();
+    let rates = rates.context("htb cannot order without a rate")?;
+    let rate = rates.rate;
+    for class in classes(&rates) {
         let message = class.message(plan);
         netlink
             .change(RTM_NEWTCLASS, NLM_F_CREATE, &message)
@@ -139,7 +134,7 @@ pub fn tune(netlink: &mut Netlink, plan: &Plan) -> Result<()> {
 }
 
 fn put_root(netlink: &mut Netlink, ifindex: u32) -> Result<()> {
-    if super::is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
+    if is_ours(&qdisc::root(netlink, ifindex)?.qdisc) {
         return Ok(());
     }
     put_root_of(netlink, ifindex, HANDLE, BEST_EFFORT)
@@ -159,44 +154,32 @@ pub fn put_root_of(netlink: &mut Netlink, ifindex: u32, handle: u32, default: u3
     })
 }
 
-fn classes(plan: &Plan, rate: u64) -> Vec<Class> {
-    let realtime = (rate * u64::from(plan.tuning.realtime_percent) / 100).max(1);
-    let background = plan.tuning.trickle_bytes_per_s.clamp(1, rate);
-    let class = |minor, rate, ceil, priority| Class {
+fn classes(rates: &BandRates) -> Vec<Class> {
+    let class = |minor, parent, assured, most, priority| Class {
         minor,
-        parent: LINK,
-        rate,
-        ceil,
+        parent,
+        rate: assured,
+        ceil: most,
         priority,
         burst_us: BURST_US,
     };
-    let rest = rate.saturating_sub(realtime + background).max(1);
-    let best_effort = (rate / 10).min(rest / 2).max(1);
-    let served = [
-        (STREAMS, rest.saturating_sub(best_effort).max(1)),
-        (BEST_EFFORT, best_effort),
-        (BACKGROUND, background),
-    ];
-    let spares_local = plan.tuning.spares_local;
-    let below = |parent, class| Class { parent, ..class };
-    let mut classes = match spares_local {
-        true => vec![
-            below(0, class(DEVICE, DEVICE_RATE, DEVICE_RATE, 0)),
-            below(DEVICE, class(LINK, rate, rate, 0)),
+    let mut classes = match rates.local {
+        // It borrows from the device behind what borrows from the link, so that it keeps nothing of that waiting.
+        Some(local) => vec![
+            class(DEVICE, 0, DEVICE_RATE, DEVICE_RATE, 0),
+            class(LINK, DEVICE, rates.rate, rates.rate, 0),
+            class(LOCAL_FIRST, DEVICE, local, DEVICE_RATE, 0),
+            class(LOCAL, DEVICE, local, DEVICE_RATE, 3),
         ],
-        false => vec![below(0, class(LINK, rate, rate, 0))],
+        None => vec![class(LINK, 0, rates.rate, rates.rate, 0)],
     };
-    if spares_local {
-        // They borrow from the device behind what borrows from the link, so that they keep nothing of that waiting.
-        let sure = (rate / LOCAL_SHARE).max(1);
-        for (minor, priority) in [(LOCAL_FIRST, 0), (LOCAL, 3)] {
-            classes.push(below(DEVICE, class(minor, sure, DEVICE_RATE, priority)));
-        }
-    }
-    classes.push(class(REALTIME, realtime, realtime, 0));
-    for (priority, (band, sure)) in (1..).zip(served) {
-        classes.push(class(band, sure, rate, priority));
-    }
+    let bands = [
+        (REALTIME, rates.realtime, 0),
+        (STREAMS, rates.stream, 1),
+        (BEST_EFFORT, rates.best_effort, 2),
+        (BACKGROUND, rates.background, 3),
+    ];
+    classes.extend(bands.map(|(minor, band, priority)| class(minor, LINK, band.assured, band.most, priority)));
     classes
 }
 

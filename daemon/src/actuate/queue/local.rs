@@ -2,14 +2,16 @@
 //! The own subnets of links, by the addresses that these have now; with what never leaves a link: link-local multicast and
 //! broadcast. Reads only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, Result};
+use giveway_engine::model::Prefix;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 
-use super::admission::LocalNetwork;
+use super::admission::{Admission, LocalNetwork};
+use super::{Link, QueueActuator};
 
 /// Never routed (RFC 5771, RFC 4291).
 const OF_EVERY_LINK: [(IpAddr, u8); 3] = [
@@ -18,8 +20,38 @@ const OF_EVERY_LINK: [(IpAddr, u8); 3] = [
     (IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0)), 16),
 ];
 
+impl QueueActuator {
+    /// The subnets of links whose rates are not for these, as their addresses are now.
+    pub fn follow_networks(&mut self) -> Result<()> {
+        let Some(admission) = &mut self.admission else {
+            return Ok(());
+        };
+        let spares = |link: &&Link| link.plan.tuning.spares_local;
+        let links: Vec<(u32, String)> = self
+            .links
+            .values()
+            .filter(spares)
+            .map(|link| (link.number, link.name.clone()))
+            .collect();
+        admission.follow_networks(&networks(&links)?)
+    }
+
+    /// The subnets that admission knows, by the links' interfaces.
+    pub fn subnets(&self) -> BTreeMap<u32, Vec<Prefix>> {
+        let networks = self.admission.iter().flat_map(Admission::networks);
+        let mut subnets: BTreeMap<u32, Vec<Prefix>> = BTreeMap::new();
+        for network in networks {
+            let of_it = self.links.iter().find(|(_, link)| link.number == network.link);
+            if let (Some((ifindex, _)), Some(subnet)) = (of_it, Prefix::new(network.address, network.bits)) {
+                subnets.entry(*ifindex).or_default().push(subnet);
+            }
+        }
+        subnets
+    }
+}
+
 /// Those of the links of these numbers and names.
-pub(super) fn networks(links: &[(u32, String)]) -> Result<BTreeSet<LocalNetwork>> {
+fn networks(links: &[(u32, String)]) -> Result<BTreeSet<LocalNetwork>> {
     if links.is_empty() {
         return Ok(BTreeSet::new());
     }

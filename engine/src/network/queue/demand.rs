@@ -11,6 +11,8 @@ use crate::config::Config;
 /// Without such a packet, the first time, and at most.
 const STAYS: Duration = Duration::from_secs(60);
 const STAYS_AT_MOST: Duration = Duration::from_secs(3600);
+/// For so long a queue that is wanted waits for what is in its place to be empty.
+const PUT_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Demand {
@@ -21,6 +23,8 @@ pub struct Demand {
     stays: Duration,
     /// As counted then.
     packets: u64,
+    /// Since when something has waited in what stands in the queue's place.
+    put_off: Option<Duration>,
 }
 
 impl Demand {
@@ -30,11 +34,23 @@ impl Demand {
             latest: None,
             stays: Duration::ZERO,
             packets: 0,
+            put_off: None,
         }
     }
 
     pub fn is_over(&self) -> bool {
         !self.is_lasting && self.latest.is_none()
+    }
+
+    /// Whether the queue is not to come yet for a packet that was seen: what waits in its place would be lost, so for a while a
+    /// moment is waited for in which nothing does.
+    pub fn is_put_off(&mut self, now: Duration, waiting_packets: u32) -> bool {
+        let since = *self.put_off.get_or_insert(now);
+        let is_put_off = waiting_packets > 0 && now.saturating_sub(since) < PUT_OFF;
+        if !is_put_off {
+            self.put_off = None;
+        }
+        is_put_off
     }
 
     /// Such a packet was seen.
@@ -135,6 +151,17 @@ mod tests {
         let later = Duration::from_secs(60);
         assert!(!demand.observe(later, &full));
         assert!(demand.observe(later, &counters(0, 0)));
+    }
+
+    #[test]
+    fn it_comes_when_nothing_waits_in_its_place_or_after_a_second() {
+        let mut demand = Demand::new(&Config::default());
+        let at = Duration::from_millis;
+        assert!(!demand.is_put_off(at(0), 0));
+        assert!(demand.is_put_off(at(10), 3) && demand.is_put_off(at(500), 1));
+        assert!(!demand.is_put_off(at(600), 0));
+        assert!(demand.is_put_off(at(700), 1), "a new second");
+        assert!(demand.is_put_off(at(1699), 1) && !demand.is_put_off(at(1700), 1));
     }
 
     #[test]

@@ -432,10 +432,12 @@ impl Links {
         all.collect()
     }
 
-    /// Packets that want an order have come on these. Returns what to ask for.
-    pub fn demand(&mut self, now: Duration, on: &[u32]) -> Vec<LinkRequest> {
-        let links = self.links.iter_mut().filter(|(ifindex, _)| on.contains(ifindex));
-        let all = links.filter_map(|(ifindex, link)| Some(ask(*ifindex, &link.name, link.queue.demand(now)?)));
+    /// Packets that want an order have come on these, and so many wait there. Returns what to ask for.
+    pub fn demand(&mut self, now: Duration, on: &BTreeMap<u32, u32>) -> Vec<LinkRequest> {
+        let all = self.links.iter_mut().filter_map(|(ifindex, link)| {
+            let request = link.queue.demand(now, *on.get(ifindex)?)?;
+            Some(ask(*ifindex, &link.name, request))
+        });
         all.collect()
     }
 

@@ -654,9 +654,9 @@ fn where_nothing_is_to_be_held_there_is_no_queue_until_something_is() {
         view.why
     );
 
-    let plan = put_up(queue.demand(NOW).unwrap()).unwrap();
+    let plan = put_up(queue.demand(NOW, 0).unwrap()).unwrap();
     assert_eq!((plan.backend, plan.tuning.rate_bytes_per_s), (Backend::Qdisc, None));
-    assert_eq!(queue.demand(NOW), None, "it is being put up");
+    assert_eq!(queue.demand(NOW, 0), None, "it is being put up");
     assert!(queue.conclude(NOW, Ok(())).0.unwrap().made);
     assert!(!queue.view(NOW).waits);
     assert_eq!(see(&mut queue, Some(ours(wifi()))), None);
@@ -740,11 +740,24 @@ fn a_queue_that_could_not_be_put_up_for_what_came_is_tried_again() {
     let mut queue = waiting("");
     see(&mut queue, Some(wifi())).unwrap();
     queue.conclude(NOW, Ok(()));
-    queue.demand(NOW).unwrap();
+    queue.demand(NOW, 0).unwrap();
     let (_, next) = queue.conclude(NOW, Err("not yet".to_owned()));
     assert_eq!(put_up(next.unwrap()).unwrap().backend, Backend::None);
     queue.conclude(NOW, Ok(()));
-    assert_eq!(queue.demand(NOW), None, "not sooner");
+    assert_eq!(queue.demand(NOW, 0), None, "not sooner");
     let later = queue.next_try().unwrap();
     assert_eq!(put_up(queue.try_again(later).unwrap()).unwrap().backend, Backend::Qdisc);
+}
+
+#[test]
+fn what_bands_have_for_sure_is_no_more_than_the_link_carries() {
+    for (rate_mbit, percent) in [("8", 50), ("8", 95), ("1000", 1)] {
+        let text = format!("[link]\nrate_mbit = {rate_mbit}\n[queue]\nrealtime_percent = {percent}");
+        let tuning = first(&text, false, wifi()).0.unwrap().tuning;
+        let rates = tuning.band_rates().unwrap();
+        let bands = [rates.realtime, rates.stream, rates.best_effort, rates.background];
+        assert_eq!(bands.iter().map(|band| band.assured).sum::<u64>(), rates.rate, "{text}");
+        assert_eq!(rates.realtime.most, rates.rate * percent / 100);
+        assert!(rates.best_effort.assured <= rates.stream.assured && rates.best_effort.most == rates.rate);
+    }
 }

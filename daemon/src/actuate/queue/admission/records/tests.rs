@@ -8,6 +8,7 @@ use giveway_engine::matcher::{Ends, Matcher};
 use giveway_engine::model::Protocol;
 
 use super::*;
+use crate::kernel::records::bytes_of;
 
 fn packets() -> impl Iterator<Item = Ends> {
     let remotes = [
