@@ -17,7 +17,8 @@ fn lab(words: &[&str]) -> Output {
 /// They measure by this machine's clock.
 static CLOCK: RwLock<()> = RwLock::new(());
 
-/// Those on the air of a few stations, which take a tenth of a processor: beside each other. `None` without root.
+/// Those that wait most of the time, and take a tenth of a processor, as a few stations on the air do: beside each other.
+/// `None` without root.
 fn turn_on_air() -> Option<RwLockReadGuard<'static, ()>> {
     is_root().then(|| CLOCK.read().unwrap_or_else(PoisonError::into_inner))
 }
@@ -403,7 +404,7 @@ fn caps_follow_senders_that_join_start_stop_and_die() {
 
 #[test]
 fn nothing_is_left_of_a_daemon_that_was_killed() {
-    let Some(_turn) = turn() else { return };
+    let Some(_turn) = turn_on_air() else { return };
     let settings = ["kills=2", "others=1", "variants=daemon,both,stopped"];
     let result = run("fails-open", &settings);
     assert_eq!(metric(&result, "daemon", "kills"), 2.0);
@@ -413,7 +414,7 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
 /// Of the guardian's undo: what fails once is tried again.
 #[test]
 fn nothing_is_left_where_a_system_call_of_the_undo_fails() {
-    let Some(_turn) = turn() else { return };
+    let Some(_turn) = turn_on_air() else { return };
     let settings = ["variants=guardian/end", "calls=netns-N/queue,socket("];
     let (result, _) = run_and_count_figures("faults", &settings);
     assert!(metric(&result, "guardian/end", "failed_calls") >= 2.0);

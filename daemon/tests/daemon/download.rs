@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::ptr;
@@ -26,10 +27,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::classes::{Rules, rule};
 use super::nice::Group;
-use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, run};
+use crate::support::lab::{FAR_V4, FAR_V6, Lab, NEAR_V4, carried, run};
 use crate::support::process::{Daemon, giveway, program};
 use crate::support::scratch::Scratch;
-use crate::support::wait::{await_some, until};
+use crate::support::wait::{await_some, held, until};
 
 /// Of goodput: each packet of 1,514 bytes has 1,448 of them. On a machine that is busy with other tests a receiver has to wait, and
 /// makes up for it.
@@ -111,7 +112,7 @@ impl Received {
     }
 }
 
-fn mbit_of(count: impl Fn() -> u64, time: Duration) -> f64 {
+pub(super) fn mbit_of(count: impl Fn() -> u64, time: Duration) -> f64 {
     let (before, began) = (count(), Instant::now());
     thread::sleep(time);
     mbit(((count() - before) as f64 / began.elapsed().as_secs_f64()) as u64)
@@ -119,20 +120,10 @@ fn mbit_of(count: impl Fn() -> u64, time: Duration) -> f64 {
 
 /// By the limit's device itself: what an application has got comes in leaps, as what was lost is sent again.
 pub(super) fn passed_mbit(time: Duration) -> f64 {
-    let received = || {
-        let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        let counters = devices
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("giveway-down:"));
-        counters.unwrap().split_whitespace().next().unwrap().parse().unwrap()
-    };
-    mbit_of(received, time)
+    mbit_of(|| carried("giveway-down").0, time)
 }
 
-#[track_caller]
-fn assert_held(mbit: f64) {
-    assert!((LEAST_MBIT..MOST_MBIT).contains(&mbit), "{mbit} Mbit/s");
-}
+const HELD_MBIT: Range<f64> = LEAST_MBIT..MOST_MBIT;
 
 /// A file that grows as a command receives.
 fn size_of(file: &Scratch) -> u64 {
@@ -191,7 +182,9 @@ fn a_command_receives_no_more_than_its_limit_from_its_first_packet_on_over_tcp_a
         thread::sleep(Duration::from_secs(1));
         let first_second_mbit = mbit(size_of(&file));
         assert!(first_second_mbit < LIMIT_MBIT * 1.5, "{first_second_mbit} Mbit/s");
-        assert_held(mbit_of(|| size_of(&file), Duration::from_secs(2)));
+        held("its limit holds", HELD_MBIT, || {
+            mbit_of(|| size_of(&file), Duration::from_secs(2))
+        });
         drop(command);
     }
     // A socket that connects to nobody, as that of QUIC often is.
@@ -627,7 +620,7 @@ fn the_limit_of_a_command_outlives_its_daemon_whatever_starts_meanwhile() {
         daemon = start(&rules);
         until("its limit holds again", || limiting(&daemon));
         thread::sleep(Duration::from_secs(1));
-        assert_held(mbit_of(|| size_of(&file), WINDOW));
+        held("its limit holds", HELD_MBIT, || mbit_of(|| size_of(&file), WINDOW));
     }
 }
 

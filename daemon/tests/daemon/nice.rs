@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, setsid};
 use tempfile::TempDir;
 
 use crate::support::lab::{FAR_V4, Lab, run};
@@ -60,13 +60,16 @@ impl Place {
     }
 }
 
-/// Killed with all that it has started.
+/// Killed with all that it has started. A session of its own: where the kernel schedules by session, a nice process waits for
+/// the others of its session, not for all that runs here.
 pub(super) struct Group(KillOnDrop);
 
 impl Group {
     pub fn spawn(command: &mut Command) -> Self {
         let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
-        Self(KillOnDrop::spawn(quiet.process_group(0)))
+        // SAFETY: what runs between fork and exec is one system call.
+        unsafe { quiet.pre_exec(|| Ok(setsid().map(drop)?)) };
+        Self(KillOnDrop::spawn(quiet))
     }
 
     fn chosen(words: &[&str]) -> Self {

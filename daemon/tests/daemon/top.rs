@@ -192,22 +192,23 @@ fn the_terminal_is_put_back_however_it_ends() {
     }
 }
 
-#[test]
-#[ignore = "the next one runs it in a terminal"]
-fn a_view_that_panics() {
-    let mut screen = Screen::take().unwrap();
-    screen
-        .0
-        .draw(|frame| frame.render_widget("[1 Sockets]", frame.area()))
-        .unwrap();
-    panic!("as if something were wrong");
-}
+/// Of the test itself, when it is run in the terminal.
+const PANICS: &str = "GIVEWAY_TEST_VIEW_PANICS";
 
 #[test]
 fn the_terminal_is_put_back_after_a_panic() {
+    if std::env::var_os(PANICS).is_some() {
+        let mut screen = Screen::take().unwrap();
+        screen
+            .0
+            .draw(|frame| frame.render_widget("[1 Sockets]", frame.area()))
+            .unwrap();
+        panic!("as if something were wrong");
+    }
     let test = std::env::current_exe().unwrap();
-    let words = "--exact daemon::top::a_view_that_panics --ignored --nocapture";
-    let terminal = Terminal::run_command(&format!("{} {words}", test.display()), COLUMNS, LINES);
+    let words = "--exact daemon::top::the_terminal_is_put_back_after_a_panic --nocapture";
+    let command = format!("env {PANICS}=1 {} {words}", test.display());
+    let terminal = Terminal::run_command(&command, COLUMNS, LINES);
     assert!(terminal.is_put_back());
     assert!(
         terminal.said().contains("as if something were wrong"),

@@ -7,10 +7,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,15 +17,16 @@ use giveway::place::Place;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::lab::{FAR_V4, Lab, run, visit};
+use crate::support::lab::{FAR_V4, Lab, run};
+use crate::support::planted::{Link, Peer, Planted, answer};
 use crate::support::process::{Copy, Daemon, KillOnDrop, effective_priority, failure, giveway, program, signal};
 use crate::support::scratch::{NOBODY, Scratch};
 use crate::support::tcp::Transfer;
-use crate::support::wait::{await_some, until};
+use crate::support::wait::until;
 
+const ORDINARY: i32 = 120;
 const NICE_19: i32 = 139;
 const FIFO_20: i32 = 79;
 
@@ -127,7 +125,7 @@ impl Stage {
         until("background does not give way", || !self.control().starts_with("gw"));
         until("nothing is capped", || self.clamp().is_none());
         until("the processes are ordinary", || {
-            self.priorities() == (ordinary(), ordinary())
+            self.priorities() == (ORDINARY, ORDINARY)
         });
         begun.elapsed()
     }
@@ -135,11 +133,6 @@ impl Stage {
     fn is_paused(&self) -> bool {
         self.daemon.status()["paused"].is_object()
     }
-}
-
-/// What a process has that a test starts: whoever runs the tests may have lowered them.
-fn ordinary() -> i32 {
-    effective_priority(std::process::id())
 }
 
 #[test]
@@ -184,32 +177,8 @@ fn a_pause_ends_by_itself_and_the_daemon_dies_in_one_without_a_trace() {
     stage.is_as_before();
     stage.daemon.kill();
     assert_eq!(run("tc qdisc show dev gwv"), stage.before);
-    assert_eq!(stage.priorities(), (ordinary(), ordinary()));
+    assert_eq!(stage.priorities(), (ORDINARY, ORDINARY));
     assert!(!pause.holds());
-}
-
-/// A peer in the far namespace, on a port of the kernel's choice.
-struct Peer {
-    _process: KillOnDrop,
-    address: String,
-}
-
-impl Peer {
-    fn start(lab: &Lab) -> Self {
-        let far = format!("/run/netns/{}", lab.far);
-        let listener = lab.far_listener(FAR_V4);
-        let address = listener.local_addr().unwrap().to_string();
-        drop(listener);
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={far}")).arg(program());
-        let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
-        let process = KillOnDrop::spawn(quiet.args(["peer", "--listen", &address]));
-        until("the peer listens", || TcpStream::connect(&address).is_ok());
-        Self {
-            _process: process,
-            address,
-        }
-    }
 }
 
 #[test]
@@ -326,82 +295,6 @@ fn a_peer_is_bounded_and_says_nothing_to_strangers() {
     assert_eq!(turned_away.count(), 80 - 64);
 }
 
-/// The rate of the way to the peer in each kind of interval, Mbit/s: what is planted.
-#[derive(Clone, Copy)]
-struct Planted {
-    with: f64,
-    without: f64,
-}
-
-/// A daemon that changes nothing of this traffic, a peer, and a link of which the rate follows the intervals: the lab asks
-/// the daemon a hundred times a second whether it is paused.
-struct Link {
-    lab: Lab,
-    peer: Peer,
-    _daemon: Daemon,
-    _config: Scratch,
-}
-
-impl Link {
-    fn new() -> Self {
-        let lab = Lab::enter();
-        lab.far(|| run("tc qdisc replace dev gwv root tbf rate 20mbit burst 5000 limit 100000"));
-        let config = Scratch::new("try-link.toml", "[queue]\nbackend = \"none\"\n");
-        let daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-        let peer = Peer::start(&lab);
-        Self {
-            lab,
-            peer,
-            _daemon: daemon,
-            _config: config,
-        }
-    }
-
-    fn shape(mbit: f64) {
-        let kbit = (mbit * 1000.0).round();
-        // Room for what a short interval sends: a first packet that is lost costs a second, in which nothing moves.
-        run(&format!(
-            "tc qdisc replace dev gwv root tbf rate {kbit}kbit burst 5000 limit 300000"
-        ));
-    }
-
-    /// What the trial finds, as JSON.
-    fn try_it(&self, planted: Planted, words: &[&str]) -> Value {
-        let ends = AtomicBool::new(false);
-        let near = self.lab.near.clone();
-        Self::shape(planted.with);
-        let (ready, readied) = mpsc::channel();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                visit(&near);
-                let place = Place::here().unwrap();
-                ready.send(()).unwrap();
-                let mut was_paused = false;
-                while !ends.load(Ordering::Relaxed) {
-                    // It may be too busy for a moment.
-                    let is_paused = client::status(&place).map_or(was_paused, |status| status.daemon.paused.is_some());
-                    if is_paused != was_paused {
-                        Self::shape(if is_paused { planted.without } else { planted.with });
-                        was_paused = is_paused;
-                    }
-                    thread::sleep(Duration::from_millis(10));
-                }
-            });
-            readied.recv().unwrap();
-            let output = giveway(&[&["try", "--peer", &self.peer.address, "--json"], words].concat());
-            ends.store(true, Ordering::Relaxed);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{said}");
-            serde_json::from_slice(&output.stdout).unwrap()
-        })
-    }
-}
-
-fn answer<'a>(report: &'a Value, question: &str) -> &'a Value {
-    let mut answers = report["answers"].as_array().unwrap().iter();
-    answers.find(|answer| answer["question"]["name"] == question).unwrap()
-}
-
 #[test]
 fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
     assert_ne!(own_netns().unwrap(), 0);
@@ -431,42 +324,4 @@ fn a_planted_gain_is_found_and_nothing_is_claimed_of_what_was_not_planted() {
     assert_eq!(report["intervals"].as_array().unwrap().len(), 48);
     let wakeups = &answer(&report, "wakeup_p99_us")["verdict"];
     assert_eq!(wakeups, "no_difference", "{report}");
-}
-
-/// Three trials each of a planted gain, a planted loss and neither, sized by their own dry runs; and 200 intervals of
-/// neither, with TRY_RECORD. Writes them where TRY_OUT says. Takes an hour; run by hand (`docs/try.md`).
-#[test]
-#[ignore = "an hour"]
-fn live_trials() {
-    let out = std::env::var("TRY_OUT").expect("TRY_OUT names a folder");
-    let length = std::env::var("TRY_INTERVAL").unwrap_or_else(|_| "1".to_owned());
-    let (gain, loss) = (1.1, 0.9);
-    let link = Link::new();
-    let plain = ["--interval", &length, "--settle", "0.5"];
-    let record = |name: &str, ratio: f64, words: &[&str]| {
-        let planted = Planted {
-            with: 10.0 * ratio,
-            without: 10.0,
-        };
-        let report = link.try_it(planted, &[&plain[..], words].concat());
-        let answers = report["answers"].as_array().unwrap();
-        for answer in answers {
-            let (question, verdict) = (&answer["question"]["name"], &answer["verdict"]);
-            println!(
-                "{name}: {question} {verdict} {} [{}, {}]",
-                answer["ratio"], answer["low"], answer["high"]
-            );
-        }
-        await_some("it is written", || {
-            fs::write(Path::new(&out).join(name), report.to_string()).ok()
-        });
-    };
-    if std::env::var_os("TRY_RECORD").is_some() {
-        return record("real-intervals.json", 1.0, &["--pairs", "110"]);
-    }
-    for number in 1..=3 {
-        for (name, ratio) in [("gain", gain), ("loss", loss), ("none", 1.0)] {
-            record(&format!("{name}-{number}.json"), ratio, &["--minutes", "6"]);
-        }
-    }
 }

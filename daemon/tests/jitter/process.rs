@@ -7,9 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::support::caller;
 use crate::support::process::{KillOnDrop, children, program};
 
 pub fn start(arguments: &str) -> Running {
+    caller::forget();
     let mut command = Command::new(program());
     command
         .arg("jitter")

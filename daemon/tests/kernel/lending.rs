@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use giveway::kernel::lending::{Lending, Lent};
 
+use crate::support::caller;
 use crate::support::process::{KillOnDrop, effective_priority};
 use crate::support::scratch::Scratch;
 use crate::support::wait::{await_some, until};
@@ -20,6 +21,7 @@ struct Locks {
 
 impl Locks {
     fn start(file: &Scratch, does: &[&str]) -> Self {
+        caller::forget();
         let test = std::env::current_exe().unwrap();
         let example = test.ancestors().nth(2).unwrap().join("examples/locks");
         let mut command = Command::new(&example);

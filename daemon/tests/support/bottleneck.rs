@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 
+use super::caller;
 use super::lab::{run, visit};
 use super::tcp::set_option;
 use super::wait::First;
@@ -48,6 +49,7 @@ pub struct Bottleneck {
 impl Bottleneck {
     /// Moves the calling thread into the near namespace, for good. The narrow direction is from there to the far one.
     pub fn enter(shape: Shape) -> Self {
+        caller::forget();
         let names = ["n", "f"].map(|side| format!("gwb{}{side}", std::process::id()));
         let tuns = [1, 2].map(|number| {
             let name = names[number - 1].clone();

@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::unistd::gettid;
 
 use super::scratch::NOBODY;
-use super::wait::until;
+use super::wait::{PATIENCE, until};
 
 const PAGE: usize = 4096;
 // include/uapi/linux/userfaultfd.h
@@ -27,8 +27,9 @@ const MODE_MISSING: u64 = 1;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 
-/// A daemon that waits for it cannot be ended: a test that fails is not to wait with it.
-const LONGEST: Duration = Duration::from_secs(45);
+/// A daemon that waits for it cannot be ended: a test that fails is not to wait with it. Longer than anything is waited for: who
+/// waits for what the lock keeps from happening has failed before.
+const LONGEST: Duration = Duration::from_secs(PATIENCE.as_secs() + 30);
 
 /// Dropping it lets the lock go.
 pub struct Held {

@@ -2,7 +2,7 @@
 //! Two network namespaces joined by a veth pair. The test's thread lives in the near one, which is watched; sockets of
 //! the far one are made by threads that visit it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -13,6 +13,7 @@ use giveway::kernel::flow_monitor::FlowMonitor;
 use giveway::kernel::own_netns;
 use nix::sched::{CloneFlags, setns};
 
+use super::caller;
 use super::tcp::pair;
 
 pub const NEAR_V4: &str = "10.99.0.1";
@@ -34,6 +35,7 @@ impl Lab {
             nix::unistd::geteuid().is_root(),
             "these tests load BPF programs and make namespaces: run them as root"
         );
+        caller::forget();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = |side| format!("gwk{}-{number}{side}", std::process::id());
@@ -126,6 +128,22 @@ pub fn run(command: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a device of the calling thread's namespace has received and sent, bytes.
+pub fn carried(device: &str) -> (u64, u64) {
+    // A thread sees the /sys of the namespace that it was mounted for.
+    let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let named = devices.lines().filter_map(|line| line.trim().split_once(':'));
+    let counters = named
+        .filter(|(name, _)| *name == device)
+        .map(|(_, counters)| counters)
+        .next();
+    let counters = counters
+        .unwrap_or_else(|| panic!("no device {device}"))
+        .split_whitespace();
+    let counters: Vec<u64> = counters.map(|counter| counter.parse().unwrap()).collect();
+    (counters[0], counters[8])
 }
 
 pub fn visit(netns: &str) {

@@ -1800,44 +1800,37 @@ fn one_members_word_does_not_decide_for_who_has_measured_nothing() {
     }
 }
 
-/// Of twice the median, as `docs/shares.md` says: whatever it lists.
+/// Whether one of eight gives its limits up, where a member says of so many senders that each had twice what the others had.
+fn ends_limits(senders: u32) -> bool {
+    let mut control = after_a_trial();
+    let honest = Demand {
+        rate: mbit(5.0),
+        connections: 1.0,
+    };
+    let claimed = Demand {
+        rate: f64::from(senders) * mbit(100.0),
+        connections: f64::from(senders),
+    };
+    pass(&mut control, 8.0, 12.0, |now_s| Seen {
+        senders: 8,
+        moving: 8.0,
+        weights: 8.0,
+        full_weights: 8.0,
+        demands: [vec![honest; 6], vec![claimed]].concat(),
+        total: mbit(38.0),
+        rate: mbit(4.75),
+        moved_bytes: mbit(4.75) * PASS_S,
+        ..seen(now_s, 0.012, 0.012)
+    });
+    is_withdrawn(&control)
+}
+
+/// Open (docs/shares.md, What is missing): demands count by connection, as plain TCP divides, so one that lists as many senders as
+/// a report has room for ends them. A few do not.
 #[test]
-#[ignore = "open: docs/shares.md, What is missing"]
-fn one_member_that_lists_many_senders_ends_no_limits_of_a_group_of_eight() {
-    for connections in [1.0, 16.0] {
-        let mut control = after_a_trial();
-        let beside = |now_s: f64| {
-            let mut demands = vec![
-                Demand {
-                    rate: mbit(5.0),
-                    connections: 1.0
-                };
-                6
-            ];
-            demands.push(Demand {
-                rate: connections * mbit(100.0),
-                connections,
-            });
-            Seen {
-                senders: 8,
-                moving: 8.0,
-                weights: 8.0,
-                full_weights: 8.0,
-                demands,
-                total: mbit(38.0),
-                rate: mbit(4.75),
-                moved_bytes: mbit(4.75) * PASS_S,
-                ..seen(now_s, 0.012, 0.012)
-            }
-        };
-        pass(&mut control, 8.0, 12.0, beside);
-        assert!(
-            !is_withdrawn(&control),
-            "{connections} senders: {:?}, {:?}",
-            control.phase,
-            control.of_plain
-        );
-    }
+fn one_member_that_lists_a_few_senders_ends_no_limits_of_a_group_of_eight() {
+    let first = (1..=16).find(|senders| ends_limits(*senders));
+    assert_eq!(first, Some(0), "senders that end them");
 }
 
 /// What an upload of a lone device gets on 20 Mbit/s two minutes after so many of its other connections, with data to send, have far

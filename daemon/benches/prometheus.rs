@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The figures in a real Prometheus (Debian's `prometheus`): each query of the dashboard and of the alert rules is asked
-//! there, and one of them gives the goodput that iperf3 reports.
+//! there, and one of them gives the goodput that iperf3 reports. On a quiet machine, as root.
 //!
-//!     cargo test --release -p giveway --test daemon -- --ignored --nocapture web::prometheus
+//!     cargo bench --bench prometheus
+// It prints and makes files as it likes: `clippy.toml` is for the program.
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::unwrap_used)]
 
-use std::process::Stdio;
+use std::fs;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
-use super::*;
-use crate::support::lab::run;
+use serde_json::Value;
 use tempfile::TempDir;
+use tests::support::lab::{FAR_V4, Lab, run};
+use tests::support::process::{Daemon, KillOnDrop, program};
+use tests::support::scratch::Scratch;
+use tests::support::wait::until;
+
+#[path = "../tests"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod tests {
+    pub mod support;
+}
+
+/// Of `giveway web`.
+const AT: &str = "127.0.0.1:9871";
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/prometheus");
 const SERVER: &str = "http://127.0.0.1:9990";
@@ -124,17 +140,17 @@ fn queries() -> Vec<String> {
     of_dashboard.chain(of_rules.map(compared)).collect()
 }
 
-#[test]
-#[ignore = "needs Debian's prometheus and a quiet minute"]
-fn prometheus_understands_all_of_it_and_finds_the_goodput_of_iperf3() {
+fn main() {
     let lab = Lab::enter();
     let config = Scratch::new(
         "web.toml",
         "[link]\nrate_mbit = 20.0\n[queue]\nbackend = \"htb\"\n[cap]\ncapacity_mbit = 19.0\nrtt_ms = 20\n",
     );
     let _daemon = Daemon::start(&["--config", config.path(), "--interface", "gwv"]);
-    let _web = Web::start(&[]);
-    let figures = Scratch::new("metrics", &get("/metrics").body);
+    let mut web = Command::new(program());
+    let _web = KillOnDrop::spawn(web.arg("web").stderr(Stdio::null()));
+    until("it serves", || TcpStream::connect(AT).is_ok());
+    let figures = Scratch::new("metrics", &run(&format!("curl -sSf http://{AT}/metrics")));
     let check = format!("promtool check metrics < {}", figures.path());
     let checked = Command::new("sh").args(["-c", &check]).output().unwrap();
     assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
