@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use giveway_engine::class::{MOST_COMMAND_LIMITS, MOST_LIMITS, MOST_PACKET_RULES, PacketRule};
+use giveway_engine::config::MOST_LINKS;
 use giveway_engine::config::{Deadline, MOST_FLOWS};
 use giveway_engine::model::{Cookie, ProcessId, Treatment};
-use giveway_engine::network::queue::links::MOST_LINKS;
 use giveway_engine::network::queue::traffic::Refusal;
 use giveway_engine::network::queue::{BackgroundFlow, Plan};
 use giveway_engine::network::{MOST_CGROUPS, MOST_PROCESSES, MOST_TOLD};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::class::Activity;
-use crate::model::{Choice, Class, Limit, ProcessId, Rates};
 use crate::config::{Cap, CapPolicyName};
+use crate::model::{Choice, Class, Limit, ProcessId, Rates};
 use crate::network::allotment::Limits;
 use crate::network::allotment::Member;
 use crate::wire::{Key, Report};
@@ -213,7 +213,7 @@ fn requests_of_a_user(n: u64) -> Vec<Input<'static>> {
         start_ns: n,
     };
     let choice = Choice {
-        class: Some(if n % 2 == 0 { Class::Background } else { Class::Bulk }),
+        class: Some(if n.is_multiple_of(2) { Class::Background } else { Class::Bulk }),
         uid: 1000,
         limit: None,
     };
