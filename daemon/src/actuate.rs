@@ -6,7 +6,6 @@ pub mod filters;
 pub mod nice;
 pub mod queue;
 pub mod receive;
-pub mod refusals;
 pub mod schedule;
 pub mod sockets;
 pub mod thread;

@@ -2,7 +2,7 @@
 //! Limits, for each direction; and the order of what arrives where the link's rate downwards is known ([`order`]). Input: the limits and orders that are wanted, the managed links and what stands at the way
 //! in of each, the outcome of the last request, and that what was put up has been lost. Output: what to put up, with the reason
 //! where a link is left out. Without a limit or an order nothing is put up, so that no packet pays for it. What fails is tried
-//! again after longer and longer waits.
+//! again after longer and longer waits, and a link that refuses alone.
 //!
 //! It takes a detour by an intermediate device. What it may not be taken past on its way in, as another tool's filter,
 //! stands in the way ([`Arrival::hindrance`]). A bridge and its port see the same packets, so a port that belongs to a
@@ -183,8 +183,17 @@ pub struct Downlink {
     /// Why the last one is not in force.
     failed: Option<String>,
     again: BackOff,
+    /// Links that have refused, by interface: each is left alone for a while, and the others have theirs.
+    refused: BTreeMap<u32, Refused>,
     /// When what is in force was last put up or changed.
     since: Option<Duration>,
+}
+
+/// What was to be put up at a link could not be.
+#[derive(Debug, Default)]
+struct Refused {
+    why: String,
+    again: BackOff,
 }
 
 impl Downlink {
@@ -294,9 +303,16 @@ impl Downlink {
     }
 
     /// Takes in the managed links.
-    pub fn observe(&mut self, arrivals: Vec<Arrival>) -> Option<Option<Plan>> {
-        let by_number = |arrival: Arrival| (arrival.ifindex, arrival);
-        self.arrivals = Some(arrivals.into_iter().map(by_number).collect());
+    pub fn observe(&mut self, now: Duration, arrivals: Vec<Arrival>) -> Option<Option<Plan>> {
+        let by_number = arrivals.into_iter().map(|mut arrival| {
+            let refused = self.refused.get(&arrival.ifindex);
+            let refused = refused.filter(|refused| refused.again.next().is_some_and(|next| next > now));
+            arrival.hindrance = arrival.hindrance.or_else(|| Some(refused?.why.clone()));
+            (arrival.ifindex, arrival)
+        });
+        let arrivals: BTreeMap<u32, Arrival> = by_number.collect();
+        self.refused.retain(|ifindex, _| arrivals.contains_key(ifindex));
+        self.arrivals = Some(arrivals);
         self.ask()
     }
 
@@ -312,7 +328,14 @@ impl Downlink {
         };
         match outcome {
             Ok(refused) => {
+                let tried = asked.iter().flat_map(|plan| plan.links.keys());
+                for ifindex in tried.filter(|ifindex| !refused.contains_key(ifindex)) {
+                    self.refused.remove(ifindex);
+                }
                 for (ifindex, why) in refused {
+                    let known = self.refused.entry(ifindex).or_default();
+                    known.again.failed(now);
+                    known.why.clone_from(&why);
                     if let Some(plan) = &mut asked {
                         plan.links.remove(&ifindex);
                         plan.orders.remove(&ifindex);

@@ -289,7 +289,7 @@ impl Network {
                 let detour = self.detour(way);
                 let is_compared = way == Way::Received && counted.is_some();
                 counted.into_iter().for_each(|counted| detour.count(now, counted));
-                let wanted = detour.observe(arrivals);
+                let wanted = detour.observe(now, arrivals);
                 self.ask_detour(way, wanted);
                 if is_compared {
                     self.compare_arriving(now);

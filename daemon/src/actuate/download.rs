@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuate::filters::{Filtered, Filters};
 use crate::actuate::queue::admission::Received;
-use crate::actuate::refusals::Refusals;
 use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
@@ -38,6 +37,7 @@ use crate::place::Place;
 
 pub mod containers;
 pub mod device;
+mod refusals;
 pub mod tree;
 
 use containers::{Containers, Receiving};
@@ -78,7 +78,6 @@ pub struct DownloadActuator {
     netlink: Netlink,
     journal: Journal<Taken>,
     standing: Option<Standing>,
-    refusals: Refusals,
 }
 
 struct Standing {
@@ -105,7 +104,6 @@ impl DownloadActuator {
             netlink: Netlink::open()?,
             journal: Journal::at(place.journal(UNDO.file)),
             standing: None,
-            refusals: Refusals::default(),
         })
     }
 
@@ -124,21 +122,15 @@ impl DownloadActuator {
             return self.take_down().map(|()| LeftOut::new());
         };
         let put_up = self.put_up(plan, shared, numbers);
-        put_up.inspect_err(|_| self.give_up())?;
-        let has = |ifindex: &u32| {
-            self.standing
-                .as_ref()
-                .is_some_and(|standing| standing.links.contains_key(ifindex))
-        };
-        Ok(self.refusals.among(plan.links.keys(), has))
+        put_up.inspect_err(|_| self.give_up())
     }
 
-    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<()> {
+    fn put_up(&mut self, plan: &Plan, shared: Option<&Received>, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
         let mut standing = match self.standing.take() {
             Some(standing) => standing,
             None => self.begin(shared.context("admission is not loaded")?)?,
         };
-        let done = standing.follow(&mut self.netlink, plan, numbers, &mut self.refusals);
+        let done = standing.follow(&mut self.netlink, plan, numbers);
         self.standing = Some(standing);
         done
     }
@@ -286,7 +278,7 @@ impl DownloadActuator {
             arrivals.push(Arrival {
                 ifindex: *ifindex,
                 name: name.clone(),
-                hindrance: hindrance.or_else(|| self.refusals.of(*ifindex)),
+                hindrance,
                 bridge,
                 mtu_bytes: device.mtu_bytes,
                 others: others.unwrap_or(0),
@@ -362,13 +354,7 @@ impl Standing {
         Ok(())
     }
 
-    fn follow(
-        &mut self,
-        netlink: &mut Netlink,
-        plan: &Plan,
-        numbers: &BTreeMap<u32, u32>,
-        refusals: &mut Refusals,
-    ) -> Result<()> {
+    fn follow(&mut self, netlink: &mut Netlink, plan: &Plan, numbers: &BTreeMap<u32, u32>) -> Result<LeftOut> {
         let mut ordered = BTreeMap::new();
         for (ifindex, most) in &plan.orders {
             let number = numbers.get(ifindex).context("the link is not managed any more")?;
@@ -382,19 +368,19 @@ impl Standing {
         let largest = largest_packet(plan);
         self.tree.follow(netlink, &plan.limits, &ordered, largest)?;
         self.links.retain(|ifindex, _| plan.links.contains_key(ifindex));
+        let mut left_out = LeftOut::new();
         for (ifindex, name) in &plan.links {
-            if !self.links.contains_key(ifindex) {
-                match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
-                    Ok(link) => {
-                        refusals.forget(*ifindex);
-                        self.links.insert(*ifindex, (name.clone(), link));
-                    }
-                    Err(error) => refusals.note(*ifindex, name, &error),
-                }
+            if self.links.contains_key(ifindex) {
+                continue;
+            }
+            match tcx::attach(self.program.as_fd(), *ifindex, Way::In) {
+                Ok(link) => drop(self.links.insert(*ifindex, (name.clone(), link))),
+                Err(error) => drop(left_out.insert(*ifindex, format!("{error:#}"))),
             }
         }
         // Nothing new comes to what is no limit any more.
-        self.tree.forget(netlink, &limits, &ordered)
+        self.tree.forget(netlink, &limits, &ordered)?;
+        Ok(left_out)
     }
 
     /// # Errors

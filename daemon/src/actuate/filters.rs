@@ -11,11 +11,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result};
+use giveway_engine::downlink::LeftOut;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::refusals::Refusals;
 use crate::journal::{Entry, Journal};
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::{
@@ -85,14 +85,13 @@ impl Filters {
         &self.devices
     }
 
-    /// These devices have one from now on, and no others, but for those that refuse.
+    /// These devices have one from now on, and no others, but for those that refuse: which, and why.
     pub fn follow<E: Entry + From<Filtered>>(
         &mut self,
         netlink: &mut Netlink,
         journal: &mut Journal<E>,
         wanted: &BTreeMap<u32, String>,
-        refusals: &mut Refusals,
-    ) -> Result<()> {
+    ) -> Result<LeftOut> {
         let gone: Vec<u32> = self
             .devices
             .keys()
@@ -109,8 +108,9 @@ impl Filters {
             .iter()
             .filter(|(ifindex, _)| !self.devices.contains_key(ifindex))
             .peekable();
+        let mut left_out = LeftOut::new();
         if new.peek().is_none() {
-            return Ok(());
+            return Ok(left_out);
         }
         let new: Vec<(&u32, &String)> = new.collect();
         let with_clsact = way_in::with_clsact(netlink)?;
@@ -123,16 +123,13 @@ impl Filters {
             journal.add([&filtered.clone().into()])?;
             // Before the filter: where that fails, clsact is to be taken off.
             self.devices.insert(*ifindex, filtered.clone());
-            match self.put(netlink, &filtered) {
-                Ok(()) => refusals.forget(*ifindex),
-                Err(error) => {
-                    take_off(netlink, &filtered)?;
-                    self.devices.remove(ifindex);
-                    refusals.note(*ifindex, name, &error);
-                }
+            if let Err(error) = self.put(netlink, &filtered) {
+                take_off(netlink, &filtered)?;
+                self.devices.remove(ifindex);
+                left_out.insert(*ifindex, format!("{error:#}"));
             }
         }
-        Ok(())
+        Ok(left_out)
     }
 
     fn put(&self, netlink: &mut Netlink, filtered: &Filtered) -> Result<()> {

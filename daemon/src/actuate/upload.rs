@@ -14,7 +14,6 @@ use super::download::device::{self, UP};
 use super::download::tree::Tree;
 use super::download::{self, drain, largest_packet};
 use super::filters::{self, Filtered, Filters};
-use super::refusals::Refusals;
 use crate::journal::register::{JournalFile, Undo};
 use crate::journal::{Entry, Journal};
 use crate::kernel::netlink::Netlink;
@@ -38,7 +37,6 @@ pub struct UploadActuator {
     netlink: Netlink,
     journal: Journal<Sent>,
     standing: Option<Standing>,
-    refusals: Refusals,
 }
 
 struct Standing {
@@ -53,7 +51,6 @@ impl UploadActuator {
             netlink: Netlink::open()?,
             journal: Journal::at(place.journal(UNDO.file)),
             standing: None,
-            refusals: Refusals::default(),
         })
     }
 
@@ -66,9 +63,7 @@ impl UploadActuator {
             return self.take_down().map(|()| LeftOut::new());
         };
         let put_up = self.put_up(plan);
-        put_up.inspect_err(|_| self.give_up())?;
-        let has = self.links();
-        Ok(self.refusals.among(plan.links.keys(), |ifindex| has.contains(ifindex)))
+        put_up.inspect_err(|_| self.give_up())
     }
 
     /// At whose egress what is limited takes the detour.
@@ -80,7 +75,7 @@ impl UploadActuator {
         links.copied().collect()
     }
 
-    fn put_up(&mut self, plan: &Plan) -> Result<()> {
+    fn put_up(&mut self, plan: &Plan) -> Result<LeftOut> {
         if self.standing.is_none() {
             device::remove(&mut self.netlink, UP)?;
             let ifindex = device::make(&mut self.netlink, UP)?;
@@ -92,21 +87,19 @@ impl UploadActuator {
         let Standing { tree, filters, .. } = self.standing.as_mut().context("nothing stands")?;
         let largest = largest_packet(plan);
         tree.follow(&mut self.netlink, &plan.limits, &BTreeMap::new(), largest)?;
-        filters.follow(&mut self.netlink, &mut self.journal, &plan.links, &mut self.refusals)?;
+        let left_out = filters.follow(&mut self.netlink, &mut self.journal, &plan.links)?;
         let limits: BTreeSet<LimitNumber> = plan.limits.iter().map(|limit| limit.number).collect();
-        tree.forget(&mut self.netlink, &limits, &BTreeMap::new())
+        tree.forget(&mut self.netlink, &limits, &BTreeMap::new())?;
+        Ok(left_out)
     }
 
     /// The ways out of the links that these are the ways in of.
     pub fn departures(&mut self, links: &[Arrival]) -> Result<Vec<Arrival>> {
         let with_clsact = way_in::with_clsact(&mut self.netlink)?;
-        let departure = |link: &Arrival| {
-            let foreign = filters::hindrance(&mut self.netlink, &with_clsact, link.ifindex, &link.name);
-            Arrival {
-                others: way_in::others_at_egress(link.ifindex).unwrap_or(0),
-                hindrance: foreign.or_else(|| self.refusals.of(link.ifindex)),
-                ..link.clone()
-            }
+        let departure = |link: &Arrival| Arrival {
+            others: way_in::others_at_egress(link.ifindex).unwrap_or(0),
+            hindrance: filters::hindrance(&mut self.netlink, &with_clsact, link.ifindex, &link.name),
+            ..link.clone()
         };
         Ok(links.iter().map(departure).collect())
     }

@@ -39,7 +39,7 @@ fn limiting() -> Downlink {
     assert_eq!(downlink.follow(vec![limit(1)]), None);
     assert!(downlink.misses_arrivals());
     assert_eq!(
-        downlink.observe(vec![arrival(ETH, "eth0")]),
+        downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]),
         Some(plan(&[(ETH, "eth0")], &[1]))
     );
     let (changes, next) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
@@ -50,7 +50,7 @@ fn limiting() -> Downlink {
 #[test]
 fn nothing_is_put_up_without_a_limit_and_all_of_it_goes_with_the_last_one() {
     let mut downlink = Downlink::default();
-    assert_eq!(downlink.observe(vec![arrival(ETH, "eth0")]), None);
+    assert_eq!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
     assert!(!downlink.is_wanted());
     let mut downlink = limiting();
     assert_eq!(downlink.serves(ETH), Some(Ok("eth0".to_owned())));
@@ -76,7 +76,11 @@ fn what_would_be_bypassed_keeps_the_link_as_it_is_and_is_told_of() {
         hindrance: Some("a filter of tc's stands there".to_owned()),
         ..arrival(ETH, "eth0")
     };
-    assert_eq!(downlink.observe(vec![filtered]), Some(None), "also when it comes later");
+    assert_eq!(
+        downlink.observe(Duration::ZERO, vec![filtered]),
+        Some(None),
+        "also when it comes later"
+    );
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     let why = "what arrives by eth0 is not limited: a filter of tc's stands there";
     assert_eq!(downlink.serves(ETH), Some(Err(why.to_owned())));
@@ -115,10 +119,16 @@ fn of_a_bridge_and_its_port_the_bridge_alone_is_taken() {
         ..arrival(ETH, "eth0")
     };
     let both = vec![port.clone(), arrival(BRIDGE, "br0")];
-    assert_eq!(downlink.observe(both), Some(plan(&[(BRIDGE, "br0")], &[1])));
+    assert_eq!(
+        downlink.observe(Duration::ZERO, both),
+        Some(plan(&[(BRIDGE, "br0")], &[1]))
+    );
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!(downlink.serves(ETH), Some(Ok("br0".to_owned())));
-    assert_eq!(downlink.observe(vec![port]), Some(plan(&[(ETH, "eth0")], &[1])));
+    assert_eq!(
+        downlink.observe(Duration::ZERO, vec![port]),
+        Some(plan(&[(ETH, "eth0")], &[1]))
+    );
 }
 
 #[test]
@@ -127,7 +137,7 @@ fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
     let changes = downlink.lost(Duration::ZERO, "somebody has deleted it".to_owned());
     assert_eq!((changes.len(), changes[0].why.as_str()), (1, "somebody has deleted it"));
     assert!(downlink.lost(Duration::ZERO, "again".to_owned()).is_empty(), "once");
-    assert_eq!(downlink.observe(vec![arrival(ETH, "eth0")]), None);
+    assert_eq!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
     let second = Duration::from_secs(1);
     assert_eq!(downlink.next_try(), Some(second));
     assert_eq!(downlink.try_again(second), Some(plan(&[(ETH, "eth0")], &[1])));
@@ -142,6 +152,31 @@ fn what_fails_or_is_taken_away_is_told_of_and_tried_again_later() {
 }
 
 #[test]
+fn a_link_that_refuses_is_left_alone_for_longer_and_longer_and_the_others_have_theirs() {
+    let mut downlink = Downlink::default();
+    downlink.follow(vec![limit(1)]);
+    let at = Duration::from_secs;
+    let refuses = || Ok(LeftOut::from([(9, "no room".to_owned())]));
+    let look = |downlink: &mut Downlink, now| downlink.observe(now, vec![arrival(ETH, "eth0"), arrival(9, "wlan0")]);
+    let both = plan(&[(ETH, "eth0"), (9, "wlan0")], &[1]);
+    for (tried, too_early) in [(0, 0), (1, 2), (3, 6)] {
+        assert_eq!(look(&mut downlink, at(tried)), Some(both.clone()));
+        assert_eq!(downlink.conclude(at(tried), refuses()).1, None);
+        assert_eq!(look(&mut downlink, at(too_early)), None);
+        assert_eq!(downlink.serves(ETH), Some(Ok("eth0".to_owned())));
+        let why_not = downlink.serves(9).unwrap().unwrap_err();
+        assert_eq!(why_not, "what arrives by wlan0 is not limited: no room");
+    }
+    assert_eq!(look(&mut downlink, at(7)), Some(both.clone()));
+    downlink.conclude(at(7), Ok(LeftOut::new()));
+    assert_eq!(downlink.serves(9), Some(Ok("wlan0".to_owned())));
+    downlink.lost(at(100), "gone".to_owned());
+    assert_eq!(downlink.try_again(at(101)), Some(both.clone()));
+    downlink.conclude(at(101), refuses());
+    assert_eq!(look(&mut downlink, at(102)), Some(both), "it has held meanwhile");
+}
+
+#[test]
 fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     let mut downlink = limiting();
     let why = "try".to_owned();
@@ -150,7 +185,7 @@ fn a_pause_takes_it_down_and_a_dry_run_puts_nothing_up() {
     assert_eq!(downlink.pause(None), Some(plan(&[(ETH, "eth0")], &[1])));
     let mut dry = Downlink::new(Way::Received, true);
     dry.follow(vec![limit(1)]);
-    assert_eq!(dry.observe(vec![arrival(ETH, "eth0")]), None);
+    assert_eq!(dry.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]), None);
 }
 
 const RATE: DownloadRate = DownloadRate {
@@ -170,7 +205,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
     assert_eq!(downlink.follow_rates(vec![RATE]), None);
     assert!(downlink.misses_arrivals());
     let arrivals = || vec![arrival(ETH, "eth0"), arrival(9, "wlan0")];
-    let asked = downlink.observe(arrivals());
+    let asked = downlink.observe(Duration::ZERO, arrivals());
     assert_eq!(asked, Some(ordering(&[(ETH, "eth0")], &[])));
     let (changes, next) = downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
     assert_eq!((changes.len(), next), (1, None));
@@ -214,7 +249,7 @@ fn a_link_whose_rate_is_said_is_ordered_and_the_others_are_not() {
 fn where_what_arrives_cannot_be_ordered_it_is_said_and_tried_again() {
     let mut downlink = Downlink::default();
     downlink.follow_rates(vec![RATE]);
-    assert!(downlink.observe(vec![arrival(ETH, "eth0")]).is_some());
+    assert!(downlink.observe(Duration::ZERO, vec![arrival(ETH, "eth0")]).is_some());
     let (changes, next) = downlink.conclude(Duration::ZERO, Err("no ifb".to_owned()));
     assert_eq!((changes.len(), next), (0, None));
     assert_eq!(downlink.view().reasons, ["what arrives by eth0 is not ordered: no ifb"]);
@@ -239,18 +274,24 @@ fn the_largest_packet_of_a_link_belongs_to_the_plan() {
         mtu_bytes,
         ..arrival(2, "eth0")
     };
-    let asked = downlink.observe(vec![with_mtu(1_500)]).flatten().unwrap();
+    let asked = downlink
+        .observe(Duration::ZERO, vec![with_mtu(1_500)])
+        .flatten()
+        .unwrap();
     assert_eq!(asked.mtu_bytes, 1_500);
     downlink.conclude(Duration::ZERO, Ok(LeftOut::new()));
-    assert_eq!(downlink.observe(vec![with_mtu(1_500)]), None);
-    let anew = downlink.observe(vec![with_mtu(9_000)]).flatten().unwrap();
+    assert_eq!(downlink.observe(Duration::ZERO, vec![with_mtu(1_500)]), None);
+    let anew = downlink
+        .observe(Duration::ZERO, vec![with_mtu(9_000)])
+        .flatten()
+        .unwrap();
     assert_eq!(anew.mtu_bytes, 9_000);
 }
 
 #[test]
 fn what_has_stood_for_a_minute_is_put_up_again_at_once_when_it_is_lost() {
     let mut downlink = wanting_a_limit();
-    downlink.observe(vec![arrival(2, "eth0")]).unwrap();
+    downlink.observe(Duration::ZERO, vec![arrival(2, "eth0")]).unwrap();
     let mut now = Duration::ZERO;
     for _ in 0..10 {
         downlink.conclude(now, Ok(LeftOut::new()));

@@ -12,9 +12,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use super::Taken;
+use super::refusals::Refusals;
 use crate::actuate::filters::{self, Filtered, Filters};
 use crate::actuate::queue::admission::Received;
-use crate::actuate::refusals::Refusals;
 use crate::journal::Journal;
 use crate::kernel::libbpf_log::explain;
 use crate::kernel::netlink::Netlink;
@@ -105,7 +105,14 @@ impl Containers {
                 Some(why) => self.refusals.note(*ifindex, &veth.name, &anyhow!(why)),
             }
         }
-        self.filters.follow(netlink, journal, &wanted, &mut self.refusals)
+        let left_out = self.filters.follow(netlink, journal, &wanted)?;
+        for (ifindex, name) in &wanted {
+            match left_out.get(ifindex) {
+                Some(why) => self.refusals.note(*ifindex, name, &anyhow!(why.clone())),
+                None => self.refusals.forget(*ifindex),
+            }
+        }
+        Ok(())
     }
 
     fn attach(&mut self, ifindex: u32, netns: u32) -> Result<()> {

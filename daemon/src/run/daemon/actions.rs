@@ -108,6 +108,10 @@ impl Running {
                         Way::Sent => self.limit_sent(plan.as_ref()),
                     };
                     let outcome = outcome.map_err(|error| one_line(&error));
+                    for (ifindex, why) in outcome.iter().flatten() {
+                        let name = plan.as_ref().and_then(|plan| plan.links.get(ifindex));
+                        tracing::warn!("limits do not hold by {}: {why}", name.map_or("?", String::as_str));
+                    }
                     outcomes.push(Input::DetourOutcome { way, outcome });
                 }
                 Action::Available(available) => {

@@ -262,7 +262,7 @@ fn where_a_link_orders_what_arrives_a_background_window_is_nobodys_business() {
         name: "wlan0".to_owned(),
         ..Arrival::default()
     };
-    assert!(engine.downloads.observe(vec![arrival]).is_some());
+    assert!(engine.downloads.observe(Duration::ZERO, vec![arrival]).is_some());
     assert!(windows(&see(&mut engine, 800, having(GIVES_WAY))).is_empty(), "not yet");
     engine
         .downloads

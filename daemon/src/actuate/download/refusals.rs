@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Links where what was to be put at their way in or out could not be. Input: what failed, and what did not. Output: for which it is
-//! too early to try again, and why.
+//! Devices of containers where what was to be put there could not be. Input: what failed, and what did not. Output: for which it
+//! is too early to try again, and why. (Of links the engine says so: it knows of these devices only what they send.)
 
 use std::collections::BTreeMap;
 
 use giveway_engine::back_off::BackOff;
-use giveway_engine::downlink::LeftOut;
 
 use crate::kernel::now;
 
@@ -51,14 +50,6 @@ impl Refusals {
     pub fn waiting(&self) -> impl Iterator<Item = (&str, &str)> {
         let waiting = self.0.values().filter(|refusal| refusal.waits());
         waiting.map(|refusal| (refusal.name.as_str(), refusal.why.as_str()))
-    }
-
-    /// Which of these links are without what they should have.
-    pub fn among<'a>(&self, wanted: impl Iterator<Item = &'a u32>, has: impl Fn(&u32) -> bool) -> LeftOut {
-        let missing = wanted.filter(|ifindex| !has(ifindex));
-        missing
-            .filter_map(|ifindex| Some((*ifindex, self.0.get(ifindex)?.why.clone())))
-            .collect()
     }
 }
 
